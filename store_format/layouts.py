@@ -1,0 +1,280 @@
+"""Every fixed layout of the store's files, once, as a numpy dtype: one field a line with its offset and meaning.
+
+Readers, writers, FORMAT.md and the hex dump derive from these tables; nothing else in the project spells an offset.
+All integers are big-endian; `unpack` gives views that stay so, and native order begins where Arrow begins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "BATCH_CQ_UNIT",
+    "BLANK_HEAD",
+    "CHECKPOINT",
+    "CHECKPOINT_FILE_SIZE",
+    "CQ_EXT_ADDRESS_MAX",
+    "CQ_EXT_HEAD",
+    "CQ_PRE_BLANK_SIZE",
+    "CQ_UNIT",
+    "CRC_PROPERTY_NAME",
+    "CRC_PROPERTY_SIZE",
+    "DLEDGER_HEAD",
+    "INDEX_HEADER",
+    "INDEX_SLOT",
+    "INDEX_UNIT",
+    "LAYOUTS",
+    "MAGIC_BLANK",
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "MESSAGE_HEADS",
+    "MESSAGE_SIZE_MIN",
+    "NAME_VALUE_SEPARATOR",
+    "PROPERTY_SEPARATOR",
+    "TIMER_CHECK",
+    "TIMER_LOG_BLANK",
+    "TIMER_LOG_UNIT",
+    "TIMER_WHEEL_SLOT",
+    "WIRE_MESSAGE_HEAD",
+    "message_head",
+    "pack",
+    "unit",
+    "unpack",
+]
+
+MAGIC_V1 = 0xDAA320A7  # MessageDecoder.MESSAGE_MAGIC_CODE: topic length is one byte
+MAGIC_V2 = 0xDAA320AB  # MessageDecoder.MESSAGE_MAGIC_CODE_V2: topic length is two bytes
+MAGIC_BLANK = 0xCBD43194  # CommitLog.BLANK_MAGIC_CODE: the rest of the file holds no message
+
+NAME_VALUE_SEPARATOR = 0x01  # MessageDecoder.NAME_VALUE_SEPARATOR
+PROPERTY_SEPARATOR = 0x02  # MessageDecoder.PROPERTY_SEPARATOR
+
+CRC_PROPERTY_NAME = b"__CRC32#"  # MessageConst.PROPERTY_CRC32
+CRC_PROPERTY_SIZE = 20  # name, 0x01, ten digits least significant first, 0x02 (spec 2.7)
+
+CQ_PRE_BLANK_SIZE = 0x7FFFFFFF  # ConsumeQueue.fillPreBlank: a place before the queue's first message
+CQ_EXT_ADDRESS_MAX = -(2**31) - 1  # ConsumeQueueExt.MAX_ADDR: tags codes at or below are addresses of the ext file
+CHECKPOINT_FILE_SIZE = 4096  # StoreCheckpoint: one memory page
+
+
+def unit(size: int, *fields: tuple[str, str]) -> np.dtype[np.void]:
+    """A packed dtype, checked against the size the broker's source names.
+
+    Raises TypeError at import when the fields do not add up.
+    """
+    layout = np.dtype(list(fields))
+    if layout.itemsize != size:
+        raise TypeError(f"fields add up to {layout.itemsize} bytes, the broker's unit has {size}")
+    return layout
+
+
+def unpack(buffer: Any, layout: np.dtype[np.void]) -> NDArray[np.void]:
+    """Read: `buffer` (anything with the buffer protocol) seen as units. No copy, still big-endian, still read-only."""
+    return np.frombuffer(buffer, layout)
+
+
+def pack(layout: np.dtype[np.void], columns: dict[str, Any]) -> NDArray[np.void]:
+    """Write: the inverse of `unpack`. numpy wraps what does not fit; this refuses it.
+
+    Raises TypeError for other columns than the layout's and OverflowError for a value that does not fit.
+    """
+    if columns.keys() != set(layout.names or ()):
+        raise TypeError(f"columns {sorted(columns)} are not the layout's {layout.names}")
+    arrays = {name: np.atleast_1d(np.asarray(values)) for name, values in columns.items()}
+    units = np.zeros(max(len(values) for values in arrays.values()), layout)
+    for name, values in arrays.items():
+        units[name] = values
+        if not np.array_equal(units[name], np.broadcast_to(values, units[name].shape)):
+            raise OverflowError(f"{name}: a value does not fit {layout[name].str}")
+    return units
+
+
+# ---- commitlog ------------------------------------------------------------------------------------------------------
+
+
+def message_head(born_host_v6: bool, store_host_v6: bool) -> np.dtype[np.void]:
+    """The fixed head of a message unit, up to and including the body length (MessageExtEncoder.encode).
+
+    88 bytes with two IPv4 hosts; each IPv6 host adds 12. `offsets` below are those of IPv4 and IPv4.
+    """
+    born, store = 16 if born_host_v6 else 4, 16 if store_host_v6 else 4
+    return unit(
+        80 + born + store,
+        ("total_size", ">i4"),  #                     0  whole unit, this field included
+        ("magic", ">u4"),  #                          4  MAGIC_V1 or MAGIC_V2
+        ("body_crc", ">i4"),  #                       8  CRC32 of the stored body, without its top bit
+        ("queue_id", ">i4"),  #                      12
+        ("flag", ">i4"),  #                          16  the user's own
+        ("queue_offset", ">i8"),  #                  20  index in the queue
+        ("physical_offset", ">i8"),  #               28  commitlog offset of total_size
+        ("sys_flag", ">i4"),  #                      36  see sysflag.py
+        ("born_timestamp", ">i8"),  #                40  ms, the client's clock
+        ("born_ip", f"V{born}"),  #                  48  raw address
+        ("born_port", ">i4"),  #                     52
+        ("store_timestamp", ">i8"),  #               56  ms, the broker's clock
+        ("store_ip", f"V{store}"),  #                64  raw address
+        ("store_port", ">i4"),  #                    68
+        ("reconsume_times", ">i4"),  #               72
+        ("prepared_transaction_offset", ">i8"),  #   76  commitlog offset of the half message, else 0
+        ("body_length", ">i4"),  #                   84  then body, topic (length u1 or i2), properties (length i2)
+    )
+
+
+# Indexed by (sys_flag >> 4) & 3: bit 0 says the born host is IPv6, bit 1 the store host.
+MESSAGE_HEADS = tuple(message_head(bool(i & 1), bool(i & 2)) for i in range(4))
+
+MESSAGE_SIZE_MIN = 91  # V1, two IPv4 hosts, no body, topic or properties
+
+BLANK_HEAD = unit(
+    8,
+    ("size", ">i4"),  #   0  bytes left in the file, this field included
+    ("magic", ">u4"),  #  4  MAGIC_BLANK; what follows is undefined
+)
+
+WIRE_MESSAGE_HEAD = unit(  # MessageDecoder.encodeMessage: one message of a batch body
+    20,
+    ("total_size", ">i4"),  #    0  whole sub-message
+    ("magic", ">i4"),  #         4  0
+    ("body_crc", ">i4"),  #      8  0
+    ("flag", ">i4"),  #         12
+    ("body_length", ">i4"),  #  16  then body, properties (length i2)
+)
+
+DLEDGER_HEAD = unit(  # DLedgerEntryCoder: stands before each message unit of a DLedger commitlog
+    48,
+    ("magic", ">i4"),  #       0  1
+    ("size", ">i4"),  #        4  entry with this head
+    ("index", ">i8"),  #       8
+    ("term", ">i8"),  #       16
+    ("pos", ">i8"),  #        24  offset of this head
+    ("channel", ">i4"),  #    32  0
+    ("chain_crc", ">i4"),  #  36  0
+    ("body_crc", ">i4"),  #   40  0
+    ("body_size", ">i4"),  #  44
+)
+
+# ---- consume queues -------------------------------------------------------------------------------------------------
+
+CQ_UNIT = unit(  # ConsumeQueue.CQ_STORE_UNIT_SIZE
+    20,
+    ("physical_offset", ">i8"),  #  0  first byte of the message in the commitlog
+    ("size", ">i4"),  #             8  whole message; CQ_PRE_BLANK_SIZE marks a pre-blank unit
+    ("tags_code", ">i8"),  #       12  Java hash of TAGS, a delivery time, or an address of the ext file
+)
+
+CQ_EXT_HEAD = unit(  # ConsumeQueueExt.CqExtUnit; the filter bit map follows
+    20,
+    ("size", ">i2"),  #                  0  20 + bit map
+    ("tags_code", ">i8"),  #             2  the real tags code
+    ("store_timestamp", ">i8"),  #      10
+    ("filter_bit_map_size", ">i2"),  #  18
+)
+
+BATCH_CQ_UNIT = unit(  # BatchConsumeQueue.CQ_STORE_UNIT_SIZE
+    46,
+    ("physical_offset", ">i8"),  #     0
+    ("size", ">i4"),  #                8
+    ("tags_code", ">i8"),  #          12
+    ("store_timestamp", ">i8"),  #    20
+    ("base_offset", ">i8"),  #        28  first queue offset covered
+    ("batch_size", ">i2"),  #         36  number of queue offsets covered
+    ("compacted_offset", ">i4"),  #   38  -1
+    ("reserved", ">i4"),  #           42  0
+)
+
+# ---- index ----------------------------------------------------------------------------------------------------------
+
+INDEX_HEADER = unit(  # IndexHeader
+    40,
+    ("begin_timestamp", ">i8"),  #         0  store time of the first entry
+    ("end_timestamp", ">i8"),  #           8  store time of the last entry
+    ("begin_physical_offset", ">i8"),  #  16
+    ("end_physical_offset", ">i8"),  #    24
+    ("hash_slot_count", ">i4"),  #        32  slots in use
+    ("index_count", ">i4"),  #            36  number of the next unit; the first is 1
+)
+
+INDEX_SLOT = np.dtype(">i4")  # number of the newest unit of the chain, 0 = empty
+
+INDEX_UNIT = unit(  # IndexFile.indexSize
+    20,
+    ("key_hash", ">i4"),  #          0  |Java hash of topic#key|, 0 for -2^31
+    ("physical_offset", ">i8"),  #   4
+    ("time_diff", ">i4"),  #        12  seconds after begin_timestamp
+    ("prev_index", ">i4"),  #       16  number of the next older unit of the chain, 0 = none
+)
+
+# ---- checkpoint -----------------------------------------------------------------------------------------------------
+
+CHECKPOINT = unit(  # StoreCheckpoint; the rest of the 4096 bytes is zero
+    48,
+    ("physic_msg_timestamp", ">i8"),  #     0  store time of the last message known flushed
+    ("logics_msg_timestamp", ">i8"),  #     8  store time of the last entry known in (5.5: flushed to) a consume queue
+    ("index_msg_timestamp", ">i8"),  #     16  end time of the last full index file
+    ("master_flushed_offset", ">i8"),  #   24  since 5.0
+    ("confirm_phy_offset", ">i8"),  #      32  since 5.1.1: start of the last valid message after recovery
+    ("logics_physical_offset", ">i8"),  #  40  since 5.5: start of the message whose entry is known flushed
+)
+
+# ---- timer ----------------------------------------------------------------------------------------------------------
+
+TIMER_LOG_UNIT = unit(  # TimerLog.UNIT_SIZE
+    52,
+    ("size", ">i4"),  #              0  52
+    ("prev_pos", ">i8"),  #          4  timerlog offset of the slot's previous unit, -1 = none
+    ("magic", ">i4"),  #            12  1 normal, 2 roll, 4 delete
+    ("write_timestamp", ">i8"),  #  16
+    ("delayed_time", ">i4"),  #     24  ms
+    ("physical_offset", ">i8"),  #  28  of the message in the timer topic
+    ("message_size", ">i4"),  #     36
+    ("topic_hash", ">i4"),  #       40  Java hash of REAL_TOPIC
+    ("reserved", ">i8"),  #         44  0
+)
+
+TIMER_LOG_BLANK = unit(
+    16,
+    ("size", ">i4"),  #      0  bytes left in the file
+    ("reserved", ">i8"),  #  4  0
+    ("magic", ">u4"),  #    12  MAGIC_BLANK
+)
+
+TIMER_WHEEL_SLOT = unit(  # Slot.SIZE
+    32,
+    ("slot_time", ">i8"),  #   0  time / precision; another time here means the slot is empty
+    ("first_pos", ">i8"),  #   8  timerlog offset
+    ("last_pos", ">i8"),  #   16  timerlog offset; chains are read from here
+    ("num", ">i4"),  #        24
+    ("magic", ">i4"),  #      28  0
+)
+
+TIMER_CHECK = unit(  # TimerCheckpoint; the rest of the 4096 bytes is zero
+    56,
+    ("last_read_time", ">i8"),  #             0
+    ("last_timer_log_flush_pos", ">i8"),  #   8
+    ("last_timer_queue_offset", ">i8"),  #   16
+    ("master_timer_queue_offset", ">i8"),  # 24
+    ("state_version", ">i8"),  #             32
+    ("timestamp", ">i8"),  #                 40
+    ("counter", ">i8"),  #                   48
+)
+
+# Name -> layout, for FORMAT.md and the hex dump.
+LAYOUTS: dict[str, np.dtype[np.void]] = {
+    "MESSAGE_HEAD": MESSAGE_HEADS[0],
+    "BLANK_HEAD": BLANK_HEAD,
+    "WIRE_MESSAGE_HEAD": WIRE_MESSAGE_HEAD,
+    "DLEDGER_HEAD": DLEDGER_HEAD,
+    "CQ_UNIT": CQ_UNIT,
+    "CQ_EXT_HEAD": CQ_EXT_HEAD,
+    "BATCH_CQ_UNIT": BATCH_CQ_UNIT,
+    "INDEX_HEADER": INDEX_HEADER,
+    "INDEX_UNIT": INDEX_UNIT,
+    "CHECKPOINT": CHECKPOINT,
+    "TIMER_LOG_UNIT": TIMER_LOG_UNIT,
+    "TIMER_LOG_BLANK": TIMER_LOG_BLANK,
+    "TIMER_WHEEL_SLOT": TIMER_WHEEL_SLOT,
+    "TIMER_CHECK": TIMER_CHECK,
+}
