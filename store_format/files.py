@@ -1,0 +1,227 @@
+"""The only room that opens, maps, lists or reads files of a store. Everything above it gets bytes and arrays.
+
+Nothing here writes. Links below the root level are refused, because a store's contents are hostile: a link could lead
+a reader, and what it prints, anywhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
+
+__all__ = [
+    "FileCache",
+    "FileView",
+    "StoreFile",
+    "list_directories",
+    "list_store_files",
+    "offset_file_name",
+    "read_bytes",
+]
+
+_OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
+_SMALL_FILE_SIZE_MAX = 64 << 20  # config files: a broker with 100,000 topics writes about 30 MB
+
+
+def offset_file_name(offset: int) -> str:
+    """The name of the file whose first byte stands at `offset` of its queue (UtilAll.offset2FileName).
+
+    >>> offset_file_name(1073741824)
+    '00000000001073741824'
+    """
+    return f"{offset:020d}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """One file of a file queue: where it is, the queue offset of its first byte, and its length in bytes."""
+
+    path: str
+    start: int
+    size: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.size
+
+
+def _refuse_link(path: str) -> StoreError:
+    return CorruptStoreError(path, 0, "a file or directory", "a symbolic link, which is not followed below the root level")
+
+
+def list_store_files(directory: str) -> list[StoreFile]:
+    """The files of a file queue by start offset; [] when the directory is missing.
+
+    Only regular files whose name is 20 digits count (other names are a finding of `diagnose`, not of a listing).
+    Raises CorruptStoreError for a link.
+    """
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if not _OFFSET_NAME.match(entry.name):
+                    continue
+                if entry.is_symlink():
+                    raise _refuse_link(entry.path)
+                if entry.is_file(follow_symlinks=False):
+                    found.append(StoreFile(entry.path, int(entry.name), entry.stat(follow_symlinks=False).st_size))
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise CorruptStoreError(directory, 0, "a directory", "a file") from error
+    found.sort(key=lambda file: file.start)
+    return found
+
+
+def list_directories(directory: str) -> list[tuple[str, str]]:
+    """(name, path) of the directories in `directory`, sorted by name; [] when it is missing.
+
+    Raises CorruptStoreError for a link.
+    """
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    raise _refuse_link(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    found.append((entry.name, entry.path))
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise CorruptStoreError(directory, 0, "a directory", "a file") from error
+    found.sort()
+    return found
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _refuse_link(path) from error
+        raise
+
+
+def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
+    """A small file as a whole; None when it is missing. Raises CorruptStoreError for a link, a directory, or more than `size_max` bytes."""
+    try:
+        descriptor = _open(path)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptStoreError(path, 0, "a regular file", "something else")
+        if status.st_size > size_max:
+            raise CorruptStoreError(path, 0, f"at most {size_max} bytes", f"{status.st_size} bytes")
+        return file.read(size_max)
+
+
+class FileView:
+    """A store file open for reading: positional reads, and a map of it for gathers.
+
+    Use it as a context manager, or leave the closing to a `FileCache`. Arrays from `map` stay valid after `close`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = _open(path)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._descriptor)
+            self._descriptor = -1
+            raise CorruptStoreError(path, 0, "a regular file", "something else")
+        self.size = status.st_size
+        self.identity = (status.st_dev, status.st_ino)
+        self._mapped: NDArray[np.uint8] | None = None
+
+    def read(self, position: int, length: int) -> bytes:
+        """At most `length` bytes from `position`; fewer only at the end of the file."""
+        parts = []
+        while length > 0:
+            part = os.pread(self._descriptor, length, position)
+            if not part:
+                break
+            parts.append(part)
+            position += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def map(self) -> NDArray[np.uint8]:
+        """The file as bytes, without reading it: pages come when touched. Read-only.
+
+        Only for what is already written and will not be truncated: a page behind a new end of file kills the process
+        (SIGBUS). Callers look only at bytes below the end that planning saw; the growing tail is read with `read`.
+        """
+        if self._mapped is None:
+            if self.size == 0:
+                self._mapped = np.empty(0, np.uint8)
+            else:
+                self._mapped = np.frombuffer(mmap(self._descriptor, self.size, access=ACCESS_READ), np.uint8)
+        return self._mapped
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> FileView:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class FileCache:
+    """Open views by path, the least recently used closed first.
+
+    An entry counts only while the path still names the same file (device and inode, one `stat`): a store that was
+    cleaned or restored in between is seen anew.
+    """
+
+    def __init__(self, capacity: int = 256) -> None:
+        self._capacity = capacity
+        self._views: OrderedDict[str, FileView] = OrderedDict()
+
+    def open(self, path: str) -> FileView:
+        """Raises StoreNotFoundError when the file is gone."""
+        view = self._views.get(path)
+        try:
+            if view is not None:
+                status = os.stat(path, follow_symlinks=False)
+                if (status.st_dev, status.st_ino) == view.identity and status.st_size == view.size:
+                    self._views.move_to_end(path)
+                    return view
+                del self._views[path]
+            view = FileView(path)
+        except FileNotFoundError as error:
+            self._views.pop(path, None)
+            raise StoreNotFoundError(f"{path}: the file is gone; it was deleted (retention?) after planning") from error
+        self._views[path] = view
+        while len(self._views) > self._capacity:
+            self._views.popitem(last=False)  # closed when nobody uses it any more
+        return view
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._views)
