@@ -27,15 +27,14 @@ NAMES = tuple(sorted(path.parent.name for path in ROOT.glob("*/store.tar.gz")))
 
 
 def unpack(name: str, directory: pathlib.Path) -> pathlib.Path:
-    """Unpacks the store root into `directory`/`name`, and returns that path.
+    """Unpacks the store so that `directory` (made if missing) is its root, and returns `directory`.
 
-    In a cluster it holds one store root per broker. Holes stay holes (tarfile seeks over them), so the store with
-    default file sizes, 1 GiB and more to look at, takes about a megabyte.
+    In a cluster the root holds one store root per broker. Holes stay holes (tarfile seeks over them), so the store
+    with default file sizes, 1 GiB and more to look at, takes about a megabyte.
     """
-    root = directory / name
     with tarfile.open(ROOT / name / "store.tar.gz") as archive:
-        archive.extractall(root, filter="data")
-    return root
+        archive.extractall(directory, filter="data")
+    return directory
 
 
 def expected(name: str) -> dict[str, Any]:  # Any: JSON, its fields are told in golden/README.md
