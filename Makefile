@@ -1,0 +1,86 @@
+# What a machine with Python >= 3.11, a JDK >= 17 and make can do with this checkout. `make` alone lists it.
+# Each environment is made once and again when what it installs has changed; nothing outside this directory is touched.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+# The first of these that really runs and is new enough: a version manager's stand-ins exist for versions it does not have.
+PYTHON_IS_NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+ifndef PYTHON
+PYTHON := $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
+    $$python -c '$(PYTHON_IS_NEW_ENOUGH)' >/dev/null 2>&1 && { echo $$python; break; }; done)
+endif
+
+DEV := .venv
+DEMO := .venv-demo
+INSTALL = -m pip install --quiet --disable-pip-version-check
+SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py rmq_spark/*.py rmq_spark/*/*.py)
+
+# Spark takes its settings from here, and runs its Python workers with the environment's own Python.
+export SPARK_CONF_DIR := $(CURDIR)/conf
+run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
+
+.PHONY: help demo test test-all lint bench clean check-java check-python
+
+help:
+	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
+	@echo "make test      lint, types and every test not marked slow or interop (up to 10 minutes)"
+	@echo "make test-all  lint, types and every test (up to 30 minutes)"
+	@echo "make bench     fill a store and measure reading it"
+	@echo "make clean     remove the environments and everything that was made"
+
+demo: check-java $(DEMO)/installed
+	@$(call run_in,$(DEMO)) examples/demo.py
+
+test: check-java lint
+	$(call run_in,$(DEV)) -m pytest -m "not slow and not interop"
+
+test-all: check-java lint
+	$(call run_in,$(DEV)) -m pytest
+
+lint: $(DEV)/installed
+	$(DEV)/bin/python -m ruff check .
+	$(DEV)/bin/python -m ruff format --check .
+	$(DEV)/bin/python -m mypy
+
+bench: check-java $(DEV)/installed
+	$(call run_in,$(DEV)) -m benchmarks
+
+clean:
+	rm -rf $(DEV) $(DEMO) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db artifacts derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---- environments -----------------------------------------------------------------------------------------------------
+
+$(DEV)/installed: pyproject.toml | check-python
+	@echo "making $(DEV): the checkout itself, with what tests, lint and benchmarks need"
+	@"$(PYTHON)" -m venv $(DEV)
+	@$(DEV)/bin/python $(INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(DEMO)/installed: pyproject.toml $(SOURCES) | check-python
+	@echo "making $(DEMO): the package as a user installs it, with PySpark (the first time takes a minute or two)"
+	@"$(PYTHON)" -m venv $(DEMO)
+	@$(DEMO)/bin/python $(INSTALL) '.[spark]'
+	@touch $@
+
+# ---- what the machine must have: one line each ------------------------------------------------------------------------
+
+check-python:
+	@if test -z "$(PYTHON)"; then \
+	    echo "error: no Python 3.11 or newer found; install one (Debian: apt-get install python3 python3-venv) or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi
+	@"$(PYTHON)" -c '$(PYTHON_IS_NEW_ENOUGH)' >/dev/null 2>&1 || { \
+	    echo "error: $(PYTHON) is not a Python 3.11 or newer; install one (Debian: apt-get install python3 python3-venv) or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' >/dev/null 2>&1 || { \
+	    echo "error: $(PYTHON) cannot make virtual environments; install its venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
+
+# The same choice as Spark's own launcher: $JAVA_HOME/bin/java if JAVA_HOME is set, else java. `-version` may print other
+# lines first ("Picked up JAVA_TOOL_OPTIONS"); before 9 a version begins with "1.".
+check-java:
+	@java=java; if test -n "$$JAVA_HOME"; then java="$$JAVA_HOME/bin/java"; fi; \
+	version=$$("$$java" -version 2>&1 | sed -n 's/^[^"]* version "\([^"]*\)".*/\1/p' | head -n 1); \
+	major=$${version#1.}; major=$${major%%[!0-9]*}; \
+	install="install a JDK 17 or newer (Debian: apt-get install openjdk-17-jdk-headless) or set JAVA_HOME to one"; \
+	if test -z "$$major"; then echo "error: no Java found ($$java does not run); $$install" >&2; exit 1; fi; \
+	if test "$$major" -lt 17; then echo "error: $$java is Java $$version, Spark needs 17; $$install" >&2; exit 1; fi

@@ -1,0 +1,89 @@
+"""What all tests share: one Spark session, unpacked golden stores, hypothesis profiles, and the proof that reading changed nothing.
+
+The settings of the environment are made here, so that `pytest` alone behaves as `make test` does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.unchanged import unchanged as _unchanged
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Both read by the JVM at its start: Spark's settings, and the Python that its workers run.
+os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+# `--hypothesis-profile=explore` looks where the default, the same examples on every run, does not.
+settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
+settings.register_profile("explore", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("deterministic")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The markers `spark` and `golden` follow from the fixtures a test uses, so nobody can forget them."""
+    for item in items:
+        for name in ("spark", "golden"):
+            if name in getattr(item, "fixturenames", ()):
+                item.add_marker(name)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """local[2] in UTC, with the data source registered; Spark checks each Arrow batch against the declared schema."""
+    from pyspark.sql import SparkSession
+
+    import rmq_spark
+
+    directory = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("rmqlog tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
+        .getOrCreate()
+    )
+    rmq_spark.register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`golden("basic-5.5.0")`: that store unpacked, once a session. Tests read it; one that writes makes a copy."""
+    from tests import goldens
+
+    unpacked: dict[str, Path] = {}
+
+    def unpack(name: str) -> Path:
+        if name not in unpacked:
+            directory = tmp_path_factory.mktemp("golden") / name
+            directory.mkdir()
+            goldens.unpack(name, directory)
+            unpacked[name] = directory
+        return unpacked[name]
+
+    return unpack
+
+
+@pytest.fixture(scope="session")
+def unchanged() -> Callable[[Path], AbstractContextManager[None]]:
+    """`with unchanged(store): ...` fails when a file, a time or a listing below `store` is another one afterwards."""
+    return _unchanged
