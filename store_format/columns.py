@@ -1,0 +1,403 @@
+"""From checked units to Arrow columns: one small builder a column, and only those a caller asks for.
+
+`COLUMNS` names every column with its Arrow type (the camelCase of MessageExt); a name outside it is a property column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from store_format import sysflag
+from store_format.compression import DecompressionError, decompress
+from store_format.decode import BadUnit, UnitRefs, Units, inner_batches, locate
+from store_format.errors import CorruptStoreError
+from store_format.hosts import format_hosts, offset_msg_ids
+from store_format.inner_batch import split_batches
+from store_format.property_columns import PropertyTable
+
+__all__ = ["BODY_SIZE_MAX", "COLUMNS", "DEFAULT_COLUMNS", "Projection", "arrow_schema", "decode"]
+
+_STRING = pa.string()
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+COLUMNS: dict[str, pa.DataType] = {
+    "topic": _STRING,
+    "flag": pa.int32(),
+    "body": pa.binary(),
+    "properties": pa.map_(_STRING, _STRING),
+    "brokerName": _STRING,
+    "queueId": pa.int32(),
+    "queueOffset": pa.int64(),
+    "bornTimestamp": _TIMESTAMP,
+    "storeTimestamp": _TIMESTAMP,
+    "tags": _STRING,
+    "keys": pa.list_(pa.field("element", _STRING)),
+    "msgId": _STRING,
+    "bornTimestampMs": pa.int64(),
+    "storeTimestampMs": pa.int64(),
+    "offsetMsgId": _STRING,
+    "bornHost": _STRING,
+    "storeHost": _STRING,
+    "sysFlag": pa.int32(),
+    "bodyCRC": pa.int32(),
+    "reconsumeTimes": pa.int32(),
+    "preparedTransactionOffset": pa.int64(),
+    "physicalOffset": pa.int64(),
+    "storeSize": pa.int32(),
+    "tagsCode": pa.int64(),
+    "storedTopic": _STRING,
+    "rawBody": pa.binary(),
+    "_corrupt_record": _STRING,
+}
+DEFAULT_COLUMNS = tuple(COLUMNS)[:12]
+
+BODY_SIZE_MAX = 64 << 20  # a decompressed body: sixteen times the default maxMessageSize
+
+_YEAR_1_MS = -62135596800000  # what Spark and Python can show; real stores hold Long.MAX_VALUE too
+_YEAR_10000_MS = 253402300800000
+_PROPERTY_BACKED = frozenset({"properties", "tags", "keys", "msgId"})
+_CONSTANT_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Which columns to build, in order; names outside COLUMNS are property columns. Plain values: it travels to tasks.
+
+    `tags` keeps only messages whose TAGS is one of these (the exact half of a TAG subscription).
+    """
+
+    names: tuple[str, ...] = DEFAULT_COLUMNS
+    verify_crc: bool = True
+    body_size_max: int = BODY_SIZE_MAX
+    tags: frozenset[str] | None = None
+
+    @property
+    def needs_properties(self) -> bool:
+        return self.tags is not None or any(name in _PROPERTY_BACKED or name not in COLUMNS for name in self.names)
+
+
+def arrow_schema(names: Collection[str]) -> pa.Schema:
+    """The schema of batches with these columns; every field nullable, as Spark's are."""
+    return pa.schema([pa.field(name, COLUMNS.get(name, _STRING)) for name in names])
+
+
+def decode(refs: UnitRefs, projection: Projection, broker_name: str) -> tuple[pa.RecordBatch, list[BadUnit]]:
+    """Check and decode units into one RecordBatch with `projection.names`, rows in the order of the units.
+
+    Units that fail a check are left out and returned with their reason, by place in `refs`; nothing is raised for them.
+    """
+    units, bad = locate(refs, verify_crc=projection.verify_crc)
+    rows = _Rows(units, projection, broker_name)
+    if bad and rows.bad:  # places among the good units -> places in refs
+        good = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad])
+        rows.bad = [BadUnit(int(good[unit.index]), unit.error) for unit in rows.bad]
+    arrays = [rows.column(name) for name in projection.names]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(projection.names)) if arrays else rows.empty_batch()
+    keep = rows.wanted()
+    if keep is not None:
+        batch = batch.filter(pa.array(keep))
+    return batch, sorted(bad + rows.bad, key=lambda unit: unit.index)
+
+
+class _Rows:
+    """One row a message: units, with inner batches spread out and bodies decompressed."""
+
+    def __init__(self, units: Units, projection: Projection, broker_name: str) -> None:
+        self.projection = projection
+        self.broker_name = broker_name
+        self.bad: list[BadUnit] = []
+        self._origin: NDArray[np.int64] | None = None  # place of each unit among those given, once some are left out
+        inner = inner_batches(units)
+        compressed = (units.sys_flag & sysflag.COMPRESSED) != 0
+        needs_body = "body" in projection.names
+        opened: dict[int, bytes] = {}
+        if inner.any() or (needs_body and compressed.any()):
+            opened = self._open(units, np.flatnonzero(inner | compressed if needs_body else inner), compressed)
+        self.unit_of: NDArray[np.int64] | None = None
+        if inner.any():
+            units, opened = self._spread(units, inner, opened)
+        elif self.bad:
+            units, opened = self._leave_out(units, opened)
+            self._plain(units, opened)
+        else:
+            self._plain(units, opened)
+        self.units = units
+        self._check_light()
+
+    # ---- making rows ------------------------------------------------------------------------------------------------
+
+    def _open(self, units: Units, index: NDArray[np.int64], compressed: NDArray[np.bool_]) -> dict[int, bytes]:
+        """The bodies at `index`, decompressed where stored so. What cannot be opened becomes a bad unit."""
+        opened: dict[int, bytes] = {}
+        stored = units.stored_bodies()
+        for i in index.tolist():
+            body = stored[i].as_py()
+            if compressed[i]:
+                try:
+                    body = decompress(body, int(units.sys_flag[i]), self.projection.body_size_max)
+                except DecompressionError as error:
+                    self._reject(units, i, int(units.body_start[i]), str(error.args[0]), str(error.args[1]))
+                    continue
+            opened[i] = body
+        return opened
+
+    def _reject(self, units: Units, i: int, position: int, expected: str, found: str) -> None:
+        origin = i if self._origin is None else int(self._origin[i])
+        self.bad.append(BadUnit(origin, CorruptStoreError(units.refs.path, position, expected, found)))
+
+    def _leave_out(self, units: Units, opened: dict[int, bytes]) -> tuple[Units, dict[int, bytes]]:
+        keep = np.ones(len(units), bool)
+        keep[[unit.index for unit in self.bad]] = False
+        self._origin = np.flatnonzero(keep)
+        place = np.cumsum(keep) - 1
+        return units.select(keep), {int(place[i]): body for i, body in opened.items() if keep[i]}
+
+    def _plain(self, units: Units, opened: dict[int, bytes]) -> None:
+        self.flags: NDArray[np.int32] | None = None
+        self._raw_properties = units.raw_properties if self.projection.needs_properties else None
+        self._bodies = units.stored_bodies if not opened else lambda: _replace(units.stored_bodies(), opened)
+        self._offset_in_batch: NDArray[np.int64] | None = None
+
+    def _spread(self, units: Units, inner: NDArray[np.bool_], opened: dict[int, bytes]) -> tuple[Units, dict[int, bytes]]:
+        """Rows for batches: as many as a batch has messages, in place of its unit."""
+        batch_index = [i for i in np.flatnonzero(inner).tolist() if i in opened]
+        messages, wrong = split_batches([opened[i] for i in batch_index])
+        for at, (byte, expected, found) in wrong.items():
+            i = batch_index[at]
+            self._reject(units, i, int(units.body_start[i]) + byte, expected, found)
+        counts = np.ones(len(units), np.int64)
+        counts[batch_index] = messages.counts
+        counts[[unit.index for unit in self.bad]] = 0
+        self.unit_of = np.repeat(np.arange(len(units)), counts)
+        starts = np.cumsum(counts) - counts
+        self._offset_in_batch = np.arange(len(self.unit_of)) - np.repeat(starts, counts)
+        # Rows of batches come after all stored units in the concatenated arrays below.
+        source = self.unit_of.copy()
+        from_batch = inner[self.unit_of]
+        source[from_batch] = len(units) + np.arange(int(from_batch.sum()))
+        take = pa.array(source)
+        flags = np.concatenate((units.integers("flag"), messages.flags))[source]
+        plain = {i: body for i, body in opened.items() if not inner[i]}
+        bodies = pa.concat_arrays([_replace(units.stored_bodies(), plain), messages.bodies]).take(take)
+        properties = pa.concat_arrays([units.raw_properties(), messages.raw_properties]).take(take)
+        self.flags = flags.astype(np.int32)
+        self._bodies = lambda: bodies
+        self._raw_properties = lambda: properties
+        return units, opened
+
+    def _check_light(self) -> None:
+        """Light queues (LmqDispatch): the unit names the queue and the row's offset in two parallel lists."""
+        identity = self.units.refs.identity
+        light = None if identity is None else identity.light_rows()
+        if identity is None or light is None or not light.any():
+            return
+        table = PropertyTable(self.units.raw_properties())
+        names, offsets = table.values("INNER_MULTI_DISPATCH").to_pylist(), table.values("INNER_MULTI_QUEUE_OFFSET").to_pylist()
+        wrong = []
+        for i in np.flatnonzero(light).tolist():
+            queue, offset = identity.topic_of(i), str(int(identity.queue_offsets[i]))
+            pairs = list(zip((names[i] or "").split(","), (offsets[i] or "").split(","), strict=False))
+            if (queue, offset) not in pairs:
+                found = f"{names[i]} at {offsets[i]}"
+                self._reject(self.units, i, int(self.units.properties_start[i]), f"light queue {queue} at offset {offset}", found)
+                wrong.append(i)
+        if wrong:
+            keep = np.ones(len(self.units), bool)
+            keep[wrong] = False
+            self.units = self.units.select(keep)
+            self._plain(self.units, {})
+
+    # ---- parts ------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.units) if self.unit_of is None else len(self.unit_of)
+
+    def empty_batch(self) -> pa.RecordBatch:
+        """No columns, but the right number of rows: what `count()` needs."""
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(self), pa.struct([])))
+
+    def of_units(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values if self.unit_of is None else values[self.unit_of]
+
+    def take(self, array: pa.Array) -> pa.Array:
+        return array if self.unit_of is None else array.take(pa.array(self.unit_of))
+
+    def header(self, name: str) -> pa.Array:
+        return pa.array(self.of_units(self.units.integers(name)))
+
+    def bodies(self) -> pa.BinaryArray:
+        return self._bodies()
+
+    _table: PropertyTable | None = None
+
+    def properties(self) -> PropertyTable:
+        if self._table is None:
+            assert self._raw_properties is not None
+            self._table = PropertyTable(self._raw_properties())
+        return self._table
+
+    def queue_offsets(self) -> NDArray[np.int64]:
+        identity = self.units.refs.identity
+        stored = identity.queue_offsets if identity is not None else self.units.integers("queue_offset").astype(np.int64)
+        offsets = self.of_units(stored)
+        return offsets if self._offset_in_batch is None else offsets + self._offset_in_batch
+
+    def wanted(self) -> NDArray[np.bool_] | None:
+        """Rows to keep; None for all: the tag by its string, and the asked-for part of a batch."""
+        identity = self.units.refs.identity
+        keep = None
+        if identity is not None and identity.wanted is not None:
+            offsets = self.queue_offsets()
+            keep = (offsets >= self.of_units(identity.wanted[0])) & (offsets < self.of_units(identity.wanted[1]))
+        if self.projection.tags is not None:
+            tags = pc.is_in(self.properties().values("TAGS"), pa.array(sorted(self.projection.tags), _STRING))
+            mine = tags.to_numpy(zero_copy_only=False)
+            keep = mine if keep is None else keep & mine
+        return None if keep is None or keep.all() else keep
+
+    def column(self, name: str) -> pa.Array:
+        builder = _BUILDERS.get(name)
+        return builder(self) if builder is not None else self.properties().values(name)
+
+
+# ---- builders -------------------------------------------------------------------------------------------------------
+
+
+def _replace(bodies: pa.BinaryArray, replacements: dict[int, bytes]) -> pa.BinaryArray:
+    """`bodies` with some values replaced; the others are not copied through Python."""
+    if not replacements:
+        return bodies
+    index = sorted(replacements)
+    take = np.arange(len(bodies))
+    take[index] = len(bodies) + np.arange(len(index))
+    opened = pa.array([replacements[i] for i in index], pa.binary())
+    return pa.concat_arrays([bodies, opened]).take(pa.array(take))
+
+
+@lru_cache(maxsize=64)
+def _constant(value: str) -> pa.StringArray:
+    return pa.repeat(pa.scalar(value, _STRING), _CONSTANT_ROWS)
+
+
+def _repeat(value: str, count: int) -> pa.StringArray:
+    return _constant(value)[:count] if count <= _CONSTANT_ROWS else pa.repeat(pa.scalar(value, _STRING), count)
+
+
+def _text(raw: pa.BinaryArray) -> pa.StringArray:
+    """Bytes as text; malformed UTF-8 replaced, as Java's decoder does."""
+    try:
+        return raw.cast(_STRING)
+    except pa.ArrowInvalid:
+        return pa.array([value.decode(errors="replace") for value in raw.to_pylist()], _STRING)
+
+
+def _topic(rows: _Rows) -> pa.Array:
+    identity = rows.units.refs.identity
+    if identity is None:
+        return rows.take(_text(rows.units.stored_topics()))
+    if identity.topic_index is None:
+        return _repeat(identity.topics[0], len(rows))
+    return pa.array(identity.topics, _STRING).take(pa.array(rows.of_units(identity.topic_index)))
+
+
+def _queue_id(rows: _Rows) -> pa.Array:
+    identity = rows.units.refs.identity
+    return rows.header("queue_id") if identity is None else pa.array(rows.of_units(identity.queue_ids))
+
+
+def _timestamp(field: str) -> Callable[[_Rows], pa.Array]:
+    def build(rows: _Rows) -> pa.Array:
+        stored = rows.of_units(rows.units.integers(field)).astype(np.int64)
+        outside = (stored < _YEAR_1_MS) | (stored >= _YEAR_10000_MS)
+        if not outside.any():
+            return pa.array(stored * 1000).view(_TIMESTAMP)
+        return pa.array(np.where(outside, 0, stored) * 1000, mask=outside).view(_TIMESTAMP)
+
+    return build
+
+
+def _flag(rows: _Rows) -> pa.Array:
+    return rows.header("flag") if rows.flags is None else pa.array(rows.flags)
+
+
+def _keys(rows: _Rows) -> pa.Array:
+    """KEYS at spaces, empty parts left out, as the index does (IndexService.buildIndex)."""
+    values = rows.properties().values("KEYS")
+    if not pc.any(pc.match_substring(values, " ")).as_py():
+        offsets = np.zeros(len(values) + 1, np.int32)
+        present = values.is_valid().to_numpy(zero_copy_only=False)
+        np.cumsum(present, out=offsets[1:])
+        nulls = pa.array(~present) if values.null_count else None
+        return pa.ListArray.from_arrays(pa.array(offsets), values.drop_null(), type=COLUMNS["keys"], mask=nulls)
+    lists = pc.split_pattern(values, " ")
+    flat = lists.flatten()
+    empty = pc.equal(flat, "").to_numpy(zero_copy_only=False)
+    parent = pc.list_parent_indices(lists).to_numpy()[~empty]
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.bincount(parent, minlength=len(values)), out=offsets[1:])
+    nulls = values.is_null() if values.null_count else None
+    return pa.ListArray.from_arrays(pa.array(offsets), flat.filter(pa.array(~empty)), type=COLUMNS["keys"], mask=nulls)
+
+
+def _offset_msg_id(rows: _Rows) -> pa.StringArray:
+    physical = rows.units.refs.positions + rows.units.refs.base
+    return rows.take(_by_variant(rows.units, "store", lambda ip, port, index: offset_msg_ids(ip, port, physical[index])))
+
+
+def _host(which: str) -> Callable[[_Rows], pa.Array]:
+    return lambda rows: rows.take(_by_variant(rows.units, which, lambda ip, port, index: format_hosts(ip, port)))
+
+
+def _by_variant(units: Units, which: str, build: Callable[[Any, Any, Any], pa.StringArray]) -> pa.StringArray:
+    """Text made for each header variant, put back in the order of the units."""
+    hosts = units.hosts(which)
+    if len(hosts) == 1:
+        return build(hosts[0][1], hosts[0][2], slice(None))
+    parts = [(rows, build(ip, port, rows)) for rows, ip, port in hosts if rows is not None]
+    order = np.empty(len(units), np.int64)
+    order[np.concatenate([rows for rows, _ in parts])] = np.arange(len(units))
+    return pa.concat_arrays([part for _, part in parts]).take(pa.array(order))
+
+
+def _msg_id(rows: _Rows) -> pa.Array:
+    unique = rows.properties().values("UNIQ_KEY")
+    return unique if not unique.null_count else pc.coalesce(unique, _offset_msg_id(rows))
+
+
+_BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
+    "topic": _topic,
+    "flag": _flag,
+    "body": _Rows.bodies,
+    "properties": lambda rows: rows.properties().map_array(),
+    "brokerName": lambda rows: _repeat(rows.broker_name, len(rows)),
+    "queueId": _queue_id,
+    "queueOffset": lambda rows: pa.array(rows.queue_offsets()),
+    "bornTimestamp": _timestamp("born_timestamp"),
+    "storeTimestamp": _timestamp("store_timestamp"),
+    "tags": lambda rows: rows.properties().values("TAGS"),
+    "keys": _keys,
+    "msgId": _msg_id,
+    "bornTimestampMs": lambda rows: rows.header("born_timestamp"),
+    "storeTimestampMs": lambda rows: rows.header("store_timestamp"),
+    "offsetMsgId": _offset_msg_id,
+    "bornHost": _host("born"),
+    "storeHost": _host("store"),
+    "sysFlag": lambda rows: pa.array(rows.of_units(rows.units.sys_flag)),
+    "bodyCRC": lambda rows: rows.header("body_crc"),
+    "reconsumeTimes": lambda rows: rows.header("reconsume_times"),
+    "preparedTransactionOffset": lambda rows: rows.header("prepared_transaction_offset"),
+    "physicalOffset": lambda rows: pa.array(rows.of_units(rows.units.refs.positions + rows.units.refs.base)),
+    "storeSize": lambda rows: pa.array(rows.of_units(rows.units.refs.sizes).astype(np.int32)),
+    "tagsCode": lambda rows: pa.array(rows.of_units(rows.units.refs.tags_codes)),
+    "storedTopic": lambda rows: rows.take(_text(rows.units.stored_topics())),
+    "rawBody": lambda rows: rows.take(rows.units.stored_bodies()),
+    "_corrupt_record": lambda rows: pa.nulls(len(rows), _STRING),
+}

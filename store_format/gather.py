@@ -1,0 +1,66 @@
+"""Picking many byte ranges out of one buffer without a Python object per range.
+
+Both tools are measured choices: a void view gathers fixed heads ten times faster than the structured dtype itself, and one
+Arrow `take` over interleaved start and end offsets copies variable ranges at memory speed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+__all__ = ["as_bytes", "gather_ranges", "gather_units", "gather_words", "mapped_array"]
+
+_INT32_MAX = 2**31 - 1
+
+
+def gather_units(buffer: NDArray[np.uint8], positions: NDArray[np.int64], layout: np.dtype[Any]) -> NDArray[Any]:
+    """`layout` records at `positions` of `buffer`, copied. The caller has checked that every record lies inside."""
+    size = layout.itemsize
+    if len(buffer) < size:
+        return np.empty(0, layout)
+    windows = np.ndarray((len(buffer) - size + 1,), f"V{size}", buffer, strides=(1,))
+    return windows[positions].view(layout)
+
+
+def gather_words(buffer: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The eight bytes at each position as a little-endian word. The caller pads the buffer by seven bytes."""
+    return np.ndarray((len(buffer) - 7,), "<u8", buffer, strides=(1,))[positions]
+
+
+def gather_ranges(
+    buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], kind: pa.DataType | None = None
+) -> pa.Array:
+    """buffer[start:start+length] for each pair, copied into a new Arrow array (`binary` unless told otherwise).
+
+    The sum of the lengths must stay below 2 GiB; callers cut batches long before that.
+    """
+    count = len(starts)
+    kind = kind or pa.binary()
+    if count == 0:
+        return pa.array([], kind)
+    # Elements 1, 3, 5 … of this array are the ranges; the even ones span what lies between and are never looked at.
+    wide = len(buffer) > _INT32_MAX
+    offsets = np.empty(2 * count + 2, np.int64 if wide else np.int32)
+    offsets[0], offsets[-1] = 0, len(buffer)
+    offsets[1:-1:2] = starts
+    np.add(starts, lengths, out=offsets[2:-1:2], casting="unsafe")
+    source = pa.Array.from_buffers(pa.large_binary() if wide else kind, 2 * count + 1, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)])
+    taken = source.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
+    return taken.cast(kind) if wide else taken
+
+
+def mapped_array(array: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """(offsets, data) of a freshly made string or binary array, without a copy."""
+    _, offsets, data = array.buffers()
+    first = array.offset
+    numbers = np.frombuffer(offsets, np.int32)[first : first + len(array) + 1] if offsets else np.zeros(1, np.int32)
+    return numbers, np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
+
+
+def as_bytes(buffer: NDArray[np.uint8], start: int, stop: int) -> bytes:
+    """One range as bytes, for the rare message that is looked at alone."""
+    return buffer[start:stop].tobytes()
