@@ -28,6 +28,7 @@ __all__ = [
     "list_directories",
     "list_store_files",
     "offset_file_name",
+    "open_descriptor",
     "read_bytes",
 ]
 
@@ -61,22 +62,24 @@ def _refuse_link(path: str) -> StoreError:
     return CorruptStoreError(path, 0, "a file or directory", "a symbolic link, which is not followed below the root level")
 
 
-def list_store_files(directory: str) -> list[StoreFile]:
+def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> list[StoreFile]:
     """The files of a file queue by start offset; [] when the directory is missing.
 
     Only regular files whose name is 20 digits count (other names are a finding of `diagnose`, not of a listing).
+    Another `name` pattern lists other files; their `start` is the number in its last group, else the whole name.
     Raises CorruptStoreError for a link.
     """
     found = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if not _OFFSET_NAME.match(entry.name):
+                match = name.match(entry.name)
+                if match is None:
                     continue
                 if entry.is_symlink():
                     raise _refuse_link(entry.path)
                 if entry.is_file(follow_symlinks=False):
-                    found.append(StoreFile(entry.path, int(entry.name), entry.stat(follow_symlinks=False).st_size))
+                    found.append(StoreFile(entry.path, int(match[match.lastindex or 0]), entry.stat(follow_symlinks=False).st_size))
     except FileNotFoundError:
         return []
     except NotADirectoryError as error:
@@ -106,7 +109,8 @@ def list_directories(directory: str) -> list[tuple[str, str]]:
     return found
 
 
-def _open(path: str) -> int:
+def open_descriptor(path: str) -> int:
+    """A read-only descriptor that refuses links and does not wait for pipes. The caller closes it."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -118,7 +122,7 @@ def _open(path: str) -> int:
 def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
     """A small file as a whole; None when it is missing. Raises CorruptStoreError for a link, a directory, or more than `size_max` bytes."""
     try:
-        descriptor = _open(path)
+        descriptor = open_descriptor(path)
     except FileNotFoundError:
         return None
     with os.fdopen(descriptor, "rb") as file:
@@ -138,7 +142,7 @@ class FileView:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._descriptor = _open(path)
+        self._descriptor = open_descriptor(path)
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._descriptor)
