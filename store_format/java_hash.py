@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from store_format.flat_arrays import flat_bytes
 from store_format.java_text import decode_utf8
 
 __all__ = ["java_hash", "java_hash_many", "tags_code", "tags_code_many"]
@@ -46,7 +47,7 @@ def tags_code_many(tags: pa.Array) -> NDArray[np.int64]:
 
 def java_hash_many(strings: pa.Array) -> NDArray[np.int32]:
     """`java_hash` of every element; 0 where null. Takes string and binary arrays (of UTF-8), large ones too."""
-    data, offsets = _flat(strings)
+    data, offsets = flat_bytes(strings)
     if len(data) and int(data.max()) >= 0x80:
         units = _utf16_units(data, offsets)
         hashes = _hash_one_by_one(data, offsets) if units is None else _hash_ranges(*units)
@@ -55,19 +56,6 @@ def java_hash_many(strings: pa.Array) -> NDArray[np.int32]:
     if strings.null_count:
         hashes[strings.is_null().to_numpy(zero_copy_only=False)] = 0  # a null may cover bytes
     return hashes
-
-
-def _flat(strings: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes the array covers, and len + 1 offsets into them."""
-    wide = pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type)
-    _, offset_buffer, data_buffer = strings.buffers()
-    if not len(strings):
-        return np.empty(0, np.uint8), np.zeros(1, np.int64)
-    offsets = np.frombuffer(offset_buffer, np.int64 if wide else np.int32)[strings.offset : strings.offset + len(strings) + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    if first == last:
-        return np.empty(0, np.uint8), np.zeros(len(offsets), np.int64)
-    return np.frombuffer(data_buffer, np.uint8)[first:last], offsets.astype(np.int64) - first
 
 
 def _utf16_units(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.uint16], NDArray[np.int64]] | None:

@@ -1,0 +1,206 @@
+"""The properties strings of many messages, made from columns: byte for byte what a broker stores, without per-message Python.
+
+A broker reads the client's properties into a HashMap and writes that map, so names come out in Java's bucket order, and
+properties with an empty name or value do not come out at all (spec 2.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from store_format.errors import IllegalMessageError
+from store_format.flat_arrays import flat_bytes, from_flat
+from store_format.java_text import decode_utf8
+from store_format.layouts import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from store_format.properties import BROKER_MAP_CAPACITY, hash_bucket, java_hashmap_permutation, table_size
+
+__all__ = ["encode_property_columns"]
+
+_NAME_VALUE = bytes([NAME_VALUE_SEPARATOR])
+_PROPERTY = bytes([PROPERTY_SEPARATOR])
+_KIND = pa.large_binary()
+_NOTHING = pa.scalar(b"", _KIND)
+
+# A column of values, null where the property is absent, or the one value of all messages.
+_Values: TypeAlias = pa.LargeBinaryArray | bytes
+
+
+def encode_property_columns(
+    count: int, columns: Mapping[str, Any], properties: pa.MapArray | None = None, *, capacity: int = BROKER_MAP_CAPACITY
+) -> pa.LargeBinaryArray:
+    """`count` properties strings in the order of a HashMap made with `capacity`.
+
+    `properties` (maps of string to string) are put first, then `columns` in their order: a string array has a value for each
+    message, a str is one value for all. Null and empty values and empty names are left out; a name put twice keeps its place
+    and has the later value.
+
+    Raises IllegalMessageError for a separator that would change what is read back.
+    """
+    given = {name: _as_values(name, values) for name, values in columns.items() if name}
+    for name in given:
+        _check_name(name)
+    maps = _Maps(properties)
+    merged = _merge(maps.as_columns(count), given)
+    # With no more names than never make the table grow, one order serves every message, whichever of them it has.
+    if merged is not None and table_size(len(merged), capacity) == capacity:
+        return _encode_columns(count, merged, capacity)
+    return _encode_entries(count, maps, given, capacity)
+
+
+def _check_name(name: str) -> None:
+    if "\x01" in name or "\x02" in name:
+        raise IllegalMessageError(
+            f"property name {name!r}: 0x01 ends a name and 0x02 a property in the store, neither may be part of a name"
+        )
+
+
+def _as_values(name: str | None, values: Any) -> _Values:
+    if isinstance(values, str):
+        flat = values.encode()
+        separated = _PROPERTY in flat
+    else:
+        flat = values.cast(_KIND)
+        separated = bool((flat_bytes(flat)[0] == PROPERTY_SEPARATOR).any())
+        lengths = pc.binary_length(flat)
+        if len(flat) and pc.min(lengths).as_py() == 0:
+            flat = pc.if_else(pc.equal(lengths, 0), pa.scalar(None, _KIND), flat)
+    if separated:
+        where = "a property in a map" if name is None else f"property {name!r}"
+        raise IllegalMessageError(f"{where}: a value contains 0x02, which ends a property in the store")
+    return flat
+
+
+class _Maps:
+    """The entries of a map column: the message of each, the number of its name among the distinct names, and its value."""
+
+    def __init__(self, properties: pa.MapArray | None) -> None:
+        self.names: list[str] = []
+        self.rows = np.empty(0, np.int64)
+        self.codes = np.empty(0, np.int64)
+        self.values = pa.array([], _KIND)
+        if properties is None or not len(properties):
+            return
+        offsets = properties.offsets.to_numpy().astype(np.int64)
+        lengths = np.diff(offsets)
+        valid = properties.is_valid().to_numpy(zero_copy_only=False)
+        chosen = np.repeat(valid, lengths)  # a null map may cover entries
+        names = properties.keys[int(offsets[0]) : int(offsets[-1])].cast(_KIND)
+        values = properties.items[int(offsets[0]) : int(offsets[-1])]
+        self.rows = np.repeat(np.arange(len(properties)), lengths)
+        if not chosen.all():
+            names, values, self.rows = names.filter(pa.array(chosen)), values.filter(pa.array(chosen)), self.rows[chosen]
+        encoded = names.dictionary_encode()
+        self.names = [decode_utf8(name) for name in encoded.dictionary.to_pylist()]
+        for name in self.names:
+            _check_name(name)
+        self.codes = encoded.indices.to_numpy().astype(np.int64)
+        self.values = _as_values(None, values)
+
+    def as_columns(self, count: int) -> dict[str, _Values] | None:
+        """A column for each name when all messages name the same properties in the same order, else None."""
+        if not len(self.rows):
+            return {}
+        width = len(self.names)
+        if len(self.rows) != count * width or "" in self.names or (np.diff(self.rows.reshape(count, width)) != 0).any():
+            return None
+        codes = self.codes.reshape(count, width)
+        if (codes != codes[0]).any():
+            return None
+        return {self.names[code]: self.values.take(pa.array(np.arange(place, count * width, width))) for place, code in enumerate(codes[0])}
+
+
+def _merge(columns: dict[str, _Values] | None, given: dict[str, _Values]) -> dict[str, _Values] | None:
+    """`given` put after `columns`; None when `columns` is."""
+    if columns is None:
+        return None
+    for name, values in given.items():
+        before = columns.get(name)
+        if before is None or (isinstance(values, bytes) and values):
+            columns[name] = values
+        elif not isinstance(values, bytes):
+            columns[name] = pc.coalesce(values, before)
+    return columns
+
+
+def _encode_columns(count: int, columns: dict[str, _Values], capacity: int) -> pa.LargeBinaryArray:
+    """One join of all columns; what stands between two columns without nulls is one text."""
+    names = tuple(columns)
+    parts: list[Any] = []
+    text = b""
+    for place in java_hashmap_permutation(names, capacity):
+        name, values = names[place].encode() + _NAME_VALUE, columns[names[place]]
+        if isinstance(values, bytes):
+            text += name + values + _PROPERTY if values else b""
+        elif values.null_count:
+            # A null swallows its name and its end. Text so far goes in front of them, but must not be swallowed.
+            parts += [
+                pa.scalar(text, _KIND),
+                pc.binary_join_element_wise(pa.scalar(name, _KIND), values, pa.scalar(_PROPERTY, _KIND), _NOTHING),
+            ]
+            text = b""
+        else:
+            parts += [pa.scalar(text + name, _KIND), values]
+            text = _PROPERTY
+    parts.append(pa.scalar(text, _KIND))
+    if not any(isinstance(part, pa.Array) for part in parts):
+        return pa.repeat(parts[-1], count)
+    return pc.binary_join_element_wise(*parts, _NOTHING, null_handling="replace", null_replacement="")
+
+
+def _encode_entries(count: int, maps: _Maps, given: dict[str, _Values], capacity: int) -> pa.LargeBinaryArray:
+    """Any mixture of names: sort the entries of all messages by message and bucket, then join them end to end."""
+    names = list(maps.names)
+    numbers = {name: number for number, name in enumerate(names)}
+    present = maps.values.is_valid().to_numpy(zero_copy_only=False)
+    if "" in numbers:
+        present &= maps.codes != numbers[""]
+    rows, codes, values = [maps.rows[present]], [maps.codes[present]], [maps.values.filter(pa.array(present))]
+    for name, column in given.items():
+        if name not in numbers:
+            numbers[name] = len(names)
+            names.append(name)
+        if isinstance(column, bytes):
+            column = pa.repeat(pa.scalar(column or None, _KIND), count)
+        rows.append(np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)))
+        codes.append(np.full(len(rows[-1]), numbers[name]))
+        values.append(column.drop_null())
+    row, code = np.concatenate(rows), np.concatenate(codes)
+    kept, source = _last_values(row * len(names) + code)
+    row, code = row[kept], code[kept]
+    counts = np.bincount(row, minlength=count)
+    order = np.lexsort((_buckets(names, code, counts[row], capacity), row))
+    prefixes = pa.array([name.encode() + _NAME_VALUE for name in names], _KIND)
+    taken = pa.concat_arrays(values).take(pa.array(source[order]))
+    joined = pc.binary_join_element_wise(prefixes.take(pa.array(code[order])), taken, pa.scalar(_PROPERTY, _KIND), _NOTHING)
+    data, offsets = flat_bytes(joined)
+    bounds = np.zeros(count + 1, np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return from_flat(data, offsets[bounds])
+
+
+def _last_values(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For entries put in this order, equal keys meaning equal names of one message: the first place of each, and the last."""
+    everything = np.arange(len(keys))
+    ordered = np.sort(keys)
+    if not (ordered[1:] == ordered[:-1]).any():
+        return everything, everything
+    _, first = np.unique(keys, return_index=True)
+    _, last = np.unique(keys[::-1], return_index=True)
+    by_place = np.argsort(first)
+    return first[by_place], len(keys) - 1 - last[by_place]
+
+
+def _buckets(names: list[str], codes: NDArray[np.int64], counts: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
+    """The bucket of each entry in the table of its message, which has grown with the number of its names."""
+    buckets = np.empty(len(codes), np.int64)
+    sizes = np.array([table_size(number, capacity) for number in range(int(counts.max(initial=0)) + 1)])[counts]
+    for size in np.unique(sizes).tolist():
+        of_size = sizes == size
+        buckets[of_size] = np.array([hash_bucket(name, size) for name in names], np.int64)[codes[of_size]]
+    return buckets
