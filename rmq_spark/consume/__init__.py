@@ -1,0 +1,1 @@
+"""What a RocketMQ client decides for itself: which messages it filters out, which queues it reads and from where."""

@@ -1,0 +1,206 @@
+"""Every option, once: a row says its name, how its text is read, its default, where it applies and what it is for.
+
+Nothing else in the project knows an option's default. The README's table is made from the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rmq_spark import values
+from rmq_spark.paths import path_list, paths_json, single_path
+from rmq_spark.positions import EARLIEST, LATEST, parse_offsets, parse_offsets_by_timestamp, parse_timestamp
+from rmq_spark.topics import parse_assign, parse_subscribe
+from rmq_spark.values import Given
+from store_format.columns import BODY_SIZE_MAX
+from store_format.errors import UnsupportedFormatError
+
+__all__ = ["BATCH", "CHOICES", "OPTIONS", "PRECEDENCE", "Option"]
+
+BATCH = "batch"
+_READS = frozenset({BATCH})
+
+_MESSAGE_SIZE_LIMIT = 1 << 30  # the size of a default commitlog file: no unit is larger
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row. `default` is text, and is read like a caller's; where there is none, `otherwise` says what happens instead."""
+
+    name: str
+    kind: str
+    parse: Callable[[Given], Any]  # Any: the field of ReadOptions that takes the value has its type
+    about: str
+    default: str | None = None
+    otherwise: str = ""
+    heading: str = ""
+    applies: frozenset[str] = _READS
+
+    def read(self, given: Mapping[str, Given], now_ms: int) -> Any:
+        if self.name in given:
+            return self.parse(given[self.name])
+        return None if self.default is None else self.parse(Given(self.name, self.default, now_ms))
+
+
+def _expression_type(given: Given) -> str:
+    word = values.one_of("TAG", "SQL92")(given)
+    if word == "SQL92":
+        raise UnsupportedFormatError(
+            "expressionType: SQL92 expressions are not evaluated yet; use TAG, or filter the DataFrame with where() on propertyColumns"
+        )
+    return word
+
+
+_TIME = "ms, ISO 8601 (UTC where it names no zone) or a time back from now (`-2 hours`, `-30m`)"
+_BY_TIME_FROM = partial(parse_offsets_by_timestamp, default=EARLIEST)
+_BY_TIME_TO = partial(parse_offsets_by_timestamp, default=LATEST)
+_FROM_INDEX = "from an index file's size"
+
+_WHERE = (
+    Option("path", "path", single_path, "A store root, or a directory of store roots: a cluster.", otherwise="required"),
+    Option("paths", "JSON list", paths_json, "Several of them, as `load([path, path])` sets it."),
+    Option(
+        "brokerName", "text", values.text, "Name of the broker, for the column.", otherwise="the store's own, else the directory's name"
+    ),
+    Option(
+        "storePathCommitLog",
+        "paths",
+        path_list,
+        "The broker's setting of that name: where commitlog files lie elsewhere, or on several disks (separated by commas).",
+        otherwise="`commitlog` in the store root",
+    ),
+    Option("maxHashSlotNum", "number", values.whole_number, "Hash slots of an index file, as the broker was set.", otherwise=_FROM_INDEX),
+    Option("maxIndexNum", "number", values.whole_number, "Entries of an index file, as the broker was set.", otherwise=_FROM_INDEX),
+)
+
+_WHAT = (
+    Option(
+        "subscribe",
+        "list",
+        parse_subscribe,
+        "Topics, separated by commas. Only one of `subscribe`, `subscribePattern` and `assign`.",
+        otherwise="every topic that is no system topic and does not begin with `%`",
+    ),
+    Option(
+        "subscribePattern",
+        "regex",
+        values.pattern,
+        "Topics whose whole name matches. Python's `re` with ASCII classes; Java's `\\p{..}`, `\\Q..\\E` and `&&` are not in it. "
+        "System topics only with `includeSystemTopics`, or those with `%` if the pattern begins with `%`.",
+    ),
+    Option("assign", "JSON", parse_assign, 'Queues: `{"TopicTest":[0,1]}` or `{"TopicTest":{"broker-a":[0,1]}}`.'),
+    Option(
+        "includeSystemTopics",
+        "boolean",
+        values.boolean,
+        "Without `subscribe` and `assign`: the broker's own topics and `%RETRY%`, `%DLQ%`, `%LMQ%` too.",
+        "false",
+    ),
+    Option("subExpression", "text", lambda given: given.text, "Only messages with one of these tags: `TagA || TagB`.", "*"),
+    Option("expressionType", "word", _expression_type, "The language of `subExpression`: `TAG`. (`SQL92` comes later.)", "TAG"),
+    Option("key", "text", values.text, "Only messages with this key: one word of KEYS, or the UNIQ_KEY."),
+    Option(
+        "messageId", "text", values.text, "Only this message: the id a client shows (UNIQ_KEY), or an offset message id. Not with `key`."
+    ),
+    Option("columns", "list", values.names, "Only these columns, in this order: `queueOffset,body`.", otherwise="the default columns"),
+    Option(
+        "propertyColumns",
+        "list",
+        values.names,
+        "Properties as string columns of their own, after the others; with a schema, the extra columns it may name.",
+    ),
+    Option("view", "word", values.one_of("messages"), "What to show: `messages`.", "messages"),
+)
+
+_FROM_TO = (
+    Option(
+        "startingOffsets",
+        "word or JSON",
+        partial(parse_offsets, default=EARLIEST, refused=LATEST),
+        'First offsets: `earliest`, or JSON `{"TopicTest":{"broker-a":{"0":23}}}` with or without the broker, -2 for earliest, '
+        '`"*"` for any. '
+        "Queues that are not named start at earliest.",
+        "earliest",
+    ),
+    Option(
+        "endingOffsets",
+        "word or JSON",
+        partial(parse_offsets, default=LATEST, refused=EARLIEST),
+        "Where to end, exclusive: `latest`, or the same JSON with -1 for latest. Queues that are not named end at latest.",
+        "latest",
+    ),
+    Option("startingOffsetsByTimestamp", "JSON", _BY_TIME_FROM, f"The same JSON with times: {_TIME}. Beats `startingOffsets`."),
+    Option("endingOffsetsByTimestamp", "JSON", _BY_TIME_TO, "The same, exclusive. Beats `endingOffsets`."),
+    Option("startingTimestamp", "time", parse_timestamp, f"Messages stored at or after it: {_TIME}. Beats the other `starting…` options."),
+    Option("endingTimestamp", "time", parse_timestamp, "Messages stored before it. Beats the other `ending…` options."),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "word",
+        values.one_of("error", "latest"),
+        "A queue without a message at or after its starting time: `error`, or begin at `latest`.",
+        "error",
+    ),
+)
+
+_PARALLEL = (
+    Option("minPartitions", "number", values.whole_number, "At least so many partitions, by cutting queues.", otherwise="by size"),
+    Option("maxBytesPerPartition", "size", values.byte_size, "Queues share a partition up to this size; a larger queue is cut.", "64m"),
+    Option(
+        "splitBy",
+        "word",
+        values.one_of("queue", "commitlog"),
+        "`queue`: each queue in its order. `commitlog`: one sequential pass over the files for all queues, best on cold disks.",
+        "queue",
+    ),
+)
+
+_TRUST = (
+    Option(
+        "failOnDataLoss",
+        "boolean",
+        values.boolean,
+        "Messages asked for that the store no longer holds are an error; with `false` a counted warning.",
+        "true",
+    ),
+    Option(
+        "mode",
+        "word",
+        values.one_of("FAILFAST", "DROPMALFORMED", "PERMISSIVE"),
+        "A damaged message is an error. `DROPMALFORMED`: it is left out and counted. `PERMISSIVE`: a row that says in `_corrupt_record` "
+        "what is wrong.",
+        "FAILFAST",
+    ),
+    Option("verifyCrc", "boolean", values.boolean, "Check the CRC of every body.", "true"),
+    Option(
+        "maxMessageSize",
+        "size",
+        values.sized(1, _MESSAGE_SIZE_LIMIT),
+        "The largest body, decompressed, that is believed. Raise it where the broker's own setting is larger.",
+        f"{BODY_SIZE_MAX >> 20}m",
+    ),
+)
+
+
+def _under(heading: str, rows: tuple[Option, ...]) -> tuple[Option, ...]:
+    return tuple(Option(row.name, row.kind, row.parse, row.about, row.default, row.otherwise, heading, row.applies) for row in rows)
+
+
+OPTIONS: tuple[Option, ...] = (
+    *_under("Where", _WHERE),
+    *_under("What", _WHAT),
+    *_under("From and to", _FROM_TO),
+    *_under("Parallel", _PARALLEL),
+    *_under("Trust", _TRUST),
+)
+
+# At most one of each is a wish.
+CHOICES = (("path", "paths"), ("subscribe", "subscribePattern", "assign"), ("key", "messageId"))
+
+# The first one given decides and the others are silent (KafkaSourceProvider.getKafkaOffsetRangeLimit).
+PRECEDENCE = (
+    ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
+    ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
+)

@@ -1,0 +1,196 @@
+"""The strings that Spark hands over -> a `ReadOptions` of plain values, by the rows of `option_table`.
+
+Names match in any case, because Spark lower-cases them, and errors say them as documented. What is unknown or contradicts
+itself is one sentence with the nearest right answer.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_spark.consume.filters import TagFilter, parse_tags
+from rmq_spark.option_table import BATCH, CHOICES, OPTIONS, PRECEDENCE, Option
+from rmq_spark.positions import OffsetSpec, Timestamp
+from rmq_spark.topics import TopicChoice
+from rmq_spark.values import Given
+from store_format.errors import OptionError
+
+__all__ = ["OPTIONS", "ReadOptions", "is_catalog", "nearest", "parse_read_options", "user_options"]
+
+_BY_LOWER = {option.name.lower(): option for option in OPTIONS}
+
+# What Spark puts among the options of its own accord: TableCatalog's reserved properties, and a stream's checkpoint.
+_SPARKS_OWN = frozenset(("checkpointlocation", "owner", "provider", "location", "comment", "external", "is_managed_location", "collation"))
+_CATALOG_MARK = "provider"  # CREATE TABLE puts it there, and TBLPROPERTIES, and each option also as `option.<name>`
+_CATALOG_PREFIX = "option."
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a read was asked for. Plain values: it is pickled to every task."""
+
+    paths: tuple[str, ...]
+    broker_name: str | None
+    commit_log_paths: tuple[str, ...]  # () is `commitlog` in the store root
+    max_hash_slot_num: int | None
+    max_index_num: int | None
+    topics: TopicChoice
+    tag_filter: TagFilter
+    key: str | None
+    message_id: str | None
+    columns: tuple[str, ...] | None  # as the caller spelled them; schema.projection_from_options checks them
+    property_columns: tuple[str, ...]
+    view: str
+    starting: OffsetSpec
+    ending: OffsetSpec
+    starting_offsets_by_timestamp_strategy: str  # error | latest
+    min_partitions: int | None
+    max_bytes_per_partition: int
+    split_by: str  # queue | commitlog
+    fail_on_data_loss: bool
+    mode: str  # FAILFAST | DROPMALFORMED | PERMISSIVE
+    verify_crc: bool
+    max_message_size: int
+    effective: tuple[tuple[str, str], ...]
+
+    @property
+    def permissive(self) -> bool:
+        return self.mode == "PERMISSIVE"
+
+    def resolved(self) -> list[tuple[str, str]]:
+        """(documented name, value) of every option that has one, defaults too: logged once per read.
+
+        Times relative to now are moments here, and what another option beats is left out.
+        """
+        return list(self.effective)
+
+
+def parse_read_options(options: Mapping[str, str], *, now_ms: int | None = None) -> ReadOptions:
+    """Read options of a batch. `now_ms` is what relative times count back from; by default the clock."""
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    given = {name: Given(name, text, now) for name, text in user_options(options).items()}
+    _refuse_contradictions(given)
+    read = {option.name: option.read(given, now) for option in OPTIONS}
+    starting, ending = (_first_given(given, names) for names in PRECEDENCE)
+    _refuse_empty_time(read[starting], read[ending])
+    if len(read["paths"] or ()) > 1:
+        _refuse_for_many(given)
+    return ReadOptions(
+        paths=read["paths"] or read["path"],
+        broker_name=read["brokerName"],
+        commit_log_paths=read["storePathCommitLog"] or (),
+        max_hash_slot_num=read["maxHashSlotNum"],
+        max_index_num=read["maxIndexNum"],
+        topics=TopicChoice(read["subscribe"] or (), read["subscribePattern"], read["assign"] or (), read["includeSystemTopics"]),
+        tag_filter=parse_tags(read["subExpression"]),
+        key=read["key"],
+        message_id=read["messageId"],
+        columns=read["columns"],
+        property_columns=read["propertyColumns"] or (),
+        view=read["view"],
+        starting=read[starting],
+        ending=read[ending],
+        starting_offsets_by_timestamp_strategy=read["startingOffsetsByTimestampStrategy"],
+        min_partitions=read["minPartitions"],
+        max_bytes_per_partition=read["maxBytesPerPartition"],
+        split_by=read["splitBy"],
+        fail_on_data_loss=read["failOnDataLoss"],
+        mode=read["mode"],
+        verify_crc=read["verifyCrc"],
+        max_message_size=read["maxMessageSize"],
+        effective=_effective(read, {starting, ending}),
+    )
+
+
+def user_options(options: Mapping[str, str], where: str = BATCH) -> dict[str, str]:
+    """The caller's own options under their documented names; what Spark adds is left out.
+
+    Raises OptionError for a name that is none, names an option of another kind of query, or comes twice.
+    """
+    by_lower: dict[str, str] = {}
+    for name, text in options.items():
+        if name.lower() in by_lower:
+            raise OptionError(f"{_spelling(name)} is given twice, in different cases; give it once")
+        by_lower[name.lower()] = text
+    in_catalog = is_catalog(options)
+    found = {}
+    for name, text in by_lower.items():
+        if name in _SPARKS_OWN or name.startswith(_CATALOG_PREFIX):
+            continue
+        if in_catalog and name not in _BY_LOWER and _CATALOG_PREFIX + name not in by_lower:
+            continue  # from TBLPROPERTIES
+        option = _known(name)
+        if where not in option.applies:
+            raise OptionError(f"{option.name} does not apply to a {where} query; it is for {' and '.join(sorted(option.applies))} queries")
+        found[option.name] = text
+    return found
+
+
+def is_catalog(options: Mapping[str, str]) -> bool:
+    """Whether these are the properties of a table in a catalog: CREATE TABLE asks for the schema with them."""
+    return any(name.lower() == _CATALOG_MARK for name in options)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a misspelt one most likely means, in any case; None when none is near."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
+    return by_lower[close[0]] if close else None
+
+
+def _known(name: str) -> Option:
+    option = _BY_LOWER.get(name.lower())
+    if option is not None:
+        return option
+    meant = nearest(name, (option.name for option in OPTIONS))
+    hint = f"did you mean {meant}?" if meant else f"the options are {', '.join(option.name for option in OPTIONS)}"
+    raise OptionError(f"unknown option {name!r}; {hint}")
+
+
+def _spelling(name: str) -> str:
+    option = _BY_LOWER.get(name.lower())
+    return option.name if option else name
+
+
+def _refuse_contradictions(given: Mapping[str, Given]) -> None:
+    for names in CHOICES:
+        both = [name for name in names if name in given]
+        if len(both) > 1:
+            raise OptionError(f"{' and '.join(both)} are given together; use only one of {', '.join(names)}")
+    if not any(name in given for name in CHOICES[0]):
+        raise OptionError("path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')")
+
+
+def _refuse_for_many(given: Mapping[str, Given]) -> None:
+    """Several roots are several stores, and each has a name and a commitlog of its own."""
+    for name in ("brokerName", "storePathCommitLog"):
+        if name in given:
+            raise OptionError(f"{name} is for one store and paths names several; load the stores one by one and union them")
+
+
+def _first_given(given: Mapping[str, Given], names: tuple[str, ...]) -> str:
+    return next((name for name in names if name in given), names[-1])
+
+
+def _refuse_empty_time(starting: OffsetSpec, ending: OffsetSpec) -> None:
+    start, stop = starting.default, ending.default
+    if isinstance(start, Timestamp) and isinstance(stop, Timestamp) and start.ms > stop.ms:
+        raise OptionError(f"{starting.option} {start} is after {ending.option} {stop}; swap them")
+
+
+def _effective(read: Mapping[str, Any], deciding: set[str]) -> tuple[tuple[str, str], ...]:
+    beaten = {name for names in PRECEDENCE for name in names} - deciding
+    return tuple((name, _shown(value)) for name, value in read.items() if value is not None and name not in beaten)
+
+
+def _shown(value: Any) -> str:
+    """Any: whatever a row's parser makes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value)

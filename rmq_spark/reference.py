@@ -1,0 +1,78 @@
+"""The option and column tables as Markdown, made from the rows the code itself uses.
+
+`python -m rmq_spark.reference README.md README.zh-CN.md` rewrites what stands between `<!-- options -->` and
+`<!-- /options -->`, and the same for `columns`; a test fails when a file is not current.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from rmq_spark.option_table import OPTIONS, Option
+from rmq_spark.schema import COLUMN_TABLE
+
+__all__ = ["column_table", "main", "option_table", "render"]
+
+
+def option_table() -> str:
+    """One table per heading."""
+    parts = []
+    for heading, options in groupby(OPTIONS, key=lambda option: option.heading):
+        rows = [(f"`{option.name}`", option.kind, _default(option), option.about) for option in options]
+        parts.append(f"**{heading}**\n\n" + _table(("option", "type", "default", "meaning"), rows))
+    return "\n\n".join(parts)
+
+
+def column_table() -> str:
+    """The default columns, then those on request."""
+    rows = [(f"`{column.name}`", f"`{column.ddl}`", "yes" if column.default else "", column.about) for column in COLUMN_TABLE]
+    return _table(("column", "type", "default", "meaning"), rows)
+
+
+_BLOCKS: dict[str, Callable[[], str]] = {"options": option_table, "columns": column_table}
+
+
+def render(document: str, name: str) -> str:
+    """`document` with its blocks made anew. `name` is for the error: a ValueError where a marker is missing or twice."""
+    for block, make in _BLOCKS.items():
+        begin, end = f"<!-- {block} -->", f"<!-- /{block} -->"
+        if document.count(begin) != 1 or document.count(end) != 1 or document.index(begin) > document.index(end):
+            raise ValueError(f"{name}: expected {begin} and {end}, once each and in this order")
+        before, rest = document.split(begin)
+        after = rest.split(end)[1]
+        document = f"{before}{begin}\n\n{make()}\n\n{end}{after}"
+    return document
+
+
+def main(paths: Sequence[str]) -> None:
+    """Rewrite the blocks of each file, whole files at a time."""
+    for path in map(Path, paths):
+        current = path.read_text(encoding="utf-8")
+        new = render(current, str(path))
+        if new != current:
+            beside = path.with_name(f".{path.name}.{os.getpid()}")
+            beside.write_text(new, encoding="utf-8")
+            beside.replace(path)
+
+
+def _default(option: Option) -> str:
+    return option.otherwise if option.default is None else f"`{option.default}`"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """A bar ends a cell, in code spans too."""
+    return re.sub(r"(?<!\\)\|", r"\\|", text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

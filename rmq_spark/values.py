@@ -1,0 +1,228 @@
+"""The text of one option -> its value: numbers, sizes, words, lists, patterns, times and JSON. Nothing is guessed.
+
+What does not parse is an OptionError with the option's documented name, what was expected and what was found.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NoReturn
+
+from store_format.errors import OptionError
+
+__all__ = [
+    "Given",
+    "boolean",
+    "byte_size",
+    "iso_utc",
+    "json_object",
+    "names",
+    "one_of",
+    "pattern",
+    "sized",
+    "text",
+    "timestamp_ms",
+    "whole_number",
+]
+
+_SHOWN_MAX = 100  # characters of a value that an error repeats
+_LONG_MAX = (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# JavaUtils.byteStringAs of Spark: binary units, with or without the B.
+_SIZE = re.compile(r"([0-9]+)([a-z]*)", re.ASCII)
+_SIZE_UNITS = {"": 0, "b": 0, "k": 1, "kb": 1, "m": 2, "mb": 2, "g": 3, "gb": 3, "t": 4, "tb": 4, "p": 5, "pb": 5}
+
+_ISO = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII | re.IGNORECASE)
+_RELATIVE = re.compile(r"-\s*(\d+\s*[a-z]+\s*)+", re.ASCII)
+_RELATIVE_PART = re.compile(r"(\d+)\s*([a-z]+)", re.ASCII)
+_TIME_UNITS_MS = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800_000),
+}
+_A_TIME = "ms since the epoch, ISO 8601 (2024-05-01T12:00:00Z) or a time back from now (-2 hours)"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One option as the caller wrote it: the documented name, the text, and the clock for times relative to now."""
+
+    name: str
+    text: str
+    now_ms: int
+
+    def error(self, expected: str, found: object = None, advice: str = "") -> OptionError:
+        """`found` defaults to the whole text. `advice` is what to write instead."""
+        shown = repr(self.text if found is None else found)
+        if len(shown) > _SHOWN_MAX:
+            shown = shown[:_SHOWN_MAX] + "…"
+        return OptionError(f"{self.name}: expected {expected}, found {shown}" + (f"; {advice}" if advice else ""))
+
+
+def text(given: Given) -> str:
+    """The text as it is; a blank one is an error, because it is an unset variable more often than a wish."""
+    if not given.text.strip():
+        raise given.error("some text", advice="leave the option out to have its default")
+    return given.text
+
+
+def boolean(given: Given) -> bool:
+    word = given.text.strip().lower()
+    if word not in ("true", "false"):
+        raise given.error("true or false")
+    return word == "true"
+
+
+def whole_number(given: Given) -> int:
+    """A positive Java int: all counts of this project are."""
+    word = given.text.strip()
+    if not re.fullmatch("[0-9]{1,10}", word) or not 1 <= int(word) < 1 << 31:
+        raise given.error("a whole number from 1 to 2147483647")
+    return int(word)
+
+
+def byte_size(given: Given) -> int:
+    """Bytes, as Spark's own settings take them: `67108864`, `64m`, `1g`."""
+    match = _SIZE.fullmatch(given.text.strip().lower())
+    if match is None or match[2] not in _SIZE_UNITS or len(match[1]) > 19:
+        raise given.error("a size in bytes such as 67108864, 64m or 1g")
+    size = int(match[1]) << (10 * _SIZE_UNITS[match[2]])
+    if not 1 <= size <= _LONG_MAX:
+        raise given.error("a size from 1 to 9223372036854775807 bytes")
+    return size
+
+
+def sized(size_bytes_min: int, size_bytes_max: int) -> Callable[[Given], int]:
+    """A `byte_size` within bounds, both inclusive."""
+
+    def parse(given: Given) -> int:
+        size = byte_size(given)
+        if not size_bytes_min <= size <= size_bytes_max:
+            raise given.error(f"a size from {size_bytes_min} to {size_bytes_max} bytes")
+        return size
+
+    return parse
+
+
+def one_of(*words: str) -> Callable[[Given], str]:
+    """One of `words` in any case; the value is the documented spelling."""
+    by_lower = {word.lower(): word for word in words}
+
+    def parse(given: Given) -> str:
+        word = by_lower.get(given.text.strip().lower())
+        if word is None:
+            raise given.error(f"one of {', '.join(words)}")
+        return word
+
+    return parse
+
+
+def names(given: Given) -> tuple[str, ...]:
+    """A list separated by commas, each trimmed, empty ones left out (as Kafka's `subscribe`), at least one."""
+    found = tuple(name for name in map(str.strip, given.text.split(",")) if name)
+    if not found:
+        raise given.error("names separated by commas")
+    return found
+
+
+def pattern(given: Given) -> str:
+    """A regular expression that has to match a whole name, as Kafka's `subscribePattern` does.
+
+    It is Python's `re` with ASCII classes, which is what Java means by `\\w`, `\\d` and `\\s`. Java's `\\p{..}`, `\\Q..\\E`,
+    `(?<name>..)` and `[a-z&&[^b]]` are not in it.
+    """
+    advice = "patterns are those of Python's re, matched against the whole topic name"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # `&&` in a class means intersection to Java and only warns here
+            re.compile(text(given), re.ASCII)
+    except (re.error, Warning, OverflowError, RecursionError) as error:
+        raise given.error(f"a regular expression ({error})", advice=advice) from error
+    return given.text
+
+
+def timestamp_ms(given: Given, where: str = "", value: object = None) -> int:
+    """Milliseconds since the epoch from digits, ISO 8601 (UTC where it names no zone) or `-2 hours` before `now_ms`.
+
+    Parts of a millisecond round up, so that no message before the moment is at or after the result.
+    """
+    stamp = given.text if value is None else value
+    word = stamp.strip() if isinstance(stamp, str) else str(stamp)
+    expected = _A_TIME + where
+    if re.fullmatch("[0-9]+", word):
+        if len(word) > 19 or int(word) > _LONG_MAX:
+            raise given.error(expected, stamp)
+        return int(word)
+    if _RELATIVE.fullmatch(word.lower()):
+        return given.now_ms - sum(_time_part_ms(given, expected, stamp, *part) for part in _RELATIVE_PART.findall(word.lower()))
+    if not _ISO.fullmatch(word):
+        raise given.error(expected, stamp, _time_advice(word))
+    try:
+        moment = datetime.fromisoformat(word.upper())
+        since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+    except (ValueError, OverflowError) as error:
+        raise given.error(expected, stamp, str(error)) from error
+    return -(-(since // timedelta(microseconds=1)) // 1000)
+
+
+def _time_part_ms(given: Given, expected: str, stamp: object, digits: str, unit: str) -> int:
+    if unit not in _TIME_UNITS_MS or len(digits) > 15:
+        raise given.error(expected, stamp, "the units are ms, s, m (minutes), h, d and w, or their English names")
+    return int(digits) * _TIME_UNITS_MS[unit]
+
+
+def _time_advice(word: str) -> str:
+    if re.fullmatch(r"-\s*\d+", word):
+        return f"a time back from now needs a unit, as in {word}m"
+    if re.fullmatch(r"\+?\s*\d+\s*[A-Za-z]+.*", word):
+        return f"a time back from now begins with a minus, as in -{word.lstrip('+ ')}"
+    return ""
+
+
+def iso_utc(stamp_ms: int) -> str:
+    """A timestamp for people; the bare number where a calendar has no word for it.
+
+    >>> iso_utc(1700000000123)
+    '2023-11-14T22:13:20.123Z'
+    """
+    try:
+        moment = _EPOCH + timedelta(milliseconds=stamp_ms)
+    except OverflowError:
+        return str(stamp_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def json_object(given: Given, example: str) -> dict[str, object]:
+    """The text as a JSON object. A name twice in one object, NaN and the like are errors here, unlike in `json.loads`."""
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
+            raise given.error("each name once in a JSON object", twice)
+        return members
+
+    def refuse(constant: str) -> NoReturn:
+        raise given.error("JSON numbers", constant)
+
+    advice = f"write it as {example}"
+    try:
+        value = json.loads(given.text, object_pairs_hook=unique, parse_constant=refuse)
+    except OptionError:
+        raise
+    except json.JSONDecodeError as error:
+        raise given.error(f"JSON ({error.msg} at character {error.pos})", advice=advice) from error
+    except (ValueError, RecursionError) as error:  # thousands of digits or of brackets
+        raise given.error("JSON of a reasonable depth and size", advice=advice) from error
+    if not isinstance(value, dict):
+        raise given.error("a JSON object", advice=advice)
+    return value
