@@ -199,9 +199,16 @@ def _last_values(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 
 def _buckets(names: list[str], codes: NDArray[np.int64], counts: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
     """The bucket of each entry in the table of its message, which has grown with the number of its names."""
+    largest = int(counts.max(initial=0))
+    if table_size(largest, capacity) == capacity:  # nearly always: no message has made its table grow
+        return _bucket_of_each(names, capacity)[codes]
     buckets = np.empty(len(codes), np.int64)
-    sizes = np.array([table_size(number, capacity) for number in range(int(counts.max(initial=0)) + 1)])[counts]
+    sizes = np.array([table_size(number, capacity) for number in range(largest + 1)])[counts]
     for size in np.unique(sizes).tolist():
         of_size = sizes == size
-        buckets[of_size] = np.array([hash_bucket(name, size) for name in names], np.int64)[codes[of_size]]
+        buckets[of_size] = _bucket_of_each(names, size)[codes[of_size]]
     return buckets
+
+
+def _bucket_of_each(names: list[str], size: int) -> NDArray[np.int64]:
+    return np.array([hash_bucket(name, size) for name in names], np.int64)
