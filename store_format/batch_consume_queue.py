@@ -1,0 +1,94 @@
+"""The consume queue of BatchCQ topics: a unit of 46 bytes covers a run of queue offsets (BatchConsumeQueue).
+
+Units stand densely, so a unit's place says nothing about its offsets; they are found by bisecting on the base offset.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.layouts import BATCH_CQ_UNIT
+from store_format.unit_files import FileRun, QueueBounds, UnitFiles, find_bounds, valid_below
+
+__all__ = ["batch_queue_bounds", "read_batch_units"]
+
+_NAMES = BATCH_CQ_UNIT.names or ()
+_PHYSICAL_OFFSET = _NAMES.index("physical_offset")
+_SIZE = _NAMES.index("size")
+_BASE_OFFSET = _NAMES.index("base_offset")
+_BATCH_SIZE = _NAMES.index("batch_size")
+_BASE_OFFSET_MAX = 2**63 - 1 - 2**15  # the end of a unit above it would not be a queue offset
+
+
+def _is_valid(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """BatchConsumeQueue.recover's test, and a base that leaves room for the batch."""
+    valid: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0)
+    valid &= (units["base_offset"] >= 0) & (units["base_offset"] <= _BASE_OFFSET_MAX) & (units["batch_size"] > 0)
+    return valid
+
+
+def _end_offset(unit: tuple[Any, ...]) -> int:  # Any: as UnitFiles.unit
+    """The queue offset behind those that the unit covers."""
+    return int(unit[_BASE_OFFSET] + unit[_BATCH_SIZE])
+
+
+def batch_queue_bounds(
+    directory: str, topic: str, queue_id: int, commit_log_min: int, *, commit_log_stop: int | None = None, scan: bool = False
+) -> QueueBounds | None:
+    """Where the queue of a directory below `batchconsumequeue` begins and ends; None when it has no files.
+
+    The maximum is the end of the last unit. The minimum is the base of the first unit, or the end of the last expired one
+    (BatchConsumeQueue.correctMinOffset), also over leading files whose units are all expired, which the broker's cleaner deletes.
+    Arguments and errors are those of `simple_queue_bounds`.
+    """
+
+    def find(files: UnitFiles, run: FileRun) -> QueueBounds:
+        first = run.first_file // BATCH_CQ_UNIT.itemsize
+        stop = files.find_stop(valid_below(_is_valid, commit_log_stop), scan=scan)
+        start, min_offset, max_offset, first_physical_offset, last_physical_offset, last_size = stop, 0, 0, -1, -1, 0
+        if stop > first:
+            start = _first_unit(files, first, stop, _PHYSICAL_OFFSET, commit_log_min)
+            min_offset = _end_offset(files.unit(start - 1)) if start > first else files.unit(first)[_BASE_OFFSET]
+            last = files.unit(stop - 1)
+            max_offset = _end_offset(last)
+            if start < stop:
+                first_physical_offset = files.unit(start)[_PHYSICAL_OFFSET]
+                last_physical_offset, last_size = last[_PHYSICAL_OFFSET], last[_SIZE]
+        last_file = max(run.first_file, (stop * BATCH_CQ_UNIT.itemsize - 1) // run.file_size * run.file_size)
+        return QueueBounds(
+            topic, queue_id, directory, "batch", run.file_size, run.first_file, last_file, commit_log_min,
+            start, stop, min_offset, max_offset, first_physical_offset, last_physical_offset, last_size,
+        )  # fmt: skip
+
+    return find_bounds(directory, BATCH_CQ_UNIT, (topic, queue_id), find)
+
+
+def _first_unit(files: UnitFiles, low: int, high: int, field: int, at_least: int) -> int:
+    """The first unit of [low, high) whose field is `at_least` that much, or `high`; the field rises along a queue."""
+    while low < high:
+        middle = (low + high) // 2
+        if files.unit(middle)[field] >= at_least:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def read_batch_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.void]:
+    """The units that cover any of the queue offsets `start` to `stop`, as stored and read-only.
+
+    The first and the last may reach beyond the range: a unit is read as a whole, and its messages are picked when it is split.
+
+    Raises OffsetOutOfRangeError for offsets outside the bounds, and when a file is gone since planning.
+    """
+    bounds.check_range(start, stop, bounds.min_offset)
+    if start >= stop:
+        return np.empty(0, BATCH_CQ_UNIT)
+    with bounds.open(BATCH_CQ_UNIT) as files:
+        first = _first_unit(files, bounds.unit_start, bounds.unit_stop, _BASE_OFFSET, start + 1)
+        if first > bounds.unit_start and _end_offset(files.unit(first - 1)) > start:
+            first -= 1
+        return files.read(first, max(first, _first_unit(files, first, bounds.unit_stop, _BASE_OFFSET, stop)))
