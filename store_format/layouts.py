@@ -106,18 +106,18 @@ def message_head(born_host_v6: bool, store_host_v6: bool) -> np.dtype[np.void]:
         ("total_size", ">i4"),  #                     0  whole unit, this field included
         ("magic", ">u4"),  #                          4  MAGIC_V1 or MAGIC_V2
         ("body_crc", ">i4"),  #                       8  CRC32 of the stored body, without its top bit
-        ("queue_id", ">i4"),  #                      12
+        ("queue_id", ">i4"),  #                      12  queue of the topic
         ("flag", ">i4"),  #                          16  the user's own
         ("queue_offset", ">i8"),  #                  20  index in the queue
         ("physical_offset", ">i8"),  #               28  commitlog offset of total_size
         ("sys_flag", ">i4"),  #                      36  see sysflag.py
         ("born_timestamp", ">i8"),  #                40  ms, the client's clock
         ("born_ip", f"V{born}"),  #                  48  raw address
-        ("born_port", ">i4"),  #                     52
+        ("born_port", ">i4"),  #                     52  a full int
         ("store_timestamp", ">i8"),  #               56  ms, the broker's clock
         ("store_ip", f"V{store}"),  #                64  raw address
-        ("store_port", ">i4"),  #                    68
-        ("reconsume_times", ">i4"),  #               72
+        ("store_port", ">i4"),  #                    68  a full int
+        ("reconsume_times", ">i4"),  #               72  how often a consumer gave it back
         ("prepared_transaction_offset", ">i8"),  #   76  commitlog offset of the half message, else 0
         ("body_length", ">i4"),  #                   84  then body, topic (length u1 or i2), properties (length i2)
     )
@@ -139,7 +139,7 @@ WIRE_MESSAGE_HEAD = unit(  # MessageDecoder.encodeMessage: one message of a batc
     ("total_size", ">i4"),  #    0  whole sub-message
     ("magic", ">i4"),  #         4  0
     ("body_crc", ">i4"),  #      8  0
-    ("flag", ">i4"),  #         12
+    ("flag", ">i4"),  #         12  the user's own
     ("body_length", ">i4"),  #  16  then body, properties (length i2)
 )
 
@@ -147,13 +147,13 @@ DLEDGER_HEAD = unit(  # DLedgerEntryCoder: stands before each message unit of a 
     48,
     ("magic", ">i4"),  #       0  1
     ("size", ">i4"),  #        4  entry with this head
-    ("index", ">i8"),  #       8
-    ("term", ">i8"),  #       16
+    ("index", ">i8"),  #       8  of the Raft entry
+    ("term", ">i8"),  #       16  of the Raft leader
     ("pos", ">i8"),  #        24  offset of this head
     ("channel", ">i4"),  #    32  0
     ("chain_crc", ">i4"),  #  36  0
     ("body_crc", ">i4"),  #   40  0
-    ("body_size", ">i4"),  #  44
+    ("body_size", ">i4"),  #  44  of the message unit that follows
 )
 
 # ---- consume queues -------------------------------------------------------------------------------------------------
@@ -169,16 +169,16 @@ CQ_EXT_HEAD = unit(  # ConsumeQueueExt.CqExtUnit; the filter bit map follows
     20,
     ("size", ">i2"),  #                  0  20 + bit map
     ("tags_code", ">i8"),  #             2  the real tags code
-    ("store_timestamp", ">i8"),  #      10
-    ("filter_bit_map_size", ">i2"),  #  18
+    ("store_timestamp", ">i8"),  #      10  ms, the message's
+    ("filter_bit_map_size", ">i2"),  #  18  may be 0
 )
 
 BATCH_CQ_UNIT = unit(  # BatchConsumeQueue.CQ_STORE_UNIT_SIZE
     46,
-    ("physical_offset", ">i8"),  #     0
-    ("size", ">i4"),  #                8
-    ("tags_code", ">i8"),  #          12
-    ("store_timestamp", ">i8"),  #    20
+    ("physical_offset", ">i8"),  #     0  first byte of the unit in the commitlog
+    ("size", ">i4"),  #                8  whole unit
+    ("tags_code", ">i8"),  #          12  Java hash of TAGS
+    ("store_timestamp", ">i8"),  #    20  ms, the unit's
     ("base_offset", ">i8"),  #        28  first queue offset covered
     ("batch_size", ">i2"),  #         36  number of queue offsets covered
     ("compacted_offset", ">i4"),  #   38  -1
@@ -191,8 +191,8 @@ INDEX_HEADER = unit(  # IndexHeader
     40,
     ("begin_timestamp", ">i8"),  #         0  store time of the first entry
     ("end_timestamp", ">i8"),  #           8  store time of the last entry
-    ("begin_physical_offset", ">i8"),  #  16
-    ("end_physical_offset", ">i8"),  #    24
+    ("begin_physical_offset", ">i8"),  #  16  commitlog offset of the first entry
+    ("end_physical_offset", ">i8"),  #    24  commitlog offset of the last entry
     ("hash_slot_count", ">i4"),  #        32  slots in use
     ("index_count", ">i4"),  #            36  number of the next unit; the first is 1
 )
@@ -202,7 +202,7 @@ INDEX_SLOT = np.dtype(">i4")  # number of the newest unit of the chain, 0 = empt
 INDEX_UNIT = unit(  # IndexFile.indexSize
     20,
     ("key_hash", ">i4"),  #          0  |Java hash of topic#key|, 0 for -2^31
-    ("physical_offset", ">i8"),  #   4
+    ("physical_offset", ">i8"),  #   4  of the message in the commitlog
     ("time_diff", ">i4"),  #        12  seconds after begin_timestamp
     ("prev_index", ">i4"),  #       16  number of the next older unit of the chain, 0 = none
 )
@@ -214,7 +214,7 @@ CHECKPOINT = unit(  # StoreCheckpoint; the rest of the 4096 bytes is zero
     ("physic_msg_timestamp", ">i8"),  #     0  store time of the last message known flushed
     ("logics_msg_timestamp", ">i8"),  #     8  store time of the last entry known in (5.5: flushed to) a consume queue
     ("index_msg_timestamp", ">i8"),  #     16  end time of the last full index file
-    ("master_flushed_offset", ">i8"),  #   24  since 5.0
+    ("master_flushed_offset", ">i8"),  #   24  since 5.0: what the master of a pair has flushed
     ("confirm_phy_offset", ">i8"),  #      32  since 5.1.1: start of the last valid message after recovery
     ("logics_physical_offset", ">i8"),  #  40  since 5.5: start of the message whose entry is known flushed
 )
@@ -226,10 +226,10 @@ TIMER_LOG_UNIT = unit(  # TimerLog.UNIT_SIZE
     ("size", ">i4"),  #              0  52
     ("prev_pos", ">i8"),  #          4  timerlog offset of the slot's previous unit, -1 = none
     ("magic", ">i4"),  #            12  1 normal, 2 roll, 4 delete
-    ("write_timestamp", ">i8"),  #  16
-    ("delayed_time", ">i4"),  #     24  ms
+    ("write_timestamp", ">i8"),  #  16  ms, base of delayed_time
+    ("delayed_time", ">i4"),  #     24  ms until the slot's time
     ("physical_offset", ">i8"),  #  28  of the message in the timer topic
-    ("message_size", ">i4"),  #     36
+    ("message_size", ">i4"),  #     36  of that message
     ("topic_hash", ">i4"),  #       40  Java hash of REAL_TOPIC
     ("reserved", ">i8"),  #         44  0
 )
@@ -244,21 +244,21 @@ TIMER_LOG_BLANK = unit(
 TIMER_WHEEL_SLOT = unit(  # Slot.SIZE
     32,
     ("slot_time", ">i8"),  #   0  time / precision; another time here means the slot is empty
-    ("first_pos", ">i8"),  #   8  timerlog offset
+    ("first_pos", ">i8"),  #   8  timerlog offset of the oldest unit
     ("last_pos", ">i8"),  #   16  timerlog offset; chains are read from here
-    ("num", ">i4"),  #        24
+    ("num", ">i4"),  #        24  messages waiting in the slot
     ("magic", ">i4"),  #      28  0
 )
 
 TIMER_CHECK = unit(  # TimerCheckpoint; the rest of the 4096 bytes is zero
     56,
-    ("last_read_time", ">i8"),  #             0
-    ("last_timer_log_flush_pos", ">i8"),  #   8
-    ("last_timer_queue_offset", ">i8"),  #   16
-    ("master_timer_queue_offset", ">i8"),  # 24
-    ("state_version", ">i8"),  #             32
-    ("timestamp", ">i8"),  #                 40
-    ("counter", ">i8"),  #                   48
+    ("last_read_time", ">i8"),  #             0  ms, how far the wheel has been read
+    ("last_timer_log_flush_pos", ">i8"),  #   8  timerlog offset, how far it is flushed
+    ("last_timer_queue_offset", ">i8"),  #   16  how far the queue of the timer topic has been read
+    ("master_timer_queue_offset", ">i8"),  # 24  the same, of the master of a pair
+    ("state_version", ">i8"),  #             32  of the data version
+    ("timestamp", ">i8"),  #                 40  of the data version, ms
+    ("counter", ">i8"),  #                   48  of the data version
 )
 
 # Name -> layout, for FORMAT.md and the hex dump.
