@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,6 +19,7 @@ from store_format import sysflag
 from store_format.compression import DecompressionError, decompress
 from store_format.decode import BadUnit, UnitRefs, Units, inner_batches, locate
 from store_format.errors import CorruptStoreError
+from store_format.gather import mapped_array
 from store_format.hosts import format_hosts, offset_msg_ids
 from store_format.inner_batch import split_batches
 from store_format.property_columns import PropertyTable
@@ -71,17 +72,24 @@ _CONSTANT_ROWS = 1 << 16
 class Projection:
     """Which columns to build, in order; names outside COLUMNS are property columns. Plain values: it travels to tasks.
 
-    `tags` keeps only messages whose TAGS is one of these (the exact half of a TAG subscription).
+    `tags` keeps only messages whose TAGS is one of these (the exact half of a TAG subscription), `key` those with this word
+    in KEYS or as UNIQ_KEY, `message_id` the one with this UNIQ_KEY or offset message id.
     """
 
     names: tuple[str, ...] = DEFAULT_COLUMNS
     verify_crc: bool = True
     body_size_max: int = BODY_SIZE_MAX
     tags: frozenset[str] | None = None
+    key: str | None = None
+    message_id: str | None = None
+
+    @property
+    def filters(self) -> bool:
+        return self.tags is not None or self.key is not None or self.message_id is not None
 
     @property
     def needs_properties(self) -> bool:
-        return self.tags is not None or any(name in _PROPERTY_BACKED or name not in COLUMNS for name in self.names)
+        return self.filters or any(name in _PROPERTY_BACKED or name not in COLUMNS for name in self.names)
 
 
 def arrow_schema(names: Collection[str]) -> pa.Schema:
@@ -142,9 +150,9 @@ class _Rows:
             body = stored[i].as_py()
             if compressed[i]:
                 try:
-                    body = decompress(body, int(units.sys_flag[i]), self.projection.body_size_max)
+                    body = decompress(body, int(units.sys_flag[i]), size_max=self.projection.body_size_max)
                 except DecompressionError as error:
-                    self._reject(units, i, int(units.body_start[i]), str(error.args[0]), str(error.args[1]))
+                    self._reject(units, i, int(units.body_start[i]), error.expected, error.found)
                     continue
             opened[i] = body
         return opened
@@ -161,7 +169,7 @@ class _Rows:
         return units.select(keep), {int(place[i]): body for i, body in opened.items() if keep[i]}
 
     def _plain(self, units: Units, opened: dict[int, bytes]) -> None:
-        self.flags: NDArray[np.int32] | None = None
+        self.own: dict[str, NDArray[np.int32]] = {}
         self._raw_properties = units.raw_properties if self.projection.needs_properties else None
         self._bodies = units.stored_bodies if not opened else lambda: _replace(units.stored_bodies(), opened)
         self._offset_in_batch: NDArray[np.int64] | None = None
@@ -184,11 +192,13 @@ class _Rows:
         from_batch = inner[self.unit_of]
         source[from_batch] = len(units) + np.arange(int(from_batch.sum()))
         take = pa.array(source)
-        flags = np.concatenate((units.integers("flag"), messages.flags))[source]
+        self.own = {
+            "flag": np.concatenate((units.integers("flag"), messages.flags))[source].astype(np.int32),
+            "body_crc": np.concatenate((units.integers("body_crc"), messages.body_crcs))[source].astype(np.int32),
+        }
         plain = {i: body for i, body in opened.items() if not inner[i]}
         bodies = pa.concat_arrays([_replace(units.stored_bodies(), plain), messages.bodies]).take(take)
         properties = pa.concat_arrays([units.raw_properties(), messages.raw_properties]).take(take)
-        self.flags = flags.astype(np.int32)
         self._bodies = lambda: bodies
         self._raw_properties = lambda: properties
         return units, opened
@@ -231,6 +241,9 @@ class _Rows:
         return array if self.unit_of is None else array.take(pa.array(self.unit_of))
 
     def header(self, name: str) -> pa.Array:
+        """A header field; of messages in a batch their own, where they have one."""
+        if name in self.own:
+            return pa.array(self.own[name])
         return pa.array(self.of_units(self.units.integers(name)))
 
     def bodies(self) -> pa.BinaryArray:
@@ -257,11 +270,23 @@ class _Rows:
         if identity is not None and identity.wanted is not None:
             offsets = self.queue_offsets()
             keep = (offsets >= self.of_units(identity.wanted[0])) & (offsets < self.of_units(identity.wanted[1]))
-        if self.projection.tags is not None:
-            tags = pc.is_in(self.properties().values("TAGS"), pa.array(sorted(self.projection.tags), _STRING))
-            mine = tags.to_numpy(zero_copy_only=False)
-            keep = mine if keep is None else keep & mine
+        for mine in self._matches():
+            found = pc.fill_null(mine, False).to_numpy(zero_copy_only=False)
+            keep = found if keep is None else keep & found
         return None if keep is None or keep.all() else keep
+
+    def _matches(self) -> Iterator[pa.BooleanArray]:
+        """One array for each filter of the projection."""
+        wanted = self.projection
+        if wanted.tags is not None:
+            yield pc.is_in(self.properties().values("TAGS"), pa.array(sorted(wanted.tags), _STRING))
+        if wanted.key is not None:
+            words = pc.binary_join_element_wise(" ", self.properties().values("KEYS"), " ", "")
+            unique = pc.fill_null(pc.equal(self.properties().values("UNIQ_KEY"), wanted.key), False)
+            yield pc.or_(unique, pc.fill_null(pc.match_substring(words, f" {wanted.key} "), False))
+        if wanted.message_id is not None:
+            unique = pc.fill_null(pc.equal(self.properties().values("UNIQ_KEY"), wanted.message_id), False)
+            yield pc.or_(unique, pc.equal(_offset_msg_id(self), wanted.message_id.upper()))
 
     def column(self, name: str) -> pa.Array:
         builder = _BUILDERS.get(name)
@@ -324,14 +349,10 @@ def _timestamp(field: str) -> Callable[[_Rows], pa.Array]:
     return build
 
 
-def _flag(rows: _Rows) -> pa.Array:
-    return rows.header("flag") if rows.flags is None else pa.array(rows.flags)
-
-
 def _keys(rows: _Rows) -> pa.Array:
     """KEYS at spaces, empty parts left out, as the index does (IndexService.buildIndex)."""
     values = rows.properties().values("KEYS")
-    if not pc.any(pc.match_substring(values, " ")).as_py():
+    if not (mapped_array(values)[1] == ord(" ")).any():
         offsets = np.zeros(len(values) + 1, np.int32)
         present = values.is_valid().to_numpy(zero_copy_only=False)
         np.cumsum(present, out=offsets[1:])
@@ -374,7 +395,7 @@ def _msg_id(rows: _Rows) -> pa.Array:
 
 _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
     "topic": _topic,
-    "flag": _flag,
+    "flag": lambda rows: rows.header("flag"),
     "body": _Rows.bodies,
     "properties": lambda rows: rows.properties().map_array(),
     "brokerName": lambda rows: _repeat(rows.broker_name, len(rows)),

@@ -25,6 +25,7 @@ __all__ = [
     "FileCache",
     "FileView",
     "StoreFile",
+    "entry_names",
     "list_directories",
     "list_store_files",
     "offset_file_name",
@@ -86,6 +87,22 @@ def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> li
         raise CorruptStoreError(directory, 0, "a directory", "a file") from error
     found.sort(key=lambda file: file.start)
     return found
+
+
+def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
+    """The names in a directory. Raises StoreNotFoundError, saying what is wrong, when it cannot be listed."""
+    try:
+        return frozenset(os.listdir(directory))
+    except FileNotFoundError as error:
+        if missing_ok:
+            return frozenset()
+        parent = os.path.dirname(directory)
+        hint = "" if os.path.isdir(parent) else f"; {parent} does not exist either"
+        raise StoreNotFoundError(f"{directory} does not exist{hint}; give the broker's store directory (storePathRootDir)") from error
+    except NotADirectoryError as error:
+        raise StoreNotFoundError(f"{directory} is a file; give the broker's store directory (storePathRootDir)") from error
+    except PermissionError as error:
+        raise StoreNotFoundError(f"{directory} may not be listed by this user: {error.strerror}") from error
 
 
 def list_directories(directory: str) -> list[tuple[str, str]]:

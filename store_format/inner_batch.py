@@ -27,6 +27,7 @@ class WireMessages:
 
     counts: NDArray[np.int64]
     flags: NDArray[np.int32]
+    body_crcs: NDArray[np.int32]  # 0: nobody sums the parts of a batch
     bodies: pa.BinaryArray
     raw_properties: pa.BinaryArray
 
@@ -54,6 +55,7 @@ def split_batches(bodies: list[bytes]) -> tuple[WireMessages, dict[int, tuple[in
     messages = WireMessages(
         counts,
         records["flag"].astype(np.int32),
+        records["body_crc"].astype(np.int32),
         gather_ranges(buffer, heads + _HEAD, body_length),
         gather_ranges(buffer, properties + 2, properties_length),
     )

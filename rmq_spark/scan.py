@@ -1,0 +1,61 @@
+"""What one task does: open the stores of its split and read its slices, as the options say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from rmq_spark.options import ReadOptions
+from rmq_spark.plan import Share, Split
+from rmq_spark.schema import Projection
+from store_format import MessageStore
+from store_format.columns import Projection as DecodeProjection
+from store_format.log_reading import LogReader
+from store_format.reading import Tolerance
+
+__all__ = ["Scan"]
+
+_log = logging.getLogger(__name__)
+
+_LOG_ORDER_ENTRIES = 1 << 21  # one pass over the files needs all entries of a partition at once: about 80 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A read: the columns it gives and the options that shape it. Plain values, pickled to every task."""
+
+    projection: Projection
+    options: ReadOptions
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """The batches of one split, of exactly the projection's Arrow schema."""
+        schema = self.projection.to_arrow_schema()
+        tolerance = Tolerance(self.options.mode, self.options.fail_on_data_loss)
+        for share in split.shares:
+            for batch in self._read_share(share, tolerance):
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        if tolerance.dropped or tolerance.lost:
+            _log.warning("%d malformed messages and %d lost ones in this task", tolerance.dropped, tolerance.lost)
+
+    def _read_share(self, share: Share, tolerance: Tolerance) -> Iterator[pa.RecordBatch]:
+        store = MessageStore.open(share.store_path, broker_name=share.broker_name, commit_log_paths=share.commit_log_paths)
+        tags = self.options.tag_filter
+        decoding = DecodeProjection(
+            self.projection.sources,
+            self.options.verify_crc,
+            self.options.max_message_size,
+            None if tags.subscribe_all else tags.tags,
+            self.options.key,
+            self.options.message_id,
+        )
+        reader = store.reader(decoding, tolerance, None if tags.subscribe_all else tags.codes)
+        if share.scan is not None:
+            queues = {(queue.topic, queue.queue_id): queue for queue in share.repeated}
+            yield from LogReader(reader, share.slices, queues).read(*share.scan)
+            return
+        if share.in_log_order:
+            reader.chunk_entries = _LOG_ORDER_ENTRIES
+        yield from reader.read(share.slices)

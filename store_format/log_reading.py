@@ -1,0 +1,257 @@
+"""Reading without consume queues (RocksDB keeps them, or they are deleted or damaged): the commitlog itself names the queues.
+
+`survey` walks the log once and says which queues it holds and where each begins and ends; `LogReader` gives the rows of a
+physical range. Where a queue offset repeats, because its topic was deleted and made again, the later message counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from store_format import sysflag
+from store_format.columns import Projection, decode
+from store_format.commit_log import CommitLog
+from store_format.decode import UnitRefs, Units, inner_batches, locate
+from store_format.errors import CorruptStoreError
+from store_format.property_columns import PropertyTable
+from store_format.reading import Entries, QueueReader, QueueSlice, Tolerance
+from store_format.walk import Damage, UnitRun
+
+__all__ = ["LogQueue", "LogReader", "Survey", "scan_units", "survey"]
+
+_LIGHT = re.compile(rb"INNER_MULTI_DISPATCH\x01")
+_UNIT_CHUNK = 1 << 14
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class LogQueue:
+    """A queue as the log shows it: offsets [min_offset, max_offset) of its messages.
+
+    `epochs` has one element each time the queue's offsets began anew: the physical offset where that happened, the first
+    queue offset and the one behind the last. One element is the rule; more mean the topic was deleted and made again.
+    """
+
+    topic: str
+    queue_id: int
+    is_batch: bool = False
+    bytes: int = 0
+    physical_stop: int = 0  # the end of the log when it was walked
+    epochs: list[tuple[int, int, int]] = field(default_factory=list)
+
+    @property
+    def min_offset(self) -> int:
+        return min(first for _, first, _ in self.epochs)
+
+    @property
+    def max_offset(self) -> int:
+        return max(stop for _, _, stop in self.epochs)
+
+    def add(self, physical: IntArray, offset: IntArray, stop: IntArray) -> None:
+        """Take in messages in the order of the log; at least one."""
+        starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
+        for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(offset)], strict=True):
+            first, last = int(offset[low]), int(stop[high - 1])
+            if low == 0 and self.epochs and first >= self.epochs[-1][2]:
+                begin, oldest, _ = self.epochs[-1]
+                self.epochs[-1] = (begin, oldest, last)
+            else:
+                self.epochs.append((int(physical[low]), first, last))
+
+    def counts(self, physical: IntArray, offset: IntArray) -> NDArray[np.bool_]:
+        """Which messages count: those whose queue offset no later epoch has."""
+        keep = np.ones(len(offset), bool)
+        for begin, first, stop in self.epochs[1:]:
+            keep &= (physical >= begin) | (offset < first) | (offset >= stop)
+        return keep
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a walk over the log found. `cuts` are physical offsets at which units begin, about evenly spaced, first and end included."""
+
+    queues: dict[tuple[str, int], LogQueue]
+    cuts: list[int]
+    damage: list[Damage]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Queue entries read off units: `key` indexes `keys`, (topic, queue id)."""
+
+    keys: list[tuple[str, int]]
+    key: IntArray
+    offset: IntArray
+    count: IntArray
+    physical: IntArray
+    size: IntArray
+
+
+def survey(log: CommitLog, select: Callable[[str], bool], *, stop: int | None = None, cut_bytes: int = 64 << 20) -> Survey:
+    """The queues of the selected topics. Damage is stepped over and listed; reading it fails or not as the reader's mode says."""
+    result = Survey({}, [log.min_offset], [])
+    end = log.min_offset
+    walk = log.walk(log.min_offset, stop, resync=True)
+    for step in walk:
+        if isinstance(step, Damage):
+            result.damage.append(step)
+            continue
+        for refs in _refs(log, step):
+            first = refs.base + int(refs.positions[0])
+            if first - result.cuts[-1] >= cut_bytes:
+                result.cuts.append(first)
+            units, _ = locate(refs, verify_crc=False)
+            _collect(result.queues, _found(units, select), units)
+        end = step.file.start + step.stop
+    if end > result.cuts[-1] or len(result.cuts) == 1:
+        result.cuts.append(end)
+    for queue in result.queues.values():
+        queue.physical_stop = end
+    return result
+
+
+def scan_units(
+    log: CommitLog, projection: Projection, broker_name: str, tolerance: Tolerance, stop: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Every unit of the log in its order, whatever queue it is in or not."""
+    for step in log.walk(log.min_offset, stop, resync=True):
+        if isinstance(step, Damage):
+            tolerance.damage(CorruptStoreError(step.file.path, step.start, step.expected, step.found))
+            continue
+        for refs in _refs(log, step):
+            batch, bad = decode(refs, projection, broker_name)
+            tolerance.drop(bad)
+            if batch.num_rows:
+                yield batch
+
+
+def _collect(queues: dict[tuple[str, int], LogQueue], found: _Found, units: Units) -> None:
+    order = np.argsort(found.key, kind="stable")
+    edges = np.flatnonzero(np.diff(found.key[order])) + 1
+    for rows in np.split(order, edges) if len(order) else []:
+        topic, queue_id = found.keys[int(found.key[rows[0]])]
+        queue = queues.setdefault((topic, queue_id), LogQueue(topic, queue_id))
+        queue.add(found.physical[rows], found.offset[rows], found.offset[rows] + found.count[rows])
+        queue.bytes += int(found.size[rows].sum())
+        queue.is_batch = queue.is_batch or bool((found.count[rows] > 1).any())
+
+
+def _refs(log: CommitLog, run: UnitRun) -> Iterator[UnitRefs]:
+    """The units of a run, over the mapped file: they are below the end that the walk has seen."""
+    buffer, path = log.view(run.file).map(), run.file.path
+    for start in range(0, len(run.positions), _UNIT_CHUNK):
+        part = slice(start, start + _UNIT_CHUNK)
+        yield UnitRefs(path, buffer, run.file.start, run.positions[part], run.sizes[part], np.zeros(len(run.positions[part]), np.int64))
+
+
+def _found(units: Units, select: Callable[[str], bool]) -> _Found:
+    """The queue entries that a broker would make of these units (DefaultMessageStore.CommitLogDispatcherBuildConsumeQueue)."""
+    kind = units.sys_flag & sysflag.TRANSACTION_MASK
+    queued = np.flatnonzero((kind == sysflag.TRANSACTION_NONE) | (kind == sysflag.TRANSACTION_COMMIT))
+    if len(queued) < len(units):
+        units = units.select(queued)
+    topics = units.stored_topics().dictionary_encode()
+    names = [value.decode(errors="replace") for value in topics.dictionary.to_pylist()]
+    combined = topics.indices.to_numpy().astype(np.int64) << 32 | units.integers("queue_id").astype(np.int64) & 0xFFFFFFFF
+    distinct, key = np.unique(combined, return_inverse=True)
+    keys = [(names[value >> 32], value & 0xFFFFFFFF) for value in distinct.tolist()]
+    chosen = np.array([select(topic) for topic, _ in keys], bool)
+    rows = np.flatnonzero(chosen[key]) if len(keys) else np.empty(0, np.int64)
+    offset = units.integers("queue_offset").astype(np.int64)
+    physical, size = units.refs.positions + units.refs.base, units.refs.sizes
+    normal = _Found(keys, key[rows], offset[rows], _counts(units)[rows], physical[rows], size[rows])
+    light = _light_entries(units, select)
+    if light is None:
+        return normal
+    columns = (np.concatenate([getattr(normal, name), getattr(light, name)]) for name in ("offset", "count", "physical", "size"))
+    return _Found(keys + light.keys, np.concatenate([normal.key, light.key + len(keys)]), *columns)
+
+
+def _counts(units: Units) -> IntArray:
+    """Queue offsets that each unit covers (CommitLog.getMessageNum)."""
+    counts = np.ones(len(units), np.int64)
+    inner = np.flatnonzero(inner_batches(units))
+    if len(inner):
+        numbers = PropertyTable(units.select(inner).raw_properties()).values("INNER_NUM").to_pylist()
+        counts[inner] = [int(number) if number and number.isascii() and number.isdigit() and len(number) < 6 else 1 for number in numbers]
+    return counts
+
+
+def _light_entries(units: Units, select: Callable[[str], bool]) -> _Found | None:
+    """Entries of light queues (LmqDispatch): named in one property of the unit, their offsets in another."""
+    if not len(units):
+        return None
+    low, high = int(units.refs.positions[0]), int(units.refs.positions[-1] + units.refs.sizes[-1])
+    if _LIGHT.search(units.refs.buffer[low:high]) is None:  # type: ignore[call-overload] # re takes any buffer
+        return None
+    table = PropertyTable(units.raw_properties())
+    names, offsets = table.values("INNER_MULTI_DISPATCH").to_pylist(), table.values("INNER_MULTI_QUEUE_OFFSET").to_pylist()
+    keys: dict[tuple[str, int], int] = {}
+    entries = []
+    for i, (queues, numbers) in enumerate(zip(names, offsets, strict=True)):
+        for queue, number in _light_pairs(queues, numbers):
+            if select(queue):
+                entries.append((keys.setdefault((queue, 0), len(keys)), number, i))
+    if not entries:
+        return None
+    key, offset, row = (np.array(column, np.int64) for column in zip(*entries, strict=True))
+    physical = units.refs.positions + units.refs.base
+    return _Found(list(keys), key, offset, np.ones(len(key), np.int64), physical[row], units.refs.sizes[row])
+
+
+def _light_pairs(queues: str | None, numbers: str | None) -> list[tuple[str, int]]:
+    """Lists of different lengths name nothing (ConsumeQueue.multiDispatchLmqQueue)."""
+    if not queues or not numbers:
+        return []
+    names, offsets = queues.split(","), numbers.rstrip(",").split(",")
+    if len(names) != len(offsets) or not all(offset.isascii() and offset.isdigit() and len(offset) < 19 for offset in offsets):
+        return []
+    return [(name, int(offset)) for name, offset in zip(names, offsets, strict=True) if name.startswith("%LMQ%") and "/" not in name]
+
+
+@dataclass(slots=True)
+class LogReader:
+    """Reads chosen queues out of a physical range of the log, for stores without consume queues.
+
+    `slices` say which offsets of which queues, `queues` (from the survey) which of repeated offsets count.
+    """
+
+    reader: QueueReader
+    slices: Sequence[QueueSlice]
+    queues: dict[tuple[str, int], LogQueue]
+
+    def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """The rows of units that begin in [start, stop), in the order of the log. `start` is one of the survey's cuts."""
+        pieces = {(piece.topic, piece.queue_id): i for i, piece in enumerate(self.slices)}
+        topics = {topic for topic, _ in pieces}
+        for step in self.reader.log.walk(start, stop, resync=True):
+            if isinstance(step, Damage):
+                self.reader.tolerance.damage(CorruptStoreError(step.file.path, step.start, step.expected, step.found))
+                continue
+            for refs in _refs(self.reader.log, step):
+                units, _ = locate(refs, verify_crc=False)
+                yield from self._rows(_found(units, topics.__contains__), pieces)
+
+    def _rows(self, found: _Found, pieces: dict[tuple[str, int], int]) -> Iterator[pa.RecordBatch]:
+        piece_of_key = np.array([pieces.get(key, -1) for key in found.keys], np.int32)
+        if not len(found.key):
+            return
+        piece = piece_of_key[found.key]
+        starts, stops = np.array([p.start for p in self.slices]), np.array([p.stop for p in self.slices])
+        keep = (piece >= 0) & (found.offset < stops[piece]) & (found.offset + found.count > starts[piece])
+        for (topic, queue_id), index in pieces.items():
+            queue = self.queues.get((topic, queue_id))
+            if queue is not None and len(queue.epochs) > 1:
+                mine = np.flatnonzero(piece == index)
+                keep[mine] &= queue.counts(found.physical[mine], found.offset[mine])
+        rows = np.flatnonzero(keep)
+        entries = Entries(piece[rows], found.offset[rows], found.physical[rows], found.size[rows], np.zeros(len(rows), np.int64))
+        if len(rows):
+            yield from self.reader.read_entries(self.slices, entries)

@@ -1,0 +1,397 @@
+"""From ranges of queues to RecordBatches: queue units lead to messages, messages are checked and decoded in batches.
+
+One reader serves many queues at once: their entries are put in the order of the commitlog, so that thousands of small
+queues cost about as much as one large one, and the file is walked from front to back. The order within a queue is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from store_format.batch_consume_queue import batch_queue_bounds, read_batch_units
+from store_format.columns import COLUMNS, Projection, arrow_schema, decode
+from store_format.commit_log import CommitLog
+from store_format.consume_queue import message_mask, read_units, simple_queue_bounds
+from store_format.consume_queue_ext import is_ext_address, resolve_tags_codes
+from store_format.decode import BadUnit, Identity, UnitRefs
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.unit_files import QueueBounds
+
+__all__ = ["Entries", "QueueReader", "QueueSlice", "Tolerance", "first_offset_at", "read_slice", "split_at"]
+
+_log = logging.getLogger(__name__)
+
+_BATCH_BYTES = 2 << 20  # what Spark's socket moves fastest
+_BATCH_BYTES_MAX = 8 << 20
+_BATCH_ROWS_MIN = 512
+_ROW_BYTES_WITHOUT_CONTENT = 64  # estimate for rows of positions and times only
+_CONTENT = frozenset({"body", "rawBody", "properties"})
+_CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
+_SPLIT_WHOLE_MAX = 1 << 16  # a slice up to this length is read to be cut; a longer one is bisected
+_SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # its tags codes are delivery times
+_LIGHT_PREFIX = "%LMQ%"
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSlice:
+    """Queue offsets [start, stop) of one queue, in plain values that travel to a task.
+
+    `bounds` says where the queue's files are; `extra` holds units (as stored) that the files lack, all behind offset
+    `extra_start`: those a broker's recovery would add after a crash. `extra_offsets` are their queue offsets (int64).
+    """
+
+    topic: str
+    queue_id: int
+    start: int
+    stop: int
+    bounds: QueueBounds | None
+    extra_start: int = 2**63 - 1
+    extra: bytes = b""
+    extra_offsets: bytes = b""
+    is_batch: bool = False  # an entry covers several queue offsets
+
+
+@dataclass(slots=True)
+class Tolerance:
+    """What happens to messages that cannot be given, and how many there were.
+
+    `mode` (FAILFAST, DROPMALFORMED, PERMISSIVE) is for bytes that are wrong, `fail_on_data_loss` for bytes that are gone.
+    """
+
+    mode: str = "FAILFAST"
+    fail_on_data_loss: bool = True
+    dropped: int = 0
+    lost: int = 0
+
+    def lose(self, count: int, error: OffsetOutOfRangeError | StoreNotFoundError) -> None:
+        if self.fail_on_data_loss:
+            raise error
+        self.lost += count
+        _log.warning("%d messages lost: %s", count, error)
+
+    def damage(self, error: CorruptStoreError) -> None:
+        """Bytes that are no message at all: in FAILFAST an error, else counted as one."""
+        self.drop([BadUnit(0, error)])
+
+    def drop(self, bad: Sequence[BadUnit]) -> None:
+        if self.mode == "FAILFAST" and bad:
+            raise bad[0].error
+        self.dropped += len(bad)
+        if bad and self.mode == "DROPMALFORMED":
+            _log.warning("%d malformed messages dropped, the first: %s", len(bad), bad[0].error)
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What queue units say, one element a unit; `piece` is the index of the slice it belongs to."""
+
+    piece: NDArray[np.int32]
+    queue_offset: IntArray
+    physical_offset: IntArray
+    size: IntArray
+    tags_code: IntArray
+
+    def __len__(self) -> int:
+        return len(self.piece)
+
+    def select(self, index: NDArray[np.generic]) -> Entries:
+        return Entries(self.piece[index], self.queue_offset[index], self.physical_offset[index], self.size[index], self.tags_code[index])
+
+
+@dataclass(slots=True)
+class QueueReader:
+    """Reads slices of queues of one store. `tags_codes` skips entries by their hash before the message is touched."""
+
+    log: CommitLog
+    broker_name: str
+    projection: Projection = field(default_factory=Projection)
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    tags_codes: frozenset[int] | None = None
+    ext_directory: str = ""
+    chunk_entries: int = _CHUNK_ENTRIES
+
+    def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
+        """Batches of about 2 MB. Rows of one queue come in queue order; queues read together may interleave.
+
+        Raises CorruptStoreError for a bad unit in mode FAILFAST, OffsetOutOfRangeError or StoreNotFoundError for what is gone.
+        """
+        for chunk, entries in self._chunks(slices):
+            yield from self.read_entries(chunk, entries)
+
+    # ---- entries ----------------------------------------------------------------------------------------------------
+
+    def _chunks(self, slices: Sequence[QueueSlice]) -> Iterator[tuple[list[QueueSlice], Entries]]:
+        """Entries of as many slices as fit a chunk; a slice larger than that comes in several."""
+        pieces: list[QueueSlice] = []
+        parts: list[Entries] = []
+        held = 0
+        for whole in slices:
+            for piece in _cut(whole):
+                entries = self._entries(piece, len(pieces))
+                pieces.append(piece)
+                parts.append(entries)
+                held += len(entries)
+                if held >= self.chunk_entries:
+                    yield pieces, _join(parts)
+                    pieces, parts, held = [], [], 0
+        if pieces:
+            yield pieces, _join(parts)
+
+    def _entries(self, piece: QueueSlice, index: int) -> Entries:
+        try:
+            offsets, units = read_slice(piece)
+        except (OffsetOutOfRangeError, StoreNotFoundError) as error:
+            piece = self._after_loss(piece, error)
+            offsets, units = read_slice(piece)
+        tags = units["tags_code"].astype(np.int64)
+        if is_ext_address(tags).any():
+            tags = resolve_tags_codes(f"{self.ext_directory}/{piece.topic}/{piece.queue_id}", tags)
+        physical, size = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+        entries = Entries(np.full(len(units), index, np.int32), offsets, physical, size, tags)
+        if self.tags_codes is not None and piece.topic != _SCHEDULE_TOPIC and not piece.is_batch:
+            # ExpressionMessageFilter.isMatchedByConsumeQueue: (int) tagsCode. Batch units carry the outer code, so their rows are looked at.
+            entries = entries.select(np.isin(tags.astype(np.int32), np.array(sorted(self.tags_codes), np.int32)))
+        return entries
+
+    def _after_loss(self, piece: QueueSlice, error: OffsetOutOfRangeError | StoreNotFoundError) -> QueueSlice:
+        """The rest of a slice whose first files retention has deleted since planning."""
+        bounds = piece.bounds
+        if bounds is None:
+            raise error
+        find = batch_queue_bounds if bounds.kind == "batch" else simple_queue_bounds
+        now = find(bounds.directory, piece.topic, piece.queue_id, self.log.min_offset)
+        start = piece.stop if now is None else min(max(piece.start, now.min_offset), piece.stop)
+        self.tolerance.lose(start - piece.start, error)
+        return replace(piece, start=start, bounds=now)
+
+    # ---- messages ---------------------------------------------------------------------------------------------------
+
+    def read_entries(self, pieces: Sequence[QueueSlice], entries: Entries) -> Iterator[pa.RecordBatch]:
+        """The messages that entries of these slices point at."""
+        names = tuple(dict.fromkeys(piece.topic for piece in pieces))
+        entries = self._in_log(pieces, entries)
+        if not len(entries):
+            return
+        if len(pieces) > 1:
+            entries = _in_log_order(entries)
+        files = self.log.file_index(entries.physical_offset)
+        for start, stop in _runs(files):
+            yield from self._read_file(int(files[start]), pieces, names, entries.select(np.arange(start, stop)))
+
+    def _in_log(self, pieces: Sequence[QueueSlice], entries: Entries) -> Entries:
+        """Without the entries whose messages retention has deleted since planning."""
+        gone = entries.physical_offset < self.log.min_offset
+        if not gone.any():
+            return entries
+        first = int(np.flatnonzero(gone)[0])
+        piece, offset = pieces[int(entries.piece[first])], int(entries.queue_offset[first])
+        self.tolerance.lose(
+            int(gone.sum()),
+            OffsetOutOfRangeError(
+                f"{piece.topic}-{piece.queue_id} offset {offset}: the message at commitlog {int(entries.physical_offset[first])} was deleted "
+                f"(retention); the log now begins at {self.log.min_offset}. Start later, or set failOnDataLoss=false to go on without it"
+            ),
+        )
+        return entries.select(~gone)
+
+    def _read_file(
+        self, file_index: int, pieces: Sequence[QueueSlice], names: tuple[str, ...], entries: Entries
+    ) -> Iterator[pa.RecordBatch]:
+        if file_index < 0:
+            self._outside(pieces, entries)
+            return
+        file = self.log.files[file_index]
+        try:
+            view = self.log.view(file)
+        except StoreNotFoundError as error:
+            self.tolerance.lose(len(entries), error)
+            return
+        ranks = {name: rank for rank, name in enumerate(names)}
+        topic_of_piece = np.array([ranks[piece.topic] for piece in pieces], np.int32)
+        queue_of_piece = np.array([piece.queue_id for piece in pieces], np.int32)
+        light = tuple(name.startswith(_LIGHT_PREFIX) for name in names)
+        buffer = view.map()
+        for start, stop in self._cuts(entries.size):
+            part = entries.select(np.arange(start, stop))
+            topic_index = topic_of_piece[part.piece] if len(names) > 1 else None
+            identity = Identity(names, topic_index, queue_of_piece[part.piece], part.queue_offset, light, _wanted(pieces, part))
+            refs = UnitRefs(view.path, buffer, file.start, part.physical_offset - file.start, part.size, part.tags_code, identity)
+            yield from self._decode(refs)
+
+    def _outside(self, pieces: Sequence[QueueSlice], entries: Entries) -> None:
+        """Entries that point where no file is: damage of the queue, not loss."""
+        end = self.log.files[-1].stop if self.log.files else 0
+        bad = []
+        for i in range(len(entries)):
+            piece = pieces[int(entries.piece[i])]
+            where = piece.bounds.directory if piece.bounds is not None else f"{piece.topic}-{piece.queue_id}"
+            unit = BATCH_CQ_UNIT if piece.is_batch else CQ_UNIT
+            found = f"{int(entries.physical_offset[i])} at queue offset {int(entries.queue_offset[i])}"
+            expected = f"a commitlog offset between {self.log.min_offset} and {end}, inside a file"
+            bad.append(BadUnit(i, CorruptStoreError(where, int(entries.queue_offset[i]) * unit.itemsize, expected, found)))
+        self.tolerance.drop(bad)
+
+    def _cuts(self, sizes: IntArray) -> Iterator[tuple[int, int]]:
+        """Ranges of about 2 MB, at least 512 rows while these stay below 8 MB, at least one row."""
+        if not _CONTENT.intersection(self.projection.names):
+            sizes = np.full(len(sizes), _ROW_BYTES_WITHOUT_CONTENT)
+        ends = np.cumsum(sizes)
+        start, total = 0, len(sizes)
+        while start < total:
+            base = int(ends[start - 1]) if start else 0
+            stop = int(np.searchsorted(ends, base + _BATCH_BYTES, side="right"))
+            few = int(np.searchsorted(ends, base + _BATCH_BYTES_MAX, side="right"))
+            stop = max(stop, min(few, start + _BATCH_ROWS_MIN), start + 1)
+            yield start, min(stop, total)
+            start = stop
+
+    def _decode(self, refs: UnitRefs) -> Iterator[pa.RecordBatch]:
+        batch, bad = decode(refs, self.projection, self.broker_name)
+        if bad:
+            self.tolerance.drop(bad)
+            if self.tolerance.mode == "PERMISSIVE":
+                yield from self._with_corrupt_rows(refs, bad)
+                return
+        if batch.num_rows:
+            yield batch
+
+    def _with_corrupt_rows(self, refs: UnitRefs, bad: list[BadUnit]) -> Iterator[pa.RecordBatch]:
+        """The same units again, with a row for each bad one in its place."""
+        start = 0
+        for unit in bad:
+            yield from self._good(refs, start, unit.index)
+            yield _corrupt_row(refs, unit, self.projection.names, self.broker_name)
+            start = unit.index + 1
+        yield from self._good(refs, start, len(refs))
+
+    def _good(self, refs: UnitRefs, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        if start < stop:
+            batch, _ = decode(refs.select(np.arange(start, stop)), self.projection, self.broker_name)
+            if batch.num_rows:
+                yield batch
+
+
+def split_at(piece: QueueSlice, edges: Sequence[int]) -> list[QueueSlice]:
+    """A slice cut where its messages pass the physical offsets `edges` (ascending): one part more than edges, some perhaps empty.
+
+    The parts adjoin, so nothing is lost or doubled even where entries are not in the order of the log.
+    """
+    if piece.stop - piece.start <= _SPLIT_WHOLE_MAX:
+        offsets, units = read_slice(piece)
+        bounds = np.append(offsets, piece.stop)
+        places = np.maximum.accumulate(np.searchsorted(units["physical_offset"].astype(np.int64), np.array(edges, np.int64)))
+        cuts = [max(int(bounds[place]), piece.start) for place in places.tolist()]
+    else:
+        cuts = [first_offset_at(piece, edge) for edge in edges]
+    cuts = np.maximum.accumulate([piece.start, *cuts]).tolist()
+    return [replace(piece, start=low, stop=high) for low, high in zip(cuts, [*cuts[1:], piece.stop], strict=True)]
+
+
+def first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
+    """The first queue offset of the slice whose message is at or behind `physical_offset`, by bisection."""
+    low, high = piece.start, piece.stop
+    while low < high:
+        middle = (low + high) // 2
+        offsets, units = read_slice(replace(piece, start=middle, stop=middle + 1))
+        if not len(units) or int(units["physical_offset"][0]) < physical_offset:
+            low = middle + 1
+        else:
+            high = int(offsets[0]) if low <= int(offsets[0]) <= middle else middle
+    return low
+
+
+def _cut(whole: QueueSlice) -> Iterator[QueueSlice]:
+    """A slice in pieces of at most a chunk of entries. Steps follow entries, not offsets, which hostile units can make huge."""
+    stop = min(whole.stop, whole.extra_start)
+    step = _CHUNK_ENTRIES
+    if whole.is_batch and whole.bounds is not None:
+        chunks = (whole.bounds.unit_stop - whole.bounds.unit_start) // _CHUNK_ENTRIES + 1
+        step = max(step, (stop - whole.start) // chunks + 1)
+    if whole.bounds is not None:
+        for start in range(whole.start, stop, step):
+            yield replace(whole, start=start, stop=min(start + step, stop))
+    if whole.stop > whole.extra_start:
+        yield replace(whole, start=max(whole.start, whole.extra_start))
+
+
+def read_slice(piece: QueueSlice) -> tuple[IntArray, NDArray[np.void]]:
+    """(queue offsets, units) of the entries of a slice that stand for messages: from files first, then what they lack."""
+    stop = min(piece.stop, piece.extra_start)
+    read, of_units = (read_batch_units, _batch_entries) if piece.is_batch else (read_units, _simple_entries)
+    offsets, units = np.empty(0, np.int64), np.empty(0, BATCH_CQ_UNIT if piece.is_batch else CQ_UNIT)
+    if piece.bounds is not None and piece.start < stop:
+        offsets, units = of_units(piece, read(piece.bounds, piece.start, stop))
+    if piece.stop > piece.extra_start:
+        extra, extra_offsets = np.frombuffer(piece.extra, units.dtype), np.frombuffer(piece.extra_offsets, np.int64)
+        ends = extra_offsets + (extra["batch_size"] if piece.is_batch else 1)
+        mine = (extra_offsets < piece.stop) & (ends > piece.start)
+        offsets, units = np.concatenate((offsets, extra_offsets[mine])), np.concatenate((units, extra[mine]))
+    return offsets, units
+
+
+def _simple_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[IntArray, NDArray[np.void]]:
+    offsets = np.arange(piece.start, piece.start + len(units), dtype=np.int64)
+    messages = message_mask(units)
+    return (offsets, units) if messages.all() else (offsets[messages], units[messages])
+
+
+def _batch_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[IntArray, NDArray[np.void]]:
+    return units["base_offset"].astype(np.int64), units
+
+
+def _join(parts: list[Entries]) -> Entries:
+    if len(parts) == 1:
+        return parts[0]
+    return Entries(*(np.concatenate([getattr(part, name) for part in parts]) for name in Entries.__slots__))
+
+
+def _in_log_order(entries: Entries) -> Entries:
+    """Entries by physical offset, if that keeps the order of every queue (it does in every log a broker wrote)."""
+    same_queue = entries.piece[1:] == entries.piece[:-1]
+    if (entries.physical_offset[1:] <= entries.physical_offset[:-1])[same_queue].any():
+        return entries
+    return entries.select(np.argsort(entries.physical_offset, kind="stable"))
+
+
+def _runs(files: IntArray) -> Iterator[tuple[int, int]]:
+    """Ranges of equal file."""
+    edges = np.flatnonzero(np.diff(files)) + 1
+    starts = [0, *edges.tolist()]
+    yield from zip(starts, [*edges.tolist(), len(files)], strict=True)
+
+
+def _wanted(pieces: Sequence[QueueSlice], part: Entries) -> tuple[IntArray, IntArray] | None:
+    """The range asked for, for entries that cover several offsets."""
+    if not any(piece.is_batch for piece in pieces):
+        return None
+    starts, stops = np.array([piece.start for piece in pieces]), np.array([piece.stop for piece in pieces])
+    return starts[part.piece], stops[part.piece]
+
+
+def _corrupt_row(refs: UnitRefs, unit: BadUnit, names: tuple[str, ...], broker_name: str) -> pa.RecordBatch:
+    """A row for a unit that could not be decoded: what led there, and why it failed; everything else is null."""
+    known: dict[str, object] = {
+        "brokerName": broker_name,
+        "physicalOffset": refs.base + int(refs.positions[unit.index]),
+        "storeSize": int(refs.sizes[unit.index]),
+        "tagsCode": int(refs.tags_codes[unit.index]),
+        "_corrupt_record": str(unit.error),
+    }
+    if refs.identity is not None:
+        known |= {
+            "topic": refs.identity.topic_of(unit.index),
+            "queueId": int(refs.identity.queue_ids[unit.index]),
+            "queueOffset": int(refs.identity.queue_offsets[unit.index]),
+        }
+    schema = arrow_schema(names)
+    arrays = [pa.array([known.get(name)], COLUMNS.get(name, pa.string())) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

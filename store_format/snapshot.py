@@ -1,0 +1,225 @@
+"""Where every queue of a store begins and ends at this moment: clean, in use by a broker, or left by a crash.
+
+Clean: the consume queue's own end. In use: the same, but the newest entries count only once the log agrees with them.
+Crashed: the broker's recovery is done in memory, hiding entries behind the log's end and adding those that are missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from store_format.batch_consume_queue import batch_queue_bounds
+from store_format.checkpoint import Checkpoint, read_checkpoint
+from store_format.commit_log import CommitLog
+from store_format.consume_queue import simple_queue_bounds
+from store_format.decode import Identity, UnitRefs, locate
+from store_format.dispatch import MissingEntries
+from store_format.errors import CorruptStoreError, StoreError
+from store_format.files import list_directories
+from store_format.java_hash import java_hash
+from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
+from store_format.property_columns import PropertyTable
+from store_format.reading import QueueSlice, first_offset_at, read_slice
+from store_format.recovery import find_end, missing_entries
+from store_format.unit_files import QueueBounds
+
+__all__ = ["QueueRange", "Snapshot", "StoreState", "list_queues", "take_snapshot"]
+
+_log = logging.getLogger(__name__)
+
+_OFFSET_MAX = 2**63 - 1
+_UNSETTLED_MAX = 64  # newest entries of a live queue that may still be half written
+
+
+class StoreState(StrEnum):
+    """How the store was left."""
+
+    CLEAN = "clean"  # nobody holds the lock, no abort file
+    LIVE = "live"  # another process holds the lock
+    CRASHED = "crashed"  # nobody holds the lock, but the abort file is there
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """One queue in a snapshot: offsets [min_offset, max_offset), and what leads to its messages.
+
+    `bounds` None: no consume queue files. `extra` are stored units from offset `extra_start` on that the files lack.
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    bounds: QueueBounds | None
+    extra_start: int = _OFFSET_MAX
+    extra: bytes = b""
+    extra_offsets: bytes = b""
+    is_batch: bool = False
+
+    def piece(self, start: int, stop: int) -> QueueSlice:
+        return QueueSlice(
+            self.topic, self.queue_id, start, stop, self.bounds, self.extra_start, self.extra, self.extra_offsets, self.is_batch
+        )
+
+    def byte_estimate(self) -> int:
+        """Bytes of commitlog between the first and the last message, this queue's and others'; at least the last message's."""
+        if self.bounds is None or self.bounds.first_physical_offset < 0:
+            return len(self.extra)
+        return self.bounds.last_physical_offset + self.bounds.last_size - self.bounds.first_physical_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The queues asked for, by (topic, queue id), and what went wrong with others.
+
+    `log_end` is the end of the commitlog where planning had to find it (after a crash), else None.
+    `damaged` are queues whose files cannot be used, with the reason: only a scan of the commitlog can serve them.
+    """
+
+    state: StoreState
+    queues: dict[tuple[str, int], QueueRange]
+    damaged: dict[tuple[str, int], StoreError]
+    log_end: int | None = None
+
+
+def list_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str, int, str, str]]:
+    """(topic, queue id, directory, kind) of every queue directory whose topic is selected, sorted.
+
+    A directory below a topic whose name is no number is skipped, as the broker does (ConsumeQueueStore.loadConsumeQueues).
+    """
+    for kind, folder in (("simple", "consumequeue"), ("batch", "batchconsumequeue")):
+        for topic, topic_path in list_directories(f"{root}/{folder}"):
+            if not select(topic):
+                continue
+            numbered = [
+                (int(name), path) for name, path in list_directories(topic_path) if name.isascii() and name.isdigit() and len(name) < 11
+            ]
+            for queue_id, path in sorted(numbered):
+                yield topic, queue_id, path, kind
+
+
+def take_snapshot(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool]) -> Snapshot:
+    """The selected queues. Costs one listing and a few reads a queue; after a crash also a scan of the log's tail."""
+    crashed = state is StoreState.CRASHED
+    queues: dict[tuple[str, int], QueueRange] = {}
+    damaged: dict[tuple[str, int], StoreError] = {}
+    dispatched = -1
+    for topic, queue_id, directory, kind in list_queues(root, (lambda _: True) if crashed else select):
+        find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
+        try:
+            bounds = find(directory, topic, queue_id, log.min_offset, scan=crashed)
+        except CorruptStoreError as error:
+            damaged[topic, queue_id] = error
+            continue
+        if bounds is None:
+            queues[topic, queue_id] = QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
+            continue
+        dispatched = max(dispatched, bounds.last_physical_offset + bounds.last_size)
+        queues[topic, queue_id] = QueueRange(topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch")
+    if state is StoreState.LIVE:
+        queues = {key: _settled(queue, log) for key, queue in queues.items()}
+    if not crashed:
+        return Snapshot(state, queues, damaged)
+    queues, end = _recovered(root, log, queues, dispatched)
+    return Snapshot(
+        state,
+        {key: queue for key, queue in queues.items() if select(key[0])},
+        {key: error for key, error in damaged.items() if select(key[0])},
+        end,
+    )
+
+
+# ---- after a crash ----------------------------------------------------------------------------------------------------
+
+
+def _recovered(
+    root: str, log: CommitLog, queues: dict[tuple[str, int], QueueRange], dispatched: int
+) -> tuple[dict[tuple[str, int], QueueRange], int]:
+    """What the queues would be after the broker's recovery (CommitLog.recoverAbnormally), without changing a byte."""
+    end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=dispatched)
+    _log.info("%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, end.offset)
+    hidden = {key: _hide_behind(queue, end.offset) for key, queue in queues.items()}
+    missing = missing_entries(
+        log,
+        end.scan_start,
+        end.offset,
+        {key: queue.max_offset for key, queue in hidden.items()},
+        last_physical_offsets={
+            key: queue.bounds.last_physical_offset for key, queue in hidden.items() if queue.bounds is not None and _is_whole(queue)
+        },
+        batch_topics={topic for (topic, _), queue in queues.items() if queue.is_batch},
+    )
+    for (topic, queue_id), entries in missing.items():
+        queue = hidden.get((topic, queue_id)) or QueueRange(topic, queue_id, 0, 0, None, is_batch=entries.units.dtype == BATCH_CQ_UNIT)
+        hidden[topic, queue_id] = _with_extra(queue, entries)
+    return hidden, end.offset
+
+
+def _is_whole(queue: QueueRange) -> bool:
+    """Whether the queue ends where its files do."""
+    return queue.bounds is not None and queue.max_offset == queue.bounds.max_offset
+
+
+def _hide_behind(queue: QueueRange, end: int) -> QueueRange:
+    """Without the entries that point at or behind the log's end (ConsumeQueue.truncateDirtyLogicFiles)."""
+    if queue.bounds is None or queue.bounds.last_physical_offset < end:
+        return queue
+    stop = first_offset_at(queue.piece(queue.min_offset, queue.max_offset), end)
+    return replace(queue, max_offset=stop)
+
+
+def _with_extra(queue: QueueRange, entries: MissingEntries) -> QueueRange:
+    first = int(entries.queue_offsets[0])
+    minimum = queue.min_offset if queue.max_offset > queue.min_offset else first
+    return replace(
+        queue,
+        min_offset=minimum,
+        max_offset=entries.max_offset,
+        extra_start=queue.max_offset,
+        extra=entries.units.tobytes(),
+        extra_offsets=entries.queue_offsets.astype(np.int64).tobytes(),
+    )
+
+
+# ---- while a broker writes ----------------------------------------------------------------------------------------------
+
+
+def _settled(queue: QueueRange, log: CommitLog) -> QueueRange:
+    """Without newest entries that are half written or ahead of the log: "not yet", not damage."""
+    stop = queue.max_offset
+    floor = max(queue.min_offset, stop - _UNSETTLED_MAX)
+    while stop > floor and not _agrees(queue, stop - 1, log):
+        stop -= 1
+    return queue if stop == queue.max_offset else replace(queue, max_offset=stop)
+
+
+def _agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
+    """Whether the entry of one offset, tags code included, is what the log's message says."""
+    _, units = read_slice(queue.piece(offset, offset + 1))
+    if not len(units):
+        return False
+    unit = units[-1]
+    physical, size, tags_code = int(unit["physical_offset"]), int(unit["size"]), int(unit["tags_code"])
+    file = log.file_at(physical)
+    if file is None or size > file.stop - physical:
+        return False
+    try:
+        data = np.frombuffer(log.read(physical, size), np.uint8)
+    except StoreError:
+        return False
+    queue_offset = int(unit["base_offset"]) if units.dtype == BATCH_CQ_UNIT else offset
+    light = (queue.topic.startswith("%LMQ%"),)
+    identity = Identity((queue.topic,), None, np.array([queue.queue_id], np.int32), np.array([queue_offset]), light)
+    refs = UnitRefs(file.path, data, physical, np.zeros(1, np.int64), np.array([size]), np.array([tags_code]), identity)
+    good, bad = locate(refs, verify_crc=True)
+    if bad:
+        return False
+    if tags_code <= CQ_EXT_ADDRESS_MAX or queue.topic == "SCHEDULE_TOPIC_XXXX":
+        return True  # an address or a delivery time, both written in one go with the rest
+    tags = PropertyTable(good.raw_properties()).values("TAGS")[0].as_py()
+    return tags_code == (java_hash(tags) if tags else 0)

@@ -1,0 +1,271 @@
+"""A store directory as a whole: the facade people meet first, and the reader's side of everything in this package.
+
+store = MessageStore.open("/data/store")
+for batch in store.queue("Orders", 0).read(columns=["queueOffset", "body"]):
+    ...
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from store_format.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, Projection
+from store_format.commit_log import CommitLog
+from store_format.config_json import read_topics
+from store_format.errors import OffsetOutOfRangeError, OptionError, StoreNotFoundError, UnsupportedFormatError
+from store_format.files import FileCache, entry_names
+from store_format.lock import lock_holder
+from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
+from store_format.offset_by_time import Boundary, offset_at
+from store_format.reading import QueueReader, QueueSlice, Tolerance, read_slice
+from store_format.snapshot import QueueRange, Snapshot, StoreState, take_snapshot
+
+__all__ = ["MessageStore", "Queue"]
+
+_ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
+_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic named after the broker
+_SHOWN_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStore:
+    """One broker's store directory, opened for reading. Nothing in it is ever changed, and no lock is taken.
+
+    Every question (`topics`, `queue`, `snapshot` …) looks at the files as they are when it is asked.
+    """
+
+    path: str
+    broker_name: str
+    log: CommitLog
+    commit_log_paths: tuple[str, ...]
+
+    @staticmethod
+    def open(path: str, *, broker_name: str | None = None, commit_log_paths: Sequence[str] = ()) -> MessageStore:
+        """`commit_log_paths` are directories of commitlog files that lie elsewhere (`storePathCommitLog`).
+
+        Raises StoreNotFoundError for a path that is no store root, and CorruptStoreError for commitlog files that do not fit together.
+        """
+        root = os.path.abspath(path)
+        names = entry_names(root)
+        directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
+        if "commitlog" not in names and not commit_log_paths:
+            _refuse_root(root, names)
+        log = CommitLog.open(directories, FileCache())
+        return MessageStore(root, broker_name or _broker_name(root), log, directories)
+
+    # ---- what is there ------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> StoreState:
+        """Clean, live (another process holds the lock) or crashed (`abort` is there and nobody holds the lock)."""
+        if lock_holder(f"{self.path}/lock") is not None:
+            return StoreState.LIVE
+        return StoreState.CRASHED if "abort" in entry_names(self.path) else StoreState.CLEAN
+
+    @property
+    def has_consume_queues(self) -> bool:
+        """False when RocksDB keeps the consume queues, or they are gone: then only the commitlog can be scanned."""
+        names = entry_names(f"{self.path}/consumequeue", missing_ok=True)
+        if "CURRENT" in names:
+            return any(os.path.isdir(f"{self.path}/consumequeue/{name}") for name in names)  # both kinds with rocksdbCQDoubleWriteEnable
+        return bool(names) or bool(entry_names(f"{self.path}/batchconsumequeue", missing_ok=True)) or not self.log.files
+
+    def snapshot(self, select: Callable[[str], bool] = lambda topic: True) -> Snapshot:
+        """Where the queues of the selected topics begin and end now. Raises UnsupportedFormatError without consume queue files."""
+        if not self.has_consume_queues:
+            raise UnsupportedFormatError(f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use survey()")
+        return take_snapshot(self.path, self.log, self.state, select)
+
+    def survey(self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20) -> Survey:
+        """The queues as the commitlog itself shows them, by one walk over all of it."""
+        stop = None
+        if self.state is StoreState.CRASHED:
+            stop = take_snapshot(self.path, self.log, StoreState.CRASHED, lambda topic: False).log_end
+        return survey(self.log, select, stop=stop, cut_bytes=cut_bytes)
+
+    def topics(self) -> list[str]:
+        """The topics that have queues, sorted; system topics too."""
+        return sorted({queue.topic for queue in self.queues()})
+
+    def queues(self) -> list[Queue]:
+        """Every queue, sorted by topic and id."""
+        if not self.has_consume_queues:
+            found = self.survey()
+            return [Queue(self, _log_range(queue), queue) for _, queue in sorted(found.queues.items())]
+        taken = self.snapshot()
+        missing = self.survey(lambda topic: any(topic == damaged for damaged, _ in taken.damaged)).queues if taken.damaged else {}
+        queues = [Queue(self, queue, None) for queue in taken.queues.values()]
+        queues += [Queue(self, _log_range(queue), queue) for key, queue in missing.items() if key in taken.damaged]
+        return sorted(queues, key=lambda queue: (queue.topic, queue.queue_id))
+
+    def queue(self, topic: str, queue_id: int) -> Queue:
+        """One queue. Raises OffsetOutOfRangeError, naming what is there, when the store has no such queue."""
+        if self.has_consume_queues:
+            found = self.snapshot(lambda name: name == topic)
+            if (topic, queue_id) in found.queues:
+                return Queue(self, found.queues[topic, queue_id], None)
+            if (topic, queue_id) not in found.damaged:
+                ids = sorted(queue for name, queue in found.queues if name == topic)
+                have = f"its queues are {ids}" if ids else f"the topics are {', '.join(self.topics()[:_SHOWN_MAX])}"
+                raise OffsetOutOfRangeError(f"{self.path} has no queue {topic}-{queue_id}; {have}")
+        scanned = self.survey(lambda name: name == topic).queues.get((topic, queue_id))
+        if scanned is None:
+            raise OffsetOutOfRangeError(f"{self.path} has no message of queue {topic}-{queue_id}")
+        return Queue(self, _log_range(scanned), scanned)
+
+    def scanned_queues(self, select: Callable[[str], bool], cut_bytes: int) -> tuple[list[Queue], list[int]]:
+        """The queues as `survey` finds them, and physical offsets at which a scan may be cut into parts."""
+        found = self.survey(select, cut_bytes=cut_bytes)
+        return [Queue(self, _log_range(queue), queue) for _, queue in sorted(found.queues.items())], found.cuts
+
+    def configured_topics(self) -> frozenset[str]:
+        """The topics in topics.json, with messages or without."""
+        return frozenset(read_topics(self.path) or ())
+
+    # ---- reading ------------------------------------------------------------------------------------------------------
+
+    def reader(self, projection: Projection, tolerance: Tolerance, tags_codes: frozenset[int] | None = None) -> QueueReader:
+        """What reads slices of this store's queues; see `QueueReader`."""
+        return QueueReader(self.log, self.broker_name, projection, tolerance, tags_codes, f"{self.path}/consumequeue_ext")
+
+    def scan(
+        self, columns: Sequence[str] = DEFAULT_COLUMNS, *, verify_crc: bool = True, on_damage: str = "FAILFAST"
+    ) -> Iterator[pa.RecordBatch]:
+        """Every unit of the commitlog in its order, those in no queue (rolled back, prepared) included.
+
+        `on_damage`: FAILFAST raises at the first damaged bytes; DROPMALFORMED steps over them, with a warning and a count.
+        """
+        tolerance = Tolerance(on_damage)
+        stop = self.survey(lambda topic: False).cuts[-1] if self.state is StoreState.CRASHED else None
+        yield from scan_units(self.log, _projection(columns, verify_crc), self.broker_name, tolerance, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One message queue of a store, as it was when it was asked for."""
+
+    store: MessageStore
+    range: QueueRange
+    scanned: LogQueue | None  # set when the commitlog has to serve it
+
+    @property
+    def topic(self) -> str:
+        return self.range.topic
+
+    @property
+    def queue_id(self) -> int:
+        return self.range.queue_id
+
+    @property
+    def min_offset(self) -> int:
+        """The first queue offset that can be read."""
+        return self.range.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset behind the last message."""
+        return self.range.max_offset
+
+    def piece(self, start: int | None = None, stop: int | None = None) -> QueueSlice:
+        """Offsets [start, stop), cut to what there is; None = from the first, to the last."""
+        low = self.min_offset if start is None else max(start, self.min_offset)
+        high = self.max_offset if stop is None else min(stop, self.max_offset)
+        return self.range.piece(low, max(low, high))
+
+    def read(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        verify_crc: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages of offsets [start, stop) in order, in batches of about 2 MB.
+
+        Raises OffsetOutOfRangeError when `start` lies outside [min_offset, max_offset], CorruptStoreError at a damaged message.
+        """
+        if start is not None and not self.min_offset <= start <= self.max_offset:
+            have = f"it holds {self.min_offset} to {self.max_offset}"
+            raise OffsetOutOfRangeError(f"{self.topic}-{self.queue_id}: offset {start} is not in the queue; {have}")
+        reader = self.store.reader(_projection(columns, verify_crc), Tolerance())
+        piece = self.piece(start, stop)
+        if self.scanned is None:
+            yield from reader.read([piece])
+        else:
+            end = self.scanned.physical_stop
+            yield from LogReader(reader, [piece], {(self.topic, self.queue_id): self.scanned}).read(self.store.log.min_offset, end)
+
+    def offset_at(self, timestamp_ms: int, boundary: Boundary = "LOWER") -> int:
+        """The queue offset for a store time in ms, between min_offset and max_offset (MessageStore.getOffsetInQueueByTime).
+
+        LOWER: the first message at or after it; UPPER: the last one at or before it.
+        """
+        bounds = self.range.bounds
+        if bounds is not None and not self.range.extra and self.max_offset == bounds.max_offset:
+            return offset_at(bounds, timestamp_ms, boundary, self.store.log.store_timestamp_at)
+        return self._search(timestamp_ms, boundary)
+
+    def _search(self, timestamp_ms: int, boundary: Boundary) -> int:
+        """By definition instead of the broker's steps, for queues that no file of theirs describes whole."""
+        if self.scanned is None:
+            at = QueueTimes(self.range.piece(self.min_offset, self.max_offset), self.store.log.store_timestamp_at)
+            lower = bisect_left(at, timestamp_ms)
+            upper = bisect_right(at, timestamp_ms) - 1
+            return self.min_offset + (lower if boundary == "LOWER" else max(upper, 0))
+        found, before = self.max_offset, self.min_offset
+        for batch in self.read(columns=["queueOffset", "storeTimestampMs"], verify_crc=False):
+            offsets, times = batch["queueOffset"].to_numpy(), batch["storeTimestampMs"].to_numpy()
+            found = min([found, *offsets[times >= timestamp_ms].tolist()])
+            before = max([before, *offsets[times <= timestamp_ms].tolist()])
+        return found if boundary == "LOWER" else before
+
+
+class QueueTimes(Sequence[int]):
+    """The store times of a slice, read one by one: what bisection needs of a queue."""
+
+    def __init__(self, piece: QueueSlice, store_timestamp_at: Callable[[int], int]) -> None:
+        self._piece = piece
+        self._store_timestamp_at = store_timestamp_at
+
+    def __len__(self) -> int:
+        return self._piece.stop - self._piece.start
+
+    def __getitem__(self, index: int) -> int:  # type: ignore[override] # no slices: bisect asks for one at a time
+        offset = self._piece.start + index
+        _, units = read_slice(replace(self._piece, start=offset, stop=offset + 1))
+        return self._store_timestamp_at(int(units["physical_offset"][0])) if len(units) else -1
+
+
+def _projection(columns: Sequence[str], verify_crc: bool) -> Projection:
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise OptionError(f"unknown column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
+    return Projection(tuple(columns), verify_crc, BODY_SIZE_MAX)
+
+
+def _log_range(queue: LogQueue) -> QueueRange:
+    return QueueRange(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, None, is_batch=queue.is_batch)
+
+
+def _broker_name(root: str) -> str:
+    """From topics.json, where the broker has a topic named after itself; else the directory's name."""
+    for topic in read_topics(root) or ():
+        if topic.startswith(_MEMBER_TOPIC_PREFIX):
+            return topic[len(_MEMBER_TOPIC_PREFIX) :]
+    return os.path.basename(root)
+
+
+def _refuse_root(root: str, names: frozenset[str]) -> None:
+    shown = ", ".join(sorted(names)[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "") if names else "nothing"
+    if any(name.startswith("dledger-") for name in names):
+        raise UnsupportedFormatError(
+            f"{root} is a DLedger store (enableDLegerCommitLog=true), which is not read; its commitlog is in dledger-*/"
+        )
+    if os.path.basename(root) in _ROOT_MARKS and "commitlog" in entry_names(os.path.dirname(root), missing_ok=True):
+        raise StoreNotFoundError(f"{root} is a part of a store; the store root is {os.path.dirname(root)}")
+    raise StoreNotFoundError(f"{root} is no store root: expected a directory `commitlog` in it, found {shown}")
