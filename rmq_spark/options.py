@@ -111,22 +111,22 @@ def user_options(options: Mapping[str, str], where: str = BATCH) -> dict[str, st
 
     Raises OptionError for a name that is none, names an option of another kind of query, or comes twice.
     """
-    by_lower: dict[str, str] = {}
-    for name, text in options.items():
-        if name.lower() in by_lower:
+    spelled: dict[str, str] = {}
+    for name in options:
+        if name.lower() in spelled:
             raise OptionError(f"{_spelling(name)} is given twice, in different cases; give it once")
-        by_lower[name.lower()] = text
+        spelled[name.lower()] = name
     in_catalog = is_catalog(options)
     found = {}
-    for name, text in by_lower.items():
-        if name in _SPARKS_OWN or name.startswith(_CATALOG_PREFIX):
+    for lower, name in spelled.items():
+        if lower in _SPARKS_OWN or lower.startswith(_CATALOG_PREFIX):
             continue
-        if in_catalog and name not in _BY_LOWER and _CATALOG_PREFIX + name not in by_lower:
+        if in_catalog and lower not in _BY_LOWER and _CATALOG_PREFIX + lower not in spelled:
             continue  # from TBLPROPERTIES
         option = _known(name)
         if where not in option.applies:
             raise OptionError(f"{option.name} does not apply to a {where} query; it is for {' and '.join(sorted(option.applies))} queries")
-        found[option.name] = text
+        found[option.name] = options[name]
     return found
 
 

@@ -43,14 +43,14 @@ def _local(given: Given, path: str) -> str:
     plain = _FILE_URI.sub("", path, count=1)
     scheme = _SCHEME.match(plain)
     if scheme is not None:
-        raise given.error("a local path", path, f"file systems such as {scheme[1]}: are not read; copy or mount the store")
+        raise given.error("a local path", repr(path), f"file systems such as {scheme[1]}: are not read; copy or mount the store")
     if not plain.strip() or "\0" in plain:
-        raise given.error("a path", path, "give the broker's store directory, as in load('/data/store')")
+        raise given.error("a path", repr(path), "give the broker's store directory, as in load('/data/store')")
     return os.path.abspath(plain)
 
 
 def _once(given: Given, paths: list[str]) -> tuple[str, ...]:
     for i, path in enumerate(paths):
         if path in paths[:i]:
-            raise given.error("each path once", path, "its messages would come twice")
+            raise given.error("each path once", repr(path), "its messages would come twice")
     return tuple(paths)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from rmq_spark.values import Given, iso_utc, json_object, timestamp_ms
+from rmq_spark.values import Given, found_json, iso_utc, json_object, timestamp_ms
 
 __all__ = [
     "EARLIEST",
@@ -172,7 +172,7 @@ def parse_offsets(given: Given, *, default: Position, refused: Position | None) 
     for name, where, value in _walk(given, json_object(given, _OFFSETS_EXAMPLE), _OFFSETS_EXAMPLE):
         position = _offset(given, where, value)
         if position == refused:
-            raise given.error(f"an offset or {_json_value(default)} ({default}) at {where} in a batch read", value)
+            raise given.error(f"an offset or {_json_value(default)} ({default}) at {where} in a batch read", found_json(value))
         entries.append((name, position))
     return OffsetSpec(given.name, default, _once(given, entries))
 
@@ -182,7 +182,7 @@ def parse_offsets_by_timestamp(given: Given, *, default: Position) -> OffsetSpec
     entries: list[tuple[QueueName, Position]] = []
     for name, where, value in _walk(given, json_object(given, _TIMES_EXAMPLE), _TIMES_EXAMPLE):
         if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise given.error(f"a time at {where}", value, f"write it as {_TIMES_EXAMPLE}")
+            raise given.error(f"a time at {where}", found_json(value), f"write it as {_TIMES_EXAMPLE}")
         entries.append((name, Timestamp(timestamp_ms(given, f" at {where}", value))))
     return OffsetSpec(given.name, default, _once(given, entries))
 
@@ -197,7 +197,7 @@ def _walk(given: Given, topics: Mapping[str, object], example: str) -> Iterator[
     for topic, members in topics.items():
         at_topic = json.dumps(topic, ensure_ascii=False)
         if not isinstance(members, dict):
-            raise given.error(f"an object of queues or brokers at {at_topic}", members, f"write it as {example}")
+            raise given.error(f"an object of queues or brokers at {at_topic}", found_json(members), f"write it as {example}")
         for name, value in members.items():
             where = f"{at_topic} → {json.dumps(name, ensure_ascii=False)}"
             if not isinstance(value, dict):
@@ -210,9 +210,9 @@ def _walk(given: Given, topics: Mapping[str, object], example: str) -> Iterator[
 
 def _queue(given: Given, topic: str, broker: str, queue: str, where: str) -> QueueName:
     if not topic or not broker:
-        raise given.error(f"a name at {where}", "")
+        raise given.error(f"a name at {where}", '""')
     if queue != _ANY and (not _QUEUE_ID.fullmatch(queue) or int(queue) >= 1 << 31):
-        raise given.error(f'a queue id or "*" at {where}', queue, f"write it as {_OFFSETS_EXAMPLE}")
+        raise given.error(f'a queue id or "*" at {where}', found_json(queue), f"write it as {_OFFSETS_EXAMPLE}")
     return QueueName(
         None if topic == _ANY else topic,
         None if broker == _ANY else broker,
@@ -223,7 +223,7 @@ def _queue(given: Given, topic: str, broker: str, queue: str, where: str) -> Que
 def _offset(given: Given, where: str, value: object) -> Position:
     if isinstance(value, bool) or not isinstance(value, int) or not _EARLIEST_VALUE <= value <= _LONG_MAX:
         advice = "write the number without quotes" if isinstance(value, str) and value.lstrip("-").isdecimal() else ""
-        raise given.error(f"an offset, -1 (latest) or -2 (earliest) at {where}", value, advice)
+        raise given.error(f"an offset, -1 (latest) or -2 (earliest) at {where}", found_json(value), advice)
     if value == _EARLIEST_VALUE:
         return EARLIEST
     return LATEST if value == _LATEST_VALUE else Offset(value)
@@ -234,6 +234,6 @@ def _once(given: Given, entries: list[tuple[QueueName, Position]]) -> tuple[tupl
     named: dict[QueueName, Position] = {}
     for name, position in entries:
         if name in named:
-            raise given.error("each queue once", str(name))
+            raise given.error("each queue once", found_json(str(name)))
         named[name] = position
     return tuple(entries)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rmq_spark.positions import QueueName
-from rmq_spark.values import Given, json_object, names
+from rmq_spark.values import Given, found_json, json_object, names
 
 __all__ = ["SYSTEM_TOPICS", "TopicChoice", "is_system_topic", "parse_assign", "parse_subscribe"]
 
@@ -99,7 +99,7 @@ def parse_subscribe(given: Given) -> tuple[str, ...]:
     """Topics, each once."""
     topics = tuple(dict.fromkeys(names(given)))
     if "*" in topics:
-        raise given.error("names of topics", "*", "leave subscribe out to read every topic, or use subscribePattern")
+        raise given.error("names of topics", '"*"', "leave subscribe out to read every topic, or use subscribePattern")
     return topics
 
 
@@ -112,22 +112,23 @@ def parse_assign(given: Given) -> tuple[QueueName, ...]:
         for broker, ids in brokers.items():
             place = where if broker is None else f"{where} → {json.dumps(_name(given, broker, 'a broker'), ensure_ascii=False)}"
             if not isinstance(ids, list) or not ids:
-                raise given.error(f"a list of queue ids at {place}", ids, f"write it as {_ASSIGN_EXAMPLE}")
+                raise given.error(f"a list of queue ids at {place}", found_json(ids), f"write it as {_ASSIGN_EXAMPLE}")
             queues += [QueueName(topic, broker, _assigned_id(given, place, queue_id)) for queue_id in ids]
     if not queues:
         raise given.error("at least one queue", advice=f"write it as {_ASSIGN_EXAMPLE}")
     if len(set(queues)) != len(queues):
-        raise given.error("each queue once", str(next(queue for i, queue in enumerate(queues) if queue in queues[:i])))
+        twice = next(queue for i, queue in enumerate(queues) if queue in queues[:i])
+        raise given.error("each queue once", found_json(str(twice)))
     return tuple(queues)
 
 
 def _assigned_id(given: Given, where: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
-        raise given.error(f"queue ids from 0 at {where}", value)
+        raise given.error(f"queue ids from 0 at {where}", found_json(value))
     return value
 
 
 def _name(given: Given, name: str, what: str) -> str:
     if not name or name == "*":
-        raise given.error(f"the name of {what}", name, "assign names its queues; use subscribe for whole topics")
+        raise given.error(f"the name of {what}", found_json(name), "assign names its queues; use subscribe for whole topics")
     return name

@@ -19,6 +19,7 @@ __all__ = [
     "Given",
     "boolean",
     "byte_size",
+    "found_json",
     "iso_utc",
     "json_object",
     "names",
@@ -49,6 +50,7 @@ _TIME_UNITS_MS = {
     **dict.fromkeys(("d", "day", "days"), 86_400_000),
     **dict.fromkeys(("w", "week", "weeks"), 604_800_000),
 }
+_TIME_UNITS_ADVICE = "the units are ms, s, m (minutes), h, d and w, or their English names"
 _A_TIME = "ms since the epoch, ISO 8601 (2024-05-01T12:00:00Z) or a time back from now (-2 hours)"
 
 
@@ -60,9 +62,9 @@ class Given:
     text: str
     now_ms: int
 
-    def error(self, expected: str, found: object = None, advice: str = "") -> OptionError:
-        """`found` defaults to the whole text. `advice` is what to write instead."""
-        shown = repr(self.text if found is None else found)
+    def error(self, expected: str, found: str = "", advice: str = "") -> OptionError:
+        """`found` is what to show, by default the whole text in quotes. `advice` is what to write instead."""
+        shown = found or repr(self.text)
         if len(shown) > _SHOWN_MAX:
             shown = shown[:_SHOWN_MAX] + "…"
         return OptionError(f"{self.name}: expected {expected}, found {shown}" + (f"; {advice}" if advice else ""))
@@ -150,41 +152,44 @@ def pattern(given: Given) -> str:
     return given.text
 
 
-def timestamp_ms(given: Given, where: str = "", value: object = None) -> int:
+def timestamp_ms(given: Given, where: str = "", value: str | int | None = None) -> int:
     """Milliseconds since the epoch from digits, ISO 8601 (UTC where it names no zone) or `-2 hours` before `now_ms`.
 
     Parts of a millisecond round up, so that no message before the moment is at or after the result.
     """
-    stamp = given.text if value is None else value
-    word = stamp.strip() if isinstance(stamp, str) else str(stamp)
+    word = (given.text if value is None else str(value)).strip()
+    found = "" if value is None else found_json(value)
     expected = _A_TIME + where
     if re.fullmatch("[0-9]+", word):
         if len(word) > 19 or int(word) > _LONG_MAX:
-            raise given.error(expected, stamp)
+            raise given.error(expected, found)
         return int(word)
     if _RELATIVE.fullmatch(word.lower()):
-        return given.now_ms - sum(_time_part_ms(given, expected, stamp, *part) for part in _RELATIVE_PART.findall(word.lower()))
+        return given.now_ms - sum(
+            _time_part_ms(given.error(expected, found, _TIME_UNITS_ADVICE), *part) for part in _RELATIVE_PART.findall(word.lower())
+        )
     if not _ISO.fullmatch(word):
-        raise given.error(expected, stamp, _time_advice(word))
+        raise given.error(expected, found, _time_advice(word))
     try:
         moment = datetime.fromisoformat(word.upper())
         since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
     except (ValueError, OverflowError) as error:
-        raise given.error(expected, stamp, str(error)) from error
+        raise given.error(expected, found, str(error)) from error
     return -(-(since // timedelta(microseconds=1)) // 1000)
 
 
-def _time_part_ms(given: Given, expected: str, stamp: object, digits: str, unit: str) -> int:
+def _time_part_ms(error: OptionError, digits: str, unit: str) -> int:
     if unit not in _TIME_UNITS_MS or len(digits) > 15:
-        raise given.error(expected, stamp, "the units are ms, s, m (minutes), h, d and w, or their English names")
+        raise error
     return int(digits) * _TIME_UNITS_MS[unit]
 
 
 def _time_advice(word: str) -> str:
     if re.fullmatch(r"-\s*\d+", word):
         return f"a time back from now needs a unit, as in {word}m"
-    if re.fullmatch(r"\+?\s*\d+\s*[A-Za-z]+.*", word):
-        return f"a time back from now begins with a minus, as in -{word.lstrip('+ ')}"
+    unsigned = word.lstrip("+ ")
+    if _RELATIVE.fullmatch(f"-{unsigned.lower()}"):
+        return f"a time back from now begins with a minus, as in -{unsigned}"
     return ""
 
 
@@ -201,6 +206,13 @@ def iso_utc(stamp_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def found_json(value: object) -> str:
+    """A JSON value for an error; of a list or an object only what it is, for it may be large and deep."""
+    if isinstance(value, dict | list):
+        return "a list" if isinstance(value, list) else "an object"
+    return json.dumps(value, ensure_ascii=False)
+
+
 def json_object(given: Given, example: str) -> dict[str, object]:
     """The text as a JSON object. A name twice in one object, NaN and the like are errors here, unlike in `json.loads`."""
 
@@ -208,7 +220,7 @@ def json_object(given: Given, example: str) -> dict[str, object]:
         members = dict(pairs)
         if len(members) != len(pairs):
             twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
-            raise given.error("each name once in a JSON object", twice)
+            raise given.error("each name once in a JSON object", found_json(twice))
         return members
 
     def refuse(constant: str) -> NoReturn:

@@ -1,0 +1,59 @@
+"""The tables in both READMEs are those that the code makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.option_table import OPTIONS
+from rmq_spark.reference import column_table, main, option_table, render
+from rmq_spark.schema import COLUMN_TABLE
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = "a\n<!-- options -->\nstale\n<!-- /options -->\nb\n<!-- columns --><!-- /columns -->\nc\n"
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_the_tables_are_current(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert render(text, name) == text, f"run: python -m rmq_spark.reference {name}"
+
+
+def test_every_option_and_column_has_one_row() -> None:
+    rows = [line for line in option_table().splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == [option.name for option in OPTIONS]
+    columns = [line for line in column_table().splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in columns] == [column.name for column in COLUMN_TABLE]
+    assert {row.replace("\\|", "").count("|") for row in rows + columns} == {5}  # four cells each, whatever stands in them
+
+
+def test_a_row_says_type_default_and_meaning() -> None:
+    assert "| `verifyCrc` | boolean | `true` | Check the CRC of every body. |" in option_table()
+    assert "`TagA \\|\\| TagB`" in option_table()
+    assert "| `queueOffset` | `bigint` | yes | The place in the message queue. |" in column_table()
+
+
+def test_what_stands_around_a_block_stays() -> None:
+    page = render(PAGE, "page")
+    assert page.startswith("a\n<!-- options -->\n\n**Where**\n\n| option |")
+    assert "stale" not in page
+    assert page.endswith("<!-- /columns -->\nc\n")
+    assert render(page, "page") == page
+
+
+@pytest.mark.parametrize("page", ["", PAGE.replace("<!-- /options -->", ""), PAGE + PAGE, PAGE.replace("-- options", "-- /options", 1)])
+def test_a_missing_marker_is_named(page: str) -> None:
+    with pytest.raises(ValueError, match=r"^page: expected <!-- options --> and <!-- /options -->, once each and in this order$"):
+        render(page, "page")
+
+
+def test_files_are_rewritten_whole(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE, encoding="utf-8")
+    main([str(page)])
+    assert page.read_text(encoding="utf-8") == render(PAGE, "page")
+    written = page.stat().st_mtime_ns
+    main([str(page)])
+    assert page.stat().st_mtime_ns == written
+    assert list(tmp_path.iterdir()) == [page]
