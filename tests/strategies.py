@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -176,9 +177,12 @@ class StoredLog:
     queues: Mapping[tuple[str, int], tuple[Message, ...]]
     stop: int
 
-    def __repr__(self) -> str:  # short: hypothesis refuses to print whole files
+    def __repr__(self) -> str:
         placed = ", ".join(f"{m.physical_offset}+{m.total_size} {m.topic[:12]}/{m.queue_id}@{m.queue_offset}" for m in self.messages)
         return f"StoredLog(files={sorted(self.files)} of {self.file_size}, stop={self.stop}, messages=[{placed}])"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # Any: hypothesis does not export its printer
+        printer.text(repr(self))  # else it prints every field, and refuses when files make that too long
 
     def consume_queue(self, topic: str, queue_id: int) -> dict[int, bytes]:
         """The queue's full-size files by start."""
