@@ -6,6 +6,7 @@ properties with an empty name or value do not come out at all (spec 2.5).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -17,13 +18,15 @@ from numpy.typing import NDArray
 from store_format.errors import IllegalMessageError
 from store_format.flat_arrays import flat_bytes, from_flat
 from store_format.java_text import decode_utf8
-from store_format.layouts import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from store_format.layouts import CRC_PROPERTY_NAME, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from store_format.properties import BROKER_MAP_CAPACITY, hash_bucket, java_hashmap_permutation, table_size
 
-__all__ = ["encode_property_columns"]
+__all__ = ["encode_property_columns", "without_crc_property"]
 
 _NAME_VALUE = bytes([NAME_VALUE_SEPARATOR])
 _PROPERTY = bytes([PROPERTY_SEPARATOR])
+_CRC_PREFIX = CRC_PROPERTY_NAME + _NAME_VALUE
+_CRC_PROPERTY = re.compile(rb"(?:\A|(?<=\x02))" + re.escape(_CRC_PREFIX) + rb"[^\x02]*\x02?")
 _KIND = pa.large_binary()
 _NOTHING = pa.scalar(b"", _KIND)
 
@@ -212,3 +215,24 @@ def _buckets(names: list[str], codes: NDArray[np.int64], counts: NDArray[np.int6
 
 def _bucket_of_each(names: list[str], size: int) -> NDArray[np.int64]:
     return np.array([hash_bucket(name, size) for name in names], np.int64)
+
+
+# ---- strings that are there already -----------------------------------------------------------------------------------
+
+
+def without_crc_property(properties: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """Properties strings made ready for an appended CRC property: without one of their own, and ended.
+
+    CommitLog.asyncPutMessage deletes `__CRC32#` (MessageUtils.deleteProperty), MessageExtEncoder adds a missing last 0x02.
+    """
+    holding = pc.match_substring(properties, _CRC_PREFIX)
+    if pc.any(holding).as_py():
+        cleaned = [_CRC_PROPERTY.sub(b"", raw) for raw in properties.filter(holding).to_pylist()]
+        properties = pc.replace_with_mask(properties, holding, pa.array(cleaned, _KIND))
+    data, offsets = flat_bytes(properties)
+    open_ended = np.diff(offsets) > 0
+    open_ended[open_ended] = data[offsets[1:][open_ended] - 1] != PROPERTY_SEPARATOR
+    if not open_ended.any():
+        return properties
+    ended = pc.binary_join_element_wise(properties, pa.scalar(_PROPERTY, _KIND), _NOTHING)
+    return pc.if_else(pa.array(open_ended), ended, properties)
