@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from rmq_spark.values import Given, found_json, iso_utc, json_object, timestamp_ms
 
@@ -78,8 +79,7 @@ Position = Earliest | Latest | Offset | Timestamp
 EARLIEST, LATEST = Earliest(), Latest()
 
 
-@dataclass(frozen=True, slots=True)
-class QueueName:
+class QueueName(NamedTuple):
     """A queue as an option names it; None is any."""
 
     topic: str | None
@@ -87,8 +87,10 @@ class QueueName:
     queue_id: int | None
 
     def __str__(self) -> str:
-        parts = (self.topic, self.broker, None if self.queue_id is None else str(self.queue_id))
-        return "/".join(_ANY if part is None else part for part in parts)
+        return "/".join(_ANY if part is None else str(part) for part in self)
+
+
+_Place = tuple[str | None, str | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class OffsetSpec:
     entries: tuple[tuple[QueueName, Position], ...] = ()
 
     @cached_property
-    def _by_name(self) -> dict[QueueName, Position]:
+    def _by_name(self) -> dict[_Place, Position]:
         return dict(self.entries)
 
     def for_queue(self, topic: str, broker: str, queue_id: int) -> Position:
@@ -117,13 +119,13 @@ class OffsetSpec:
 
     def unread(self, queues: Iterable[tuple[str, str, int]]) -> tuple[QueueName, ...]:
         """Named places that none of the (topic, broker, queue id) in `queues` is at: a typo or a topic not subscribed."""
-        missing = dict.fromkeys(name for name in self.named_queues() if name != QueueName(None, None, None))
+        missing: dict[_Place, QueueName] = {name: name for name in self.named_queues() if name != (None, None, None)}
         for queue in queues:
             if not missing:
                 break
             for name in _names_of(*queue):
                 missing.pop(name, None)
-        return tuple(missing)
+        return tuple(missing.values())
 
     def __str__(self) -> str:
         if not self.entries:
@@ -147,12 +149,18 @@ def _json_value(position: Position) -> object:
             return _LATEST_VALUE
 
 
-def _names_of(topic: str, broker: str, queue_id: int) -> Iterator[QueueName]:
-    """All places a queue is at, the most exact first."""
-    for named_topic in (topic, None):
-        for named_broker in (broker, None):
-            for named_queue in (queue_id, None):
-                yield QueueName(named_topic, named_broker, named_queue)
+def _names_of(topic: str, broker: str, queue_id: int) -> tuple[_Place, ...]:
+    """All places a queue is at, the most exact first. Plain tuples, which equal QueueNames: a store may have 128,000 queues."""
+    return (
+        (topic, broker, queue_id),
+        (topic, broker, None),
+        (topic, None, queue_id),
+        (topic, None, None),
+        (None, broker, queue_id),
+        (None, broker, None),
+        (None, None, queue_id),
+        (None, None, None),
+    )
 
 
 def parse_offsets(given: Given, *, default: Position, refused: Position | None) -> OffsetSpec:
