@@ -112,6 +112,7 @@ def encode(messages: MessageColumns, *, crc_property: bool = False, message_size
     numbers["physical_offset"] = 0 if messages.physical_offset is None else fitting("physical_offset", messages.physical_offset, 8)
     numbers |= {"magic": topics.magic, "body_crc": body_crcs(body), "body_length": body_sizes}
     head = heads(numbers, {"born_ip": messages.born_ip, "store_ip": messages.store_ip}, rest_sizes)
+    # With the limits above only a message_size_max near 2 GiB gets here; the unit's size is an i32.
     topics.check(lengths(head) + rest_sizes, min(message_size_max + UNIT_OVERHEAD_MAX, 2**31 - 1), "a unit", "maxMessageSize + 65536")
     parts = [head, body, topics.pieces, fixed_width(properties_sizes.astype(">i2")), properties]
     if crc_property:
