@@ -1,0 +1,199 @@
+"""What the broker's configuration files hold, as values: topics, groups, offsets and the state of filters, ordered and static queues.
+
+Names are those of the Java beans in snake_case, defaults too. Members that a bean does not know are kept in `unknown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+__all__ = [
+    "ConsumerFilter",
+    "ConsumerOffsets",
+    "DataVersion",
+    "Metric",
+    "OrderInfo",
+    "QueueMapping",
+    "QueueMappingItem",
+    "RequestMode",
+    "SubscriptionGroup",
+    "TopicConfig",
+    "split_offset_key",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """org.apache.rocketmq.remoting.protocol.DataVersion; `counter` rises with each change."""
+
+    counter: int = 0
+    timestamp: int = 0
+    state_version: int = 0  # absent up to 4.9
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """org.apache.rocketmq.common.TopicConfig. `attributes` are stored without + or - (TopicAttributes)."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    PERM_READ: ClassVar[int] = 4  # PermName
+    PERM_WRITE: ClassVar[int] = 2
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.perm & self.PERM_READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.perm & self.PERM_WRITE)
+
+    @property
+    def queue_type(self) -> str:
+        return self.attributes.get("queue.type", "SimpleCQ")
+
+    @property
+    def cleanup_policy(self) -> str:
+        return self.attributes.get("cleanup.policy", "DELETE")
+
+    @property
+    def message_type(self) -> str:
+        return self.attributes.get("message.type", "NORMAL")
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroup:
+    """org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    group_retry_policy: Mapping[str, Any] = field(default_factory=dict)
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffsets:
+    """ConsumerOffsetManager: by `topic@group` the next offset to consume of each queue. `raw` is the file, for a rewrite."""
+
+    offsets: Mapping[str, Mapping[int, int]]
+    pull_offsets: Mapping[str, Mapping[int, int]]  # 5.5: next offset handed to pullers; the broker does not load it
+    lmq_offsets: Mapping[str, int]  # lmqConsumerOffset.json: queue 0 of light queues
+    group_topics: Mapping[str, tuple[str, ...]]  # derived, not loaded by the broker either
+    data_version: DataVersion | None
+    raw: Mapping[str, Any]
+
+    def of(self, topic: str, group: str) -> Mapping[int, int]:
+        """The offsets of one group on one topic, by queue; empty when it has none."""
+        key = f"{topic}@{group}"
+        return {0: self.lmq_offsets[key]} if key in self.lmq_offsets else self.offsets.get(key, {})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMappingItem:
+    """LogicQueueMappingItem: a stretch of a static topic's queue and the physical queue that holds it."""
+
+    gen: int = 0
+    queue_id: int = 0
+    bname: str = ""
+    logic_offset: int = 0
+    start_offset: int = 0
+    end_offset: int = -1
+    time_of_start: int = -1
+    time_of_end: int = -1
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMapping:
+    """TopicQueueMappingDetail: a static topic; `hosted_queues` by global queue id."""
+
+    topic: str
+    bname: str = ""
+    total_queues: int = 0
+    epoch: int = 0
+    dirty: bool = False
+    scope: str = "__global__"
+    hosted_queues: Mapping[int, tuple[QueueMappingItem, ...]] = field(default_factory=dict)
+    curr_id_map: Mapping[str, Any] = field(default_factory=dict)
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerFilter:
+    """ConsumerFilterData: a group's expression on a topic; it is dead when `dead_time` is not before `born_time`."""
+
+    topic: str
+    consumer_group: str
+    expression: str = ""
+    expression_type: str = ""
+    born_time: int = 0
+    dead_time: int = 0
+    client_version: int = 0
+    bloom_filter_data: Mapping[str, Any] = field(default_factory=dict)
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dead(self) -> bool:
+        return self.dead_time >= self.born_time
+
+
+@dataclass(frozen=True, slots=True)
+class OrderInfo:
+    """ConsumerOrderInfoManager.OrderInfo of one queue under ordered pop. `offsets` are absolute here, not the stored differences."""
+
+    offsets: tuple[int, ...]
+    pop_time: int = 0
+    invisible_time: int | None = None
+    last_consume_timestamp: int = 0
+    commit_offset_bit: int = 0  # bit i: the i-th offset is acked
+    attempt_id: str | None = None
+    consumed_count: Mapping[int, int] = field(default_factory=dict)
+    next_visible_time: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMode:
+    """SetMessageRequestModeRequestBody: whether a group pulls or pops a topic."""
+
+    topic: str
+    consumer_group: str
+    mode: str = "PULL"
+    pop_share_queue_num: int = 0
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """TimerMetrics.Metric and TransactionMetrics.Metric: a count per real topic, and when it last changed."""
+
+    count: int = 0
+    time_stamp: int = 0
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+def split_offset_key(key: str) -> tuple[str, str] | None:
+    """(topic, group) of a key of the offset table; None for one that the broker would not take apart either."""
+    topic, _, group = key.partition("@")
+    return (topic, group) if topic and group and "@" not in group else None
