@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 __all__ = ["UnlikeBeanError", "bean", "integer", "integer_map", "items", "members", "string"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _LONG = 1 << 63
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z", re.ASCII)
 
@@ -51,7 +51,7 @@ def integer(value: Any, where: str) -> int:
     raise UnlikeBeanError(where, "a 64-bit integer", value)
 
 
-def boolean(value: Any, where: str) -> bool:
+def _boolean(value: Any, where: str) -> bool:
     if isinstance(value, bool):
         return value
     if value in ("true", "false"):
@@ -65,7 +65,7 @@ def string(value: Any, where: str) -> str:
     raise UnlikeBeanError(where, "a string", value)
 
 
-def string_map(value: Any, where: str) -> dict[str, str]:
+def _string_map(value: Any, where: str) -> dict[str, str]:
     return {key: string(item, f"{where}.{key}") for key, item in members(value, where).items()}
 
 
@@ -77,14 +77,14 @@ def integer_map(value: Any, where: str) -> dict[int, int]:
 # By annotation, for `bean`. What has another is given by the caller.
 _CONVERTERS = {
     "int": integer,
-    "bool": boolean,
+    "bool": _boolean,
     "str": string,
-    "Mapping[str, str]": string_map,
+    "Mapping[str, str]": _string_map,
     "Mapping[str, Any]": members,
 }
 
 
-def bean(kind: type[T], value: Any, where: str, **given: Any) -> T:
+def bean(kind: type[_T], value: Any, where: str, **given: Any) -> _T:
     """A value of dataclass `kind` from the members of the same names in camelCase. null and missing mean the default.
 
     `given` are fields that are not taken from members of their own.
@@ -100,5 +100,5 @@ def bean(kind: type[T], value: Any, where: str, **given: Any) -> T:
         if found is not None and each.name not in given:
             values[each.name] = _CONVERTERS[str(each.type)](found, f"{where}.{name}")
     make: Any = kind  # what its constructor takes is known only here
-    made: T = make(**values, unknown=rest)
+    made: _T = make(**values, unknown=rest)
     return made

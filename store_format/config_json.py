@@ -30,7 +30,7 @@ __all__ = [
     "read_topics",
 ]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
 
 
@@ -76,7 +76,7 @@ def config_path(root: str, name: str) -> str:
     return os.path.join(root, "config", name)
 
 
-def read_config(path: str, decode: Callable[[dict[str, Any]], T]) -> T | None:
+def read_config(path: str, decode: Callable[[dict[str, Any]], _T]) -> _T | None:
     """What `decode` makes of the file at `path`, else of `path`.bak; None when both are missing or empty (ConfigManager.load).
 
     The `.bak` counts when the file is missing, empty, or cannot be decoded: a broker killed while saving leaves it so.
@@ -92,7 +92,7 @@ def read_config(path: str, decode: Callable[[dict[str, Any]], T]) -> T | None:
     return _decode(backup, path + ".bak", decode) if backup else None
 
 
-def _decode(data: bytes, path: str, decode: Callable[[dict[str, Any]], T]) -> T:
+def _decode(data: bytes, path: str, decode: Callable[[dict[str, Any]], _T]) -> _T:
     value = loads(data, path)
     if not isinstance(value, dict):
         raise CorruptStoreError(path, 0, "a JSON object", type(value).__name__)

@@ -39,7 +39,7 @@ _SLOT = struct.Struct(">i")
 _UNIT = struct.Struct(">iqii")
 assert (_HEADER.size, _SLOT.size, _UNIT.size) == (INDEX_HEADER.itemsize, INDEX_SLOT.itemsize, INDEX_UNIT.itemsize)
 
-TIMESTAMP_MAX = 2**63 - 1
+_TIMESTAMP_MAX = 2**63 - 1
 
 
 def index_key(topic: str, key: str, index_type: str | None = None) -> str:
@@ -167,7 +167,7 @@ class IndexFile:
                 return
             number = prev
 
-    def lookup(self, hash_value: int, begin: int = 0, end: int = TIMESTAMP_MAX, num_max: int | None = None) -> list[int]:
+    def lookup(self, hash_value: int, begin: int = 0, end: int = _TIMESTAMP_MAX, num_max: int | None = None) -> list[int]:
         """Physical offsets of the units with this hash and window, newest first (IndexFile.selectPhyOffset).
 
         A unit's time is the header's begin plus whole seconds, so pad `begin` by a second; the walk stops at the first
