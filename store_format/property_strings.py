@@ -177,8 +177,7 @@ def _encode_entries(count: int, maps: _Maps, given: dict[str, _Values], capacity
     kept, source = _last_values(row * len(names) + code)
     row, code = row[kept], code[kept]
     counts = np.bincount(row, minlength=count)
-    buckets = _buckets(names, code, counts[row], capacity)
-    order = np.argsort(row * (buckets.max(initial=0) + 1) + buckets, kind="stable")  # ten times as fast as lexsort
+    order = np.lexsort((_buckets(names, code, counts[row], capacity), row))
     prefixes = pa.array([name.encode() + _NAME_VALUE for name in names], _KIND)
     taken = pa.concat_arrays(values).take(pa.array(source[order]))
     joined = pc.binary_join_element_wise(prefixes.take(pa.array(code[order])), taken, pa.scalar(_PROPERTY, _KIND), _NOTHING)
