@@ -105,7 +105,8 @@ def check_unit(
     Stricter than the broker in one thing: the stored physicalOffset must be `physical_offset` (None: any will do), or
     remnants and copies of other places would count. Less strict in one: properties are not parsed, so a unit whose DELAY
     or INNER_NUM is no number, which no broker writes, does not end a recovery here. As in the broker a negative body length
-    is no body, and an empty body has no CRC. `verify_property_crc` is forceVerifyPropCRC: the sum at the unit's end must
+    is no body, and an empty body has no CRC. No sum covers head and properties, so a unit of which only bytes of the properties
+    are lost passes, as it does in the broker. `verify_property_crc` is forceVerifyPropCRC: the sum at the unit's end must
     be there and right, and the body's is not looked at.
     """
     head = bytes(buffer[position : position + min(remaining, _HEAD_SIZE_MAX)])

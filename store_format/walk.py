@@ -21,19 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.files import FileCache, FileView, StoreFile, offset_file_name
-from store_format.gather import gather_units
-from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
+from store_format.layouts import MESSAGE_SIZE_MIN
+from store_format.resync import FileBytes, search_unit
 from store_format.unit_check import UnitCheck, UnitKind, check_unit, count_valid
 
 __all__ = ["Damage", "EndKind", "UnitRun", "Walk", "WalkEnd", "WalkSums"]
 
 _WINDOW_SIZE = 1 << 20  # half a core's level 2 cache; at most 11,523 units
 _WINDOW_SIZE_MIN = 4096
-_SEARCH_SIZE = 1 << 18
-_HEAD_SIZE = MESSAGE_HEADS[0].itemsize
 _LENGTH = Struct(">i")
-_MAGIC_AT = 4
-_MAGIC_BYTES = MAGIC_V1.to_bytes(4, "big")  # V2 differs in the last byte only
 # Bytes of bodies that may be summed in vain while looking for the next unit: a start, and some for each byte walked. Units
 # nested in one another could otherwise make every byte be summed thousands of times.
 _CRC_ALLOWANCE = 64 << 20
@@ -67,6 +63,7 @@ class UnitRun:
 class Damage:
     """Bytes `start` to `stop` of the file that are no unit, and what is wrong at their start.
 
+    `at_tail` says that nothing good follows in the whole log: in a live store a unit that is being written, "not yet".
     A file that is missing between two others is one Damage too; `file` then says where it should be.
     """
 
@@ -75,6 +72,7 @@ class Damage:
     stop: int
     expected: str
     found: str
+    at_tail: bool = False
 
 
 class EndKind(StrEnum):
@@ -121,24 +119,15 @@ class WalkSums:
         return self.unit_bytes + self.blank_bytes + self.damage_bytes + self.unwritten_bytes + self.unread_bytes
 
 
-class _FileBytes:
-    """A file as something to slice, for checks of one unit: it may be longer than any window."""
-
-    def __init__(self, view: FileView) -> None:
-        self._view = view
-
-    def __getitem__(self, part: slice) -> bytes:
-        return self._view.read(part.start, part.stop - part.start)
-
-
 class Walk:
     """An iterator of the runs of units and, with `resync`, of the damage between them. `sums` and `end` tell the rest.
 
     Without `resync` the first thing that is neither unit nor BLANK ends the walk (CommitLog.recoverNormally). With it the
     walk looks for the next place where a whole unit stands that says it stands there and whose CRC is right, and goes on
-    over missing files; `end` then is where the last good unit ends.
+    over missing files, up to where nothing follows any more; `end` then is where the last good unit ends.
 
-    A live broker may be writing at the end: a torn or unwritten end there means "not yet", and a new walk may get further.
+    A live broker may be writing at the end: a torn or unwritten end, and damage `at_tail`, mean "not yet" there, and a new
+    walk may get further. What was found is always a prefix of the log.
 
     Example: file 0 holds units at 0 and 126, then zeros up to its end at 65536: one run with positions [0, 126] and sizes
     [126, 146]; `end` is (unwritten, 272); sums are 272 bytes in units and 65264 unwritten.
@@ -182,8 +171,8 @@ class Walk:
                 return
             index, position = index + 1, 0
             following = self._files[index] if index < len(self._files) else None
-            if self._stop is not None and file.stop >= self._stop:
-                self.end = self._failure or WalkEnd(EndKind.STOP, file.stop, file.path, file.size)
+            if self._stop is not None and self._stop <= file.stop:  # in the BLANK
+                self.end = WalkEnd(EndKind.STOP, file.stop, file.path, file.size)
                 return
             if following is None or (following.start != file.stop and not self._resync):
                 self.end = self._failure or (self._blank if following is None else None) or self._missing(file.stop)
@@ -221,10 +210,13 @@ class Walk:
                 if not self._resync:
                     self._end_at_failure(check.kind, stop - position)
                     return
-                damage, position = self._skip(view, index, position, stop, check)
+                damage, following = self._skip(view, index, position, stop, check)
                 if damage is not None:
                     yield damage
-                window_size = _WINDOW_SIZE_MIN
+                if following is None:
+                    self.end = self._failure
+                    return
+                position, window_size = following, _WINDOW_SIZE_MIN
                 continue
             if run is None:  # longer than the window, or it became whole just now
                 run, whole = UnitRun(file, np.array([position]), np.array([check.size]), None, position), True
@@ -233,8 +225,13 @@ class Walk:
             position = run.stop
             if whole:
                 window_size = min(2 * window_size, _WINDOW_SIZE)
-        if stop < file.size:  # the last unit may reach behind `stop`: it began before it
+        if self._stop is not None and self._stop <= file.stop:  # the last unit may reach behind it: it began before
             self.end = self._failure or WalkEnd(EndKind.STOP, file.start + position, file.path, position)
+            return
+        # No broker fills a file without a BLANK, and one that meets such a file takes its end for the log's.
+        self._note_failure(file, position, UnitCheck(UnitKind.TORN, 0, 0, "a blank record before the file's end", "none"))
+        if not self._resync:
+            self.end = self._failure
 
     def _read_run(self, view: FileView, file: StoreFile, position: int, stop: int, window_size: int) -> tuple[UnitRun | None, bool]:
         """The units that lie wholly in the next window, up to the first bad one, and whether there was no bad one."""
@@ -261,7 +258,7 @@ class Walk:
 
     def _check(self, view: FileView, file: StoreFile, position: int, *, verify_crc: bool) -> UnitCheck:
         """What stands at the position. With `resync`, sums are taken only as long as the allowance for vain ones lasts."""
-        data, remaining, offset = _FileBytes(view), file.size - position, file.start + position
+        data, remaining, offset = FileBytes(view), file.size - position, file.start + position
         check = check_unit(data, position, remaining, physical_offset=offset, verify_crc=verify_crc and not self._resync)
         if check.kind is not UnitKind.OK or not verify_crc or not self._resync:
             return check
@@ -285,33 +282,22 @@ class Walk:
         else:
             self.sums.unread_bytes += rest
 
-    def _skip(self, view: FileView, index: int, position: int, stop: int, check: UnitCheck) -> tuple[Damage | None, int]:
-        """The damage that begins at `position`, and where to go on: at the next unit, else at `stop`."""
+    def _skip(self, view: FileView, index: int, position: int, stop: int, check: UnitCheck) -> tuple[Damage | None, int | None]:
+        """The damage that begins at `position`, and where to go on; None when there is nothing behind it in the whole log."""
         file = self._files[index]
-        following, zeros_from = self._search(view, file, position, stop)
-        damage_stop = stop if following is None else following
-        if following is None and index >= self._last_begun():
-            damage_stop = zeros_from  # nothing was written behind it, here or in a later file
-            self.sums.unwritten_bytes += stop - zeros_from
+        following, zeros_from = search_unit(
+            view, file, position, stop, lambda at: self._check(view, file, at, verify_crc=True).kind is UnitKind.OK
+        )
+        at_tail = following is None and index >= self._last_begun()
+        # A broker that writes now wrote here before it wrote where we have just looked.
+        if self._check(view, file, position, verify_crc=self._verify_crc).kind in (UnitKind.OK, UnitKind.BLANK):
+            return None, position
+        damage_stop = following if following is not None else zeros_from if at_tail else stop
         self.sums.damage_bytes += damage_stop - position
-        damage = Damage(file, position, damage_stop, check.expected, check.found) if damage_stop > position else None
-        return damage, stop if following is None else following
-
-    def _search(self, view: FileView, file: StoreFile, position: int, stop: int) -> tuple[int | None, int]:
-        """(the next position before `stop` with a good unit or None, behind which of the bytes looked at all are zero)."""
-        at, zeros_from, size = position, position, _WINDOW_SIZE_MIN
-        while at < stop:
-            data = np.frombuffer(view.read(at, min(size + _HEAD_SIZE, file.size - at)), np.uint8)
-            if not len(data):
-                return None, stop  # the file became shorter
-            block = data[: min(size, stop - at)]
-            for candidate in _candidates(data, len(block), file, at):
-                if candidate > position and self._check(view, file, candidate, verify_crc=True).kind is UnitKind.OK:
-                    return candidate, zeros_from
-            if block.any():
-                zeros_from = at + len(block) - int((block[::-1] != 0).argmax())
-            at, size = at + len(block), min(2 * size, _SEARCH_SIZE)
-        return None, zeros_from
+        if at_tail:
+            self.sums.unwritten_bytes += stop - zeros_from
+        damage = Damage(file, position, damage_stop, check.expected, check.found, at_tail) if damage_stop > position else None
+        return damage, None if at_tail else damage_stop
 
     def _last_begun(self) -> int:
         """The index of the last file that does not begin with zeros. Files behind it were only made in advance."""
@@ -336,22 +322,3 @@ def _follow(data: bytes, stop: int) -> tuple[list[int], int]:
         append(position)
         position += size
     return positions, position
-
-
-def _candidates(data: NDArray[np.uint8], count: int, file: StoreFile, at: int) -> list[int]:
-    """Positions in the file at which a unit may begin: among the first `count` bytes of `data`, which is read from `at`.
-
-    Magic code, size and physicalOffset are looked at, all at once.
-    """
-    count = min(count, len(data) - _HEAD_SIZE + 1)
-    if count <= 0:
-        return []
-    places = np.flatnonzero(data[_MAGIC_AT : _MAGIC_AT + count] == _MAGIC_BYTES[0])
-    for i, byte in enumerate(_MAGIC_BYTES[1:3], 1):
-        places = places[data[places + _MAGIC_AT + i] == byte]
-    heads = gather_units(data, places, MESSAGE_HEADS[0])
-    fits = (heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)
-    fits &= heads["physical_offset"] == places + (file.start + at)
-    fits &= (heads["total_size"] >= MESSAGE_SIZE_MIN) & (heads["total_size"] <= file.size - at - places)
-    positions: list[int] = (places[fits] + at).tolist()
-    return positions
