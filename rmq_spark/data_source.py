@@ -42,13 +42,14 @@ def register(spark: SparkSession, by_value: bool = False) -> None:
     `by_value` sends this package's code along, for clusters whose workers have numpy and pyarrow but not this package.
     """
     if by_value:
+        from pyspark import cloudpickle
+
         import pyspark_rmqlog
         import rmq_spark
         import store_format
-        from pyspark import cloudpickle
 
         for module in (store_format, rmq_spark, pyspark_rmqlog):
-            cloudpickle.register_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # pyspark's copy has no types
     spark.dataSource.register(RmqLogDataSource)
 
 

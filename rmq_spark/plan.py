@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import heapq
+import itertools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -116,7 +117,13 @@ def _look(store: MessageStore, options: ReadOptions, found: _Found) -> None:
         queues = [Queue(store, queue, None) for queue in snapshot.queues.values()]
         if snapshot.damaged:
             (topic, queue_id), error = next(iter(snapshot.damaged.items()))
-            _log.warning("%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s", len(snapshot.damaged), topic, queue_id, error)
+            _log.warning(
+                "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s",
+                len(snapshot.damaged),
+                topic,
+                queue_id,
+                error,
+            )
             lost = snapshot.damaged.keys()
             scanned, cuts = store.scanned_queues(lambda topic: any(topic == name for name, _ in lost), options.max_bytes_per_partition)
             scanned = [queue for queue in scanned if (queue.topic, queue.queue_id) in lost]
@@ -159,7 +166,9 @@ def _slice(queue: Queue, options: ReadOptions, found: _Found) -> QueueSlice:
                 _log.warning("reading what is there: %s", message)
     start, stop = min(max(start, low), high), min(max(stop, low), high)
     if start > stop:
-        raise OptionError(f"{name}: {options.starting.option} leads to offset {start}, behind {options.ending.option}, which leads to {stop}")
+        raise OptionError(
+            f"{name}: {options.starting.option} leads to offset {start}, behind {options.ending.option}, which leads to {stop}"
+        )
     return queue.range.piece(start, stop)
 
 
@@ -205,7 +214,9 @@ def _refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found:
         known = sorted({topic for store in stores for topic in store.topics()})
         raise OptionError(f"no store has a topic {missing[0]!r}; {_nearest(missing[0], known)}")
     for queue in options.topics.queues:
-        if not any(queue.topic == topic and queue.broker in (None, broker) and queue.queue_id == number for topic, broker, number in found.queues):
+        if not any(
+            queue.topic == topic and queue.broker in (None, broker) and queue.queue_id == number for topic, broker, number in found.queues
+        ):
             raise OptionError(f"assign: no store has the queue {queue}; {_nearest_queue(queue.topic, found.queues)}")
     for spec in (options.starting, options.ending):
         unread = spec.unread(found.queues)
@@ -284,7 +295,7 @@ def _cut(piece: _Piece, target: int) -> Iterator[_Piece]:
         yield piece
         return
     edges = [start + (stop - start) * i // count for i in range(count + 1)]
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in itertools.pairwise(edges):
         yield _Piece(piece.store, replace(piece.slice, start=low, stop=high), piece.bytes // count)
 
 
@@ -324,7 +335,8 @@ def _slices_of(store: MessageStore, pieces: Sequence[_Piece]) -> list[QueueSlice
 
 def _physical_range(slices: Sequence[QueueSlice]) -> tuple[int, int]:
     """From the first message of the slices to behind the last one, as far as their queues say."""
-    starts, stops = [], []
+    starts: list[int] = []
+    stops: list[int] = []
     for piece in slices:
         for offset, edge in ((piece.start, starts), (piece.stop - 1, stops)):
             _, units = read_slice(replace(piece, start=offset, stop=offset + 1))
@@ -336,5 +348,5 @@ def _physical_range(slices: Sequence[QueueSlice]) -> tuple[int, int]:
 
 def _scan_shares(found: _Found) -> Iterator[Share]:
     for store, slices, repeated, cuts in found.scanned:
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in itertools.pairwise(cuts):
             yield replace(_share(store, slices), scan=(start, stop), repeated=tuple(repeated))

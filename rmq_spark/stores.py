@@ -28,7 +28,10 @@ def open_stores(options: ReadOptions) -> list[MessageStore]:
     for store in stores:
         other = by_name.setdefault(store.broker_name, store.path)
         if other != store.path:
-            raise OptionError(f"{other} and {store.path} are both of broker {store.broker_name}; read one of them, or name them by brokerName one by one")
+            raise OptionError(
+                f"{other} and {store.path} are both of broker {store.broker_name}; "
+                f"read one of them, or one by one under names of your own (brokerName)"
+            )
     return stores
 
 

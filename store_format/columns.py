@@ -22,7 +22,10 @@ from store_format.errors import CorruptStoreError
 from store_format.gather import mapped_array
 from store_format.hosts import format_hosts, offset_msg_ids
 from store_format.inner_batch import split_batches
+from store_format.java_text import decode_utf8
+from store_format.java_text import decode_utf8
 from store_format.property_columns import PropertyTable
+from store_format.tags_codes import SCHEDULE_TOPIC, tags_codes
 
 __all__ = ["BODY_SIZE_MAX", "COLUMNS", "DEFAULT_COLUMNS", "Projection", "arrow_schema", "decode"]
 
@@ -321,7 +324,7 @@ def _text(raw: pa.BinaryArray) -> pa.StringArray:
     try:
         return raw.cast(_STRING)
     except pa.ArrowInvalid:
-        return pa.array([value.decode(errors="replace") for value in raw.to_pylist()], _STRING)
+        return pa.array([decode_utf8(value) for value in raw.to_pylist()], _STRING)
 
 
 def _topic(rows: _Rows) -> pa.Array:
@@ -393,6 +396,15 @@ def _msg_id(rows: _Rows) -> pa.Array:
     return unique if not unique.null_count else pc.coalesce(unique, _offset_msg_id(rows))
 
 
+def _tags_code(rows: _Rows) -> pa.Array:
+    units = rows.units
+    codes = units.refs.tags_codes
+    if codes is None:
+        scheduled = pc.equal(units.stored_topics(), SCHEDULE_TOPIC.encode()).to_numpy(zero_copy_only=False)
+        codes = tags_codes(PropertyTable(units.raw_properties()), scheduled, units.integers("store_timestamp").astype(np.int64))
+    return pa.array(rows.of_units(codes))
+
+
 _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
     "topic": _topic,
     "flag": lambda rows: rows.header("flag"),
@@ -417,7 +429,7 @@ _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
     "preparedTransactionOffset": lambda rows: rows.header("prepared_transaction_offset"),
     "physicalOffset": lambda rows: pa.array(rows.of_units(rows.units.refs.positions + rows.units.refs.base)),
     "storeSize": lambda rows: pa.array(rows.of_units(rows.units.refs.sizes).astype(np.int32)),
-    "tagsCode": lambda rows: pa.array(rows.of_units(rows.units.refs.tags_codes)),
+    "tagsCode": _tags_code,
     "storedTopic": lambda rows: rows.take(_text(rows.units.stored_topics())),
     "rawBody": lambda rows: rows.take(rows.units.stored_bodies()),
     "_corrupt_record": lambda rows: pa.nulls(len(rows), _STRING),

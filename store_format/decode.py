@@ -25,7 +25,7 @@ _V6_EXTRA = 12  # an IPv6 host is this much longer
 _CRC_MASK = 0x7FFFFFFF
 _SLICE_ABOVE = 2048  # mean body size from which CRCs are taken from views of the file, not from copies
 
-IntArray = NDArray[np.int64]
+_Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Identity:
     topics: tuple[str, ...]
     topic_index: NDArray[np.int32] | None  # None: all are topics[0]
     queue_ids: NDArray[np.int32]
-    queue_offsets: IntArray
+    queue_offsets: _Ints
     light: tuple[bool, ...] = ()
     # For entries that cover several queue offsets (BatchCQ): the half-open range asked for, for each unit.
-    wanted: tuple[IntArray, IntArray] | None = None
+    wanted: tuple[_Ints, _Ints] | None = None
 
     def light_rows(self) -> NDArray[np.bool_] | None:
         """Which units are reached through a light queue; None when none is."""
@@ -70,9 +70,9 @@ class UnitRefs:
     path: str
     buffer: NDArray[np.uint8]
     base: int
-    positions: IntArray
-    sizes: IntArray
-    tags_codes: IntArray
+    positions: _Ints
+    sizes: _Ints
+    tags_codes: _Ints | None  # None where no queue entry led there
     identity: Identity | None = None
 
     def __len__(self) -> int:
@@ -80,7 +80,8 @@ class UnitRefs:
 
     def select(self, index: NDArray[np.generic]) -> UnitRefs:
         identity = None if self.identity is None else self.identity.select(index)
-        return UnitRefs(self.path, self.buffer, self.base, self.positions[index], self.sizes[index], self.tags_codes[index], identity)
+        tags_codes = None if self.tags_codes is None else self.tags_codes[index]
+        return UnitRefs(self.path, self.buffer, self.base, self.positions[index], self.sizes[index], tags_codes, identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +97,14 @@ class Units:
     """Units that passed every structural check, and where their parts are. Lengths and starts are bytes in the buffer."""
 
     refs: UnitRefs
-    body_start: IntArray
-    body_length: IntArray
-    topic_start: IntArray
-    topic_length: IntArray
-    properties_start: IntArray
-    properties_length: IntArray
+    body_start: _Ints
+    body_length: _Ints
+    topic_start: _Ints
+    topic_length: _Ints
+    properties_start: _Ints
+    properties_length: _Ints
     sys_flag: NDArray[np.int32]
-    _heads: dict[int, tuple[IntArray | None, NDArray[np.void]]]
+    _heads: dict[int, tuple[_Ints | None, NDArray[np.void]]]
     _stored_bodies: pa.BinaryArray | None = field(default=None)
     _raw_properties: pa.BinaryArray | None = field(default=None)
 
@@ -121,7 +122,7 @@ class Units:
             values[rows] = heads[name]
         return values
 
-    def hosts(self, which: str) -> list[tuple[IntArray | None, NDArray[np.void], NDArray[np.int32]]]:
+    def hosts(self, which: str) -> list[tuple[_Ints | None, NDArray[np.void], NDArray[np.int32]]]:
         """(rows, raw addresses, ports) of the `born` or `store` hosts, one tuple a header variant; rows None = all."""
         return [(rows, heads[f"{which}_ip"], heads[f"{which}_port"].astype(np.int32)) for rows, heads in self._heads.values()]
 
@@ -142,7 +143,7 @@ class Units:
     def select(self, keep: NDArray[np.generic]) -> Units:
         """The units at `keep`, a boolean mask or ascending indices."""
         index = np.flatnonzero(keep) if keep.dtype == bool else np.asarray(keep, np.int64)
-        heads: dict[int, tuple[IntArray | None, NDArray[np.void]]] = {}
+        heads: dict[int, tuple[_Ints | None, NDArray[np.void]]] = {}
         for variant, (rows, records) in self._heads.items():
             if rows is None:
                 heads[variant] = (None, records[index])
@@ -246,11 +247,11 @@ def _measure(refs: UnitRefs) -> tuple[Units, NDArray[np.bool_]]:
 
 def _regather(
     refs: UnitRefs, variant: NDArray[np.int32], passed: NDArray[np.bool_]
-) -> tuple[dict[int, tuple[IntArray | None, NDArray[np.void]]], IntArray]:
+) -> tuple[dict[int, tuple[_Ints | None, NDArray[np.void]]], _Ints]:
     """Heads by host family, where not all hosts are IPv4; `extra` is how much longer each unit's head is."""
     extra = ((variant & 1) + (variant >> 1)).astype(np.int64) * _V6_EXTRA
     passed &= refs.sizes >= MESSAGE_SIZE_MIN + extra
-    heads: dict[int, tuple[IntArray | None, NDArray[np.void]]] = {}
+    heads: dict[int, tuple[_Ints | None, NDArray[np.void]]] = {}
     for kind in range(4):
         rows = np.flatnonzero(variant == kind)
         if len(rows):
@@ -265,7 +266,7 @@ def _regather(
 
 
 def _topic_equal(
-    buffer: NDArray[np.uint8], start: IntArray, length: IntArray, identity: Identity, passed: NDArray[np.bool_]
+    buffer: NDArray[np.uint8], start: _Ints, length: _Ints, identity: Identity, passed: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Whether each stored topic is the one expected. Topics of light queues are left to their own rule."""
     encoded = [topic.encode() for topic in identity.topics]
@@ -289,9 +290,7 @@ def _topic_equal(
     return equal
 
 
-def _compare(
-    buffer: NDArray[np.uint8], start: IntArray, equal: NDArray[np.bool_], expected: NDArray[np.bytes_], ranks: IntArray | None
-) -> None:
+def _compare(buffer: NDArray[np.uint8], start: _Ints, equal: NDArray[np.bool_], expected: NDArray[np.bytes_], ranks: _Ints | None) -> None:
     """Clear `equal` where the bytes at `start` are not the expected name; rows already False are not looked at."""
     size = expected.dtype.itemsize
     if not equal.any() or not size:
@@ -307,14 +306,15 @@ def _crc_equal(units: Units, passed: NDArray[np.bool_]) -> NDArray[np.bool_]:
     lengths = units.body_length
     total = int(lengths.sum())
     if total > _SLICE_ABOVE * len(units):
-        view = memoryview(units.refs.buffer)
+        view = memoryview(units.refs.buffer)  # type: ignore[arg-type] # an array is a buffer; 3.11 cannot say so
         stops = (units.body_start + lengths).tolist()
         sums = [crc32(view[start:stop]) for start, stop in zip(units.body_start.tolist(), stops, strict=True)]
     else:
         sums = list(map(crc32, units.stored_bodies().to_pylist()))
     actual = np.array(sums, np.int64) & _CRC_MASK
     # Recovery checks only bodies that have bytes (CommitLog.checkMessageAndReturnSize).
-    return (actual == units.integers("body_crc")) | (lengths == 0) | ~passed
+    equal: NDArray[np.bool_] = (actual == units.integers("body_crc")) | (lengths == 0) | ~passed
+    return equal
 
 
 def explain(refs: UnitRefs, index: int, *, verify_crc: bool = True) -> CorruptStoreError:
@@ -344,7 +344,12 @@ def _first_difference(refs: UnitRefs, index: int, head: np.void, position: int, 
     checks: list[tuple[bool, int, str, str]] = [
         (magic in (MAGIC_V1, MAGIC_V2), 4, "magic code 0xDAA320A7 (V1) or 0xDAA320AB (V2)", f"0x{magic:08X}"),
         (int(head["total_size"]) == size, 0, f"total size {size}", str(int(head["total_size"]))),
-        (int(head["physical_offset"]) == refs.base + position, 28, f"physicalOffset {refs.base + position}", str(int(head["physical_offset"]))),
+        (
+            int(head["physical_offset"]) == refs.base + position,
+            28,
+            f"physicalOffset {refs.base + position}",
+            str(int(head["physical_offset"])),
+        ),
     ]
     if identity is not None and not _is_light(identity, index):
         queue_id, queue_offset = int(identity.queue_ids[index]), int(identity.queue_offsets[index])
@@ -368,7 +373,9 @@ def _explain_parts(refs: UnitRefs, index: int, data: bytes, head: np.void, head_
     width = 2 if int(head["magic"]) == MAGIC_V2 else 1
     body_length = max(int(head["body_length"]), 0)
     if head_size + body_length + width + 2 > size:
-        return CorruptStoreError(path, position + head_size - 4, f"a body that fits the message of {size} bytes", f"body length {body_length}")
+        return CorruptStoreError(
+            path, position + head_size - 4, f"a body that fits the message of {size} bytes", f"body length {body_length}"
+        )
     at = head_size + body_length
     topic_length = int.from_bytes(data[at : at + width], "big")
     limit = 0x7F if width == 1 else 0x7FFF
@@ -378,19 +385,23 @@ def _explain_parts(refs: UnitRefs, index: int, data: bytes, head: np.void, head_
     after = at + width + topic_length
     properties_length = int.from_bytes(data[after : after + 2], "big", signed=True)
     if properties_length != size - after - 2:
-        return CorruptStoreError(path, position + after, f"properties of {size - after - 2} bytes", f"properties length {properties_length}")
+        return CorruptStoreError(
+            path, position + after, f"properties of {size - after - 2} bytes", f"properties length {properties_length}"
+        )
     identity = refs.identity
     if identity is not None and not _is_light(identity, index) and topic != identity.topic_of(index).encode():
         shown = topic.decode(errors="backslashreplace")
         return CorruptStoreError(path, position + at + width, f"topic {identity.topic_of(index)!r}", repr(shown))
     computed = crc32(data[head_size:at]) & _CRC_MASK
     if verify_crc and body_length and computed != int(head["body_crc"]):
-        return ChecksumError(path, position + 8, f"body CRC 0x{computed:08X} of the {body_length} stored bytes", f"0x{int(head['body_crc']):08X}")
+        return ChecksumError(
+            path, position + 8, f"body CRC 0x{computed:08X} of the {body_length} stored bytes", f"0x{int(head['body_crc']):08X}"
+        )
     return CorruptStoreError(path, position, "a valid message", "one that failed a check")
 
 
 def inner_batches(units: Units) -> NDArray[np.bool_]:
     """Which units hold a batch that the consumer has to split (MessageDecoder.decodeMessage)."""
     both = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
-    return (units.sys_flag & both) == both
-
+    found: NDArray[np.bool_] = (units.sys_flag & both) == both
+    return found

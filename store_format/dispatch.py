@@ -6,7 +6,6 @@ which a crash kept from being written can be made again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,28 +19,19 @@ from store_format.java_hash import tags_code_many
 from store_format.java_text import decode_utf8
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.property_columns import PropertyTable
+from store_format.tags_codes import SCHEDULE_TOPIC, parse_long, tags_codes
 from store_format.walk import UnitRun
 
-__all__ = ["DELAY_LEVELS_MS", "Dispatch", "MissingEntries"]
+__all__ = ["Dispatch", "MissingEntries", "light_queues"]
 
-_SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
-# MessageStoreConfig.messageDelayLevel; level 1 is the first
-DELAY_LEVELS_MS = (
-    *(n * _SECOND for n in (1, 5, 10, 30)),
-    *(n * _MINUTE for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
-    *(n * _HOUR for n in (1, 2)),
-)
-
-_SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # TopicValidator.RMQ_SYS_SCHEDULE_TOPIC
 _NOT_MULTI_DISPATCHED = ("%RETRY%", "rmq_sys_")  # MultiDispatchUtils.isNeedHandleMultiDispatch
 _LMQ_PREFIX = "%LMQ%"
 _MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 _MULTI_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 _MULTI_DISPATCH_BYTES = _MULTI_DISPATCH.encode() + b"\x01"
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _NO_COMPACTED_OFFSET = -1
 
-Queue = tuple[str, int]  # topic and queue id
+_Queue = tuple[str, int]  # topic and queue id
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,8 +61,8 @@ class Dispatch:
 
     def __init__(
         self,
-        max_offsets: Mapping[Queue, int],
-        last_physical_offsets: Mapping[Queue, int],
+        max_offsets: Mapping[_Queue, int],
+        last_physical_offsets: Mapping[_Queue, int],
         batch_topics: frozenset[str],
         delay_levels_ms: tuple[int, ...],
     ) -> None:
@@ -80,8 +70,8 @@ class Dispatch:
         self._last_physical_offsets = last_physical_offsets
         self._batch_topics = batch_topics
         self._delay_levels_ms = delay_levels_ms
-        self._queues: dict[Queue, int] = {}  # every queue met, and its number in `_names`
-        self._names: list[Queue] = []
+        self._queues: dict[_Queue, int] = {}  # every queue met, and its number in `_names`
+        self._names: list[_Queue] = []
         self._floors: list[tuple[int, int]] = []  # per number: max offset and last physical offset on disk
         self._rows: list[NDArray[np.void]] = []
 
@@ -115,7 +105,7 @@ class Dispatch:
 
     # ---- queues -----------------------------------------------------------------------------------------------------
 
-    def _number(self, queue: Queue) -> int:
+    def _number(self, queue: _Queue) -> int:
         number = self._queues.get(queue)
         if number is None:
             number = self._queues[queue] = len(self._names)
@@ -137,30 +127,21 @@ class Dispatch:
     def _entry_rows(self, units: Units, topics: list[str], queues: NDArray[np.int64]) -> NDArray[np.void]:
         table = PropertyTable(units.raw_properties())
         rows = _common_rows(units, table)
+        distinct = set(topics)
+        scheduled = np.array([topic == SCHEDULE_TOPIC for topic in topics], bool)
+        rows["tags"] = tags_codes(table, scheduled, rows["store_timestamp"], self._delay_levels_ms)
         rows["queue"] = queues
         rows["offset"] = units.integers("queue_offset")
         rows["batch_size"] = 1
-        distinct = set(topics)
-        if _SCHEDULE_TOPIC in distinct:
-            self._set_delivery_times(rows, table, topics)
         if not distinct.isdisjoint(self._batch_topics):
             self._set_batches(rows, table, topics)
         return rows
-
-    def _set_delivery_times(self, rows: NDArray[np.void], table: PropertyTable, topics: list[str]) -> None:
-        """Delayed messages carry the time of delivery instead of a hash (DefaultMessageStore.computeDeliverTimestamp)."""
-        levels_max = len(self._delay_levels_ms)
-        for i, text in enumerate(table.values("DELAY").to_pylist()):
-            level = _integer(text)
-            if topics[i] == _SCHEDULE_TOPIC and level is not None and level > 0 and levels_max:
-                delay = np.int64(self._delay_levels_ms[min(level, levels_max) - 1])
-                rows["tags"][i : i + 1] = rows["store_timestamp"][i : i + 1] + delay  # an array: Java's sum wraps silently too
 
     def _set_batches(self, rows: NDArray[np.void], table: PropertyTable, topics: list[str]) -> None:
         """INNER_BASE and INNER_NUM count only together (CommitLog.checkMessageAndReturnSize)."""
         pairs = zip(table.values("INNER_BASE").to_pylist(), table.values("INNER_NUM").to_pylist(), strict=True)
         for i, (base_text, count_text) in enumerate(pairs):
-            base, count = _integer(base_text), _integer(count_text)
+            base, count = parse_long(base_text), parse_long(count_text)
             if topics[i] in self._batch_topics and base is not None and count is not None and base >= 0 and 0 < count <= 0x7FFF:
                 rows["offset"][i], rows["batch_size"][i] = base, count
 
@@ -171,9 +152,9 @@ class Dispatch:
         common: NDArray[np.void] | None = None
         queue_ids = units.integers("queue_id").tolist()
         for i, topic in enumerate(topics):
-            if names[i] is None or offsets[i] is None or topic == _SCHEDULE_TOPIC or topic.startswith(_NOT_MULTI_DISPATCHED):
+            if not (names[i] and offsets[i]) or topic == SCHEDULE_TOPIC or topic.startswith(_NOT_MULTI_DISPATCHED):
                 continue
-            for name, offset in _light_queues(names[i], offsets[i]):
+            for name, offset in light_queues(names[i], offsets[i]):
                 number = self._number((name, 0 if name.startswith(_LMQ_PREFIX) else queue_ids[i]))
                 common = _common_rows(units, table) if common is None else common
                 floor, last_physical = self._floors[number]
@@ -182,7 +163,7 @@ class Dispatch:
                     row["queue"], row["offset"], row["batch_size"] = number, offset, 1
                     self._rows.append(row)
 
-    def entries(self) -> dict[Queue, MissingEntries]:
+    def entries(self) -> dict[_Queue, MissingEntries]:
         """What was collected, by queue, each in queue order. Of two messages with one queue offset the later one counts."""
         if not self._rows:
             return {}
@@ -218,22 +199,14 @@ def _pack(rows: NDArray[np.void], *, batch: bool) -> NDArray[np.void]:
     return units
 
 
-def _integer(text: str | None) -> int | None:
-    """A number as Java's parseLong reads it, of what a broker writes; None for anything else."""
-    if text is None or not _INTEGER.fullmatch(text):
-        return None
-    value = int(text)
-    return value if -(2**63) <= value < 2**63 else None
-
-
-def _light_queues(names: str, offsets: str) -> Iterator[tuple[str, int]]:
+def light_queues(names: str, offsets: str) -> Iterator[tuple[str, int]]:
     """Names and offsets pair by pair; nothing when their numbers differ. Names that would leave the directory are skipped."""
     name_list, offset_list = _split(names), _split(offsets)
     if len(name_list) != len(offset_list):
         return
     for name, text in zip(name_list, offset_list, strict=True):
-        offset = _integer(text)
-        if "/" not in name and offset is not None:
+        offset = parse_long(text)
+        if name.strip() and "/" not in name and offset is not None:
             yield name, offset
 
 

@@ -18,17 +18,22 @@ from store_format import sysflag
 from store_format.columns import Projection, decode
 from store_format.commit_log import CommitLog
 from store_format.decode import UnitRefs, Units, inner_batches, locate
+from store_format.dispatch import light_queues
 from store_format.errors import CorruptStoreError
+from store_format.java_text import decode_utf8
 from store_format.property_columns import PropertyTable
 from store_format.reading import Entries, QueueReader, QueueSlice, Tolerance
+from store_format.tags_codes import parse_long
 from store_format.walk import Damage, UnitRun
 
 __all__ = ["LogQueue", "LogReader", "Survey", "scan_units", "survey"]
 
 _LIGHT = re.compile(rb"INNER_MULTI_DISPATCH\x01")
+_LIGHT_PREFIX = "%LMQ%"
+_BATCH_SIZE_MAX = 0x7FFF  # INNER_NUM is a Java short
 _UNIT_CHUNK = 1 << 14
 
-IntArray = NDArray[np.int64]
+_Ints = NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -54,7 +59,7 @@ class LogQueue:
     def max_offset(self) -> int:
         return max(stop for _, _, stop in self.epochs)
 
-    def add(self, physical: IntArray, offset: IntArray, stop: IntArray) -> None:
+    def add(self, physical: _Ints, offset: _Ints, stop: _Ints) -> None:
         """Take in messages in the order of the log; at least one."""
         starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
         for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(offset)], strict=True):
@@ -65,7 +70,7 @@ class LogQueue:
             else:
                 self.epochs.append((int(physical[low]), first, last))
 
-    def counts(self, physical: IntArray, offset: IntArray) -> NDArray[np.bool_]:
+    def counts(self, physical: _Ints, offset: _Ints) -> NDArray[np.bool_]:
         """Which messages count: those whose queue offset no later epoch has."""
         keep = np.ones(len(offset), bool)
         for begin, first, stop in self.epochs[1:]:
@@ -87,11 +92,11 @@ class _Found:
     """Queue entries read off units: `key` indexes `keys`, (topic, queue id)."""
 
     keys: list[tuple[str, int]]
-    key: IntArray
-    offset: IntArray
-    count: IntArray
-    physical: IntArray
-    size: IntArray
+    key: _Ints
+    offset: _Ints
+    count: _Ints
+    physical: _Ints
+    size: _Ints
 
 
 def survey(log: CommitLog, select: Callable[[str], bool], *, stop: int | None = None, cut_bytes: int = 64 << 20) -> Survey:
@@ -148,7 +153,7 @@ def _refs(log: CommitLog, run: UnitRun) -> Iterator[UnitRefs]:
     buffer, path = log.view(run.file).map(), run.file.path
     for start in range(0, len(run.positions), _UNIT_CHUNK):
         part = slice(start, start + _UNIT_CHUNK)
-        yield UnitRefs(path, buffer, run.file.start, run.positions[part], run.sizes[part], np.zeros(len(run.positions[part]), np.int64))
+        yield UnitRefs(path, buffer, run.file.start, run.positions[part], run.sizes[part], None)
 
 
 def _found(units: Units, select: Callable[[str], bool]) -> _Found:
@@ -158,10 +163,10 @@ def _found(units: Units, select: Callable[[str], bool]) -> _Found:
     if len(queued) < len(units):
         units = units.select(queued)
     topics = units.stored_topics().dictionary_encode()
-    names = [value.decode(errors="replace") for value in topics.dictionary.to_pylist()]
+    names = [decode_utf8(value) for value in topics.dictionary.to_pylist()]
     combined = topics.indices.to_numpy().astype(np.int64) << 32 | units.integers("queue_id").astype(np.int64) & 0xFFFFFFFF
     distinct, key = np.unique(combined, return_inverse=True)
-    keys = [(names[value >> 32], value & 0xFFFFFFFF) for value in distinct.tolist()]
+    keys = list(zip((names[i] for i in (distinct >> 32).tolist()), distinct.astype(np.int32).tolist(), strict=True))
     chosen = np.array([select(topic) for topic, _ in keys], bool)
     rows = np.flatnonzero(chosen[key]) if len(keys) else np.empty(0, np.int64)
     offset = units.integers("queue_offset").astype(np.int64)
@@ -174,13 +179,13 @@ def _found(units: Units, select: Callable[[str], bool]) -> _Found:
     return _Found(keys + light.keys, np.concatenate([normal.key, light.key + len(keys)]), *columns)
 
 
-def _counts(units: Units) -> IntArray:
+def _counts(units: Units) -> _Ints:
     """Queue offsets that each unit covers (CommitLog.getMessageNum)."""
     counts = np.ones(len(units), np.int64)
     inner = np.flatnonzero(inner_batches(units))
     if len(inner):
         numbers = PropertyTable(units.select(inner).raw_properties()).values("INNER_NUM").to_pylist()
-        counts[inner] = [int(number) if number and number.isascii() and number.isdigit() and len(number) < 6 else 1 for number in numbers]
+        counts[inner] = [number if (number := parse_long(text)) is not None and 0 < number <= _BATCH_SIZE_MAX else 1 for text in numbers]
     return counts
 
 
@@ -196,24 +201,16 @@ def _light_entries(units: Units, select: Callable[[str], bool]) -> _Found | None
     keys: dict[tuple[str, int], int] = {}
     entries = []
     for i, (queues, numbers) in enumerate(zip(names, offsets, strict=True)):
-        for queue, number in _light_pairs(queues, numbers):
-            if select(queue):
+        if queues is None or numbers is None:
+            continue
+        for queue, number in light_queues(queues, numbers):
+            if queue.startswith(_LIGHT_PREFIX) and select(queue):
                 entries.append((keys.setdefault((queue, 0), len(keys)), number, i))
     if not entries:
         return None
     key, offset, row = (np.array(column, np.int64) for column in zip(*entries, strict=True))
     physical = units.refs.positions + units.refs.base
     return _Found(list(keys), key, offset, np.ones(len(key), np.int64), physical[row], units.refs.sizes[row])
-
-
-def _light_pairs(queues: str | None, numbers: str | None) -> list[tuple[str, int]]:
-    """Lists of different lengths name nothing (ConsumeQueue.multiDispatchLmqQueue)."""
-    if not queues or not numbers:
-        return []
-    names, offsets = queues.split(","), numbers.rstrip(",").split(",")
-    if len(names) != len(offsets) or not all(offset.isascii() and offset.isdigit() and len(offset) < 19 for offset in offsets):
-        return []
-    return [(name, int(offset)) for name, offset in zip(names, offsets, strict=True) if name.startswith("%LMQ%") and "/" not in name]
 
 
 @dataclass(slots=True)
@@ -246,12 +243,11 @@ class LogReader:
         piece = piece_of_key[found.key]
         starts, stops = np.array([p.start for p in self.slices]), np.array([p.stop for p in self.slices])
         keep = (piece >= 0) & (found.offset < stops[piece]) & (found.offset + found.count > starts[piece])
-        for (topic, queue_id), index in pieces.items():
-            queue = self.queues.get((topic, queue_id))
-            if queue is not None and len(queue.epochs) > 1:
-                mine = np.flatnonzero(piece == index)
+        for key, queue in self.queues.items():
+            if len(queue.epochs) > 1:
+                mine = np.flatnonzero(piece == pieces[key])
                 keep[mine] &= queue.counts(found.physical[mine], found.offset[mine])
         rows = np.flatnonzero(keep)
-        entries = Entries(piece[rows], found.offset[rows], found.physical[rows], found.size[rows], np.zeros(len(rows), np.int64))
+        entries = Entries(piece[rows], found.offset[rows], found.physical[rows], found.size[rows], None)
         if len(rows):
             yield from self.reader.read_entries(self.slices, entries)

@@ -11,6 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.gather import gather_words, mapped_array
+from store_format.java_text import decode_utf8
+from store_format.java_text import decode_utf8
 from store_format.layouts import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 __all__ = ["PropertyTable"]
@@ -35,13 +37,15 @@ class PropertyTable:
             fixed = _replace_malformed(raw, offsets, data)
             if fixed is not None:
                 offsets, data = mapped_array(fixed)
+        first, last = int(offsets[0]), int(offsets[-1])  # a slice shares its bytes with the whole
+        offsets, data = offsets - first, data[first:last]
         self.count = len(raw)
         self.data = np.empty(len(data) + _WORD, np.uint8)  # padded for eight-byte loads
         self.data[: len(data)] = data
         self.data[len(data) :] = 0
         self._size = len(data)
         self._split(offsets.astype(np.int64))
-        self._words = gather_words(self.data, self.name_start) & _MASKS[np.minimum(self.name_length, _WORD)]
+        self._words: NDArray[np.uint64] = gather_words(self.data, self.name_start) & _MASKS[np.minimum(self.name_length, _WORD)]
         self._drop_repeated()
         self._strings: pa.StringArray | None = None
 
@@ -105,7 +109,8 @@ class PropertyTable:
                     keep[i] = False
                     self.value_start[first], self.value_stop[first] = self.value_start[i], self.value_stop[i]
         self.counts = np.add.reduceat(np.append(keep, False), firsts[:-1]) * (self.counts > 0)
-        self.name_start, self.name_length, self._words = self.name_start[keep], self.name_length[keep], self._words[keep]
+        self.name_start, self.name_length = self.name_start[keep], self.name_length[keep]
+        self._words = self._words[keep]
         self.value_start, self.value_stop = self.value_start[keep], self.value_stop[keep]
         self._row = None
 
@@ -132,7 +137,7 @@ class PropertyTable:
         long = np.flatnonzero(self.name_length > _WORD)
         if not len(long):
             return self._words
-        hashes = self._words.copy()
+        hashes: NDArray[np.uint64] = self._words.copy()
         stops = self.name_start[long] + self.name_length[long]
         tails = gather_words(self.data, stops - _WORD)
         hashes[long] += (tails ^ self.name_length[long].astype(np.uint64)) * _MIX
@@ -190,8 +195,9 @@ def _irregular_segments(
     # A string that does not end in 0x02 has a last segment that ends where the string does.
     open_ended = ends[(ends > offsets[:-1]) & (data[np.maximum(ends - 1, 0)] != PROPERTY_SEPARATOR)] if len(data) else ends[:0]
     terminators = separators[kinds == PROPERTY_SEPARATOR]
-    stops = np.concatenate((terminators, open_ended))
-    terminated = np.concatenate((np.ones(len(terminators), np.int64), np.zeros(len(open_ended), np.int64)))
+    # An open end stands before a 0x02 at the same place, which the next string begins with: the sort below keeps that order.
+    stops = np.concatenate((open_ended, terminators))
+    terminated = np.concatenate((np.zeros(len(open_ended), np.int64), np.ones(len(terminators), np.int64)))
     order = np.argsort(stops, kind="stable")
     stops, terminated = stops[order], terminated[order]
     starts = np.empty_like(stops)
@@ -219,4 +225,4 @@ def _replace_malformed(raw: pa.BinaryArray, offsets: NDArray[np.int32], data: ND
             pass
         else:
             return None
-    return pa.array([string.decode(errors="replace").encode() for string in raw.to_pylist()], pa.binary())
+    return pa.array([decode_utf8(string).encode() for string in raw.to_pylist()], pa.binary())

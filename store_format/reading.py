@@ -22,9 +22,10 @@ from store_format.consume_queue_ext import is_ext_address, resolve_tags_codes
 from store_format.decode import BadUnit, Identity, UnitRefs
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.tags_codes import SCHEDULE_TOPIC
 from store_format.unit_files import QueueBounds
 
-__all__ = ["Entries", "QueueReader", "QueueSlice", "Tolerance", "first_offset_at", "read_slice", "split_at"]
+__all__ = ["Entries", "QueueReader", "QueueSlice", "Tolerance", "read_slice", "split_at"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,10 +36,9 @@ _ROW_BYTES_WITHOUT_CONTENT = 64  # estimate for rows of positions and times only
 _CONTENT = frozenset({"body", "rawBody", "properties"})
 _CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
 _SPLIT_WHOLE_MAX = 1 << 16  # a slice up to this length is read to be cut; a longer one is bisected
-_SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # its tags codes are delivery times
 _LIGHT_PREFIX = "%LMQ%"
 
-IntArray = NDArray[np.int64]
+_Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +92,23 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What queue units say, one element a unit; `piece` is the index of the slice it belongs to."""
+    """What queue units say, one element a unit; `piece` is the index of the slice it belongs to.
+
+    `tags_code` is None where no queue unit led there (a scan of the commitlog): the message says it then.
+    """
 
     piece: NDArray[np.int32]
-    queue_offset: IntArray
-    physical_offset: IntArray
-    size: IntArray
-    tags_code: IntArray
+    queue_offset: _Ints
+    physical_offset: _Ints
+    size: _Ints
+    tags_code: _Ints | None
 
     def __len__(self) -> int:
         return len(self.piece)
 
     def select(self, index: NDArray[np.generic]) -> Entries:
-        return Entries(self.piece[index], self.queue_offset[index], self.physical_offset[index], self.size[index], self.tags_code[index])
+        tags_code = None if self.tags_code is None else self.tags_code[index]
+        return Entries(self.piece[index], self.queue_offset[index], self.physical_offset[index], self.size[index], tags_code)
 
 
 @dataclass(slots=True)
@@ -157,8 +161,8 @@ class QueueReader:
             tags = resolve_tags_codes(f"{self.ext_directory}/{piece.topic}/{piece.queue_id}", tags)
         physical, size = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
         entries = Entries(np.full(len(units), index, np.int32), offsets, physical, size, tags)
-        if self.tags_codes is not None and piece.topic != _SCHEDULE_TOPIC and not piece.is_batch:
-            # ExpressionMessageFilter.isMatchedByConsumeQueue: (int) tagsCode. Batch units carry the outer code, so their rows are looked at.
+        if self.tags_codes is not None and piece.topic != SCHEDULE_TOPIC and not piece.is_batch:
+            # ExpressionMessageFilter.isMatchedByConsumeQueue: (int) tagsCode. A batch unit has the code of the batch, not of its messages.
             entries = entries.select(np.isin(tags.astype(np.int32), np.array(sorted(self.tags_codes), np.int32)))
         return entries
 
@@ -197,8 +201,8 @@ class QueueReader:
         self.tolerance.lose(
             int(gone.sum()),
             OffsetOutOfRangeError(
-                f"{piece.topic}-{piece.queue_id} offset {offset}: the message at commitlog {int(entries.physical_offset[first])} was deleted "
-                f"(retention); the log now begins at {self.log.min_offset}. Start later, or set failOnDataLoss=false to go on without it"
+                f"{piece.topic}-{piece.queue_id} offset {offset}: the message at commitlog {int(entries.physical_offset[first])} was "
+                f"deleted (retention); the log now begins at {self.log.min_offset}. Start later, or set failOnDataLoss=false to go on"
             ),
         )
         return entries.select(~gone)
@@ -240,7 +244,7 @@ class QueueReader:
             bad.append(BadUnit(i, CorruptStoreError(where, int(entries.queue_offset[i]) * unit.itemsize, expected, found)))
         self.tolerance.drop(bad)
 
-    def _cuts(self, sizes: IntArray) -> Iterator[tuple[int, int]]:
+    def _cuts(self, sizes: _Ints) -> Iterator[tuple[int, int]]:
         """Ranges of about 2 MB, at least 512 rows while these stay below 8 MB, at least one row."""
         if not _CONTENT.intersection(self.projection.names):
             sizes = np.full(len(sizes), _ROW_BYTES_WITHOUT_CONTENT)
@@ -291,12 +295,12 @@ def split_at(piece: QueueSlice, edges: Sequence[int]) -> list[QueueSlice]:
         places = np.maximum.accumulate(np.searchsorted(units["physical_offset"].astype(np.int64), np.array(edges, np.int64)))
         cuts = [max(int(bounds[place]), piece.start) for place in places.tolist()]
     else:
-        cuts = [first_offset_at(piece, edge) for edge in edges]
+        cuts = [_first_offset_at(piece, edge) for edge in edges]
     cuts = np.maximum.accumulate([piece.start, *cuts]).tolist()
     return [replace(piece, start=low, stop=high) for low, high in zip(cuts, [*cuts[1:], piece.stop], strict=True)]
 
 
-def first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
+def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
     """The first queue offset of the slice whose message is at or behind `physical_offset`, by bisection."""
     low, high = piece.start, piece.stop
     while low < high:
@@ -323,7 +327,7 @@ def _cut(whole: QueueSlice) -> Iterator[QueueSlice]:
         yield replace(whole, start=max(whole.start, whole.extra_start))
 
 
-def read_slice(piece: QueueSlice) -> tuple[IntArray, NDArray[np.void]]:
+def read_slice(piece: QueueSlice) -> tuple[_Ints, NDArray[np.void]]:
     """(queue offsets, units) of the entries of a slice that stand for messages: from files first, then what they lack."""
     stop = min(piece.stop, piece.extra_start)
     read, of_units = (read_batch_units, _batch_entries) if piece.is_batch else (read_units, _simple_entries)
@@ -338,13 +342,13 @@ def read_slice(piece: QueueSlice) -> tuple[IntArray, NDArray[np.void]]:
     return offsets, units
 
 
-def _simple_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[IntArray, NDArray[np.void]]:
+def _simple_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, NDArray[np.void]]:
     offsets = np.arange(piece.start, piece.start + len(units), dtype=np.int64)
     messages = message_mask(units)
     return (offsets, units) if messages.all() else (offsets[messages], units[messages])
 
 
-def _batch_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[IntArray, NDArray[np.void]]:
+def _batch_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, NDArray[np.void]]:
     return units["base_offset"].astype(np.int64), units
 
 
@@ -362,14 +366,14 @@ def _in_log_order(entries: Entries) -> Entries:
     return entries.select(np.argsort(entries.physical_offset, kind="stable"))
 
 
-def _runs(files: IntArray) -> Iterator[tuple[int, int]]:
+def _runs(files: _Ints) -> Iterator[tuple[int, int]]:
     """Ranges of equal file."""
     edges = np.flatnonzero(np.diff(files)) + 1
     starts = [0, *edges.tolist()]
     yield from zip(starts, [*edges.tolist(), len(files)], strict=True)
 
 
-def _wanted(pieces: Sequence[QueueSlice], part: Entries) -> tuple[IntArray, IntArray] | None:
+def _wanted(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints, _Ints] | None:
     """The range asked for, for entries that cover several offsets."""
     if not any(piece.is_batch for piece in pieces):
         return None
@@ -383,7 +387,7 @@ def _corrupt_row(refs: UnitRefs, unit: BadUnit, names: tuple[str, ...], broker_n
         "brokerName": broker_name,
         "physicalOffset": refs.base + int(refs.positions[unit.index]),
         "storeSize": int(refs.sizes[unit.index]),
-        "tagsCode": int(refs.tags_codes[unit.index]),
+        "tagsCode": None if refs.tags_codes is None else int(refs.tags_codes[unit.index]),
         "_corrupt_record": str(unit.error),
     }
     if refs.identity is not None:

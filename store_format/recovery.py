@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from store_format.checkpoint import Checkpoint
 from store_format.commit_log import CommitLog
-from store_format.dispatch import DELAY_LEVELS_MS, Dispatch, MissingEntries
+from store_format.dispatch import Dispatch, MissingEntries
+from store_format.tags_codes import DELAY_LEVELS_MS
 from store_format.walk import Damage, EndKind, WalkEnd
 
 __all__ = ["LogEnd", "find_end", "missing_entries"]

@@ -24,8 +24,9 @@ from store_format.files import list_directories
 from store_format.java_hash import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.property_columns import PropertyTable
-from store_format.reading import QueueSlice, first_offset_at, read_slice
+from store_format.reading import QueueSlice, read_slice
 from store_format.recovery import find_end, missing_entries
+from store_format.tags_codes import SCHEDULE_TOPIC
 from store_format.unit_files import QueueBounds
 
 __all__ = ["QueueRange", "Snapshot", "StoreState", "list_queues", "take_snapshot"]
@@ -105,72 +106,53 @@ def list_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str,
 
 def take_snapshot(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool]) -> Snapshot:
     """The selected queues. Costs one listing and a few reads a queue; after a crash also a scan of the log's tail."""
-    crashed = state is StoreState.CRASHED
+    if state is StoreState.CRASHED:
+        return _recovered(root, log, select)
+    queues, damaged = _queues_on_disk(root, log, select)
+    if state is StoreState.LIVE:
+        queues = {key: _settled(queue, log) for key, queue in queues.items()}
+    return Snapshot(state, queues, damaged)
+
+
+def _queues_on_disk(
+    root: str, log: CommitLog, select: Callable[[str], bool], log_end: int | None = None
+) -> tuple[dict[tuple[str, int], QueueRange], dict[tuple[str, int], StoreError]]:
+    """What the consume queue files say, and which of them cannot be used. With `log_end` nothing at or behind it counts."""
     queues: dict[tuple[str, int], QueueRange] = {}
     damaged: dict[tuple[str, int], StoreError] = {}
-    dispatched = -1
-    for topic, queue_id, directory, kind in list_queues(root, (lambda _: True) if crashed else select):
+    for topic, queue_id, directory, kind in list_queues(root, select):
         find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
         try:
-            bounds = find(directory, topic, queue_id, log.min_offset, scan=crashed)
+            bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=log_end, scan=log_end is not None)
         except CorruptStoreError as error:
             damaged[topic, queue_id] = error
             continue
-        if bounds is None:
-            queues[topic, queue_id] = QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
-            continue
-        dispatched = max(dispatched, bounds.last_physical_offset + bounds.last_size)
-        queues[topic, queue_id] = QueueRange(topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch")
-    if state is StoreState.LIVE:
-        queues = {key: _settled(queue, log) for key, queue in queues.items()}
-    if not crashed:
-        return Snapshot(state, queues, damaged)
-    queues, end = _recovered(root, log, queues, dispatched)
-    return Snapshot(
-        state,
-        {key: queue for key, queue in queues.items() if select(key[0])},
-        {key: error for key, error in damaged.items() if select(key[0])},
-        end,
-    )
+        low, high = (0, 0) if bounds is None else (bounds.min_offset, bounds.max_offset)
+        queues[topic, queue_id] = QueueRange(topic, queue_id, low, high, bounds, is_batch=kind == "batch")
+    return queues, damaged
 
 
 # ---- after a crash ----------------------------------------------------------------------------------------------------
 
 
-def _recovered(
-    root: str, log: CommitLog, queues: dict[tuple[str, int], QueueRange], dispatched: int
-) -> tuple[dict[tuple[str, int], QueueRange], int]:
+def _recovered(root: str, log: CommitLog, select: Callable[[str], bool]) -> Snapshot:
     """What the queues would be after the broker's recovery (CommitLog.recoverAbnormally), without changing a byte."""
-    end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=dispatched)
+    end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1)
     _log.info("%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, end.offset)
-    hidden = {key: _hide_behind(queue, end.offset) for key, queue in queues.items()}
+    queues, damaged = _queues_on_disk(root, log, select, end.offset)
     missing = missing_entries(
         log,
         end.scan_start,
         end.offset,
-        {key: queue.max_offset for key, queue in hidden.items()},
-        last_physical_offsets={
-            key: queue.bounds.last_physical_offset for key, queue in hidden.items() if queue.bounds is not None and _is_whole(queue)
-        },
+        {key: queue.max_offset for key, queue in queues.items()},
+        last_physical_offsets={key: queue.bounds.last_physical_offset for key, queue in queues.items() if queue.bounds is not None},
         batch_topics={topic for (topic, _), queue in queues.items() if queue.is_batch},
     )
     for (topic, queue_id), entries in missing.items():
-        queue = hidden.get((topic, queue_id)) or QueueRange(topic, queue_id, 0, 0, None, is_batch=entries.units.dtype == BATCH_CQ_UNIT)
-        hidden[topic, queue_id] = _with_extra(queue, entries)
-    return hidden, end.offset
-
-
-def _is_whole(queue: QueueRange) -> bool:
-    """Whether the queue ends where its files do."""
-    return queue.bounds is not None and queue.max_offset == queue.bounds.max_offset
-
-
-def _hide_behind(queue: QueueRange, end: int) -> QueueRange:
-    """Without the entries that point at or behind the log's end (ConsumeQueue.truncateDirtyLogicFiles)."""
-    if queue.bounds is None or queue.bounds.last_physical_offset < end:
-        return queue
-    stop = first_offset_at(queue.piece(queue.min_offset, queue.max_offset), end)
-    return replace(queue, max_offset=stop)
+        if select(topic) and (topic, queue_id) not in damaged:
+            queue = queues.get((topic, queue_id)) or QueueRange(topic, queue_id, 0, 0, None, is_batch=entries.units.dtype == BATCH_CQ_UNIT)
+            queues[topic, queue_id] = _with_extra(queue, entries)
+    return Snapshot(StoreState.CRASHED, queues, damaged, end.offset)
 
 
 def _with_extra(queue: QueueRange, entries: MissingEntries) -> QueueRange:
@@ -219,7 +201,7 @@ def _agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
     good, bad = locate(refs, verify_crc=True)
     if bad:
         return False
-    if tags_code <= CQ_EXT_ADDRESS_MAX or queue.topic == "SCHEDULE_TOPIC_XXXX":
+    if tags_code <= CQ_EXT_ADDRESS_MAX or queue.topic == SCHEDULE_TOPIC:
         return True  # an address or a delivery time, both written in one go with the rest
     tags = PropertyTable(good.raw_properties()).values("TAGS")[0].as_py()
     return tags_code == (java_hash(tags) if tags else 0)

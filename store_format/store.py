@@ -213,7 +213,7 @@ class Queue:
     def _search(self, timestamp_ms: int, boundary: Boundary) -> int:
         """By definition instead of the broker's steps, for queues that no file of theirs describes whole."""
         if self.scanned is None:
-            at = QueueTimes(self.range.piece(self.min_offset, self.max_offset), self.store.log.store_timestamp_at)
+            at = _QueueTimes(self.range.piece(self.min_offset, self.max_offset), self.store.log.store_timestamp_at)
             lower = bisect_left(at, timestamp_ms)
             upper = bisect_right(at, timestamp_ms) - 1
             return self.min_offset + (lower if boundary == "LOWER" else max(upper, 0))
@@ -225,7 +225,7 @@ class Queue:
         return found if boundary == "LOWER" else before
 
 
-class QueueTimes(Sequence[int]):
+class _QueueTimes(Sequence[int]):
     """The store times of a slice, read one by one: what bisection needs of a queue."""
 
     def __init__(self, piece: QueueSlice, store_timestamp_at: Callable[[int], int]) -> None:
