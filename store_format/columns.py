@@ -23,7 +23,6 @@ from store_format.gather import mapped_array
 from store_format.hosts import format_hosts, offset_msg_ids
 from store_format.inner_batch import split_batches
 from store_format.java_text import decode_utf8
-from store_format.java_text import decode_utf8
 from store_format.property_columns import PropertyTable
 from store_format.tags_codes import SCHEDULE_TOPIC, tags_codes
 

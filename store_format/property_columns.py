@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from store_format.gather import gather_words, mapped_array
 from store_format.java_text import decode_utf8
-from store_format.java_text import decode_utf8
 from store_format.layouts import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 __all__ = ["PropertyTable"]
