@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ from numpy.typing import NDArray
 
 from store_format.checkpoint import Checkpoint, read_checkpoint
 from store_format.commit_log import CommitLog
-from store_format.dispatch import DELAY_LEVELS_MS
 from store_format.files import FileCache
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
-from store_format.recovery import LogEnd, find_end, missing_entries
+from store_format.recovery import find_end, missing_entries
 from store_format.walk import EndKind
-from tests import goldens
+from tests import goldens, oracle
+from tests.oracle import Message
 
 Queue = tuple[str, int]
 Golden = Callable[[str], Path]
@@ -125,7 +124,14 @@ def test_all_entries_made_again_equal_those_the_broker_served(golden: Golden, na
     }
     rows = [row for row in goldens.expected_rows(name) if not broker or row["brokerName"] == broker]
     assert found == {
-        (row["topic"], row["queueId"], row.get("outerQueueOffset", row["queueOffset"]), row["physicalOffset"], row["storeSize"], row["tagsCode"])
+        (
+            row["topic"],
+            row["queueId"],
+            row.get("outerQueueOffset", row["queueOffset"]),
+            row["physicalOffset"],
+            row["storeSize"],
+            row["tagsCode"],
+        )
         for row in rows
     }
 
@@ -188,3 +194,108 @@ def _zero_last_units(root: Path, log_end: int, lost: int) -> None:
                 path.write_bytes(units.tobytes())
                 if real:
                     break
+
+
+# ---- where a recovery begins ----------------------------------------------------------------------------------------
+
+FILE_SIZE = 512
+FILES = 14
+
+
+def _many_files(directory: Path, *, broken: int = -1, skipped: int = -1) -> CommitLog:
+    """14 files with a unit and a BLANK each. `broken`: the file whose unit has a wrong CRC. `skipped`: the file that is not there."""
+    root = directory / "commitlog"
+    root.mkdir(parents=True)
+    for i in range(FILES):
+        data = bytearray(
+            oracle.encode_message(Message(b"TopicTest", b"body", queue_offset=i, store_timestamp=_at(i), physical_offset=i * FILE_SIZE))
+        )
+        data += oracle.blank(FILE_SIZE - len(data))
+        if i == broken:
+            data[88] ^= 1
+        if i != skipped:
+            (root / oracle.file_name(i * FILE_SIZE)).write_bytes(bytes(data).ljust(FILE_SIZE, b"\0"))
+    return _open(directory)
+
+
+def _found(log: CommitLog, checkpoint: Checkpoint, *, crashed: bool = True, dispatch_from: int = -1) -> tuple[int, int, int]:
+    """(first file checked, first file scanned for entries, end)."""
+    end = find_end(log, checkpoint, crashed=crashed, dispatch_from=dispatch_from)
+    assert end.end.kind is EndKind.BLANK
+    assert end.last_unit_offset == 13 * FILE_SIZE
+    return FILES - end.units, end.scan_start // FILE_SIZE, end.offset
+
+
+def _at(number: int) -> int:
+    return 1_700_000_000_000 + 1000 * number
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "first_checked", "first_scanned"),
+    [
+        (Checkpoint(), 4, 0),  # nothing known: the broker looks at ten files, entries may be missing from all
+        (Checkpoint(logics_physical_offset=9 * FILE_SIZE + 5), 9, 9),
+        (Checkpoint(_at(2), _at(2), logics_physical_offset=9 * FILE_SIZE), 9, 9),  # the offset decides, not the times
+        (Checkpoint(logics_physical_offset=2 * FILE_SIZE), 4, 2),
+        (Checkpoint(_at(13), _at(12)), 12, 9),  # 5.5 has no margin; 3 s are three files here
+        (Checkpoint(_at(7), _at(12)), 12, 4),  # 5.5 does not look at the commitlog's time
+        (Checkpoint(_at(7), _at(12) - 1), 11, 4),
+        (Checkpoint(2**63 - 1, 2**63 - 1), 13, 13),
+        (Checkpoint(-5, -5, 0, 0, 0, -5), 4, 0),
+    ],
+)
+def test_the_checkpoint_says_where_to_begin(tmp_path: Path, checkpoint: Checkpoint, first_checked: int, first_scanned: int) -> None:
+    assert _found(_many_files(tmp_path), checkpoint) == (first_checked, first_scanned, 13 * FILE_SIZE + 104)
+
+
+@pytest.mark.parametrize(
+    ("dispatch_from", "first_checked", "first_scanned"), [(-1, 4, 0), (2 * FILE_SIZE, 4, 2), (8 * FILE_SIZE - 1, 7, 7)]
+)
+def test_after_a_clean_shutdown_the_queues_say_it(tmp_path: Path, dispatch_from: int, first_checked: int, first_scanned: int) -> None:
+    checkpoint = Checkpoint(_at(13), _at(13), logics_physical_offset=13 * FILE_SIZE)
+    found = _found(_many_files(tmp_path), checkpoint, crashed=False, dispatch_from=dispatch_from)
+    assert found == (first_checked, first_scanned, 13 * FILE_SIZE + 104)
+
+
+def test_damage_in_an_old_file_does_not_end_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = _many_files(tmp_path, broken=2)
+    end = find_end(log, Checkpoint(), crashed=True, dispatch_from=-1)
+    assert (end.scan_start, end.offset, end.units) == (0, 13 * FILE_SIZE + 104, 10)
+    with caplog.at_level(logging.WARNING, "store_format.recovery"):
+        entries = missing_entries(log, end.scan_start, end.offset, {})
+    assert entries["TopicTest", 0].queue_offsets.tolist() == list(range(FILES))  # its bytes are found; reading it checks the CRC
+    assert caplog.messages == []
+
+
+def test_damage_in_the_range_is_stepped_over_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = _many_files(tmp_path, skipped=2)
+    path = tmp_path / "commitlog" / oracle.file_name(5 * FILE_SIZE)
+    path.write_bytes(b"\x01" + path.read_bytes()[1:])
+    with caplog.at_level(logging.WARNING, "store_format.recovery"):
+        entries = missing_entries(log, 0, FILES * FILE_SIZE, {})
+    assert entries["TopicTest", 0].queue_offsets.tolist() == [i for i in range(FILES) if i not in (2, 5)]
+    assert entries["TopicTest", 0].max_offset == FILES
+    assert caplog.messages == ["commitlog 0 to 7168: 512 bytes are damaged and 512 missing; messages there have no consume queue entry"]
+
+
+def test_damage_in_the_files_that_are_checked_ends_the_log(tmp_path: Path) -> None:
+    end = find_end(_many_files(tmp_path, broken=10), Checkpoint(), crashed=True, dispatch_from=-1)
+    assert (end.offset, end.last_unit_offset, end.end.kind) == (10 * FILE_SIZE, 9 * FILE_SIZE, EndKind.TORN)
+    assert end.end.expected.startswith("body CRC")
+
+
+def test_a_start_file_whose_first_unit_is_bad_does_not_match(tmp_path: Path) -> None:
+    log = _many_files(tmp_path, broken=12)
+    end = find_end(log, Checkpoint(logics_physical_offset=12 * FILE_SIZE), crashed=True, dispatch_from=-1)
+    assert (end.scan_start, end.offset, end.units) == (11 * FILE_SIZE, 12 * FILE_SIZE, 1)
+
+
+def test_the_end_is_looked_for_beyond_a_missing_file(tmp_path: Path) -> None:
+    end = find_end(_many_files(tmp_path, skipped=8), Checkpoint(), crashed=True, dispatch_from=-1)
+    assert (end.offset, end.units) == (13 * FILE_SIZE + 104, 10)
+
+
+def test_a_store_without_commitlog_ends_at_0(tmp_path: Path) -> None:
+    end = find_end(_open(tmp_path), Checkpoint(), crashed=True, dispatch_from=-1)
+    assert (end.offset, end.scan_start, end.last_unit_offset, end.units) == (0, 0, -1, 0)
+    assert missing_entries(_open(tmp_path), 0, 0, {}) == {}

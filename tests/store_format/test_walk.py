@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -389,3 +392,65 @@ def test_every_bit_of_a_small_log(tmp_path: Path) -> None:
         assert set(found) <= set(units)
         assert {unit for unit in units if unit != hit} <= set(found)
         assert walk.sums.total_bytes == 400
+
+
+# ---- a log that grows -----------------------------------------------------------------------------------------------
+
+_WRITER = """
+import mmap, sys
+paths, units = sys.argv[1].split(","), sys.argv[2]
+maps = []
+for path in paths:
+    with open(path, "r+b") as file:
+        maps.append(mmap.mmap(file.fileno(), 0))
+print("ready", flush=True)
+count = 0
+with open(units, "rb") as log:
+    for which, target in enumerate(maps):
+        at = 0
+        while at < len(target):
+            head = log.read(4)
+            size = int.from_bytes(head, "big")
+            unit = head + log.read(size - 4)
+            half = size // 2
+            target[at : at + half] = unit[:half]
+            if count % 100 == 0:
+                sys.stdin.readline()  # half a unit is seen, until the reader lets the writer run again
+            count += 1
+            target[at + half : at + size] = unit[half:]
+            at += size
+"""
+
+
+def test_a_log_that_another_process_appends_to_reads_as_a_prefix(tmp_path: Path) -> None:
+    size = 1 << 20
+    contents = {}
+    units: list[tuple[int, int]] = []
+    for start in (0, size):
+        data, more = _file(start, [b"%d" % n * (1 + n % 90) for n in range(3300)], size, blank=True)
+        contents[start] = data
+        units += more
+    log = _log(tmp_path / "commitlog", {0: bytes(size), size: bytes(size)})
+    (tmp_path / "units").write_bytes(contents[0] + contents[size])
+    arguments = [sys.executable, "-c", _WRITER, ",".join(file.path for file in log.files), str(tmp_path / "units")]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+        seen, growing, done = 0, 0, False
+        while not done:
+            done = writer.poll() is not None  # asked before the walk: the last one sees everything
+            with contextlib.suppress(BrokenPipeError):
+                writer.stdin.write(b"\n")
+            for resync in (False, True):
+                walk = log.walk(0, verify_crc=True, resync=resync)
+                found = list(walk)
+                count = walk.sums.units
+                assert _units(found) == units[:count]
+                assert count >= seen
+                assert all(damage.at_tail for damage in found if isinstance(damage, Damage))
+                growing += seen < count < len(units)
+                seen = count
+        assert writer.returncode == 0
+    assert seen == len(units)
+    assert growing > 10
