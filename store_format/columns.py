@@ -285,7 +285,9 @@ class _Rows:
         if wanted.key is not None:
             words = pc.binary_join_element_wise(" ", self.properties().values("KEYS"), " ", "")
             unique = pc.fill_null(pc.equal(self.properties().values("UNIQ_KEY"), wanted.key), False)
-            yield pc.or_(unique, pc.fill_null(pc.match_substring(words, f" {wanted.key} "), False))
+            # KEYS is split at spaces, so several words with spaces between them are no key.
+            word = pc.fill_null(pc.match_substring(words, f" {wanted.key} "), False)
+            yield unique if " " in wanted.key else pc.or_(unique, word)
         if wanted.message_id is not None:
             unique = pc.fill_null(pc.equal(self.properties().values("UNIQ_KEY"), wanted.message_id), False)
             yield pc.or_(unique, pc.equal(_offset_msg_id(self), wanted.message_id.upper()))
