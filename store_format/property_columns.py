@@ -6,6 +6,8 @@ first 0x01 has at least one character on both sides, the last of several equal n
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ _MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)  # low n by
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFTED_COMPARES_MAX = 24  # above this many properties in one message sorting is cheaper than comparing all shifts
 _WORD = 8
+_REPEATED_ROWS = 1 << 14  # as many rows share one array of repeated names; batches are smaller
 
 
 class PropertyTable:
@@ -45,7 +48,10 @@ class PropertyTable:
         self._size = len(data)
         self._split(offsets.astype(np.int64))
         self._words: NDArray[np.uint64] = gather_words(self.data, self.name_start) & _MASKS[np.minimum(self.name_length, _WORD)]
-        self._drop_repeated()
+        self._names = self._shared_names()
+        if self._names is None or len(set(self._names)) < len(self._names):
+            self._names = None
+            self._drop_repeated()
         self._strings: pa.StringArray | None = None
 
     # ---- segments ---------------------------------------------------------------------------------------------------
@@ -73,6 +79,8 @@ class PropertyTable:
         else:
             starts, middles, stops = _irregular_segments(data, offsets, separators, kinds)
         accepted = (middles > starts) & (middles < stops - 1)
+        # Set for a plain run of name 0x01 value 0x02: then what stands between two of them is name, value, name, value …
+        self._separators = separators if regular and accepted.all() else None
         if not accepted.all():
             starts, middles, stops = starts[accepted], middles[accepted], stops[accepted]
         self.name_start = starts
@@ -90,6 +98,27 @@ class PropertyTable:
             self._row = np.repeat(np.arange(self.count), self.counts)
         return self._row
 
+    # ---- names ------------------------------------------------------------------------------------------------------
+
+    def _shared_names(self) -> tuple[bytes, ...] | None:
+        """The names of every message, where all have the same ones in the same order, as the messages of one producer do."""
+        each = int(self.counts[0]) if self.count else 0
+        if not each or not (self.counts == each).all():
+            return None
+        words, lengths = self._words.reshape(-1, each), self.name_length.reshape(-1, each)
+        if not ((words == words[0]).all() and (lengths == lengths[0]).all()):
+            return None
+        names = []
+        for column, size in enumerate(lengths[0].tolist()):
+            starts = self.name_start[column::each]
+            name = self.data[int(starts[0]) : int(starts[0]) + size].tobytes()
+            if size > _WORD:
+                windows = np.ndarray((len(self.data) - size + 1,), f"V{size}", self.data, strides=(1,))
+                if (windows[starts].view(np.uint8).reshape(-1, size) != np.frombuffer(name, np.uint8)).any():
+                    return None
+            names.append(name)
+        return tuple(names)
+
     # ---- repeated names ---------------------------------------------------------------------------------------------
 
     def _drop_repeated(self) -> None:
@@ -97,6 +126,7 @@ class PropertyTable:
         suspects = self._rows_with_repeated_names()
         if not len(suspects):
             return
+        self._separators = None
         keep = np.ones(len(self.name_start), bool)
         firsts = np.concatenate(([0], np.cumsum(self.counts)))
         for row in suspects.tolist():
@@ -149,11 +179,16 @@ class PropertyTable:
         if self._strings is None:
             count = len(self.name_start)
             offsets = np.empty(4 * count + 1, np.int32)
-            offsets[0:-1:4] = self.name_start
-            np.add(self.name_start, self.name_length, out=offsets[1::4], casting="unsafe")
-            offsets[2::4] = self.value_start
-            offsets[3::4] = self.value_stop
-            offsets[-1] = self._size
+            if self._separators is not None:
+                offsets[0] = 0
+                offsets[1::2] = self._separators
+                np.add(offsets[1::2], 1, out=offsets[2::2])
+            else:
+                offsets[0:-1:4] = self.name_start
+                np.add(self.name_start, self.name_length, out=offsets[1::4], casting="unsafe")
+                offsets[2::4] = self.value_start
+                offsets[3::4] = self.value_stop
+                offsets[-1] = self._size
             self._strings = pa.Array.from_buffers(pa.string(), 4 * count, [None, pa.py_buffer(offsets), pa.py_buffer(self.data)])
         return self._strings
 
@@ -163,11 +198,19 @@ class PropertyTable:
         places = np.arange(0, 4 * len(self.name_start), 4, dtype=np.int32)
         offsets = np.zeros(self.count + 1, np.int32)
         np.cumsum(self.counts, out=offsets[1:])
-        return pa.MapArray.from_arrays(pa.array(offsets), ranges.take(pa.array(places)), ranges.take(pa.array(places + np.int32(2))))
+        if self._names is not None and self.count <= _REPEATED_ROWS:
+            names = _repeated_names(self._names)[: len(places)]
+        else:
+            names = ranges.take(pa.array(places))
+        return pa.MapArray.from_arrays(pa.array(offsets), names, ranges.take(pa.array(places + np.int32(2))))
 
     def places(self, name: str) -> NDArray[np.int64]:
         """For each message the entry with this name, -1 where it has none."""
         encoded = name.encode()
+        if self._names is not None:
+            if encoded not in self._names:
+                return np.full(self.count, -1, np.int64)
+            return np.arange(self._names.index(encoded), len(self.name_start), len(self._names))
         word = np.uint64(int.from_bytes(encoded[:_WORD], "little"))
         found = np.flatnonzero((self._words == word) & (self.name_length == len(encoded)))
         if len(encoded) > _WORD and len(found):
@@ -184,6 +227,12 @@ class PropertyTable:
         absent = places < 0
         index = pa.array(places * 4 + 2, mask=absent) if absent.any() else pa.array(places * 4 + 2)
         return self._ranges().take(index)
+
+
+@lru_cache(maxsize=8)
+def _repeated_names(names: tuple[bytes, ...]) -> pa.StringArray:
+    """The names again and again, for `_REPEATED_ROWS` messages. Batches take slices, which cost nothing."""
+    return pa.array([decode_utf8(name) for name in names], pa.string()).take(pa.array(np.tile(np.arange(len(names)), _REPEATED_ROWS)))
 
 
 def _irregular_segments(

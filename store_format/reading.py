@@ -106,7 +106,7 @@ class Entries:
     def __len__(self) -> int:
         return len(self.piece)
 
-    def select(self, index: NDArray[np.generic]) -> Entries:
+    def select(self, index: NDArray[np.generic] | slice) -> Entries:
         tags_code = None if self.tags_code is None else self.tags_code[index]
         return Entries(self.piece[index], self.queue_offset[index], self.physical_offset[index], self.size[index], tags_code)
 
@@ -189,7 +189,7 @@ class QueueReader:
             entries = _in_log_order(entries)
         files = self.log.file_index(entries.physical_offset)
         for start, stop in _runs(files):
-            yield from self._read_file(int(files[start]), pieces, names, entries.select(np.arange(start, stop)))
+            yield from self._read_file(int(files[start]), pieces, names, entries.select(slice(start, stop)))
 
     def _in_log(self, pieces: Sequence[QueueSlice], entries: Entries) -> Entries:
         """Without the entries whose messages retention has deleted since planning."""
@@ -225,7 +225,7 @@ class QueueReader:
         light = tuple(name.startswith(_LIGHT_PREFIX) for name in names)
         buffer = view.map()
         for start, stop in self._cuts(entries.size):
-            part = entries.select(np.arange(start, stop))
+            part = entries.select(slice(start, stop))
             topic_index = topic_of_piece[part.piece] if len(names) > 1 else None
             identity = Identity(names, topic_index, queue_of_piece[part.piece], part.queue_offset, light, _wanted(pieces, part))
             refs = UnitRefs(view.path, buffer, file.start, part.physical_offset - file.start, part.size, part.tags_code, identity)
