@@ -15,18 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format import sysflag
-from store_format.compression import DecompressionError, decompress
-from store_format.decode import BadUnit, UnitRefs, Units, inner_batches, locate
-from store_format.errors import CorruptStoreError
+from store_format.decode import BadUnit, UnitRefs, Units, locate
 from store_format.gather import mapped_array
 from store_format.hosts import format_hosts, offset_msg_ids
-from store_format.inner_batch import split_batches
 from store_format.java_text import decode_utf8
 from store_format.property_columns import PropertyTable
 from store_format.tags_codes import SCHEDULE_TOPIC, tags_codes
+from store_format.unit_rows import TooMuchOpenedError, UnitRows
 
-__all__ = ["BODY_SIZE_MAX", "COLUMNS", "DEFAULT_COLUMNS", "Projection", "arrow_schema", "decode"]
+__all__ = ["BODY_SIZE_MAX", "COLUMNS", "DEFAULT_COLUMNS", "Projection", "arrow_schema", "decode", "decode_parts"]
 
 _STRING = pa.string()
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -68,6 +65,7 @@ _YEAR_1_MS = -62135596800000  # what Spark and Python can show; real stores hold
 _YEAR_10000_MS = 253402300800000
 _PROPERTY_BACKED = frozenset({"properties", "tags", "keys", "msgId"})
 _CONSTANT_ROWS = 1 << 16
+_OPENED_BYTES_MAX = 32 << 20  # what bodies of one batch may inflate to, unless it is a single one
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +102,24 @@ def decode(refs: UnitRefs, projection: Projection, broker_name: str) -> tuple[pa
 
     Units that fail a check are left out and returned with their reason, by place in `refs`; nothing is raised for them.
     """
+    return _decode(refs, projection, broker_name, None)
+
+
+def decode_parts(refs: UnitRefs, projection: Projection, broker_name: str) -> Iterator[tuple[UnitRefs, pa.RecordBatch, list[BadUnit]]]:
+    """The same for parts of `refs`, one after the other: more than one where bodies inflate to more than should be held at once."""
+    try:
+        batch, bad = _decode(refs, projection, broker_name, _OPENED_BYTES_MAX)
+    except TooMuchOpenedError:
+        half = len(refs) // 2
+        yield from decode_parts(refs.select(np.arange(half)), projection, broker_name)
+        yield from decode_parts(refs.select(np.arange(half, len(refs))), projection, broker_name)
+    else:
+        yield refs, batch, bad
+
+
+def _decode(refs: UnitRefs, projection: Projection, broker_name: str, opened_max: int | None) -> tuple[pa.RecordBatch, list[BadUnit]]:
     units, bad = locate(refs, verify_crc=projection.verify_crc)
-    rows = _Rows(units, projection, broker_name)
+    rows = _Rows(units, projection, broker_name, opened_max)
     if bad and rows.bad:  # places among the good units -> places in refs
         good = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad])
         rows.bad = [BadUnit(int(good[unit.index]), unit.error) for unit in rows.bad]
@@ -117,153 +131,23 @@ def decode(refs: UnitRefs, projection: Projection, broker_name: str) -> tuple[pa
     return batch, sorted(bad + rows.bad, key=lambda unit: unit.index)
 
 
-class _Rows:
-    """One row a message: units, with inner batches spread out and bodies decompressed."""
+class _Rows(UnitRows):
+    """The rows of units, and what the columns have in common."""
 
-    def __init__(self, units: Units, projection: Projection, broker_name: str) -> None:
+    def __init__(self, units: Units, projection: Projection, broker_name: str, opened_max: int | None) -> None:
+        super().__init__(units, open_bodies="body" in projection.names, body_size_max=projection.body_size_max, opened_max=opened_max)
         self.projection = projection
         self.broker_name = broker_name
-        self.bad: list[BadUnit] = []
-        self._origin: NDArray[np.int64] | None = None  # place of each unit among those given, once some are left out
-        inner = inner_batches(units)
-        compressed = (units.sys_flag & sysflag.COMPRESSED) != 0
-        needs_body = "body" in projection.names
-        opened: dict[int, bytes] = {}
-        if inner.any() or (needs_body and compressed.any()):
-            opened = self._open(units, np.flatnonzero(inner | compressed if needs_body else inner), compressed)
-        self.unit_of: NDArray[np.int64] | None = None
-        if inner.any():
-            units, opened = self._spread(units, inner, opened)
-        elif self.bad:
-            units, opened = self._leave_out(units, opened)
-            self._plain(units, opened)
-        else:
-            self._plain(units, opened)
-        self.units = units
-        self._check_light()
-
-    # ---- making rows ------------------------------------------------------------------------------------------------
-
-    def _open(self, units: Units, index: NDArray[np.int64], compressed: NDArray[np.bool_]) -> dict[int, bytes]:
-        """The bodies at `index`, decompressed where stored so. What cannot be opened becomes a bad unit."""
-        opened: dict[int, bytes] = {}
-        stored = units.stored_bodies()
-        for i in index.tolist():
-            body = stored[i].as_py()
-            if compressed[i]:
-                try:
-                    body = decompress(body, int(units.sys_flag[i]), size_max=self.projection.body_size_max)
-                except DecompressionError as error:
-                    self._reject(units, i, int(units.body_start[i]), error.expected, error.found)
-                    continue
-            opened[i] = body
-        return opened
-
-    def _reject(self, units: Units, i: int, position: int, expected: str, found: str) -> None:
-        origin = i if self._origin is None else int(self._origin[i])
-        self.bad.append(BadUnit(origin, CorruptStoreError(units.refs.path, position, expected, found)))
-
-    def _leave_out(self, units: Units, opened: dict[int, bytes]) -> tuple[Units, dict[int, bytes]]:
-        keep = np.ones(len(units), bool)
-        keep[[unit.index for unit in self.bad]] = False
-        self._origin = np.flatnonzero(keep)
-        place = np.cumsum(keep) - 1
-        return units.select(keep), {int(place[i]): body for i, body in opened.items() if keep[i]}
-
-    def _plain(self, units: Units, opened: dict[int, bytes]) -> None:
-        self.own: dict[str, NDArray[np.int32]] = {}
-        self._raw_properties = units.raw_properties if self.projection.needs_properties else None
-        self._bodies = units.stored_bodies if not opened else lambda: _replace(units.stored_bodies(), opened)
-        self._offset_in_batch: NDArray[np.int64] | None = None
-
-    def _spread(self, units: Units, inner: NDArray[np.bool_], opened: dict[int, bytes]) -> tuple[Units, dict[int, bytes]]:
-        """Rows for batches: as many as a batch has messages, in place of its unit."""
-        batch_index = [i for i in np.flatnonzero(inner).tolist() if i in opened]
-        messages, wrong = split_batches([opened[i] for i in batch_index])
-        for at, (byte, expected, found) in wrong.items():
-            i = batch_index[at]
-            self._reject(units, i, int(units.body_start[i]) + byte, expected, found)
-        counts = np.ones(len(units), np.int64)
-        counts[batch_index] = messages.counts
-        counts[[unit.index for unit in self.bad]] = 0
-        self.unit_of = np.repeat(np.arange(len(units)), counts)
-        starts = np.cumsum(counts) - counts
-        self._offset_in_batch = np.arange(len(self.unit_of)) - np.repeat(starts, counts)
-        # Rows of batches come after all stored units in the concatenated arrays below.
-        source = self.unit_of.copy()
-        from_batch = inner[self.unit_of]
-        source[from_batch] = len(units) + np.arange(int(from_batch.sum()))
-        take = pa.array(source)
-        self.own = {
-            "flag": np.concatenate((units.integers("flag"), messages.flags))[source].astype(np.int32),
-            "body_crc": np.concatenate((units.integers("body_crc"), messages.body_crcs))[source].astype(np.int32),
-        }
-        plain = {i: body for i, body in opened.items() if not inner[i]}
-        bodies = pa.concat_arrays([_replace(units.stored_bodies(), plain), messages.bodies]).take(take)
-        properties = pa.concat_arrays([units.raw_properties(), messages.raw_properties]).take(take)
-        self._bodies = lambda: bodies
-        self._raw_properties = lambda: properties
-        return units, opened
-
-    def _check_light(self) -> None:
-        """Light queues (LmqDispatch): the unit names the queue and the row's offset in two parallel lists."""
-        identity = self.units.refs.identity
-        light = None if identity is None else identity.light_rows()
-        if identity is None or light is None or not light.any():
-            return
-        table = PropertyTable(self.units.raw_properties())
-        names, offsets = table.values("INNER_MULTI_DISPATCH").to_pylist(), table.values("INNER_MULTI_QUEUE_OFFSET").to_pylist()
-        wrong = []
-        for i in np.flatnonzero(light).tolist():
-            queue, offset = identity.topic_of(i), str(int(identity.queue_offsets[i]))
-            pairs = list(zip((names[i] or "").split(","), (offsets[i] or "").split(","), strict=False))
-            if (queue, offset) not in pairs:
-                found = f"{names[i]} at {offsets[i]}"
-                self._reject(self.units, i, int(self.units.properties_start[i]), f"light queue {queue} at offset {offset}", found)
-                wrong.append(i)
-        if wrong:
-            keep = np.ones(len(self.units), bool)
-            keep[wrong] = False
-            self.units = self.units.select(keep)
-            self._plain(self.units, {})
-
-    # ---- parts ------------------------------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self.units) if self.unit_of is None else len(self.unit_of)
+        self._table: PropertyTable | None = None
 
     def empty_batch(self) -> pa.RecordBatch:
         """No columns, but the right number of rows: what `count()` needs."""
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(self), pa.struct([])))
 
-    def of_units(self, values: NDArray[Any]) -> NDArray[Any]:
-        return values if self.unit_of is None else values[self.unit_of]
-
-    def take(self, array: pa.Array) -> pa.Array:
-        return array if self.unit_of is None else array.take(pa.array(self.unit_of))
-
-    def header(self, name: str) -> pa.Array:
-        """A header field; of messages in a batch their own, where they have one."""
-        if name in self.own:
-            return pa.array(self.own[name])
-        return pa.array(self.of_units(self.units.integers(name)))
-
-    def bodies(self) -> pa.BinaryArray:
-        return self._bodies()
-
-    _table: PropertyTable | None = None
-
     def properties(self) -> PropertyTable:
         if self._table is None:
-            assert self._raw_properties is not None
-            self._table = PropertyTable(self._raw_properties())
+            self._table = PropertyTable(self.raw_properties())
         return self._table
-
-    def queue_offsets(self) -> NDArray[np.int64]:
-        identity = self.units.refs.identity
-        stored = identity.queue_offsets if identity is not None else self.units.integers("queue_offset").astype(np.int64)
-        offsets = self.of_units(stored)
-        return offsets if self._offset_in_batch is None else offsets + self._offset_in_batch
 
     def wanted(self) -> NDArray[np.bool_] | None:
         """Rows to keep; None for all: the tag by its string, and the asked-for part of a batch."""
@@ -298,17 +182,6 @@ class _Rows:
 
 
 # ---- builders -------------------------------------------------------------------------------------------------------
-
-
-def _replace(bodies: pa.BinaryArray, replacements: dict[int, bytes]) -> pa.BinaryArray:
-    """`bodies` with some values replaced; the others are not copied through Python."""
-    if not replacements:
-        return bodies
-    index = sorted(replacements)
-    take = np.arange(len(bodies))
-    take[index] = len(bodies) + np.arange(len(index))
-    opened = pa.array([replacements[i] for i in index], pa.binary())
-    return pa.concat_arrays([bodies, opened]).take(pa.array(take))
 
 
 @lru_cache(maxsize=64)
@@ -432,6 +305,6 @@ _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
     "storeSize": lambda rows: pa.array(rows.of_units(rows.units.refs.sizes).astype(np.int32)),
     "tagsCode": _tags_code,
     "storedTopic": lambda rows: rows.take(_text(rows.units.stored_topics())),
-    "rawBody": lambda rows: rows.take(rows.units.stored_bodies()),
+    "rawBody": _Rows.raw_bodies,
     "_corrupt_record": lambda rows: pa.nulls(len(rows), _STRING),
 }

@@ -42,6 +42,7 @@ class Identity:
     light: tuple[bool, ...] = ()
     # For entries that cover several queue offsets (BatchCQ): the half-open range asked for, for each unit.
     wanted: tuple[_Ints, _Ints] | None = None
+    counts: NDArray[np.int16] | None = None  # and how many offsets each entry covers
 
     def light_rows(self) -> NDArray[np.bool_] | None:
         """Which units are reached through a light queue; None when none is."""
@@ -57,7 +58,8 @@ class Identity:
     def select(self, index: NDArray[np.generic]) -> Identity:
         topic_index = None if self.topic_index is None else self.topic_index[index]
         wanted = None if self.wanted is None else (self.wanted[0][index], self.wanted[1][index])
-        return Identity(self.topics, topic_index, self.queue_ids[index], self.queue_offsets[index], self.light, wanted)
+        counts = None if self.counts is None else self.counts[index]
+        return Identity(self.topics, topic_index, self.queue_ids[index], self.queue_offsets[index], self.light, wanted, counts)
 
 
 @dataclass(frozen=True, slots=True)

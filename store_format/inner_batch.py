@@ -19,6 +19,7 @@ __all__ = ["WireMessages", "split_batches"]
 
 _HEAD = WIRE_MESSAGE_HEAD.itemsize
 _SIZE_MIN = _HEAD + 2  # no body, no properties
+_COUNT_MAX = 2**15 - 1  # INNER_NUM and the batch size in the queue are shorts
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,22 @@ class WireMessages:
     raw_properties: pa.BinaryArray
 
 
-def split_batches(bodies: list[bytes]) -> tuple[WireMessages, dict[int, tuple[int, str, str]]]:
-    """Split batch bodies. A body that does not add up has count 0 and is in the second result as (byte, expected, found)."""
+def split_batches(bodies: list[bytes], expected_counts: list[int] | None = None) -> tuple[WireMessages, dict[int, tuple[int, str, str]]]:
+    """Split batch bodies into their messages.
+
+    A body that does not add up, is empty or holds another number of messages than expected has count 0 and is in the second
+    result as (byte, expected, found).
+    """
     starts: list[int] = []
     counts = np.zeros(len(bodies), np.int64)
     wrong: dict[int, tuple[int, str, str]] = {}
     base = 0
     for i, body in enumerate(bodies):
         found, problem = _starts(body)
+        if problem is None and expected_counts is not None and len(found) != expected_counts[i]:
+            problem = 0, f"{expected_counts[i]} messages, as the queue's entry says", str(len(found))
+        if problem is None and not found:
+            problem = 0, "at least one message in a batch", "none"
         if problem is not None:
             wrong[i] = problem
         else:
@@ -66,6 +75,8 @@ def _starts(body: bytes) -> tuple[list[int], tuple[int, str, str] | None]:
     starts: list[int] = []
     position, end = 0, len(body)
     while position < end:
+        if len(starts) == _COUNT_MAX:
+            return starts, (position, f"at most {_COUNT_MAX} messages in a batch", "more")
         if end - position < _SIZE_MIN:
             return starts, (position, f"a wire message of at least {_SIZE_MIN} bytes", f"{end - position} bytes left of the batch")
         size, body_length = unpack_from(">i12xi", body, position)

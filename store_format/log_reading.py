@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format import sysflag
-from store_format.columns import Projection, decode
+from store_format.columns import Projection, decode_parts
 from store_format.commit_log import CommitLog
 from store_format.decode import UnitRefs, Units, inner_batches, locate
 from store_format.dispatch import light_queues
@@ -131,10 +131,10 @@ def scan_units(
             tolerance.damage(CorruptStoreError(step.file.path, step.start, step.expected, step.found))
             continue
         for refs in _refs(log, step):
-            batch, bad = decode(refs, projection, broker_name)
-            tolerance.drop(bad)
-            if batch.num_rows:
-                yield batch
+            for _, batch, bad in decode_parts(refs, projection, broker_name):
+                tolerance.drop(bad)
+                if batch.num_rows:
+                    yield batch
 
 
 def _collect(queues: dict[tuple[str, int], LogQueue], found: _Found, units: Units) -> None:

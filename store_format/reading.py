@@ -15,13 +15,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.batch_consume_queue import batch_queue_bounds, read_batch_units
-from store_format.columns import COLUMNS, Projection, arrow_schema, decode
+from store_format.columns import COLUMNS, Projection, arrow_schema, decode_parts
 from store_format.commit_log import CommitLog
 from store_format.consume_queue import message_mask, read_units, simple_queue_bounds
 from store_format.consume_queue_ext import is_ext_address, resolve_tags_codes
 from store_format.decode import BadUnit, Identity, UnitRefs
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.tags_codes import SCHEDULE_TOPIC
 from store_format.unit_files import QueueBounds
 
@@ -33,6 +33,7 @@ _BATCH_BYTES = 2 << 20  # what Spark's socket moves fastest
 _BATCH_BYTES_MAX = 8 << 20
 _BATCH_ROWS_MIN = 512
 _ROW_BYTES_WITHOUT_CONTENT = 64  # estimate for rows of positions and times only
+_WITHOUT_CONTENT_SHIFT = 5  # but bodies are looked at for their CRC, properties for tags: at most 64 MB of them
 _CONTENT = frozenset({"body", "rawBody", "properties"})
 _CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
 _SPLIT_WHOLE_MAX = 1 << 16  # a slice up to this length is read to be cut; a longer one is bisected
@@ -94,7 +95,8 @@ class Tolerance:
 class Entries:
     """What queue units say, one element a unit; `piece` is the index of the slice it belongs to.
 
-    `tags_code` is None where no queue unit led there (a scan of the commitlog): the message says it then.
+    `tags_code` is None where no queue unit led there (a scan of the commitlog): the message says it then. `count` is how
+    many queue offsets each unit covers, None where that is one.
     """
 
     piece: NDArray[np.int32]
@@ -102,13 +104,15 @@ class Entries:
     physical_offset: _Ints
     size: _Ints
     tags_code: _Ints | None
+    count: NDArray[np.int16] | None = None
 
     def __len__(self) -> int:
         return len(self.piece)
 
     def select(self, index: NDArray[np.generic] | slice) -> Entries:
         tags_code = None if self.tags_code is None else self.tags_code[index]
-        return Entries(self.piece[index], self.queue_offset[index], self.physical_offset[index], self.size[index], tags_code)
+        count = None if self.count is None else self.count[index]
+        return Entries(self.piece[index], self.queue_offset[index], self.physical_offset[index], self.size[index], tags_code, count)
 
 
 @dataclass(slots=True)
@@ -160,7 +164,8 @@ class QueueReader:
         if is_ext_address(tags).any():
             tags = resolve_tags_codes(f"{self.ext_directory}/{piece.topic}/{piece.queue_id}", tags)
         physical, size = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
-        entries = Entries(np.full(len(units), index, np.int32), offsets, physical, size, tags)
+        count = units["batch_size"].astype(np.int16) if piece.is_batch else None
+        entries = Entries(np.full(len(units), index, np.int32), offsets, physical, size, tags, count)
         if self.tags_codes is not None and piece.topic != SCHEDULE_TOPIC and not piece.is_batch:
             # ExpressionMessageFilter.isMatchedByConsumeQueue: (int) tagsCode. A batch unit has the code of the batch, not of its messages.
             entries = entries.select(np.isin(tags.astype(np.int32), np.array(sorted(self.tags_codes), np.int32)))
@@ -227,7 +232,7 @@ class QueueReader:
         for start, stop in self._cuts(entries.size):
             part = entries.select(slice(start, stop))
             topic_index = topic_of_piece[part.piece] if len(names) > 1 else None
-            identity = Identity(names, topic_index, queue_of_piece[part.piece], part.queue_offset, light, _wanted(pieces, part))
+            identity = Identity(names, topic_index, queue_of_piece[part.piece], part.queue_offset, light, _wanted(pieces, part), part.count)
             refs = UnitRefs(view.path, buffer, file.start, part.physical_offset - file.start, part.size, part.tags_code, identity)
             yield from self._decode(refs)
 
@@ -246,8 +251,9 @@ class QueueReader:
 
     def _cuts(self, sizes: _Ints) -> Iterator[tuple[int, int]]:
         """Ranges of about 2 MB, at least 512 rows while these stay below 8 MB, at least one row."""
+        sizes = np.maximum(sizes, MESSAGE_SIZE_MIN)  # less is damage, and must not make room for others
         if not _CONTENT.intersection(self.projection.names):
-            sizes = np.full(len(sizes), _ROW_BYTES_WITHOUT_CONTENT)
+            sizes = np.maximum(sizes >> _WITHOUT_CONTENT_SHIFT, _ROW_BYTES_WITHOUT_CONTENT)
         ends = np.cumsum(sizes)
         start, total = 0, len(sizes)
         while start < total:
@@ -259,14 +265,12 @@ class QueueReader:
             start = stop
 
     def _decode(self, refs: UnitRefs) -> Iterator[pa.RecordBatch]:
-        batch, bad = decode(refs, self.projection, self.broker_name)
-        if bad:
+        for part, batch, bad in decode_parts(refs, self.projection, self.broker_name):
             self.tolerance.drop(bad)
-            if self.tolerance.mode == "PERMISSIVE":
-                yield from self._with_corrupt_rows(refs, bad)
-                return
-        if batch.num_rows:
-            yield batch
+            if bad and self.tolerance.mode == "PERMISSIVE":
+                yield from self._with_corrupt_rows(part, bad)
+            elif batch.num_rows:
+                yield batch
 
     def _with_corrupt_rows(self, refs: UnitRefs, bad: list[BadUnit]) -> Iterator[pa.RecordBatch]:
         """The same units again, with a row for each bad one in its place."""
@@ -279,9 +283,9 @@ class QueueReader:
 
     def _good(self, refs: UnitRefs, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         if start < stop:
-            batch, _ = decode(refs.select(np.arange(start, stop)), self.projection, self.broker_name)
-            if batch.num_rows:
-                yield batch
+            for _, batch, _ in decode_parts(refs.select(np.arange(start, stop)), self.projection, self.broker_name):
+                if batch.num_rows:
+                    yield batch
 
 
 def split_at(piece: QueueSlice, edges: Sequence[int]) -> list[QueueSlice]:
@@ -355,7 +359,11 @@ def _batch_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, N
 def _join(parts: list[Entries]) -> Entries:
     if len(parts) == 1:
         return parts[0]
-    return Entries(*(np.concatenate([getattr(part, name) for part in parts]) for name in Entries.__slots__))
+    names = ("piece", "queue_offset", "physical_offset", "size", "tags_code")
+    joined = Entries(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    if all(part.count is None for part in parts):
+        return joined
+    return replace(joined, count=np.concatenate([np.ones(len(part), np.int16) if part.count is None else part.count for part in parts]))
 
 
 def _in_log_order(entries: Entries) -> Entries:

@@ -70,7 +70,7 @@ def inner_rows(unit: Message, *, tags_code: int = 0, **place: Any) -> list[dict[
     first = place.pop("queueOffset", unit.queue_offset)
     for i, part in enumerate(oracle.split_inner_batch(unit.decompressed)):
         alone = replace(unit, body=part.body, properties_bytes=part.properties_bytes, sys_flag=unit.sys_flag & ~1, flag=part.flag)
-        own = {"rawBody": unit.body, "storeSize": unit.total_size, "sysFlag": unit.sys_flag, "bodyCRC": 0, "queueOffset": first + i}
+        own = {"storeSize": unit.total_size, "sysFlag": unit.sys_flag, "bodyCRC": 0, "queueOffset": first + i}
         rows.append(expected_row(alone, tags_code=tags_code, **(place | own)))
     return rows
 

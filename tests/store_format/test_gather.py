@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -46,7 +48,7 @@ def test_arrays_are_mapped_where_they_begin() -> None:
     array = pa.array([b"abc", b"", b"de"], pa.binary())
     for part in (array, array[1:], array[:0]):
         offsets, data = mapped_array(part)
-        assert [data[a:b].tobytes() for a, b in zip(offsets, offsets[1:], strict=False)] == part.to_pylist()
+        assert [data[a:b].tobytes() for a, b in pairwise(offsets)] == part.to_pylist()
     assert mapped_array(pa.array([], pa.binary()))[0].tolist() == [0]
 
 
