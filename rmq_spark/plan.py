@@ -181,7 +181,7 @@ def _start(queue: Queue, options: ReadOptions) -> int:
         case Offset(value):
             return value
         case Timestamp(ms):
-            offset = queue.offset_at(ms, "LOWER")
+            offset = _offset_at(queue, ms)
             missing = offset == queue.max_offset > queue.min_offset
             if missing and options.starting_offsets_by_timestamp_strategy == "error":
                 raise OffsetOutOfRangeError(
@@ -200,7 +200,20 @@ def _stop(queue: Queue, options: ReadOptions) -> int:
         case Offset(value):
             return value
         case Timestamp(ms):
-            return queue.offset_at(ms, "LOWER")
+            return _offset_at(queue, ms)
+
+
+def _offset_at(queue: Queue, timestamp_ms: int) -> int:
+    """The first message stored at or after a time, the maximum when there is none.
+
+    For a time behind the end of a BatchCQ queue a broker answers with the last unit, which was stored before it.
+    """
+    offset = queue.offset_at(timestamp_ms, "LOWER")
+    if queue.range.is_batch and offset < queue.max_offset:
+        _, units = read_slice(queue.piece(offset, offset + 1))
+        if len(units) and int(units["store_timestamp"][0]) < timestamp_ms:
+            return queue.max_offset
+    return offset
 
 
 def _refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: _Found) -> None:
