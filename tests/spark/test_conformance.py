@@ -46,7 +46,7 @@ def expected_row(told: Row, broker: str, outer: dict[int, oracle.Message]) -> Ro
     """One line of expected.jsonl.gz as the columns show it."""
     properties, body = told["properties"], base64.b64decode(told["body"])
     batch = outer.get(told["physicalOffset"]) if "batchNum" in told else None
-    raw = batch.body if batch is not None else base64.b64decode(told["rawBody"]) if "rawBody" in told else body
+    raw = base64.b64decode(told["rawBody"]) if "rawBody" in told and batch is None else body  # of a batch each message has its own
     offset_msg_id = told["msgId"] if batch is None else batch.offset_msg_id
     return {
         "topic": told["topic"],
