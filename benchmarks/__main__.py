@@ -1,0 +1,123 @@
+"""`python -m benchmarks`: fill, measure, print; with --markdown also write the figures into a page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.decode import measure_decode
+from benchmarks.fill import Filling, fill
+from benchmarks.planning import measure_planning
+from benchmarks.report import Report, write_block
+from benchmarks.spark_read import measure_queues, measure_spark, session
+
+__all__ = ["main"]
+
+_BYTES = 400_000_000  # of bodies and what belongs to them, in the store of one body size
+_UNIT_BYTES = 272  # a message without its body
+_QUEUES_PER_TOPIC = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """How much is filled and how often it is read."""
+
+    bytes: int
+    rounds: int
+    queue_messages: int
+    queues: tuple[int, ...]  # of the stores that are planned; the first is also read
+
+
+_FULL = _Extent(_BYTES, 5, 1_000_000, (10_000, 128_000))
+_QUICK = _Extent(_BYTES // 10, 3, 100_000, (1_000,))
+_SMALLEST = _Extent(2_000_000, 1, 2_000, (16,))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    extent = _SMALLEST if given.smallest else _QUICK if given.quick else _FULL
+    report = Report()
+    with tempfile.TemporaryDirectory(prefix="rmqlog-bench-", dir=given.directory) as directory:
+        if given.only in (None, "decode", "spark"):
+            _measure_sizes(Path(directory), given.sizes, extent, given.only, report)
+        if given.only in (None, "planning"):
+            _measure_planning(Path(directory), extent, report)
+    text = report.markdown()
+    print(text, end="")
+    if given.markdown is not None:
+        write_block(given.markdown, text)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Fill stores, read them, print what it costs.")
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument("--quick", action="store_true", help="a tenth of the messages, three rounds: a minute")
+    extent.add_argument("--smallest", action="store_true", help="one round over a few messages: shows that it runs, not how fast")
+    parser.add_argument("--only", choices=("decode", "spark", "planning"), help="leave out the rest")
+    parser.add_argument("--sizes", type=_sizes, default=(100, 1024, 16384), help="body sizes in bytes (100,1024,16384)")
+    parser.add_argument("--directory", type=Path, help="where to put the stores, up to 2 GB at a time (the system's temporary directory)")
+    parser.add_argument("--markdown", type=Path, help="a page to write the figures into, between its marks")
+    return parser
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split(","))
+
+
+@contextmanager
+def _filled(directory: Path, filling: Filling) -> Iterator[Path]:
+    """A store, and what is kept beside it, for as long as it is needed: each takes most of a gigabyte."""
+    _say(f"filling {filling.messages:,} messages of {filling.body_size} bytes into {filling.queues:,} queues")
+    with tempfile.TemporaryDirectory(dir=directory) as place:
+        root = Path(place) / "store"
+        fill(root, filling)
+        yield root
+
+
+def _measure_sizes(directory: Path, sizes: Sequence[int], extent: _Extent, only: str | None, report: Report) -> None:
+    for size in sizes:
+        filling = Filling(messages=extent.bytes // (size + _UNIT_BYTES), body_size=size)
+        with _filled(directory, filling) as root:
+            if only != "spark":
+                _say("decoding")
+                report.decode[size] = measure_decode(root, extent.rounds)
+            if only != "decode":
+                _say("reading with Spark")
+                with session(directory) as spark:
+                    report.spark[size] = measure_spark(spark, root, extent.rounds)
+    if only != "decode":
+        _measure_queues(directory, extent, report)
+
+
+def _measure_queues(directory: Path, extent: _Extent, report: Report) -> None:
+    many = _many_queues(extent.queues[0], extent.queue_messages)
+    few = Filling(messages=extent.queue_messages, body_size=100)
+    with _filled(directory, few) as few_root, _filled(directory, many) as many_root, session(directory) as spark:
+        _say("reading few and many queues with Spark")
+        ratio, _ = measure_queues(spark, few_root, many_root, extent.rounds)
+    report.queues.append((few.queues, many.queues, ratio))
+
+
+def _measure_planning(directory: Path, extent: _Extent, report: Report) -> None:
+    for queues in extent.queues:
+        with _filled(directory, _many_queues(queues, 2 * queues)) as root:
+            _say("planning")
+            report.planning.append(measure_planning(root, queues, extent.rounds))
+
+
+def _many_queues(queues: int, messages: int) -> Filling:
+    return Filling(messages=messages, body_size=100, topics=queues // _QUEUES_PER_TOPIC, queues_per_topic=_QUEUES_PER_TOPIC)
+
+
+def _say(what: str) -> None:
+    print(f"{what} …", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""The figures as tables: the same Markdown for a terminal and for README, which is written between its two marks."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.planning import Planning
+from benchmarks.rounds import Figure, Rates
+from benchmarks.spark_read import Comparison, Memory
+
+__all__ = ["Report", "write_block"]
+
+_BEGIN, _END = "<!-- measured -->", "<!-- /measured -->"
+_PACKAGES = ("pyspark", "numpy", "pyarrow")
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything one run measured; what was not measured stays empty and is not shown."""
+
+    decode: dict[int, list[Rates]] = field(default_factory=dict)  # by body size
+    spark: dict[int, tuple[list[Comparison], Memory]] = field(default_factory=dict)
+    queues: list[tuple[int, int, Figure]] = field(default_factory=list)  # (few, many, time of many by time of few)
+    planning: list[list[Planning]] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        parts = [_machine(), *self._decode(), *self._spark(), *self._queues(), *self._planning()]
+        return "\n\n".join(parts) + "\n"
+
+    def _decode(self) -> Iterable[str]:
+        if self.decode:
+            yield "Decoding alone, one thread, in millions of messages a second (median, minimum):"
+            names = [rates.name for rates in next(iter(self.decode.values()))]
+            rows = [[name, *(_millions(cases[i].rate()) for cases in self.decode.values())] for i, name in enumerate(names)]
+            yield _table(["columns", *(_size(size) for size in self.decode)], rows)
+
+    def _spark(self) -> Iterable[str]:
+        if not self.spark:
+            return
+        yield (
+            "Spark, `local[2]`, into the noop sink: millions of rows a second, and the ratio to the transport ceiling: a data source "
+            "that gives ready Arrow batches of the same columns and sizes (median, minimum):"
+        )
+        names = [comparison.name for comparison in next(iter(self.spark.values()))[0]]
+        head = ["columns", *(f"{_size(size)} {what}" for size in self.spark for what in ("rows/s", "ceiling", "ratio"))]
+        rows = []
+        for i, name in enumerate(names):
+            found = [comparisons[i] for comparisons, _ in self.spark.values()]
+            rows.append([name, *(cell for one in found for cell in _compared(one))])
+        yield _table(head, rows)
+        sizes = [f"{_size(size)}: {_mib(memory.resident_bytes)}, {_mib(memory.own_bytes)}" for size, (_, memory) in self.spark.items()]
+        yield f"Most memory of one Python worker (resident with mapped store files, without them): {'; '.join(sizes)}."
+
+    def _queues(self) -> Iterable[str]:
+        for few, many, ratio in self.queues:
+            shown = f"{ratio.median:.2f} (minimum {ratio.minimum:.2f})"
+            yield f"The same messages in {many:,} queues take {shown} times as long as in {few:,}, planning included."
+
+    def _planning(self) -> Iterable[str]:
+        if self.planning:
+            yield "Planning, in a process of its own:"
+            rows = []
+            for runs in self.planning:
+                times = [run.seconds for run in runs]
+                memory = _mib(max(run.resident_bytes for run in runs))
+                seconds = f"{Figure.of(times).median:.2f} ({max(times):.2f})"
+                rows.append([f"{runs[0].queues:,}", seconds, str(runs[0].partitions), memory])
+            yield _table(["queues", "seconds: median (maximum)", "partitions", "memory of the process"], rows)
+
+
+def write_block(path: Path, text: str) -> None:
+    """Replace what stands between the marks of `path` by `text`. Raises ValueError for a file without them."""
+    old = path.read_text(encoding="utf-8")
+    head, begin, rest = old.partition(_BEGIN)
+    _, end, tail = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{path}: no {_BEGIN} … {_END} to write between")
+    path.write_text(f"{head}{begin}\n\n{text}\n{end}{tail}", encoding="utf-8")
+
+
+def _machine() -> str:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    return f"{cores} cores, Python {platform.python_version()}, {versions}."
+
+
+def _compared(one: Comparison) -> tuple[str, str, str]:
+    ratio = one.rates.ratio(one.ceiling)
+    return _millions(one.rates.rate()), f"{one.ceiling.rate().median / 1e6:.2f}", f"{ratio.median:.2f} ({ratio.minimum:.2f})"
+
+
+def _millions(figure: Figure) -> str:
+    return f"{figure.median / 1e6:.2f} ({figure.minimum / 1e6:.2f})"
+
+
+def _size(size: int) -> str:
+    return f"{size >> 10} KiB" if size >= 1024 else f"{size} B"
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):,.0f} MiB"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [list(head), ["---"] + ["---:"] * (len(head) - 1), *map(list, rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

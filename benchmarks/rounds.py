@@ -1,0 +1,62 @@
+"""How things are measured: all cases in each round, rounds one after another, so that what disturbs the machine meets every case alike.
+
+A figure is the median and the minimum over the rounds; a ratio is taken within a round, between neighbours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+__all__ = ["Figure", "Rates", "interleave"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Median and minimum of what the rounds gave; of rates and ratios the minimum is the worst."""
+
+    median: float
+    minimum: float
+
+    @staticmethod
+    def of(values: list[float]) -> Figure:
+        return Figure(median(values), min(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """One case: how many rows (or messages) it went through, and how long in each round."""
+
+    name: str
+    rows: int
+    seconds: tuple[float, ...]
+
+    def rate(self) -> Figure:
+        """Rows a second."""
+        return Figure.of([self.rows / seconds for seconds in self.seconds])
+
+    def ratio(self, ceiling: Rates) -> Figure:
+        """This rate by that of `ceiling`, round by round."""
+        pairs = zip(self.seconds, ceiling.seconds, strict=True)
+        return Figure.of([self.rows / mine / (ceiling.rows / other) for mine, other in pairs])
+
+
+def interleave(cases: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, Rates]:
+    """Run every case once to warm up and then `rounds` times; each returns how many rows it saw.
+
+    Every other round goes backwards: a machine that slows down during a round then favours nobody.
+    Raises ValueError for a case that does not see the same rows each time.
+    """
+    rows = {name: case() for name, case in cases.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(rounds):
+        names = list(cases) if number % 2 == 0 else list(cases)[::-1]
+        for name in names:
+            start = time.perf_counter()
+            seen = cases[name]()
+            seconds[name].append(time.perf_counter() - start)
+            if seen != rows[name]:
+                raise ValueError(f"{name}: {seen} rows, and {rows[name]} before")
+    return {name: Rates(name, rows[name], tuple(seconds[name])) for name in cases}

@@ -1,0 +1,122 @@
+"""Reading with Spark, local[2], into the noop sink: `rmqlog` beside the transport ceiling of the same columns."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+import rmq_spark
+from benchmarks.ceiling import CeilingDataSource, prepare_batches, split_rows
+from benchmarks.processes import WorkerMemory
+from benchmarks.rounds import Figure, Rates, interleave
+from rmq_spark.options import parse_read_options
+from rmq_spark.scan import Scan
+from rmq_spark.schema import projection_from_options
+
+__all__ = ["Comparison", "Memory", "measure_queues", "measure_spark", "session"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+# What is read: the options that say so. CRC is on and off in each.
+_GROUPS: dict[str, dict[str, str]] = {
+    "default columns": {},
+    "body": {"columns": "body"},
+    "queueOffset": {"columns": "queueOffset"},
+    "queueOffset, one property": {"columns": "queueOffset", "propertyColumns": "region"},
+}
+_COUNT = "count() of the default columns"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One way to read beside its ceiling, from the same rounds."""
+
+    name: str
+    rates: Rates
+    ceiling: Rates
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The most that one Python worker held: everything resident (mapped store files included), and its own."""
+
+    resident_bytes: int
+    own_bytes: int
+
+
+@contextmanager
+def session(directory: Path) -> Iterator[SparkSession]:
+    """local[2] with the settings of conf/; workers find this checkout through PYTHONPATH."""
+    os.environ.setdefault("SPARK_CONF_DIR", str(_ROOT / "conf"))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("rmqlog benchmarks")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .getOrCreate()
+    )
+    rmq_spark.register(spark)
+    spark.dataSource.register(CeilingDataSource)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def measure_spark(spark: SparkSession, root: Path, rounds: int) -> tuple[list[Comparison], Memory]:
+    """Every group with CRC on and off, and `count()`. Each DataFrame is planned before it is timed."""
+    cases: dict[str, Callable[[], int]] = {}
+    for group, options in _GROUPS.items():
+        cases[group] = _consume(_ceiling(spark, root, options, root.with_name(f"{root.name}-{len(cases)}.arrow")))
+        for crc in ("on", "off"):
+            read = spark.read.format("rmqlog").options(**options, verifyCrc=str(crc == "on").lower())
+            cases[f"{group}, CRC {crc}"] = _consume(read.load(str(root)))
+    cases[_COUNT] = spark.read.format("rmqlog").load(str(root)).count
+    with WorkerMemory() as memory:
+        rates = interleave(cases, rounds)
+    of_group = {name: group for group in _GROUPS for name in cases if name.startswith(f"{group}, CRC")} | {_COUNT: "default columns"}
+    comparisons = [Comparison(name, rates[name], rates[group]) for name, group in of_group.items()]
+    return comparisons, Memory(memory.resident_bytes, memory.own_bytes)
+
+
+def _consume(frame: DataFrame) -> Callable[[], int]:
+    """Moves every row into the noop sink. The rows are counted once, before; planning happens there, too."""
+    rows = frame.count()
+
+    def consume() -> int:
+        frame.write.format("noop").mode("overwrite").save()
+        return rows
+
+    return consume
+
+
+def _ceiling(spark: SparkSession, root: Path, options: Mapping[str, str], batches: Path) -> DataFrame:
+    read = parse_read_options({"path": str(root), **options})
+    projection = projection_from_options(read)
+    scan = Scan(projection, read)
+    prepare_batches(scan, batches)
+    source = spark.read.format("rmqlog_ceiling").schema(projection.to_spark_schema())
+    return source.options(batches=str(batches), rows=",".join(map(str, split_rows(scan)))).load()
+
+
+def measure_queues(spark: SparkSession, few: Path, many: Path, rounds: int) -> tuple[Figure, list[Rates]]:
+    """The time of the store `many` by that of `few`, of as many messages in fewer queues: a whole query each, planning too."""
+    rates = interleave({str(root): partial(_load_and_consume, spark, root) for root in (few, many)}, rounds)
+    seconds = zip(rates[str(many)].seconds, rates[str(few)].seconds, strict=True)
+    return Figure.of([mine / other for mine, other in seconds]), list(rates.values())
+
+
+def _load_and_consume(spark: SparkSession, root: Path) -> int:
+    spark.read.format("rmqlog").load(str(root)).write.format("noop").mode("overwrite").save()
+    return 1

@@ -1,0 +1,104 @@
+"""The benchmarks in their smallest form: that they run and tell the truth about what they read, not how fast."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fill import BROKER_NAME, Filling, fill
+from benchmarks.report import write_block
+from benchmarks.rounds import Rates, interleave
+from store_format import MessageStore
+from store_format.layouts import MAGIC_BLANK
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Message units of about 300 bytes: 20 KiB files make the log end several of them with a BLANK.
+_SMALL = Filling(messages=500, body_size=100, topics=3, queues_per_topic=2, commit_log_file_size=20 << 10)
+
+
+def test_a_filled_store_is_what_was_asked_for(tmp_path: Path) -> None:
+    fill(tmp_path / "store", _SMALL)
+    store = MessageStore.open(str(tmp_path / "store"))
+    assert (store.broker_name, store.state.value) == (BROKER_NAME, "clean")
+    assert {(queue.topic, queue.queue_id): queue.max_offset for queue in store.queues()} == {
+        (topic, queue): 84 if place < 2 else 83 for place, (topic, queue) in enumerate((t, q) for t in _SMALL.topic_names for q in (0, 1))
+    }
+    rows = [row for queue in store.queues() for batch in queue.read() for row in batch.to_pylist()]
+    assert Counter(len(row["body"]) for row in rows) == {100: 500}
+    assert {tuple(sorted(name for name, _ in row["properties"])) for row in rows} == {("KEYS", "TAGS", "UNIQ_KEY", "region", "traceId")}
+    assert len({row["msgId"] for row in rows}) == 500
+    assert sum(batch.num_rows for batch in store.scan()) == 500  # the walk meets the BLANK units and ends in the last file's zeros
+
+
+def test_filled_files_have_their_full_size_and_end_in_a_blank(tmp_path: Path) -> None:
+    fill(tmp_path / "store", _SMALL)
+    files = sorted((tmp_path / "store" / "commitlog").iterdir())
+    assert len(files) > 5
+    assert {file.stat().st_size for file in files} == {20 << 10}
+    assert all(MAGIC_BLANK.to_bytes(4, "big") in file.read_bytes()[-400:] for file in files[:-1])
+    assert {file.stat().st_size for file in (tmp_path / "store" / "consumequeue").rglob("0*0") if file.is_file()} == {6_000_000}
+
+
+def test_a_store_is_filled_the_same_way_every_time(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        fill(tmp_path / name, _SMALL)
+    for one in (tmp_path / "one" / "commitlog").iterdir():
+        assert one.read_bytes() == (tmp_path / "two" / "commitlog" / one.name).read_bytes()
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    ceiling, mine = Rates("ceiling", 100, (1.0, 10.0, 2.0)), Rates("mine", 100, (2.0, 12.5, 4.0))
+    assert mine.ratio(ceiling).median == 0.5
+    assert mine.ratio(ceiling).minimum == 0.5
+    assert mine.rate().median == 25.0
+
+
+def test_a_case_that_loses_rows_is_an_error() -> None:
+    rows = iter([10, 9])
+    with pytest.raises(ValueError, match="case: 9 rows, and 10 before"):
+        interleave({"case": lambda: next(rows)}, 1)
+
+
+def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("nothing", encoding="utf-8")
+    with pytest.raises(ValueError, match="to write between"):
+        write_block(page, "figures")
+
+
+@pytest.mark.slow
+def test_the_benchmarks_run(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- measured -->\nold\n<!-- /measured -->\nafter\n", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "--smallest",
+        "--sizes",
+        "100,1024",
+        "--directory",
+        str(tmp_path),
+        "--markdown",
+        str(page),
+    ]
+    done = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("before\n<!-- measured -->\n")
+    assert text.endswith("<!-- /measured -->\nafter\n")
+    assert "old" not in text
+    assert done.stdout.strip() in text
+    for what in ("100 B", "1 KiB", "default columns, CRC on", "count()", "Most memory of one Python worker", "Planning"):
+        assert what in text, what
+    # every cell of every table of rates is filled, and no rate is zero messages
+    rates = re.findall(r"^\| (?:default columns|body|queueOffset)[^|]*\|(.*)\|$", text, re.MULTILINE)
+    assert len(rates) >= 14
+    assert [path.name for path in tmp_path.iterdir()] == ["page.md"]  # what was filled is gone
