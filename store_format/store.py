@@ -19,6 +19,7 @@ from store_format.commit_log import CommitLog
 from store_format.config_json import read_topics
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import FileCache, entry_names
+from store_format.find import Found, Wanted, find
 from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
 from store_format.offset_by_time import Boundary, offset_at
@@ -143,6 +144,39 @@ class MessageStore:
         tolerance = Tolerance(on_damage)
         stop = self.survey(lambda topic: False).cuts[-1] if self.state is StoreState.CRASHED else None
         yield from scan_units(self.log, _projection(columns, verify_crc), self.broker_name, tolerance, stop)
+
+    def find(
+        self,
+        *,
+        key: str,
+        topic: str | None = None,
+        begin_ms: int | None = None,
+        end_ms: int | None = None,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        verify_crc: bool = True,
+        on_damage: str = "FAILFAST",
+        use_index: bool = True,
+        hash_slot_num: int | None = None,
+        index_num: int | None = None,
+    ) -> Found:
+        """Messages with `key` as a word of KEYS or as UNIQ_KEY, stored in a topic, or in any, between two store times (both inclusive).
+
+        Index files are used for the part of the log they cover, the rest is scanned; the answer says which. See `find.find`.
+        """
+        _projection(columns, verify_crc)
+        return find(
+            self.path,
+            self.log,
+            self.state,
+            Wanted(key, topic, begin_ms, end_ms),
+            columns=columns,
+            broker_name=self.broker_name,
+            tolerance=Tolerance(on_damage),
+            verify_crc=verify_crc,
+            use_index=use_index,
+            hash_slot_num=hash_slot_num,
+            index_num=index_num,
+        )
 
 
 @dataclass(frozen=True, slots=True)
