@@ -11,8 +11,10 @@ import heapq
 import itertools
 import logging
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,6 +33,7 @@ _log = logging.getLogger(__name__)
 _PARTITION_BYTES_MIN = 4 << 20  # smaller ones are not worth a task
 _SAMPLED_ABOVE = 4096  # queues with more messages have their size estimated from more than their last message
 _SAMPLES = 8
+_SCAN_CUT_BYTES = 64 << 10  # a scan may be cut between windows of a walk, 1 MiB or a file
 _NAMED_MAX = 5
 
 
@@ -97,7 +100,7 @@ def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
         _look(store, options, found)
     _refuse_unknown(stores, options, found)
     cores = cores or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores or os.cpu_count() or 1
-    splits = [Split((share,)) for share in _scan_shares(found)]
+    splits = [Split((share,)) for share in _scan_shares(found, options, cores)]
     if options.split_by == "commitlog":
         splits += _by_commitlog(found.pieces, options, cores)
     else:
@@ -125,12 +128,12 @@ def _look(store: MessageStore, options: ReadOptions, found: _Found) -> None:
                 error,
             )
             lost = snapshot.damaged.keys()
-            scanned, cuts = store.scanned_queues(lambda topic: any(topic == name for name, _ in lost), options.max_bytes_per_partition)
+            scanned, cuts = store.scanned_queues(lambda topic: any(topic == name for name, _ in lost), _SCAN_CUT_BYTES)
             scanned = [queue for queue in scanned if (queue.topic, queue.queue_id) in lost]
     else:
         _log.warning("%s has no consume queue files (RocksDB, or deleted): scanning its commitlog", store.path)
         queues = []
-        scanned, cuts = store.scanned_queues(choice.chooses_topic, options.max_bytes_per_partition)
+        scanned, cuts = store.scanned_queues(choice.chooses_topic, _SCAN_CUT_BYTES)
     chosen = [queue for queue in queues if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)]
     for queue in chosen:
         found.queues.append((queue.topic, store.broker_name, queue.queue_id))
@@ -257,17 +260,18 @@ def _nearest_queue(topic: str | None, queues: Iterable[tuple[str, str, int]]) ->
 
 
 def _bytes(piece: QueueSlice) -> int:
-    """Bytes of the slice's messages: its length times the mean of a few message sizes."""
+    """Bytes of the slice's messages: its length times the mean of a few message sizes, at most what its queue spans in the log."""
     count = piece.stop - piece.start
     if piece.bounds is None or count <= 0:
         return len(piece.extra) or 1
-    if count <= _SAMPLED_ABOVE:
-        return max(count * piece.bounds.last_size, 1)
     sizes = [piece.bounds.last_size]
-    for start in range(piece.start, piece.stop, count // _SAMPLES + 1):
-        _, units = read_slice(replace(piece, start=start, stop=min(start + 1, piece.stop)))
-        sizes += units["size"].tolist()
-    return max(int(count * np.mean(sizes)), 1)
+    if count > _SAMPLED_ABOVE:
+        for start in range(piece.start, piece.stop, count // _SAMPLES + 1):
+            _, units = read_slice(replace(piece, start=start, stop=min(start + 1, piece.stop)))
+            sizes += units["size"].tolist()
+    spanned = piece.bounds.last_physical_offset + piece.bounds.last_size - max(piece.bounds.first_physical_offset, 0)
+    estimate = int(count * np.mean(sizes))
+    return max(estimate if piece.extra else min(estimate, spanned), 1)
 
 
 def _target(total: int, options: ReadOptions, queues: int, cores: int) -> tuple[int, int]:
@@ -359,7 +363,17 @@ def _physical_range(slices: Sequence[QueueSlice]) -> tuple[int, int]:
     return (min(starts, default=0), max(stops, default=0) + 1)
 
 
-def _scan_shares(found: _Found) -> Iterator[Share]:
+def _scan_shares(found: _Found, options: ReadOptions, cores: int) -> Iterator[Share]:
     for store, slices, repeated, cuts in found.scanned:
-        for start, stop in itertools.pairwise(cuts):
+        edges = _thinned(cuts, options, len(slices), cores)
+        for start, stop in pairwise(edges):
             yield replace(_share(store, slices), scan=(start, stop), repeated=tuple(repeated))
+
+
+def _thinned(cuts: Sequence[int], options: ReadOptions, queues: int, cores: int) -> list[int]:
+    """Those of the places where a scan may be cut that make parts of about the size of a partition."""
+    low, total = cuts[0], cuts[-1] - cuts[0]
+    target, wanted = _target(total, options, queues, cores)
+    count = max(-(-total // target), wanted)
+    near = {cuts[bisect_left(cuts, low + total * i // count)] for i in range(1, count)}
+    return sorted({low, cuts[-1]} | near)
