@@ -145,6 +145,11 @@ class IndexFile:
             return np.empty(0, INDEX_UNIT)
         return unpack(self._view.map()[origin + start * INDEX_UNIT.itemsize : origin + stop * INDEX_UNIT.itemsize], INDEX_UNIT)
 
+    def slots(self) -> NDArray[np.int32]:
+        """The slots as INDEX_SLOT: a view of the mapped file, no copy. A file that ends before its units has fewer."""
+        raw = self._view.map()[INDEX_HEADER.itemsize : self._geometry().units_start]
+        return np.frombuffer(raw[: len(raw) // INDEX_SLOT.itemsize * INDEX_SLOT.itemsize], INDEX_SLOT)
+
     def chain(self, hash_value: int, header: IndexHeader) -> Iterator[tuple[int, int, int, int]]:
         """(unit number, key hash, physical offset, time diff) along the chain of `hash_value`'s slot, newest first.
 

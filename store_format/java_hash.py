@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from store_format.flat_arrays import flat_bytes
 from store_format.java_text import decode_utf8
 
-__all__ = ["java_hash", "java_hash_many", "tags_code", "tags_code_many"]
+__all__ = ["hash_powers", "java_hash", "java_hash_many", "tags_code", "tags_code_many"]
 
 _BASE = 31
 _BASE_INVERSE = pow(_BASE, -1, 1 << 32)
@@ -56,6 +56,13 @@ def java_hash_many(strings: pa.Array) -> NDArray[np.int32]:
     if strings.null_count:
         hashes[strings.is_null().to_numpy(zero_copy_only=False)] = 0  # a null may cover bytes
     return hashes
+
+
+def hash_powers(lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """31^length modulo 2^32 of each: hash(a + b) = hash(a) * 31^len(b) + hash(b), lengths in UTF-16 units."""
+    most = int(lengths.max()) if len(lengths) else 0
+    powers: NDArray[np.uint32] = _powers(_BASE, most + 1)[lengths]
+    return powers
 
 
 def _utf16_units(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.uint16], NDArray[np.int64]] | None:
