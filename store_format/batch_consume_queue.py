@@ -36,7 +36,14 @@ def _end_offset(unit: tuple[Any, ...]) -> int:  # Any: as UnitFiles.unit
 
 
 def batch_queue_bounds(
-    directory: str, topic: str, queue_id: int, commit_log_min: int, *, commit_log_stop: int | None = None, scan: bool = False
+    directory: str,
+    topic: str,
+    queue_id: int,
+    commit_log_min: int,
+    *,
+    commit_log_stop: int | None = None,
+    scan: bool = False,
+    clean: bool = False,
 ) -> QueueBounds | None:
     """Where the queue of a directory below `batchconsumequeue` begins and ends; None when it has no files.
 
@@ -47,7 +54,7 @@ def batch_queue_bounds(
 
     def find(files: UnitFiles, run: FileRun) -> QueueBounds:
         first = run.first_file // BATCH_CQ_UNIT.itemsize
-        stop = files.find_stop(valid_below(_is_valid, commit_log_stop), scan=scan)
+        stop = files.find_stop(valid_below(_is_valid, commit_log_stop), scan=scan, clean=clean)
         start, min_offset, max_offset, first_physical_offset, last_physical_offset, last_size = stop, 0, 0, -1, -1, 0
         if stop > first:
             start = _first_unit(files, first, stop, _PHYSICAL_OFFSET, commit_log_min)
@@ -63,7 +70,7 @@ def batch_queue_bounds(
             start, stop, min_offset, max_offset, first_physical_offset, last_physical_offset, last_size,
         )  # fmt: skip
 
-    return find_bounds(directory, BATCH_CQ_UNIT, (topic, queue_id), find)
+    return find_bounds(directory, BATCH_CQ_UNIT, (topic, queue_id), find, clean=clean)
 
 
 def _first_unit(files: UnitFiles, low: int, high: int, field: int, at_least: int) -> int:

@@ -42,7 +42,7 @@ class CommitLog:
     """The files of a commitlog by start offset, as they were when `open` listed them.
 
     `findings` are the things wrong with the sequence that leave the rest readable: gaps between files, for which the broker
-    has a log line only (MappedFileQueue.checkSelf).
+    has a log line only (MappedFileQueue.checkSelf), and files that are too short, as of a store that was copied in part.
     """
 
     files: tuple[StoreFile, ...]
@@ -55,9 +55,9 @@ class CommitLog:
     def open(directories: Sequence[str], cache: FileCache) -> CommitLog:
         """Lists the directories; their union is the log (MultiPathMappedFileQueue.load, spec 1.3).
 
-        No size is configured: it is the one the files have. A zero-length last file is as good as none. Raises
-        CorruptStoreError for two files of one name, for files of different sizes and for files that overlap, as the
-        broker refuses to start with the second and would read wrong bytes with the others.
+        No size is configured: it is the one that most files have. A zero-length last file is as good as none; another one that
+        is too short, with which the broker does not start, is a finding, and read up to its end. Raises CorruptStoreError for two
+        files of one name, for files that are too long and for files that overlap: the broker would read wrong bytes.
         """
         files = sorted((file for directory in directories for file in list_store_files(directory)), key=lambda file: file.start)
         for file, following in pairwise(files):
@@ -65,15 +65,22 @@ class CommitLog:
                 raise CorruptStoreError(following.path, 0, f"one file that starts at {file.start}", f"another one, {file.path}")
         if files and files[-1].size == 0:
             files.pop()
-        size = Counter(file.size for file in files).most_common(1)[0][0] if files else 0
+        size = _usual_size(files)
+        findings: list[CorruptStoreError] = []
         for file in files:
-            if file.size != size:
-                raise CorruptStoreError(file.path, 0, f"a file of {size} bytes, like the others", f"{file.size} bytes")
+            if file.size > size:
+                raise CorruptStoreError(file.path, size, f"a file of {size} bytes, like the others", f"{file.size} bytes")
             if file.stop > _OFFSET_MAX:
                 raise CorruptStoreError(file.path, 0, "a name below 2^63 - 1, less the file's size", f"{file.start}")
+            if file.size < size:
+                findings.append(
+                    TruncatedRecordError(file.path, file.size, f"a file of {size} bytes, like the others", f"{file.size} bytes")
+                )
+        findings += _gaps(files, size)
+        files = [file for file in files if file.size]
         return CommitLog(
             tuple(files),
-            tuple(_gaps(files)),
+            tuple(findings),
             cache,
             np.array([file.start for file in files], np.int64),
             np.array([file.stop for file in files], np.int64),
@@ -81,8 +88,13 @@ class CommitLog:
 
     @property
     def file_size(self) -> int:
-        """Bytes of each file; 0 when there is none."""
-        return self.files[0].size if self.files else 0
+        """Bytes of each file that was not cut; 0 when there is none."""
+        return max((file.size for file in self.files), default=0)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files together."""
+        return sum(file.size for file in self.files)
 
     @property
     def min_offset(self) -> int:
@@ -156,15 +168,22 @@ class CommitLog:
         return f"its files hold {self.min_offset} to {self.files[-1].stop}" if self.files else "it has no files"
 
 
-def _gaps(files: Sequence[StoreFile]) -> list[CorruptStoreError]:
+def _usual_size(files: Sequence[StoreFile]) -> int:
+    """The size of a whole file: the most frequent one, of equally frequent ones the largest."""
+    counts = Counter(file.size for file in files)
+    return max(counts, key=lambda size: (counts[size], size), default=0)
+
+
+def _gaps(files: Sequence[StoreFile], size: int) -> list[CorruptStoreError]:
     """One finding for each place where the next file is not the one that should follow. Raises for an overlap."""
     findings = []
     for file, following in pairwise(files):
+        stop = file.start + size
         finding = CorruptStoreError(
-            following.path, 0, f"{offset_file_name(file.stop)} as the file after {offset_file_name(file.start)}", f"{following.start}"
+            following.path, 0, f"{offset_file_name(stop)} as the file after {offset_file_name(file.start)}", f"{following.start}"
         )
-        if following.start < file.stop:
+        if following.start < stop:
             raise finding
-        if following.start > file.stop:
+        if following.start > stop:
             findings.append(finding)
     return findings

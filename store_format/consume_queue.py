@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.unit_files import FileRun, QueueBounds, UnitFiles, find_bounds, valid_below
 
-__all__ = ["QueueBounds", "message_mask", "read_units", "simple_queue_bounds"]
+__all__ = ["QueueBounds", "message_mask", "pre_blank_mask", "read_units", "simple_queue_bounds"]
 
 
 def _is_valid(units: NDArray[np.void]) -> NDArray[np.bool_]:
@@ -25,25 +25,36 @@ def message_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
 
     A unit of the pre-blank size at another physical offset counts as one, and its size as damage for whoever reads the message.
     """
-    pre_blank = (units["size"] == CQ_PRE_BLANK_SIZE) & (units["physical_offset"] == 0)
-    mask: NDArray[np.bool_] = _is_valid(units) & ~pre_blank
+    return _is_valid(units) & ~pre_blank_mask(units)
+
+
+def pre_blank_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """True for the units before a queue's first message, where that is not at 0 (ConsumeQueue.fillPreBlank)."""
+    mask: NDArray[np.bool_] = (units["size"] == CQ_PRE_BLANK_SIZE) & (units["physical_offset"] == 0)
     return mask
 
 
 def simple_queue_bounds(
-    directory: str, topic: str, queue_id: int, commit_log_min: int, *, commit_log_stop: int | None = None, scan: bool = False
+    directory: str,
+    topic: str,
+    queue_id: int,
+    commit_log_min: int,
+    *,
+    commit_log_stop: int | None = None,
+    scan: bool = False,
+    clean: bool = False,
 ) -> QueueBounds | None:
     """Where the queue of a directory begins and ends; None when it has no files.
 
     `commit_log_min` is the start of the first commitlog file: units that point below it are expired. The rest is for a store that
     crashed: units that point at or behind `commit_log_stop` do not count (ConsumeQueue.truncateDirtyLogicFiles), and `scan` finds
-    the first invalid unit even where valid ones follow (see UnitFiles.find_stop).
+    the first invalid unit even where valid ones follow (see UnitFiles.find_stop). `clean` says that the store was shut down cleanly.
 
-    Raises CorruptStoreError when the files do not fit together.
+    Raises CorruptStoreError when the files do not fit together, or when they show damage that a clean shutdown does not leave.
     """
 
     def find(files: UnitFiles, run: FileRun) -> QueueBounds:
-        stop = files.find_stop(valid_below(_is_valid, commit_log_stop), scan=scan)
+        stop = files.find_stop(valid_below(_is_valid, commit_log_stop), scan=scan, clean=clean)
         start, first_physical_offset = _find_start(files, run, stop, commit_log_min)
         last_physical_offset, last_size = -1, 0
         if first_physical_offset >= 0:
@@ -54,7 +65,7 @@ def simple_queue_bounds(
             start, stop, start, stop, first_physical_offset, last_physical_offset, last_size,
         )  # fmt: skip
 
-    return find_bounds(directory, CQ_UNIT, (topic, queue_id), find)
+    return find_bounds(directory, CQ_UNIT, (topic, queue_id), find, clean=clean)
 
 
 def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> tuple[int, int]:

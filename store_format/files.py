@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from types import TracebackType
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +23,13 @@ from numpy.typing import NDArray
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 
 __all__ = [
+    "Entry",
     "FileCache",
     "FileView",
     "StoreFile",
     "entry_names",
     "list_directories",
+    "list_entries",
     "list_store_files",
     "offset_file_name",
     "open_descriptor",
@@ -68,7 +71,7 @@ def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> li
 
     Only regular files whose name is 20 digits count (other names are a finding of `diagnose`, not of a listing).
     Another `name` pattern lists other files; their `start` is the number in its last group, else the whole name.
-    Raises CorruptStoreError for a link.
+    Raises CorruptStoreError for a link, and for what is neither file nor directory.
     """
     found = []
     try:
@@ -81,6 +84,8 @@ def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> li
                     raise _refuse_link(entry.path)
                 if entry.is_file(follow_symlinks=False):
                     found.append(StoreFile(entry.path, int(match[match.lastindex or 0]), entry.stat(follow_symlinks=False).st_size))
+                elif not entry.is_dir(follow_symlinks=False):
+                    raise CorruptStoreError(entry.path, 0, "a regular file", "a pipe, a socket or a device")
     except FileNotFoundError:
         return []
     except NotADirectoryError as error:
@@ -134,6 +139,41 @@ def open_descriptor(path: str) -> int:
         if error.errno == errno.ELOOP:
             raise _refuse_link(path) from error
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What stands in a directory, whatever its name. `size` is 0 for what is no file."""
+
+    name: str
+    path: str
+    kind: Literal["file", "directory", "link", "other"]
+    size: int
+
+
+def list_entries(directory: str) -> list[Entry]:
+    """Everything in a directory by name, links as links; [] when it is missing. For `diagnose`, which refuses nothing.
+
+    Raises CorruptStoreError when it is a file.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            found = [_entry(entry) for entry in entries]
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise CorruptStoreError(directory, 0, "a directory", "a file") from error
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def _entry(entry: os.DirEntry[str]) -> Entry:
+    if entry.is_symlink():
+        return Entry(entry.name, entry.path, "link", 0)
+    if entry.is_dir(follow_symlinks=False):
+        return Entry(entry.name, entry.path, "directory", 0)
+    if entry.is_file(follow_symlinks=False):
+        return Entry(entry.name, entry.path, "file", entry.stat(follow_symlinks=False).st_size)
+    return Entry(entry.name, entry.path, "other", 0)
 
 
 def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from store_format.batch_consume_queue import batch_queue_bounds, read_batch_units
 from store_format.columns import COLUMNS, Projection, arrow_schema, decode_parts
 from store_format.commit_log import CommitLog
-from store_format.consume_queue import message_mask, read_units, simple_queue_bounds
+from store_format.consume_queue import pre_blank_mask, read_units, simple_queue_bounds
 from store_format.consume_queue_ext import is_ext_address, resolve_tags_codes
 from store_format.decode import BadUnit, Identity, UnitRefs
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
+from store_format.files import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.tags_codes import SCHEDULE_TOPIC
 from store_format.unit_files import QueueBounds
@@ -82,6 +83,8 @@ class Tolerance:
     def damage(self, error: CorruptStoreError) -> None:
         """Bytes that are no message at all: in FAILFAST an error, else counted as one."""
         self.drop([BadUnit(0, error)])
+        if self.mode == "PERMISSIVE":
+            _log.warning("stepped over damage: %s", error)  # no row says it
 
     def drop(self, bad: Sequence[BadUnit]) -> None:
         if self.mode == "FAILFAST" and bad:
@@ -178,9 +181,11 @@ class QueueReader:
             raise error
         find = batch_queue_bounds if bounds.kind == "batch" else simple_queue_bounds
         now = find(bounds.directory, piece.topic, piece.queue_id, self.log.min_offset)
-        start = piece.stop if now is None else min(max(piece.start, now.min_offset), piece.stop)
-        self.tolerance.lose(start - piece.start, error)
-        return replace(piece, start=start, bounds=now)
+        start, stop = (piece.stop, piece.stop) if now is None else (max(piece.start, now.min_offset), min(piece.stop, now.max_offset))
+        stop = piece.stop if piece.extra else stop
+        start = min(start, stop)
+        self.tolerance.lose(piece.stop - piece.start - (stop - start), error)
+        return replace(piece, start=start, stop=stop, bounds=now)
 
     # ---- messages ---------------------------------------------------------------------------------------------------
 
@@ -198,7 +203,7 @@ class QueueReader:
 
     def _in_log(self, pieces: Sequence[QueueSlice], entries: Entries) -> Entries:
         """Without the entries whose messages retention has deleted since planning."""
-        gone = entries.physical_offset < self.log.min_offset
+        gone = (entries.physical_offset >= 0) & (entries.physical_offset < self.log.min_offset)
         if not gone.any():
             return entries
         first = int(np.flatnonzero(gone)[0])
@@ -216,7 +221,7 @@ class QueueReader:
         self, file_index: int, pieces: Sequence[QueueSlice], names: tuple[str, ...], entries: Entries
     ) -> Iterator[pa.RecordBatch]:
         if file_index < 0:
-            self._outside(pieces, entries)
+            yield from self._outside(pieces, entries)
             return
         file = self.log.files[file_index]
         try:
@@ -236,18 +241,24 @@ class QueueReader:
             refs = UnitRefs(view.path, buffer, file.start, part.physical_offset - file.start, part.size, part.tags_code, identity)
             yield from self._decode(refs)
 
-    def _outside(self, pieces: Sequence[QueueSlice], entries: Entries) -> None:
+    def _outside(self, pieces: Sequence[QueueSlice], entries: Entries) -> Iterator[pa.RecordBatch]:
         """Entries that point where no file is: damage of the queue, not loss."""
         end = self.log.files[-1].stop if self.log.files else 0
+        expected = f"a commitlog offset between {self.log.min_offset} and {end}, inside a file"
         bad = []
         for i in range(len(entries)):
-            piece = pieces[int(entries.piece[i])]
-            where = piece.bounds.directory if piece.bounds is not None else f"{piece.topic}-{piece.queue_id}"
-            unit = BATCH_CQ_UNIT if piece.is_batch else CQ_UNIT
-            found = f"{int(entries.physical_offset[i])} at queue offset {int(entries.queue_offset[i])}"
-            expected = f"a commitlog offset between {self.log.min_offset} and {end}, inside a file"
-            bad.append(BadUnit(i, CorruptStoreError(where, int(entries.queue_offset[i]) * unit.itemsize, expected, found)))
+            physical, offset = int(entries.physical_offset[i]), int(entries.queue_offset[i])
+            path, position = _place_of_entry(pieces[int(entries.piece[i])], offset)
+            bad.append(BadUnit(i, CorruptStoreError(path, position, expected, f"{physical} at queue offset {offset}")))
         self.tolerance.drop(bad)
+        if self.tolerance.mode == "PERMISSIVE":
+            names = tuple(piece.topic for piece in pieces)
+            queue_ids = np.array([piece.queue_id for piece in pieces], np.int32)[entries.piece]
+            identity = Identity(names, entries.piece, queue_ids, entries.queue_offset)
+            nowhere = np.empty(0, np.uint8)
+            refs = UnitRefs("", nowhere, 0, entries.physical_offset, entries.size, entries.tags_code, identity)
+            for unit in bad:
+                yield _corrupt_row(refs, unit, self.projection.names, self.broker_name)
 
     def _cuts(self, sizes: _Ints) -> Iterator[tuple[int, int]]:
         """Ranges of about 2 MB, at least 512 rows while these stay below 8 MB, at least one row."""
@@ -348,7 +359,7 @@ def read_slice(piece: QueueSlice) -> tuple[_Ints, NDArray[np.void]]:
 
 def _simple_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, NDArray[np.void]]:
     offsets = np.arange(piece.start, piece.start + len(units), dtype=np.int64)
-    messages = message_mask(units)
+    messages = ~pre_blank_mask(units)  # invalid ones stay, to be reported: the queue does not end where they are
     return (offsets, units) if messages.all() else (offsets[messages], units[messages])
 
 
@@ -379,6 +390,16 @@ def _runs(files: _Ints) -> Iterator[tuple[int, int]]:
     edges = np.flatnonzero(np.diff(files)) + 1
     starts = [0, *edges.tolist()]
     yield from zip(starts, [*edges.tolist(), len(files)], strict=True)
+
+
+def _place_of_entry(piece: QueueSlice, queue_offset: int) -> tuple[str, int]:
+    """(file, byte) of a queue unit; of a batch queue, where units are not found by their offset, the directory."""
+    bounds = piece.bounds
+    if bounds is None or piece.is_batch or queue_offset >= piece.extra_start:
+        return f"{piece.topic}-{piece.queue_id}" if bounds is None else bounds.directory, 0
+    position = queue_offset * CQ_UNIT.itemsize
+    within = position % bounds.file_size
+    return f"{bounds.directory}/{offset_file_name(position - within)}", within
 
 
 def _wanted(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints, _Ints] | None:

@@ -7,9 +7,12 @@ Crashed: the broker's recovery is done in memory, hiding entries behind the log'
 from __future__ import annotations
 
 import logging
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 
 import numpy as np
 
@@ -19,8 +22,8 @@ from store_format.commit_log import CommitLog
 from store_format.consume_queue import simple_queue_bounds
 from store_format.decode import Identity, UnitRefs, locate
 from store_format.dispatch import MissingEntries
-from store_format.errors import CorruptStoreError, StoreError
-from store_format.files import list_directories
+from store_format.errors import CorruptStoreError, StoreError, TruncatedRecordError
+from store_format.files import list_directories, list_store_files, offset_file_name
 from store_format.java_hash import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.property_columns import PropertyTable
@@ -34,6 +37,8 @@ __all__ = ["QueueRange", "Snapshot", "StoreState", "list_queues", "take_snapshot
 _log = logging.getLogger(__name__)
 
 _OFFSET_MAX = 2**63 - 1
+_QUEUE_ID_MAX = 2**31 - 1
+_SIZES_SAMPLED = 16  # queues whose file sizes say what is usual, where fewer are asked for
 _UNSETTLED_MAX = 64  # newest entries of a live queue that may still be half written
 
 
@@ -91,31 +96,32 @@ class Snapshot:
 def list_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str, int, str, str]]:
     """(topic, queue id, directory, kind) of every queue directory whose topic is selected, sorted.
 
-    A directory below a topic whose name is no number is skipped, as the broker does (ConsumeQueueStore.loadConsumeQueues).
+    A directory below a topic whose name is no queue id is skipped, as the broker does (ConsumeQueueStore.loadConsumeQueues).
     """
     for kind, folder in (("simple", "consumequeue"), ("batch", "batchconsumequeue")):
         for topic, topic_path in list_directories(f"{root}/{folder}"):
             if not select(topic):
                 continue
-            numbered = [
-                (int(name), path) for name, path in list_directories(topic_path) if name.isascii() and name.isdigit() and len(name) < 11
-            ]
-            for queue_id, path in sorted(numbered):
+            for queue_id, path in sorted((int(name), path) for name, path in list_directories(topic_path) if _is_queue_id(name)):
                 yield topic, queue_id, path, kind
+
+
+def _is_queue_id(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 11 and name == str(int(name)) and int(name) <= _QUEUE_ID_MAX
 
 
 def take_snapshot(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool]) -> Snapshot:
     """The selected queues. Costs one listing and a few reads a queue; after a crash also a scan of the log's tail."""
     if state is StoreState.CRASHED:
         return _recovered(root, log, select)
-    queues, damaged = _queues_on_disk(root, log, select)
+    queues, damaged = _queues_on_disk(root, log, select, clean=state is StoreState.CLEAN)
     if state is StoreState.LIVE:
         queues = {key: _settled(queue, log) for key, queue in queues.items()}
     return Snapshot(state, queues, damaged)
 
 
 def _queues_on_disk(
-    root: str, log: CommitLog, select: Callable[[str], bool], log_end: int | None = None
+    root: str, log: CommitLog, select: Callable[[str], bool], log_end: int | None = None, *, clean: bool = False
 ) -> tuple[dict[tuple[str, int], QueueRange], dict[tuple[str, int], StoreError]]:
     """What the consume queue files say, and which of them cannot be used. With `log_end` nothing at or behind it counts."""
     queues: dict[tuple[str, int], QueueRange] = {}
@@ -123,13 +129,53 @@ def _queues_on_disk(
     for topic, queue_id, directory, kind in list_queues(root, select):
         find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
         try:
-            bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=log_end, scan=log_end is not None)
+            _refuse_foreign_name(topic, directory)
+            bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=log_end, scan=log_end is not None, clean=clean)
         except CorruptStoreError as error:
             damaged[topic, queue_id] = error
             continue
         low, high = (0, 0) if bounds is None else (bounds.min_offset, bounds.max_offset)
         queues[topic, queue_id] = QueueRange(topic, queue_id, low, high, bounds, is_batch=kind == "batch")
-    return queues, damaged
+    damaged |= _cut_queues(root, queues)
+    return {key: queue for key, queue in queues.items() if key not in damaged}, damaged
+
+
+def _refuse_foreign_name(topic: str, directory: str) -> None:
+    try:
+        topic.encode()
+    except UnicodeEncodeError as error:
+        shown = os.fsencode(directory).decode(errors="backslashreplace")
+        raise CorruptStoreError(shown, 0, "a topic's name in UTF-8", "other bytes") from error
+
+
+def _cut_queues(root: str, queues: dict[tuple[str, int], QueueRange]) -> dict[tuple[str, int], StoreError]:
+    """Queues whose files are shorter than those of the other queues, which all have one size (mappedFileSizeConsumeQueue).
+
+    A file cut at a multiple of a unit looks whole when it is alone.
+    """
+    cut: dict[tuple[str, int], StoreError] = {}
+    for kind in ("simple", "batch"):
+        mine = {key: queue.bounds for key, queue in queues.items() if queue.bounds is not None and queue.bounds.kind == kind}
+        if not mine:
+            continue
+        sizes = Counter(bounds.file_size for bounds in mine.values())
+        if len(mine) < _SIZES_SAMPLED:
+            sizes.update(_sampled_sizes(root, kind))
+        usual = max(sizes, key=lambda size: (sizes[size], size))
+        for key, bounds in mine.items():
+            if bounds.file_size < usual:
+                path = f"{bounds.directory}/{offset_file_name(bounds.first_file)}"
+                cut[key] = TruncatedRecordError(
+                    path, bounds.file_size, f"a file of {usual} bytes, as in other queues", f"{bounds.file_size} bytes"
+                )
+    return cut
+
+
+def _sampled_sizes(root: str, kind: str) -> Iterator[int]:
+    """File sizes of a few queues of any topic."""
+    every = (directory for _, _, directory, of_kind in list_queues(root, lambda topic: True) if of_kind == kind)
+    for directory in islice(every, _SIZES_SAMPLED):
+        yield from {file.size for file in list_store_files(directory)}
 
 
 # ---- after a crash ----------------------------------------------------------------------------------------------------

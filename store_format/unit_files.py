@@ -78,15 +78,18 @@ class QueueBounds:
             raise OffsetOutOfRangeError(f"{wanted}, which held {first} to {self.max_offset} when it was planned")
 
 
-def file_run(directory: str, unit_size: int) -> FileRun | None:
+def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun | None:
     """Lists and checks the files of a queue; None when there are none.
 
-    An empty last file is one that the broker was about to extend or delete (MappedFileQueue.doLoad) and does not count.
+    An empty last file is one that the broker was about to extend or delete (MappedFileQueue.doLoad) and does not count; in a store
+    that was shut down cleanly (`clean`) it is one that was cut.
     Raises CorruptStoreError for a length that is no multiple of `unit_size` or differs, a name that is no multiple of the
     length, and a gap; each names the files.
     """
     files = list_store_files(directory)
     if files and not files[-1].size:
+        if clean:
+            raise TruncatedRecordError(files[-1].path, 0, "a file of units", "an empty one")
         files.pop()
     if not files:
         return None
@@ -155,13 +158,20 @@ class UnitFiles:
         units.flags.writeable = False
         return units
 
-    def find_stop(self, is_valid: Validity, *, scan: bool) -> int:
+    def find_stop(self, is_valid: Validity, *, scan: bool, clean: bool = False) -> int:
         """The number behind the last valid unit, as ConsumeQueue.recover finds it from the third last file on.
 
         Files before it count as full, unless that one begins with an invalid unit (ConsumeQueue.truncateDirtyLogicFiles).
         `scan` looks at every unit of those files, as the broker does. Without it each file is bisected: right where no invalid
-        unit stands between valid ones, which only a crash or damage can bring about.
+        unit stands between valid ones, which only a crash or damage can bring about. A store that was shut down `clean` has nothing
+        but zeros behind the last unit: raises CorruptStoreError when the same block says that it was damage.
         """
+        stop = self._find_stop(is_valid, scan)
+        if clean:
+            self._refuse_rest(stop)
+        return stop
+
+    def _find_stop(self, is_valid: Validity, scan: bool) -> int:
         size, first, last = self._run
         per_file = size // self._layout.itemsize
         start = max(first, last - (_RECOVERED_FILES - 1) * size)
@@ -173,6 +183,19 @@ class UnitFiles:
             if stop < number + per_file:
                 return stop
         return (last + size) // self._layout.itemsize
+
+    def _refuse_rest(self, stop: int) -> None:
+        size, file_size = self._layout.itemsize, self._run.file_size
+        if stop * size >= self._run.last_file + file_size:
+            return
+        if not self._block_start <= stop < self._block_stop:
+            self._load(stop)
+        rest = np.frombuffer(self._block[stop - self._block_start :].tobytes(), np.uint8)
+        if rest.any():
+            within = stop * size % file_size
+            path = f"{self.directory}/{offset_file_name(stop * size - within)}"
+            at = within + int((rest != 0).argmax())
+            raise CorruptStoreError(path, at, f"zeros behind the queue's last entry, which is unit {stop - 1}", "other bytes")
 
     def _stop_in_file(self, start: int, stop: int, is_valid: Validity, scan: bool) -> int:
         found = self._stop_in_block(start, is_valid)
@@ -257,11 +280,16 @@ def valid_below(is_valid: Validity, commit_log_stop: int | None) -> Validity:
 
 
 def find_bounds(
-    directory: str, layout: np.dtype[np.void], queue: tuple[str, int], find: Callable[[UnitFiles, FileRun], QueueBounds]
+    directory: str,
+    layout: np.dtype[np.void],
+    queue: tuple[str, int],
+    find: Callable[[UnitFiles, FileRun], QueueBounds],
+    *,
+    clean: bool = False,
 ) -> QueueBounds | None:
     """`find` over the queue's files; again from the listing on when the broker deleted one meanwhile. None without files."""
     for _ in range(_LISTINGS):
-        run = file_run(directory, layout.itemsize)
+        run = file_run(directory, layout.itemsize, clean=clean)
         if run is None:
             return None
         with UnitFiles(directory, layout, run, queue) as files:
