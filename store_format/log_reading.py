@@ -6,6 +6,7 @@ physical range. Where a queue offset repeats, because its topic was deleted and 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from store_format.columns import Projection, decode_parts
 from store_format.commit_log import CommitLog
 from store_format.decode import UnitRefs, Units, inner_batches, locate
 from store_format.dispatch import light_queues
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.java_text import decode_utf8
 from store_format.property_columns import PropertyTable
 from store_format.reading import Entries, QueueReader, QueueSlice, Tolerance
@@ -27,6 +28,8 @@ from store_format.tags_codes import parse_long
 from store_format.walk import Damage, UnitRun
 
 __all__ = ["LogQueue", "LogReader", "Survey", "scan_units", "survey"]
+
+_log = logging.getLogger(__name__)
 
 _LIGHT = re.compile(rb"INNER_MULTI_DISPATCH\x01")
 _LIGHT_PREFIX = "%LMQ%"
@@ -228,13 +231,28 @@ class LogReader:
         """The rows of units that begin in [start, stop), in the order of the log. `start` is one of the survey's cuts."""
         pieces = {(piece.topic, piece.queue_id): i for i, piece in enumerate(self.slices)}
         topics = {topic for topic, _ in pieces}
-        for step in self.reader.log.walk(start, stop, resync=True):
+        start = self._without_deleted(start, stop)
+        for step in self.reader.log.walk(start, stop, resync=True) if start < stop else ():
             if isinstance(step, Damage):
                 self.reader.tolerance.damage(CorruptStoreError(step.file.path, step.start, step.expected, step.found))
                 continue
             for refs in _refs(self.reader.log, step):
                 units, _ = locate(refs, verify_crc=False)
                 yield from self._rows(_found(units, topics.__contains__), pieces)
+
+    def _without_deleted(self, start: int, stop: int) -> int:
+        """Where to begin, of a range whose first files retention may have deleted since planning."""
+        minimum = self.reader.log.min_offset
+        if start >= minimum:
+            return start
+        error = OffsetOutOfRangeError(
+            f"the commitlog from {start} to {min(minimum, stop)} was deleted (retention) after planning; the log now begins at {minimum}. "
+            f"Plan anew, or set failOnDataLoss=false to go on without it"
+        )
+        if self.reader.tolerance.fail_on_data_loss:
+            raise error
+        _log.warning("messages lost, uncounted because only the deleted bytes could tell: %s", error)
+        return minimum
 
     def _rows(self, found: _Found, pieces: dict[tuple[str, int], int]) -> Iterator[pa.RecordBatch]:
         piece_of_key = np.array([pieces.get(key, -1) for key in found.keys], np.int32)
