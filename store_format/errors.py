@@ -15,6 +15,7 @@ __all__ = [
     "StoreError",
     "StoreInUseError",
     "StoreNotFoundError",
+    "StoreWriteError",
     "TruncatedRecordError",
     "UnsupportedFormatError",
 ]
@@ -68,6 +69,10 @@ class OffsetOutOfRangeError(StoreError, LookupError):
 
 class StoreNotFoundError(StoreError, LookupError):
     """A path that does not exist or is no store root. Says what a store root looks like and what was there."""
+
+
+class StoreWriteError(StoreError, OSError):
+    """A file of the store could not be written: disk full, I/O error, no permission. Names the file; the cause has the errno."""
 
 
 class UnsupportedFormatError(StoreError, NotImplementedError):

@@ -34,6 +34,7 @@ __all__ = [
     "offset_file_name",
     "open_descriptor",
     "read_bytes",
+    "stat_identity",
 ]
 
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
@@ -191,6 +192,15 @@ def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
         return file.read(size_max)
 
 
+def stat_identity(path: str) -> tuple[int, int, int] | None:
+    """(inode, size, mtime in ns): another value for a file that was replaced; None when it is missing."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 class FileView:
     """A store file open for reading: positional reads, and a map of it for gathers.
 
@@ -220,6 +230,16 @@ class FileView:
             position += len(part)
             length -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, position: int, buffer: NDArray[np.uint8]) -> int:
+        """Fills `buffer` from `position`; how many bytes there were, fewer only at the end of the file."""
+        view, done = memoryview(buffer.data), 0
+        while done < len(view):
+            count = os.preadv(self._descriptor, [view[done:]], position + done)
+            if not count:
+                break
+            done += count
+        return done
 
     def map(self) -> NDArray[np.uint8]:
         """The file as bytes, without reading it: pages come when touched. Read-only.

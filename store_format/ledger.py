@@ -1,0 +1,107 @@
+"""What was committed, in `.rmqlog/ledger.json`: by key the highest number, and where each of these batches stands in the log.
+
+It makes a repeated commit do nothing, tells the next writer where the log ended, and lets a batch be noticed that was cut or
+overwritten since. It holds one entry a key, so it does not grow with time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+from zlib import crc32
+
+from store_format.commit_log import CommitLog
+from store_format.errors import CorruptStoreError, StoreError
+from store_format.files import read_bytes
+from store_format.staging import OWN_DIRECTORY
+from store_format.write_files import FileWrites
+
+__all__ = ["Ledger", "LedgerEntry", "ledger_path", "read_ledger", "write_ledger"]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One committed batch: physical range [start, stop), and its last unit with the CRC32 of all its bytes."""
+
+    number: int
+    journal: str
+    start: int
+    stop: int
+    last_offset: int
+    last_size: int
+    last_crc: int
+
+    def damage(self, log: CommitLog) -> str | None:
+        """What happened to the batch since it was committed; None when it stands, or was cleaned away by age."""
+        if self.last_offset < log.min_offset or not self.last_size:
+            return None
+        try:
+            data = log.read(self.last_offset, self.last_size)
+        except StoreError as error:
+            return f"was cut: {error}"
+        if crc32(data) != self.last_crc:
+            return "was cut or overwritten: its last unit has other bytes"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """`keys` by the id of a key; `last` is the batch that was committed last, with a key or without."""
+
+    keys: Mapping[str, LedgerEntry] = field(default_factory=dict)
+    last: LedgerEntry | None = None
+
+    def has(self, key: tuple[str, int]) -> bool:
+        """Whether the key's number, or a higher one, is committed."""
+        entry = self.keys.get(key[0])
+        return entry is not None and entry.number >= key[1]
+
+    def with_entry(self, key_id: str | None, entry: LedgerEntry) -> Ledger:
+        keys = self.keys if key_id is None else {**self.keys, key_id: entry}
+        return replace(self, keys=keys, last=entry)
+
+    def reports(self, log: CommitLog) -> list[str]:
+        """A sentence for each batch that was cut or overwritten."""
+        found = []
+        entries = {entry.journal: (key, entry) for key, entry in self.keys.items()}
+        if self.last is not None:
+            entries.setdefault(self.last.journal, ("the last batch", self.last))
+        for key, entry in entries.values():
+            damage = entry.damage(log)
+            if damage is not None:
+                found.append(f"batch {entry.number} of {key}, commitlog {entry.start} to {entry.stop}, {damage}")
+        return found
+
+
+def ledger_path(root: str) -> str:
+    return f"{root}/{OWN_DIRECTORY}/ledger.json"
+
+
+def read_ledger(root: str) -> Ledger:
+    """The ledger; an empty one where there is none. Raises CorruptStoreError for a file that is none."""
+    path = ledger_path(root)
+    data = read_bytes(path)
+    if data is None:
+        return Ledger()
+    try:
+        value = json.loads(data)
+        keys = {str(key): _entry(entry) for key, entry in value["keys"].items()}
+        return Ledger(keys, None if value["last"] is None else _entry(value["last"]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptStoreError(path, 0, "a ledger of this project", str(error) or "something else") from error
+
+
+def _entry(value: Mapping[str, Any]) -> LedgerEntry:  # Any: JSON
+    numbers = {name: int(value[name]) for name in ("number", "start", "stop", "last_offset", "last_size", "last_crc")}
+    return LedgerEntry(journal=str(value["journal"]), **numbers)
+
+
+def write_ledger(root: str, ledger: Ledger, files: FileWrites) -> None:
+    value = {
+        "version": 1,
+        "last": None if ledger.last is None else asdict(ledger.last),
+        "keys": {key: asdict(entry) for key, entry in ledger.keys.items()},
+    }
+    files.replace(ledger_path(root), json.dumps(value).encode())

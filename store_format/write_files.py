@@ -1,0 +1,250 @@
+"""The writing half of `files.py`: the only room that creates, changes or removes files of a store, through a handful of functions.
+
+Files have their full length from the start, made by one ftruncate, and are never renamed in. Every failure names its file.
+`FileWrites` carries whether a step waits for the disk, and how long that took.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from store_format.errors import CorruptStoreError, StoreWriteError
+
+__all__ = ["FileWrites", "WritableFile", "open_lock_descriptor"]
+
+_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_ZEROS = bytes(1 << 20)
+_LINK = "a symbolic link, which is not followed below the root level"
+
+
+@contextmanager
+def _naming(path: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StoreWriteError):
+            raise
+        if error.errno == errno.ELOOP:
+            raise CorruptStoreError(
+                path, 0, "a file or directory", "a symbolic link, which is not followed below the root level"
+            ) from error
+        raise StoreWriteError(f"{path}: cannot {what}: {error.strerror or error}") from error
+
+
+def open_lock_descriptor(path: str) -> int:
+    """The store's `lock`, made with its 4 bytes when missing (DefaultMessageStore's constructor)."""
+    with _naming(path, "open"):
+        try:
+            return os.open(path, _OPEN)
+        except FileNotFoundError:
+            descriptor = os.open(path, _OPEN | os.O_CREAT, 0o644)
+            os.pwrite(descriptor, b"lock", 0)
+            return descriptor
+
+
+class WritableFile:
+    """A file of the store open for positional writes; a context manager. `size` is its full length."""
+
+    def __init__(self, path: str, descriptor: int, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._descriptor = descriptor
+
+    def write(self, position: int, data: Any) -> None:
+        """All of `data` (anything with the buffer protocol), inside of the file. A short write is carried on."""
+        left = memoryview(data).cast("B")
+        if not 0 <= position <= self.size - len(left):
+            raise CorruptStoreError(self.path, position, f"room for {len(left)} bytes", f"a file of {self.size} bytes")
+        with _naming(self.path, "write"):
+            while left:
+                done = os.pwrite(self._descriptor, left, position)
+                position += done
+                left = left[done:]
+
+    def read(self, position: int, length: int) -> bytes:
+        with _naming(self.path, "read"):
+            return os.pread(self._descriptor, length, position)
+
+    def zero(self, start: int, stop: int) -> None:
+        """Zeroes the bytes from `start` to `stop` that are not holes already."""
+        while start < stop:
+            try:
+                start = os.lseek(self._descriptor, start, os.SEEK_DATA)
+                end = min(os.lseek(self._descriptor, start, os.SEEK_HOLE), stop)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return  # holes up to the end
+                end = stop  # a filesystem that cannot tell
+            while start < end:
+                length = min(end - start, len(_ZEROS))
+                if any(self.read(start, length)):
+                    self.write(start, memoryview(_ZEROS)[:length])
+                start += length
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def __enter__(self) -> WritableFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class FileWrites:
+    """What changes a store. With `sync` each of these waits until the disk has it (SYNC_FLUSH); without, none does.
+
+    `sync_seconds` and `syncs` tell what that waiting was.
+    """
+
+    def __init__(self, *, sync: bool, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.is_sync = sync
+        self.sync_seconds = 0.0
+        self.syncs = 0
+        self._clock = clock
+
+    # ---- files --------------------------------------------------------------------------------------------------------
+
+    def open(self, path: str) -> WritableFile:
+        """An existing file. Raises CorruptStoreError for a link or something that is no file."""
+        with _naming(path, "open"):
+            descriptor = os.open(path, _OPEN)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise CorruptStoreError(path, 0, "a regular file", "something else")
+        return WritableFile(path, descriptor, status.st_size)
+
+    def open_full(self, path: str, size: int) -> tuple[WritableFile, bool]:
+        """The file, made with `size` zero bytes when it is missing or a crash left it empty; and whether it was made."""
+        try:
+            file = self.open(path)
+        except StoreWriteError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            return self.create(path, size), True
+        if file.size == 0 and size:
+            with _naming(path, "extend"):
+                os.ftruncate(file.fileno(), size)
+            file.size = size
+        if file.size != size:
+            file.close()
+            raise CorruptStoreError(path, 0, f"a file of {size} bytes", f"{file.size} bytes")
+        return file, False
+
+    def create(self, path: str, size: int) -> WritableFile:
+        """A new file of `size` zero bytes. The caller syncs its directory."""
+        with _naming(path, "create"):
+            descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o644)
+            try:
+                if size:
+                    os.ftruncate(descriptor, size)
+            except BaseException:
+                os.close(descriptor)
+                os.unlink(path)
+                raise
+        return WritableFile(path, descriptor, size)
+
+    def append_file(self, path: str) -> WritableFile:
+        """A new empty file that grows as it is written: for our own files, the store's have their length from the start."""
+        return self.create(path, 0)
+
+    def remove(self, path: str) -> bool:
+        """Unlinks the file; False when it is missing."""
+        with _naming(path, "remove"):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def replace(self, path: str, data: bytes, aside: str | None = None) -> None:
+        """The file's new content, all or nothing: written aside, synced and renamed. For our own files only."""
+        aside = aside or f"{path}.new"
+        self.write_whole(aside, data)
+        with _naming(path, "replace"):
+            os.rename(aside, path)
+        self.sync_directory(os.path.dirname(path))
+
+    def write_whole(self, path: str, data: bytes) -> None:
+        """Content in place, over whatever was there."""
+        with _naming(path, "write"):
+            descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_TRUNC, 0o644)
+        with WritableFile(path, descriptor, len(data)) as file:
+            file.write(0, data)
+            self.sync(file)
+
+    def persist_config(self, path: str, data: bytes) -> None:
+        """A file of `config/` as a 5.4 broker saves it: the old one renamed to .bak, the new one in place (ConfigManager.persist)."""
+        with _naming(path, "rename"):
+            if os.path.lexists(path):
+                os.rename(path, f"{path}.bak")
+                self.sync_directory(os.path.dirname(path))
+        self.write_whole(path, data)
+        self.sync_directory(os.path.dirname(path))
+
+    # ---- directories --------------------------------------------------------------------------------------------------
+
+    def make_directories(self, root: str, *names: str) -> str:
+        """`root`/names[0]/names[1]…, made where missing. Raises CorruptStoreError for a link below the first level."""
+        path = root
+        for depth, name in enumerate(names):
+            parent, path = path, f"{path}/{name}"
+            with _naming(path, "make"):
+                try:
+                    os.mkdir(path, 0o755)
+                except FileExistsError:
+                    if depth and stat.S_ISLNK(os.lstat(path).st_mode):
+                        raise CorruptStoreError(
+                            path, 0, "a directory", "a symbolic link, which is not followed below the root level"
+                        ) from None
+                    continue
+            self.sync_directory(parent)
+        return path
+
+    def remove_directory(self, path: str) -> bool:
+        """Removes an empty directory; False when it is missing or not empty."""
+        with _naming(path, "remove"):
+            try:
+                os.rmdir(path)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                return False
+        return True
+
+    # ---- waiting for the disk -----------------------------------------------------------------------------------------
+
+    def sync(self, file: WritableFile) -> None:
+        if self.is_sync:
+            self._sync(file.path, file.fileno())
+
+    def sync_directory(self, path: str) -> None:
+        """So that names made or removed in it survive a power loss."""
+        if not self.is_sync:
+            return
+        with _naming(path, "open"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+        try:
+            self._sync(path, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _sync(self, path: str, descriptor: int) -> None:
+        begun = self._clock()
+        with _naming(path, "sync"):
+            os.fsync(descriptor)
+        self.sync_seconds += self._clock() - begun
+        self.syncs += 1
