@@ -1,0 +1,156 @@
+"""What a broker's consume queues get for a batch of messages, as units and where they go; nothing here touches a file.
+
+The batch comes in the order of the commitlog and leaves as one run of units for each queue and file (ConsumeQueue.putMessagePositionInfo,
+spec 3.3); thousands of queues cost one sort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.errors import CorruptStoreError, OptionError
+from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
+
+__all__ = ["CqBatch", "CqUpdate", "QueueEnd", "cq_updates", "pre_blank_bytes"]
+
+_UNIT_SIZE = CQ_UNIT.itemsize
+_OFFSET_MAX = 2**63 - 1
+_PLACE_BITS = 32
+_PLACE_MASK = (1 << _PLACE_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEnd:
+    """Where a queue's next unit goes. `file_size` is that of its files or, without any, mappedFileSizeConsumeQueue."""
+
+    topic: str
+    queue_id: int
+    file_size: int
+    max_offset: int = 0
+    file_stop: int | None = None  # the byte of the queue behind its last file; None when it has no file
+
+    def after(self, update: CqUpdate) -> QueueEnd:
+        """The end once this update of the queue is written."""
+        return replace(self, max_offset=update.max_offset, file_stop=max(self.file_stop or 0, update.file_start + self.file_size))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CqBatch:
+    """Messages in the order of the commitlog, those of type prepared and rollback left out: they are in no queue."""
+
+    queue_index: NDArray[np.int64]  # of each message: its queue's place in the list of ends
+    queue_offsets: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
+    sizes: NDArray[np.int32]
+    tags_codes: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CqUpdate:
+    """Units for one file of one queue: CQ_UNIT records that begin at byte `position` of the file that begins at `file_start`.
+
+    A new file is to be made in full size. `pre_blank` units then stand before `position`, see `pre_blank_bytes`.
+    """
+
+    topic: str
+    queue_id: int
+    file_start: int
+    position: int
+    units: NDArray[np.void]
+    is_new_file: bool
+    pre_blank: int = 0
+
+    @property
+    def max_offset(self) -> int:
+        """The queue's end with these units."""
+        return (self.file_start + self.position) // _UNIT_SIZE + len(self.units)
+
+
+def pre_blank_bytes(count: int) -> bytes:
+    """So many units that take the places before a queue's first message (ConsumeQueue.fillPreBlank)."""
+    blank = np.zeros(1, CQ_UNIT)
+    blank["size"] = CQ_PRE_BLANK_SIZE
+    return blank.tobytes() * count
+
+
+def cq_updates(ends: Sequence[QueueEnd], batch: CqBatch) -> list[CqUpdate]:
+    """By queue in the order of `ends`, by file within a queue. Queues without messages add nothing.
+
+    A queue without files begins where its first message says: a file before that point is filled with pre-blank units.
+    A queue's offsets must go on where it ends, one by one: a broker would append others at places that are not theirs. What does not is
+    a CorruptStoreError naming the queue and the byte in it; a file size that is no multiple of a unit is an OptionError.
+    """
+    order, queues, firsts = _by_queue(batch.queue_index)
+    offsets = batch.queue_offsets[order]
+    units = np.empty(len(order), CQ_UNIT)
+    units["physical_offset"] = batch.physical_offsets[order]
+    units["size"] = batch.sizes[order]
+    units["tags_code"] = batch.tags_codes[order]
+    _check(ends, queues, firsts, offsets)
+    runs = zip(queues.tolist(), offsets[firsts[:-1]].tolist(), pairwise(firsts.tolist()), strict=True)
+    return [update for queue, offset, (start, stop) in runs for update in _files(ends[queue], offset, units[start:stop])]
+
+
+def _by_queue(queue_index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(messages by queue, those of a queue in their order; the queues; where each begins, and at last the end).
+
+    One sort of words, queue above place, is ten times as fast as a stable argsort.
+    """
+    words = queue_index.astype(np.int64) << _PLACE_BITS
+    words |= np.arange(len(words))
+    words.sort()
+    sorted_queues = words >> _PLACE_BITS
+    begins = np.flatnonzero(np.diff(sorted_queues, prepend=-1))
+    return words & _PLACE_MASK, sorted_queues[begins], np.append(begins, len(words))
+
+
+def _check(ends: Sequence[QueueEnd], queues: NDArray[np.int64], firsts: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
+    """Raises for the first message whose offset is not the next one of its queue."""
+    expected = np.arange(len(offsets)) + np.repeat(offsets[firsts[:-1]] - firsts[:-1], np.diff(firsts))
+    for queue, offset, count in zip(queues.tolist(), offsets[firsts[:-1]].tolist(), np.diff(firsts).tolist(), strict=True):
+        end = ends[queue]
+        if end.file_stop is not None and offset != end.max_offset:
+            raise _misplaced(end, end.max_offset, offset)
+        if offset < 0 or (offset + count) * _UNIT_SIZE > _OFFSET_MAX - end.file_size:
+            raise CorruptStoreError(_path(end), 0, "queue offsets in [0, 2^63 / 20)", str(offset))
+        if end.file_size <= 0 or end.file_size % _UNIT_SIZE:
+            raise OptionError(f"{_path(end)}: files of {end.file_size} bytes; mappedFileSizeConsumeQueue is a multiple of {_UNIT_SIZE}")
+    wrong = np.flatnonzero(offsets != expected)
+    if len(wrong):
+        place = int(wrong[0])
+        queue = int(queues[np.searchsorted(firsts, place, "right") - 1])
+        raise _misplaced(ends[queue], int(offsets[place - 1]) + 1, int(offsets[place]))
+
+
+def _path(end: QueueEnd) -> str:
+    return f"consumequeue/{end.topic}/{end.queue_id}"
+
+
+def _misplaced(end: QueueEnd, expected: int, found: int) -> CorruptStoreError:
+    return CorruptStoreError(_path(end), expected * _UNIT_SIZE, f"a message with queue offset {expected}, the next one", f"offset {found}")
+
+
+def _files(end: QueueEnd, offset: int, units: NDArray[np.void]) -> Iterator[CqUpdate]:
+    """The units, cut where files end."""
+    pre_blank = end.file_stop is None
+    done = 0
+    while done < len(units):
+        start = (offset + done) * _UNIT_SIZE
+        position = start % end.file_size
+        count = min(len(units) - done, (end.file_size - position) // _UNIT_SIZE)
+        yield CqUpdate(
+            end.topic,
+            end.queue_id,
+            start - position,
+            position,
+            units[done : done + count],
+            is_new_file=end.file_stop is None or start >= end.file_stop,
+            pre_blank=position // _UNIT_SIZE if pre_blank else 0,
+        )
+        pre_blank = False
+        done += count
