@@ -7,7 +7,7 @@ properties with an empty name or value do not come out at all (spec 2.5).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from store_format.errors import IllegalMessageError
 from store_format.flat_arrays import flat_bytes, from_flat
-from store_format.java_text import decode_utf8
 from store_format.layouts import CRC_PROPERTY_NAME, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from store_format.properties import BROKER_MAP_CAPACITY, hash_bucket, java_hashmap_permutation, table_size
+from store_format.property_maps import PropertyMaps
 
 __all__ = ["encode_property_columns", "without_crc_property"]
 
@@ -35,7 +35,7 @@ _Values: TypeAlias = pa.LargeBinaryArray | bytes
 
 
 def encode_property_columns(
-    count: int, columns: Mapping[str, Any], properties: pa.MapArray | None = None, *, capacity: int = BROKER_MAP_CAPACITY
+    count: int, columns: Mapping[str, Any], properties: pa.MapArray | PropertyMaps | None = None, *, capacity: int = BROKER_MAP_CAPACITY
 ) -> pa.LargeBinaryArray:
     """`count` properties strings in the order of a HashMap made with `capacity`.
 
@@ -48,10 +48,11 @@ def encode_property_columns(
     given = {name: _as_values(name, values) for name, values in columns.items() if name}
     for name in given:
         _check_name(name)
-    maps = _Maps(properties)
-    merged = _merge(maps.as_columns(count), given)
-    # With no more names than never make the table grow, one order serves every message, whichever of them it has.
-    if merged is not None and table_size(len(merged), capacity) == capacity:
+    maps = _checked_maps(properties, count)
+    merged = _merge(maps.as_columns(), given)
+    # With no more names than never make the table grow, one order serves every message, whichever of them it has: unless names
+    # share a bucket and were not put in one order.
+    if merged is not None and table_size(len(merged), capacity) == capacity and (maps.alike or _apart(merged, capacity)):
         return _encode_columns(count, merged, capacity)
     return _encode_entries(count, maps, given, capacity)
 
@@ -79,43 +80,18 @@ def _as_values(name: str | None, values: Any) -> _Values:
     return flat
 
 
-class _Maps:
-    """The entries of a map column: the message of each, the number of its name among the distinct names, and its value."""
+def _checked_maps(properties: pa.MapArray | PropertyMaps | None, count: int) -> PropertyMaps:
+    if properties is None:
+        return PropertyMaps([], np.zeros(count, np.int64), np.empty(0, np.int32), pa.array([], _KIND))
+    maps = properties if isinstance(properties, PropertyMaps) else PropertyMaps.of(properties)
+    for name in maps.names:
+        _check_name(name)
+    values = _as_values(None, maps.values)
+    return maps if values is maps.values else PropertyMaps(maps.names, maps.counts, maps.codes, values)
 
-    def __init__(self, properties: pa.MapArray | None) -> None:
-        self.names: list[str] = []
-        self.rows = np.empty(0, np.int64)
-        self.codes = np.empty(0, np.int64)
-        self.values = pa.array([], _KIND)
-        if properties is None or not len(properties):
-            return
-        offsets = properties.offsets.to_numpy().astype(np.int64)
-        lengths = np.diff(offsets)
-        valid = properties.is_valid().to_numpy(zero_copy_only=False)
-        chosen = np.repeat(valid, lengths)  # a null map may cover entries
-        names = properties.keys[int(offsets[0]) : int(offsets[-1])].cast(_KIND)
-        values = properties.items[int(offsets[0]) : int(offsets[-1])]
-        self.rows = np.repeat(np.arange(len(properties)), lengths)
-        if not chosen.all():
-            names, values, self.rows = names.filter(pa.array(chosen)), values.filter(pa.array(chosen)), self.rows[chosen]
-        encoded = names.dictionary_encode()
-        self.names = [decode_utf8(name) for name in encoded.dictionary.to_pylist()]
-        for name in self.names:
-            _check_name(name)
-        self.codes = encoded.indices.to_numpy().astype(np.int64)
-        self.values = _as_values(None, values)
 
-    def as_columns(self, count: int) -> dict[str, _Values] | None:
-        """A column for each name when all messages name the same properties in the same order, else None."""
-        if not len(self.rows):
-            return {}
-        width = len(self.names)
-        if len(self.rows) != count * width or "" in self.names or (np.diff(self.rows.reshape(count, width)) != 0).any():
-            return None
-        codes = self.codes.reshape(count, width)
-        if (codes != codes[0]).any():
-            return None
-        return {self.names[code]: self.values.take(pa.array(np.arange(place, count * width, width))) for place, code in enumerate(codes[0])}
+def _apart(names: Collection[str], capacity: int) -> bool:
+    return len({hash_bucket(name, capacity) for name in names}) == len(names)
 
 
 def _merge(columns: dict[str, _Values] | None, given: dict[str, _Values]) -> dict[str, _Values] | None:
@@ -156,7 +132,7 @@ def _encode_columns(count: int, columns: dict[str, _Values], capacity: int) -> p
     return pc.binary_join_element_wise(*parts, _NOTHING, null_handling="replace", null_replacement="")
 
 
-def _encode_entries(count: int, maps: _Maps, given: dict[str, _Values], capacity: int) -> pa.LargeBinaryArray:
+def _encode_entries(count: int, maps: PropertyMaps, given: dict[str, _Values], capacity: int) -> pa.LargeBinaryArray:
     """Any mixture of names: sort the entries of all messages by message and bucket, then join them end to end."""
     names = list(maps.names)
     numbers = {name: number for number, name in enumerate(names)}

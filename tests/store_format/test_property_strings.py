@@ -79,6 +79,14 @@ def test_more_names_than_the_table_holds_grow_it() -> None:
     assert len(decode_properties(strings[1])) == 40  # 128 buckets: another order
 
 
+def test_names_of_one_bucket_keep_the_order_of_each_message() -> None:
+    maps = [[("Aa", None)], [("Aa", "1")], [("BB", "2")], [("BB", "3"), ("Aa", "4")], [("Aa", "5"), ("BB", "6")]]
+    columns = {"BB": ["x"] * 5, "Aa": ["y"] * 5}
+    assert encoded(5, columns, maps) == expected(5, columns, maps)
+    assert encoded(5, columns, maps)[0] == b"BB\x01x\x02Aa\x01y\x02"
+    assert encoded(4, {}, maps[1:]) == expected(4, {}, maps[1:])
+
+
 def test_sliced_arrays_and_maps() -> None:
     maps = pa.array([[("x", "y")], None, [("KEYS", "a"), ("b", "c")], [], [("KEYS", "d")]], _MAP)[1:4]
     tags = pa.array(["no", "t1", "t2", "t3", "no"])[1:4]
