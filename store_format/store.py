@@ -17,12 +17,14 @@ import pyarrow as pa
 from store_format.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, Projection
 from store_format.commit_log import CommitLog
 from store_format.config_json import read_topics
+from store_format.diagnose import diagnose
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import FileCache, entry_names
 from store_format.find import Found, Wanted, find
 from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
 from store_format.offset_by_time import Boundary, offset_at
+from store_format.problems import Diagnosis
 from store_format.reading import QueueReader, QueueSlice, Tolerance, read_slice
 from store_format.snapshot import QueueRange, Snapshot, StoreState, take_snapshot
 
@@ -177,6 +179,10 @@ class MessageStore:
             hash_slot_num=hash_slot_num,
             index_num=index_num,
         )
+
+    def diagnose(self) -> Diagnosis:
+        """Every problem of the store; `diagnose.diagnose` also looks at stores that `open` refuses."""
+        return diagnose(self.path, self.commit_log_paths)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,70 @@
+"""Everything that is wrong with a store, as a list: no problem hides another, and none is an exception.
+
+The commitlog is walked once; queues are checked on the way, index files, checkpoint and configuration behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from store_format.checkpoint import Checkpoint, read_checkpoint
+from store_format.commit_log import CommitLog
+from store_format.diagnose_files import entries_of, usable_log
+from store_format.diagnose_index import check_index_files
+from store_format.diagnose_log import Lost, check_log
+from store_format.diagnose_queues import QueueCheck
+from store_format.diagnose_state import check_checkpoint, check_config, check_formats, check_state, check_topics
+from store_format.errors import CorruptStoreError
+from store_format.files import entry_names
+from store_format.lock import lock_holder
+from store_format.problems import Diagnosis, Findings
+from store_format.recovery import find_end
+from store_format.snapshot import StoreState
+
+__all__ = ["diagnose"]
+
+
+def diagnose(root: str, commit_log_paths: Sequence[str] = ()) -> Diagnosis:
+    """Every problem of the store at `root`, and where its commitlog's bytes went. Also for stores that `MessageStore.open` refuses.
+
+    A million messages take seconds; memory is one byte for each entry of an index file and about 20 MB.
+    Raises StoreNotFoundError when `root` cannot be listed, and nothing for what is in it.
+    """
+    findings = Findings()
+    state = _state(root)
+    check_state(findings, root, state)
+    check_formats(findings, root)
+    check_config(findings, root)
+    directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
+    log, file_size, unplaced_bytes = usable_log(findings, directories)
+    log_end = _end_after_crash(root, log) if state is StoreState.CRASHED else None
+    lost = Lost()
+    queues = QueueCheck(findings, root, log, state, log_end, has_queues=not _in_rocksdb(findings, root))
+    summary = replace(check_log(findings, log, file_size, state, lost, queues.add), unplaced_bytes=unplaced_bytes)
+    queues.finish(lost, summary.log_end)
+    check_topics(findings, root, queues.topics, queues.absent)
+    check_index_files(findings, f"{root}/index", log, state, summary.log_end if log_end is None else log_end, lost)
+    check_checkpoint(findings, root, summary)
+    return Diagnosis(findings.problems(), summary)
+
+
+def _state(root: str) -> StoreState:
+    if lock_holder(f"{root}/lock") is not None:
+        return StoreState.LIVE
+    return StoreState.CRASHED if "abort" in entry_names(root) else StoreState.CLEAN
+
+
+def _in_rocksdb(findings: Findings, root: str) -> bool:
+    """Whether missing consume queue files say nothing."""
+    return any(
+        entry.name == "CURRENT" for name in ("consumequeue", "consumequeue_rocksdb") for entry in entries_of(findings, f"{root}/{name}")
+    )
+
+
+def _end_after_crash(root: str, log: CommitLog) -> int:
+    try:
+        checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    except CorruptStoreError:
+        checkpoint = Checkpoint()
+    return find_end(log, checkpoint, crashed=True, dispatch_from=-1).offset

@@ -1,0 +1,114 @@
+"""The commitlog walked from end to end: every byte is unit, padding, damage or unwritten, and what is damaged is named.
+
+The other rooms of diagnose are shown the good units on the way, and are told afterwards which ranges of the log are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.commit_log import CommitLog
+from store_format.files import FileView, StoreFile
+from store_format.problems import Findings, Severity, Summary
+from store_format.snapshot import StoreState
+from store_format.unit_check import UnitKind, check_unit
+from store_format.walk import Damage, EndKind, UnitRun, Walk
+
+__all__ = ["Lost", "check_log"]
+
+_DAMAGE_ADVICE = "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"
+_TAIL_ADVICE = "A broker that starts on this store cuts the log here (CommitLog.recoverAbnormally)"
+_ZEROS_BLOCK = 1 << 22
+
+
+class Lost:
+    """Ranges of the log that hold no readable messages though they should: damage, missing files, ends that were cut off."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def add(self, start: int, stop: int) -> None:
+        self._ranges.append((start, stop))
+
+    def contains(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which physical offsets lie in one of them."""
+        if not self._ranges:
+            return np.zeros(len(offsets), bool)
+        edges = np.array(sorted(self._ranges), np.int64)
+        place = np.searchsorted(edges[:, 0], offsets, side="right") - 1
+        inside: NDArray[np.bool_] = (place >= 0) & (offsets < np.maximum.accumulate(edges[:, 1])[place])
+        return inside
+
+
+def check_log(
+    findings: Findings, log: CommitLog, file_size: int, state: StoreState, lost: Lost, visit: Callable[[UnitRun], None]
+) -> Summary:
+    """Walks the log, CRCs included, and calls `visit` with every run of good units. `file_size`: what its files should have."""
+    if not log.files:
+        return Summary()
+    walk = log.walk(log.min_offset, verify_crc=True, resync=True)
+    for step in walk:
+        if isinstance(step, Damage):
+            _report(findings, log, file_size, state, step)
+            lost.add(step.file.start + step.start, step.file.start + step.stop)
+        else:
+            visit(step)
+    _check_end(findings, log, file_size, state, walk, lost)
+    sums = walk.sums
+    return Summary(
+        files=len(log.files),
+        units=sums.units,
+        unit_bytes=sums.unit_bytes,
+        blank_bytes=sums.blank_bytes,
+        damage_bytes=sums.damage_bytes,
+        # Files behind the log's end were made in advance, and the walk does not go there.
+        unwritten_bytes=sums.unwritten_bytes + sum(file.size for file in log.files) - sums.total_bytes,
+        missing_bytes=sums.missing_bytes,
+        log_end=walk.end.offset if walk.end is not None else 0,
+    )
+
+
+def _report(findings: Findings, log: CommitLog, file_size: int, state: StoreState, damage: Damage) -> None:
+    if damage.file.size < file_size and damage.stop == damage.file.size:
+        return  # the end of a file that was cut, whose length is a problem of its own, or what it lacks
+    if damage.file not in log.files:
+        findings.add("damage", damage.file.path, 0, damage.expected, damage.found, "Restore the missing file, or its messages are lost")
+        return
+    severity: Severity = "damage"
+    if damage.at_tail and state is not StoreState.CLEAN:
+        severity = "info" if state is StoreState.LIVE else "warning"
+    # Where in the unit it differs: the walk names its first byte.
+    file = damage.file
+    check = check_unit(log.view(file).map(), damage.start, file.size - damage.start, physical_offset=file.start + damage.start)
+    position = damage.start + (check.at if check.kind is UnitKind.TORN and check.expected == damage.expected else 0)
+    found = f"{damage.found}; {damage.stop - damage.start} bytes from {damage.start} on are no message"
+    findings.add(severity, file.path, position, damage.expected, found, _DAMAGE_ADVICE if severity == "damage" else _TAIL_ADVICE)
+
+
+def _check_end(findings: Findings, log: CommitLog, file_size: int, state: StoreState, walk: Walk, lost: Lost) -> None:
+    """What is behind the end: a cut last file, and bytes in files that were only made in advance."""
+    end, last = walk.end, log.files[-1]
+    assert end is not None  # the walk is exhausted
+    if last.size < file_size and end.offset >= last.start:
+        lost.add(last.stop, last.start + file_size)
+    if end.kind is EndKind.TORN and end.position == last.size == file_size and end.path == last.path:
+        severity: Severity = "damage" if state is StoreState.CLEAN else "info"
+        findings.add(severity, end.path, end.position, end.expected, end.found, "The file was cut off: restore it", kind="cut")
+    for file in log.files:
+        if file.start > end.offset:
+            byte = _first_byte(log.view(file), file)
+            if byte is not None:
+                advice = "A broker overwrites it; if the file was zeroed at its start, restore it"
+                findings.add("warning", file.path, byte, f"zeros, because the log ends before, at {end.offset}", "other bytes", advice)
+
+
+def _first_byte(view: FileView, file: StoreFile) -> int | None:
+    """The position of the first byte that is not zero; None without."""
+    for start in range(0, file.size, _ZEROS_BLOCK):
+        block = np.frombuffer(view.read(start, min(_ZEROS_BLOCK, file.size - start)), np.uint8)
+        if block.any():
+            return start + int((block != 0).argmax())
+    return None

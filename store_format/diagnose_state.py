@@ -1,0 +1,160 @@
+"""How a store was left and what it is: crashed or in use, checkpoint, configuration files, and formats that are not read.
+
+None of this decides about a message, so it is never damage: a reader works without, a broker may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from store_format import config_json, config_state
+from store_format.checkpoint import read_checkpoint
+from store_format.config_values import TopicConfig
+from store_format.diagnose_files import entries_of
+from store_format.errors import CorruptStoreError
+from store_format.fastjson import loads
+from store_format.files import read_bytes
+from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
+from store_format.lock import lock_holder
+from store_format.problems import Findings, Summary
+from store_format.snapshot import StoreState
+
+__all__ = ["check_checkpoint", "check_config", "check_formats", "check_state", "check_topics"]
+
+_READERS: Mapping[str, Callable[[str], object]] = {
+    "topics.json": config_json.read_topics,
+    "subscriptionGroup.json": config_json.read_subscription_groups,
+    "consumerOffset.json": config_json.read_consumer_offsets,
+    "lmqConsumerOffset.json": config_json.read_lmq_consumer_offsets,
+    "delayOffset.json": config_json.read_delay_offsets,
+    "consumerFilter.json": config_state.read_consumer_filters,
+    "consumerOrderInfo.json": config_state.read_order_infos,
+    "topicQueueMapping.json": config_state.read_queue_mappings,
+    "messageRequestMode.json": config_state.read_request_modes,
+    "timermetrics": config_state.read_timer_metrics,
+    "transactionMetrics": config_state.read_transaction_metrics,
+}
+
+# (place below the root, name in it that proves it, what it is)
+_FORMATS = (
+    ("consumequeue", "CURRENT", "consume queues in RocksDB (storeType=defaultRocksDB): the commitlog is scanned instead"),
+    ("consumequeue_rocksdb", "CURRENT", "consume queues in RocksDB (useSeparateStorePathForRocksdbCQ): the commitlog is scanned instead"),
+    ("config/topics", "CURRENT", "topics in RocksDB: which topics are configured is not known"),
+    ("config/metadata", "CURRENT", "configuration in RocksDB (useSingleRocksDBForAllConfigs): it is not read"),
+    ("config/rdb", "CURRENT", "configuration in RocksDB (configManagerVersion=v2): it is not read"),
+    ("batchconsumequeue", "", "topics of queue.type=BatchCQ: an entry stands for several messages"),
+)
+
+_PHYSICAL_LONGS = ("confirm_phy_offset", "logics_physical_offset")
+
+
+def check_state(findings: Findings, root: str, state: StoreState) -> None:
+    """Left by a crash, or in use."""
+    if state is StoreState.LIVE:
+        advice = "What is being written now may look unfinished; look again when the broker is down"
+        findings.add(
+            "info", f"{root}/lock", 0, "a store that nobody writes to", f"process {lock_holder(f'{root}/lock')} holding the lock", advice
+        )
+    if state is StoreState.CRASHED:
+        advice = "Readers do the broker's recovery in memory; a broker that starts repairs the files"
+        findings.add("warning", f"{root}/abort", 0, "no abort file while nobody holds the lock", "one: the broker was killed", advice)
+
+
+def check_formats(findings: Findings, root: str) -> None:
+    """Parts of the store that are read in another way, or not at all."""
+    for place, name, what in _FORMATS:
+        entries = entries_of(findings, f"{root}/{place}") if "/" not in place or entries_of(findings, f"{root}/config") else []
+        if any(entry.name == name for entry in entries) or (not name and entries):
+            findings.add("info", f"{root}/{place}", 0, "consume queue files and JSON", what, "Nothing needs to be done", kind=place)
+    for entry in entries_of(findings, root):
+        if entry.name.startswith("dledger-"):
+            found = "a DLedger commitlog (enableDLegerCommitLog=true)"
+            findings.add("info", entry.path, 0, "a commitlog in commitlog/", found, "It is not read", kind="dledger")
+
+
+def check_checkpoint(findings: Findings, root: str, summary: Summary) -> None:
+    """Numbers that no broker writes, or that are ahead of the log."""
+    path = f"{root}/checkpoint"
+    advice = "Delete it when the store has at most 10 commitlog files; a broker makes it again (StoreCheckpoint)"
+    try:
+        data, checkpoint = read_bytes(path), read_checkpoint(path)
+    except CorruptStoreError as error:
+        findings.add_error("warning", error, advice)
+        return
+    if data is None or checkpoint is None:
+        if summary.units:
+            findings.add("warning", path, 0, "a checkpoint", "none", "After a crash a broker rescans the log from its 10th last file on")
+        return
+    if len(data) != CHECKPOINT_FILE_SIZE:
+        findings.add("warning", path, len(data), f"{CHECKPOINT_FILE_SIZE} bytes", f"{len(data)} bytes", advice)
+    assert CHECKPOINT.fields is not None
+    for name in checkpoint.implausible:
+        findings.add("warning", path, CHECKPOINT.fields[name][1], f"{name} of at least 0", str(getattr(checkpoint, name)), advice)
+    for name in _PHYSICAL_LONGS:
+        value = getattr(checkpoint, name)
+        if value > summary.log_end:
+            expected = f"{name} before the log's end, {summary.log_end}"
+            findings.add("warning", path, CHECKPOINT.fields[name][1], expected, str(value), advice)
+
+
+def check_config(findings: Findings, root: str) -> None:
+    """Every configuration file whose format is known: whether a broker would take it, its `.bak`, or neither."""
+    names = {entry.name for entry in entries_of(findings, f"{root}/config") if entry.kind == "file"}
+    for name, read in _READERS.items():
+        path = config_json.config_path(root, name)
+        if name not in names and f"{name}.bak" not in names:
+            continue
+        error = _file_error(path, partial(read, root))
+        try:
+            read(root)
+        except CorruptStoreError as second:
+            findings.add_error("warning", second, "Neither the file nor its .bak can be read: restore one of them")
+            continue
+        if error is not None:
+            findings.add_error("warning", error, f"{name}.bak counts instead, as for a broker (ConfigManager.load)", kind="bak")
+
+
+def _file_error(path: str, read: Callable[[], object]) -> CorruptStoreError | None:
+    """Why the file itself does not count; None when it does."""
+    try:
+        data = read_bytes(path)
+        if not data:
+            found = "none" if data is None else "an empty file"
+            return CorruptStoreError(path, 0, "a configuration file", found) if read_bytes(f"{path}.bak") else None
+        value = loads(data, path)
+        if not isinstance(value, dict):
+            return CorruptStoreError(path, 0, "a JSON object", type(value).__name__)
+        raw = getattr(read(), "raw", value)
+        return None if raw == value else CorruptStoreError(path, 0, "the members of a configuration file", "others")
+    except CorruptStoreError as error:
+        return error
+
+
+def check_topics(findings: Findings, root: str, directories: Mapping[str, str], absent: Mapping[tuple[str, int], tuple[int, int]]) -> None:
+    """Queues against topics.json: `directories` are topics that have queues, `absent` queues that have messages and no files."""
+    try:
+        topics: Mapping[str, TopicConfig] | None = config_json.read_topics(root)
+    except CorruptStoreError:
+        return  # said by `check_config`
+    for topic, directory in directories.items():
+        if topics is None or topic.startswith("%LMQ%"):
+            continue
+        config = topics.get(topic)
+        if config is None:
+            advice = "Consumers cannot find the topic: create it, or delete its queues"
+            findings.add("warning", directory, 0, f"topic {topic} in topics.json", "none", advice, kind=f"topic {topic}")
+        elif (config.queue_type == "BatchCQ") != ("/batchconsumequeue/" in directory):
+            found = f"queue.type={config.queue_type} in topics.json"
+            findings.add("warning", directory, 0, "the kind of consume queue that is there", found, "A broker refuses to start on it")
+    for (topic, queue_id), (count, first) in absent.items():
+        found = f"none for {count} messages, the first at commitlog {first}"
+        expected = f"consume queue files of {topic}-{queue_id}"
+        place = f"{root}/consumequeue/{topic}/{queue_id}"
+        if topics is None or topic in topics:
+            advice = (
+                "Delete the consume queues: a broker makes them again from the commitlog; until then splitBy=commitlog reads these messages"
+            )
+            findings.add("damage", place, 0, expected, found, advice)
+        else:
+            findings.add("info", place, 0, expected, found, "The topic was deleted; retention takes the messages")
