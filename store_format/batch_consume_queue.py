@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.errors import CorruptStoreError
+from store_format.files import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT
 from store_format.unit_files import FileRun, QueueBounds, UnitFiles, find_bounds, valid_below
 
@@ -20,6 +22,7 @@ _PHYSICAL_OFFSET = _NAMES.index("physical_offset")
 _SIZE = _NAMES.index("size")
 _BASE_OFFSET = _NAMES.index("base_offset")
 _BATCH_SIZE = _NAMES.index("batch_size")
+_CHUNK_UNITS = 1 << 16
 _BASE_OFFSET_MAX = 2**63 - 1 - 2**15  # the end of a unit above it would not be a queue offset
 
 
@@ -61,6 +64,8 @@ def batch_queue_bounds(
             min_offset = _end_offset(files.unit(start - 1)) if start > first else files.unit(first)[_BASE_OFFSET]
             last = files.unit(stop - 1)
             max_offset = _end_offset(last)
+            if max_offset < min_offset:
+                raise _misplaced(directory, run.file_size, stop - 1, f"a unit that ends behind queue offset {min_offset}", max_offset)
             if start < stop:
                 first_physical_offset = files.unit(start)[_PHYSICAL_OFFSET]
                 last_physical_offset, last_size = last[_PHYSICAL_OFFSET], last[_SIZE]
@@ -89,7 +94,8 @@ def read_batch_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.v
 
     The first and the last may reach beyond the range: a unit is read as a whole, and its messages are picked when it is split.
 
-    Raises OffsetOutOfRangeError for offsets outside the bounds, and when a file is gone since planning.
+    Raises OffsetOutOfRangeError for offsets outside the bounds, and when a file is gone since planning; CorruptStoreError when
+    units are not in the order of their offsets: what bisecting found may then not be all.
     """
     bounds.check_range(start, stop, bounds.min_offset)
     if start >= stop:
@@ -98,4 +104,38 @@ def read_batch_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.v
         first = _first_unit(files, bounds.unit_start, bounds.unit_stop, _BASE_OFFSET, start + 1)
         if first > bounds.unit_start and _end_offset(files.unit(first - 1)) > start:
             first -= 1
-        return files.read(first, max(first, _first_unit(files, first, bounds.unit_stop, _BASE_OFFSET, stop)))
+        last = max(first, _first_unit(files, first, bounds.unit_stop, _BASE_OFFSET, stop))
+        units = files.read(first, last)
+        if not _without_gaps(units, start, stop):
+            _refuse_disorder(bounds, files)
+    return units
+
+
+def _without_gaps(units: NDArray[np.void], start: int, stop: int) -> bool:
+    bases = units["base_offset"].astype(np.int64)
+    ends = bases + units["batch_size"].astype(np.int64)
+    return len(units) > 0 and bool(bases[0] <= start and ends[-1] >= stop and (bases[1:] == ends[:-1]).all())
+
+
+def _refuse_disorder(bounds: QueueBounds, files: UnitFiles) -> None:
+    """Raises unless each unit begins at or behind the end of the one before it: only then bisecting finds all there is.
+
+    Gaps are strange, but no reason to refuse.
+    """
+    end = 0
+    for first in range(bounds.unit_start, bounds.unit_stop, _CHUNK_UNITS):
+        units = files.read(first, min(first + _CHUNK_UNITS, bounds.unit_stop))
+        bases = units["base_offset"].astype(np.int64)
+        ends = np.append(end, bases + units["batch_size"].astype(np.int64))
+        wrong = np.flatnonzero((bases < ends[:-1]) | (units["batch_size"] <= 0))
+        if len(wrong):
+            at = int(wrong[0])
+            expected = f"a batch that begins at or behind queue offset {int(ends[at])}, where the one before it ends"
+            raise _misplaced(bounds.directory, bounds.file_size, first + at, expected, int(bases[at]))
+        end = int(ends[-1])
+
+
+def _misplaced(directory: str, file_size: int, number: int, expected: str, found: object) -> CorruptStoreError:
+    position = number * BATCH_CQ_UNIT.itemsize
+    within = position % file_size
+    return CorruptStoreError(f"{directory}/{offset_file_name(position - within)}", within, expected, str(found))

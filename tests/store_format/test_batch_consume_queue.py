@@ -126,14 +126,38 @@ def test_damaged_units_end_in_bounds(noise: list[tuple[int, int]], queue: Queue)
                 content[position % len(content)] = value
             path.write_bytes(content)
         for scan in (False, True):
-            bounds = _bounds(name, 50, scan=scan)
+            try:
+                bounds = _bounds(name, 50, scan=scan)
+            except CorruptStoreError:
+                continue
             assert bounds.max_offset < 2**63
             for boundary in get_args(Boundary):
                 found = offset_at(bounds, 1010, boundary, lambda _: -1)
                 assert found == bounds.max_offset or bounds.min_offset <= found <= bounds.max_offset
             if bounds.min_offset < bounds.max_offset:
-                units = read_batch_units(bounds, bounds.min_offset, bounds.max_offset)
+                try:
+                    units = read_batch_units(bounds, bounds.min_offset, bounds.max_offset)
+                except CorruptStoreError:
+                    continue
                 assert len(units) <= bounds.unit_stop - bounds.unit_start
+                assert (units["base_offset"][1:] >= units["base_offset"][:-1] + units["batch_size"][:-1]).all()
+
+
+@pytest.mark.parametrize("base", [2**60, 0, 1])
+def test_a_base_out_of_order_hides_nothing_in_silence(directory: Path, base: int) -> None:
+    """Bisecting would take a base that is too large for the end of the range."""
+    Queue(5, 0, [(i * 100, 90, 0, 10, base if i == 1 else 2 * i, 2, -1, 0) for i in range(4)]).write(directory)
+    bounds = _bounds(directory)
+    with pytest.raises(CorruptStoreError) as caught:
+        read_batch_units(bounds, 0, 8)
+    assert caught.value.position == (2 if base > 2 else 1) * 46
+    assert caught.value.file.endswith("/00000000000000000000")
+
+
+def test_a_first_base_behind_the_last_is_refused(directory: Path) -> None:
+    Queue(5, 0, [(0, 90, 0, 10, 2**60, 1, -1, 0), (100, 90, 0, 10, 1, 1, -1, 0)]).write(directory)
+    with pytest.raises(CorruptStoreError, match=f"expected a unit that ends behind queue offset {2**60}, found 2"):
+        _bounds(directory)
 
 
 def test_upper_of_a_time_that_no_unit_has_may_be_the_minimum(directory: Path) -> None:
