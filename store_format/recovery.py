@@ -16,7 +16,7 @@ from store_format.dispatch import Dispatch, MissingEntries
 from store_format.tags_codes import DELAY_LEVELS_MS
 from store_format.walk import Damage, EndKind, WalkEnd
 
-__all__ = ["LogEnd", "find_end", "missing_entries"]
+__all__ = ["LogEnd", "find_end", "missing_entries", "scan_to_end"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,8 +54,7 @@ def find_end(commit_log: CommitLog, checkpoint: Checkpoint, *, crashed: bool, di
     3000, 0). It never begins later than the other.
     """
     if not commit_log.files:
-        end = WalkEnd(EndKind.MISSING, 0, "", 0, "a commitlog file", "none")
-        return LogEnd(0, 0, -1, 0, end)
+        return scan_to_end(commit_log, 0, 0)
     timestamp_max = _FAR
     margin_max = _FAR
     if not crashed:
@@ -69,7 +68,7 @@ def find_end(commit_log: CommitLog, checkpoint: Checkpoint, *, crashed: bool, di
     newest = len(commit_log.files) - 1
     broker_start = _start_file(commit_log, newest, max(newest + 1 - _RECOVER_FILES_MAX, 0), offset_max, timestamp_max)
     scan_start = _start_file(commit_log, broker_start, 0, offset_max, margin_max)
-    return _scan_to_end(commit_log, commit_log.files[broker_start].start, commit_log.files[scan_start].start)
+    return scan_to_end(commit_log, commit_log.files[broker_start].start, commit_log.files[scan_start].start)
 
 
 def _start_file(commit_log: CommitLog, newest: int, oldest: int, offset_max: int, timestamp_max: int) -> int:
@@ -86,7 +85,10 @@ def _start_file(commit_log: CommitLog, newest: int, oldest: int, offset_max: int
     return oldest
 
 
-def _scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
+def scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
+    """The end of the log, found by checking unit after unit from `start`, where one begins; `scan_start` is passed on."""
+    if not commit_log.files:
+        return LogEnd(start, scan_start, -1, 0, WalkEnd(EndKind.MISSING, start, "", 0, "a commitlog file", "none"))
     units, last = 0, -1
     while True:
         walk = commit_log.walk(start, verify_crc=True)

@@ -186,10 +186,13 @@ class FileWrites:
             file.write(0, data)
             self.sync(file)
 
-    def persist_config(self, path: str, data: bytes) -> None:
-        """A file of `config/` as a 5.4 broker saves it: the old one renamed to .bak, the new one in place (ConfigManager.persist)."""
+    def persist_config(self, path: str, data: bytes, *, is_good: bool = True) -> None:
+        """A file of `config/` as a 5.4 broker saves it: the old one renamed to .bak, the new one in place (ConfigManager.persist).
+
+        An old one that is not good, what a crash in between leaves, must not replace a good .bak.
+        """
         with _naming(path, "rename"):
-            if os.path.lexists(path):
+            if is_good and os.path.lexists(path):
                 os.rename(path, f"{path}.bak")
                 self.sync_directory(os.path.dirname(path))
         self.write_whole(path, data)

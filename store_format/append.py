@@ -1,0 +1,320 @@
+"""The one way messages get into a store: staged files become one commit, all or nothing, once for each key.
+
+The steps and their order are those of a broker that wrote the same messages, behind a journal that makes them one: check,
+assign, journal, commitlog, consume queues, index, checkpoint, ledger, and at last the removal of `abort`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.checkpoint import Checkpoint, read_checkpoint
+from store_format.commit_log import CommitLog
+from store_format.config_json import read_topics
+from store_format.config_values import TopicConfig
+from store_format.errors import OptionError, StoreInUseError, StoreWriteError
+from store_format.finish import begin, conclude, publish, save_checkpoint, sync_store, undo
+from store_format.index_file import IndexFile, list_index_files
+from store_format.index_files import last_index_file
+from store_format.journal import Journal, abort_mark, journal_path, read_journal, write_abort_mark, write_journal
+from store_format.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
+from store_format.lock import StoreLock
+from store_format.log_end import WriterEnd, find_writer_end, queue_bases
+from store_format.log_files import LogFiles
+from store_format.publish import Publication
+from store_format.refusals import refuse_store, refuse_topics
+from store_format.repair import repair
+from store_format.roll_forward import open_log, repeat, roll_forward
+from store_format.staging import OWN_DIRECTORY, StagedFile, check_staged, remove_staging, staging_path
+from store_format.store_settings import StoreSettings, settings_of
+from store_format.write_files import FileWrites
+
+__all__ = ["CommitOptions", "CommitResult", "commit", "flush", "recover"]
+
+_log = logging.getLogger(__name__)
+
+_CLOCK_STEP_MAX_MS = 24 * 3_600_000  # a last message further ahead of the clock than that does not drag later ones along
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOptions:
+    """How to commit. `sync` is flushDiskType=SYNC_FLUSH: power loss counts too; without it only the death of the process does.
+
+    `new_topics` gives the number of queues of topics that topics.json lacks; those it does not name get as many as the batch uses.
+    `settings` is for a store of a broker whose sizes its files do not show. `clock` (ms) dates messages and names index files.
+    """
+
+    sync: bool = True
+    message_index_enable: bool = True
+    tag_keys: bool = True  # for entries made again after a crash: 5.4 and later index tags
+    new_topics: Mapping[str, int] = field(default_factory=dict)
+    lock_timeout: float = 0.0
+    log_directories: tuple[str, ...] = ()
+    settings: StoreSettings | None = None
+    clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """`committed` is False when the key's number was in the ledger already: nothing was written.
+
+    Physical range [start, stop); by queue the offsets [start, stop) that the messages got. `reports` tell of earlier batches that
+    were cut or overwritten since. `sync_seconds` is the part of the time that was waiting for the disk.
+    """
+
+    committed: bool
+    start: int = 0
+    stop: int = 0
+    queues: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    reports: tuple[str, ...] = ()
+    sync_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A store under lock with nothing left over, ready for a commit."""
+
+    log: CommitLog
+    log_files: LogFiles
+    settings: StoreSettings
+    ledger: Ledger
+    log_directories: tuple[str, ...]
+
+
+def commit(
+    root: str,
+    staged: Sequence[StagedFile],
+    *,
+    key: tuple[str, int] | None = None,
+    store_timestamps: int | NDArray[np.int64] | None = None,
+    options: CommitOptions | None = None,
+) -> CommitResult:
+    """Publishes the staged files, in this order, and removes them.
+
+    `key` is (id, number): a number that is not above the highest committed one of its id is a replay, and nothing is written.
+    `store_timestamps` (ms) is one for all, made not to go below the last message's, or one for each, taken as given; None is the clock.
+
+    Raises StoreInUseError when another process has the store, UnsupportedFormatError for what is not written to, and
+    StoreWriteError naming the file that could not be written: the store is then as before, or the error says that
+    the next writer will complete the batch.
+    """
+    options = options or CommitOptions()
+    files = FileWrites(sync=options.sync)
+    refuse_store(root)
+    with StoreLock(root, timeout=options.lock_timeout) as lock:
+        lock.refuse_other_openers()
+        opened = _open(root, options, files)
+        if key is not None and opened.ledger.has(key):
+            remove_staging(root, staged, files)
+            return CommitResult(False)
+        for each in staged:
+            check_staged(root, each)
+        reports = tuple(opened.ledger.reports(opened.log))
+        for report in reports:
+            _log.warning("%s: %s", root, report)
+        if not any(each.units for each in staged):
+            _note_empty(root, opened.ledger, key, files)
+            remove_staging(root, staged, files)
+            return CommitResult(True, reports=reports)
+        end = find_writer_end(root, opened.log, opened.ledger, opened.log_files)
+        journal = _journal(root, opened, end, tuple(staged), key, store_timestamps, options, files)
+        publication = Publication(root, journal, opened.log, files)
+        _carry_out(root, journal, publication, opened, files)
+        remove_staging(root, staged, files)
+        try:
+            lock.refuse_other_openers()
+        except StoreInUseError as error:  # too late to refuse: what it wrote or cut is for the next commit to see
+            reports = (*reports, f"while this batch was committed: {error}")
+            _log.warning("%s: %s", root, reports[-1])
+        stops = publication.queue_stops
+    queues = {queue: (first, stop) for queue, first, stop in zip(journal.queues, journal.queue_bases, stops, strict=True)}
+    return CommitResult(True, journal.base, publication.entry.stop, queues, reports, files.sync_seconds)
+
+
+def recover(root: str, *, options: CommitOptions | None = None) -> None:
+    """Finishes what a crash left, a broker's or ours, without writing anything new."""
+    options = options or CommitOptions()
+    refuse_store(root)
+    with StoreLock(root, timeout=options.lock_timeout) as lock:
+        lock.refuse_other_openers()
+        _open(root, options, FileWrites(sync=options.sync))
+
+
+def flush(root: str, *, options: CommitOptions | None = None) -> None:
+    """Makes what ASYNC commits wrote outlast a power loss, as a SYNC commit does too: all files synced, checkpoint, no `abort`."""
+    options = options or CommitOptions()
+    recover(root, options=replace(options, sync=True))
+
+
+# ---- before the journal -------------------------------------------------------------------------------------------------
+
+
+def _open(root: str, options: CommitOptions, files: FileWrites) -> _Opened:
+    """Step 1: what a crash left is finished."""
+    directories = options.log_directories or (files.make_directories(root, "commitlog"),)
+    files.make_directories(root, OWN_DIRECTORY)
+    log = open_log(directories)
+    settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
+    journal = read_journal(root)
+    if journal is not None:
+        roll_forward(root, journal, settings, FileWrites(sync=journal.sync or options.sync))
+        log = open_log(directories)
+    elif abort_mark(root) == "":
+        log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)
+        now = options.clock()
+        repair(
+            root,
+            log,
+            log_files,
+            settings,
+            files,
+            index=options.message_index_enable,
+            tag_keys=options.tag_keys,
+            timestamp=now,
+            zone=_zone(now),
+        )
+        # From here on the store is in order, but not known to be flushed: as after an ASYNC commit.
+        write_abort_mark(root, "recovered", files)
+        log = open_log(directories)
+    opened = _Opened(log, LogFiles(log, directories, settings.mapped_file_size_commit_log, files), settings, read_ledger(root), directories)
+    if options.sync and abort_mark(root):
+        _flush(root, opened, files)
+        files.remove(f"{root}/abort")
+        files.sync_directory(root)
+    return opened
+
+
+def _flush(root: str, opened: _Opened, files: FileWrites) -> None:
+    """Syncs what earlier ASYNC commits wrote, and says so in the checkpoint."""
+    sync_store(root, opened.log, opened.log_directories, files)
+    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    last = opened.ledger.last
+    if last is not None and last.last_size and last.damage(opened.log) is None:
+        timestamp = opened.log.store_timestamp_at(last.last_offset)
+        checkpoint = replace(
+            checkpoint,
+            physic_msg_timestamp=timestamp,
+            logics_msg_timestamp=timestamp,
+            confirm_phy_offset=last.last_offset,
+            logics_physical_offset=last.last_offset,
+        )
+    index_files = list_index_files(f"{root}/index")
+    if len(index_files) > 1:
+        before_last = IndexFile.open(
+            index_files[-2].path, hash_slot_num=opened.settings.max_hash_slot_num, index_num=opened.settings.max_index_num
+        )
+        checkpoint = replace(checkpoint, index_msg_timestamp=before_last.header().end_timestamp)
+    save_checkpoint(root, checkpoint, files)
+
+
+def _zone(timestamp: int) -> datetime.tzinfo:
+    """The local time at that moment, in which index files are named."""
+    return datetime.timezone(datetime.timedelta(seconds=time.localtime(timestamp // 1000).tm_gmtoff))
+
+
+def _journal(
+    root: str,
+    opened: _Opened,
+    end: WriterEnd,
+    staged: tuple[StagedFile, ...],
+    key: tuple[str, int] | None,
+    store_timestamps: int | NDArray[np.int64] | None,
+    options: CommitOptions,
+    files: FileWrites,
+) -> Journal:
+    """Step 4: every position decided. An array of store times is staged too, so that the commit can be repeated."""
+    now = options.clock()
+    queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
+    topics: Mapping[str, TopicConfig] = read_topics(root) or {}
+    refuse_topics(root, queues, topics)
+    missing = {topic: 0 for topic, _ in queues if topic not in topics}
+    for topic, queue_id in queues:
+        if topic in missing:
+            missing[topic] = max(missing[topic], options.new_topics.get(topic, 0), queue_id + 1)
+    times_name = None
+    timestamp = now if store_timestamps is None else 0
+    if isinstance(store_timestamps, np.ndarray):
+        if len(store_timestamps) != sum(each.units for each in staged):
+            raise OptionError(f"{len(store_timestamps)} store timestamps for {sum(each.units for each in staged)} messages")
+        times_name = _stage_times(root, staged, store_timestamps, files)
+    elif store_timestamps is not None:
+        timestamp = store_timestamps
+    if timestamp < end.last_timestamp <= timestamp + _CLOCK_STEP_MAX_MS:
+        timestamp = end.last_timestamp  # never backwards, unless the clock was far wrong
+    geometry = opened.settings.geometry
+    return Journal(
+        id=secrets.token_hex(8),
+        key=key,
+        staged=staged,
+        skip=0,
+        base=end.offset,
+        file_size=opened.settings.mapped_file_size_commit_log,
+        queue_file_size=opened.settings.queue_file_size,
+        queues=queues,
+        queue_bases=tuple(queue_bases(root, opened.log, end.offset, queues, files)),
+        new_topics=missing,
+        store_timestamp=timestamp,
+        store_timestamps=times_name,
+        sync=options.sync,
+        index=options.message_index_enable,
+        hash_slot_num=geometry.hash_slot_num,
+        index_num=geometry.index_num,
+        index_base=last_index_file(f"{root}/index"),
+        written_at=now,
+        zone_seconds=time.localtime(now // 1000).tm_gmtoff,
+        log_directories=opened.log_directories,
+    )
+
+
+def _stage_times(root: str, staged: tuple[StagedFile, ...], store_timestamps: NDArray[np.int64], files: FileWrites) -> str | None:
+    if not staged:
+        return None
+    name = f"{secrets.token_hex(8)}.times"
+    path = f"{staging_path(root, staged[0].write)}/{name}"
+    files.write_whole(path, store_timestamps.astype("<i8").tobytes())
+    files.sync_directory(path.rpartition("/")[0])
+    return name
+
+
+def _note_empty(root: str, ledger: Ledger, key: tuple[str, int] | None, files: FileWrites) -> None:
+    """A batch without messages only has its key noted."""
+    if key is not None:
+        entry = LedgerEntry(key[1], "", 0, 0, -1, 0, 0)
+        write_ledger(root, replace(ledger, keys={**ledger.keys, key[0]: entry}), files)
+
+
+# ---- behind it ----------------------------------------------------------------------------------------------------------
+
+
+def _carry_out(root: str, journal: Journal, publication: Publication, opened: _Opened, files: FileWrites) -> None:
+    """Steps 5 to 7. A failure is undone while no queue was touched, and rolled forward after that."""
+    previous_mark = abort_mark(root)
+    try:
+        write_journal(root, journal, files)
+        begin(root, journal, files)
+        publish(root, journal, publication, files)
+        conclude(root, journal, files)
+    except BaseException as error:
+        try:
+            if not publication.touched_queues:
+                undo(root, publication, previous_mark, files)
+                raise
+            if not isinstance(error, Exception):
+                raise  # somebody ends this process: the next writer goes on
+            repeat(root, journal, files)
+            conclude(root, journal, files)
+        except Exception as second:
+            if second is error:
+                raise
+            raise StoreWriteError(
+                f"{second}; before that: {error}. The commit is neither complete nor undone: {journal_path(root)} stands, and the next "
+                "writer completes it. Do not run the job again unless it writes with a key"
+            ) from error

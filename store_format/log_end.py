@@ -1,0 +1,94 @@
+"""Where a writer goes on: the end of a log that was left in order, and the next offset of each queue.
+
+A commit of ours leaves its end in the ledger, so that the next one need not scan; a broker's clean store is scanned as the
+broker would (CommitLog.recoverNormally).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from store_format.checkpoint import Checkpoint, read_checkpoint
+from store_format.commit_log import CommitLog
+from store_format.consume_queue import simple_queue_bounds
+from store_format.errors import CorruptStoreError, StoreError
+from store_format.files import offset_file_name
+from store_format.layouts import CQ_UNIT
+from store_format.ledger import Ledger
+from store_format.log_files import LogFiles
+from store_format.queue_files import queue_directory
+from store_format.recovery import find_end, scan_to_end
+from store_format.snapshot import list_queues
+from store_format.write_files import FileWrites
+
+__all__ = ["WriterEnd", "find_writer_end", "queue_bases"]
+
+_LOOK_SIZE = 8
+
+
+class WriterEnd(NamedTuple):
+    """The physical offset for the next unit, and the store time of the last unit; -1 where the log has none."""
+
+    offset: int
+    last_timestamp: int
+
+
+def find_writer_end(root: str, log: CommitLog, ledger: Ledger, log_files: LogFiles) -> WriterEnd:
+    """The end of a log that no crash left. What stands behind it, remains of an older truncation, is zeroed."""
+    for file in log.files:
+        if file.start % log.file_size:
+            raise CorruptStoreError(file.path, 0, f"a name that is a multiple of the file size {log.file_size}", str(file.start))
+    last = ledger.last
+    if last is not None and last.last_size and last.damage(log) is None and log.file_at(last.last_offset) is not None:
+        timestamp = log.store_timestamp_at(last.last_offset)
+        if _is_unwritten(log, last.stop):
+            return WriterEnd(last.stop, timestamp)
+        end = scan_to_end(log, last.stop, last.stop)
+        if end.last_unit_offset >= 0:
+            timestamp = log.store_timestamp_at(end.last_unit_offset)
+    else:
+        checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+        end = find_end(log, checkpoint, crashed=False, dispatch_from=_dispatch_from(root, log))
+        timestamp = log.store_timestamp_at(end.last_unit_offset)
+    log_files.clear_behind(end.offset)
+    return WriterEnd(end.offset, timestamp)
+
+
+def _is_unwritten(log: CommitLog, offset: int) -> bool:
+    """Nobody has appended there: the first bytes of a unit or of a BLANK are never all zero."""
+    try:
+        return not any(log.read(offset, _LOOK_SIZE))
+    except StoreError:
+        return False
+
+
+def _dispatch_from(root: str, log: CommitLog) -> int:
+    """The end of what the queues know (ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue), -1 without any."""
+    found = -1
+    for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
+        if kind == "simple":
+            bounds = simple_queue_bounds(directory, topic, queue_id, log.min_offset)
+            if bounds is not None and bounds.last_physical_offset >= 0:
+                found = max(found, bounds.last_physical_offset + bounds.last_size)
+    return found
+
+
+def queue_bases(root: str, log: CommitLog, end: int, queues: Sequence[tuple[str, int]], files: FileWrites) -> list[int]:
+    """The next offset of each queue. Stale units behind it, which would count again once the log has grown past them, are zeroed."""
+    bases = []
+    for topic, queue_id in queues:
+        directory = queue_directory(root, topic, queue_id)
+        bounds = simple_queue_bounds(directory, topic, queue_id, log.min_offset, commit_log_stop=end)
+        if bounds is None:
+            bases.append(0)
+            continue
+        bases.append(bounds.max_offset)
+        byte = bounds.max_offset * CQ_UNIT.itemsize
+        if byte < bounds.last_file + bounds.file_size:
+            start = byte - byte % bounds.file_size
+            with files.open(f"{directory}/{offset_file_name(start)}") as file:
+                if any(file.read(byte - start, CQ_UNIT.itemsize)):
+                    file.zero(byte - start, file.size)
+                    files.sync(file)
+    return bases

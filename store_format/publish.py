@@ -1,0 +1,275 @@
+"""The steps of a commit that change the store, in their order: commitlog, consume queues and index, checkpoint, ledger.
+
+Everything follows from the journal and the staged files, so doing it again writes the same bytes at the same places. Memory is
+that of a chunk; the staged files are gone through twice, because no queue entry may be written before the log is complete.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.commit_log import CommitLog
+from store_format.cq_writer import CqBatch
+from store_format.encode import EncodedUnits, assign
+from store_format.errors import StoreError, TruncatedRecordError
+from store_format.files import FileView
+from store_format.index_files import IndexFiles
+from store_format.index_geometry import IndexGeometry
+from store_format.index_writer import IndexBatch
+from store_format.journal import Journal
+from store_format.ledger import LedgerEntry
+from store_format.log_files import LogFiles
+from store_format.log_layout import Extent, LogLayout, blank_head
+from store_format.queue_files import QueueFiles
+from store_format.staging import NO_QUEUE, StagedFile, StagedUnits, read_staged, staging_path
+from store_format.write_files import FileWrites
+
+__all__ = ["Present", "Publication", "QueueCounter"]
+
+_CHUNK_SIZE = 1 << 20  # of the log: stays in a core's own cache between reading, patching and writing
+_QUEUE_UNITS = 1 << 18  # messages of one batch for queues and index: about 16 MB
+
+
+class QueueCounter:
+    """Gives messages their queue offsets, in the order of the log."""
+
+    def __init__(self, bases: tuple[int, ...]) -> None:
+        self.next = np.array([*bases, 0, 0], np.int64)  # the last two are NOT_DISPATCHED and NO_QUEUE: their offset is 0
+
+    def take(self, queue: NDArray[np.int32]) -> NDArray[np.int64]:
+        """The offset of each of these messages; `queue` numbers queues, or is one of the two words for none."""
+        count = len(self.next)
+        keys = np.where(queue < 0, queue + count, queue).astype(np.uint16 if count <= 1 << 16 else np.int64)
+        order = np.argsort(keys, kind="stable")  # a radix sort where the keys are short
+        counts = np.bincount(keys, minlength=count)
+        firsts = np.cumsum(counts) - counts
+        offsets = np.empty(len(queue), np.int64)
+        offsets[order] = np.arange(len(queue)) + np.repeat(self.next - firsts, counts)
+        self.next[:-2] += counts[:-2]
+        if counts[-1] or counts[-2]:
+            offsets[queue < 0] = 0
+        return offsets
+
+
+class _Chunk(NamedTuple):
+    staged: StagedFile
+    units: StagedUnits
+    queue: NDArray[np.int32]  # numbers in the journal's list
+    store_timestamps: NDArray[np.int64]
+
+
+class _Patched(NamedTuple):
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]  # of each unit in data, and the end
+    extents: list[Extent]
+
+
+class Present(NamedTuple):
+    """Units of a batch that stand in the log; `position` is where the next one would go, of which `torn` bytes are right."""
+
+    units: int
+    position: int
+    torn: int
+
+
+class Publication:
+    """One commit being carried out. `touched_queues` turns true with the first byte of a queue: from there on it goes only forward."""
+
+    def __init__(self, root: str, journal: Journal, log: CommitLog, files: FileWrites) -> None:
+        self._root = root
+        self.journal = journal
+        self._files = files
+        self.log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
+        self.touched_queues = False
+        self.index_msg_timestamp: int | None = None  # set when an index file became full and another one followed
+        self._last_timestamp = 0
+        self._last_queued = (-1, 0)  # physical offset and store time of the last message in a queue
+        self._entry: LedgerEntry | None = None
+        self._queue_stops = list(journal.queue_bases)
+
+    @property
+    def entry(self) -> LedgerEntry:
+        """What the ledger gets; there once the log is written."""
+        assert self._entry is not None
+        return self._entry
+
+    @property
+    def queue_stops(self) -> list[int]:
+        """Behind the last offset that each of the journal's queues got."""
+        return self._queue_stops
+
+    @property
+    def last_queued(self) -> tuple[int, int]:
+        return self._last_queued
+
+    @property
+    def last_timestamp(self) -> int:
+        return self._last_timestamp
+
+    # ---- the log ------------------------------------------------------------------------------------------------------
+
+    def append_log(self) -> None:
+        """Patches the staged units and writes them behind the base."""
+        for part in self._patched():
+            for extent in part.extents:
+                if extent.first == extent.stop:
+                    self.log_files.write_blank(extent.offset)
+                else:
+                    self.log_files.write(extent.offset, part.data[part.starts[extent.first] : part.starts[extent.stop]])
+        self.log_files.close()
+
+    def count_present(self, log: CommitLog) -> Present:
+        """How many of the patched units stand in the log already, byte for byte, from the base on and without a break."""
+        count, position = 0, self.journal.base
+        for part in self._patched():
+            for extent in part.extents:
+                expected = part.data[part.starts[extent.first] : part.starts[extent.stop]]
+                if extent.first == extent.stop:
+                    expected = np.frombuffer(blank_head(extent.offset, self.journal.file_size), np.uint8)
+                equal = _equal_bytes(log, extent.offset, expected)
+                if equal < len(expected):
+                    if extent.first < extent.stop:
+                        whole = int(np.searchsorted(part.starts, part.starts[extent.first] + equal, side="right")) - 1
+                        count += whole - extent.first
+                        position = extent.offset + int(part.starts[whole] - part.starts[extent.first])
+                        return Present(count, position, extent.offset + equal - position)
+                    return Present(count, position, 0)
+                if extent.first < extent.stop:
+                    count += extent.stop - extent.first
+                    position = extent.offset + len(expected)
+        return Present(count, position, 0)
+
+    def _patched(self) -> Iterator[_Patched]:
+        """The units chunk by chunk with positions and store times, and where they go. At the end `entry` is known."""
+        journal = self.journal
+        layout = LogLayout(journal.base, journal.file_size)
+        counter = QueueCounter(journal.queue_bases)
+        last, last_unit = -1, b""
+        for chunk, view in self._with_records():
+            sizes = chunk.units.sizes
+            starts = np.zeros(len(sizes) + 1, np.int64)
+            np.cumsum(sizes, out=starts[1:])
+            data = np.empty(int(starts[-1]), np.uint8)
+            if view.read_into(chunk.units.position, data) < len(data):
+                raise TruncatedRecordError(
+                    view.path, view.size, f"{len(data)} bytes from byte {chunk.units.position} on", "the end of the file"
+                )
+            offsets, extents = layout.place(sizes)
+            assign(
+                EncodedUnits(data, starts, chunk.staged.crc_property),
+                physical_offset=offsets,
+                queue_offset=counter.take(chunk.queue),
+                store_timestamp=chunk.store_timestamps,
+            )
+            last, last_unit = int(offsets[-1]), data[starts[-2] :].tobytes()
+            self._last_timestamp = int(chunk.store_timestamps[-1])
+            yield _Patched(data, starts, extents)
+        number = journal.key[1] if journal.key else 0
+        self._entry = LedgerEntry(number, journal.id, journal.base, layout.position, last, len(last_unit), crc32(last_unit))
+
+    def _with_records(self) -> Iterator[tuple[_Chunk, FileView]]:
+        view: FileView | None = None
+        try:
+            for chunk in self._chunks(_CHUNK_SIZE):
+                path = chunk.staged.records_path(self._root)
+                if view is None or view.path != path:
+                    if view is not None:
+                        view.close()
+                    view = FileView(path)
+                yield chunk, view
+        finally:
+            if view is not None:
+                view.close()
+
+    def _chunks(self, chunk_size: int) -> Iterator[_Chunk]:
+        journal = self.journal
+        numbers = {queue: number for number, queue in enumerate(journal.queues)}
+        skip, done = journal.skip, 0
+        for staged in journal.staged:
+            number_of = np.array([*(numbers[queue] for queue in staged.queues), -2, NO_QUEUE], np.int32)
+            at = done + min(skip, staged.units)
+            for units in read_staged(self._root, staged, chunk_size=chunk_size, units_max=_QUEUE_UNITS, skip=skip):
+                yield _Chunk(staged, units, number_of[units.queue], self._store_timestamps(at, len(units)))
+                at += len(units)
+            skip = max(skip - staged.units, 0)
+            done += staged.units
+
+    def _store_timestamps(self, first: int, count: int) -> NDArray[np.int64]:
+        journal = self.journal
+        if journal.store_timestamps is None:
+            return np.full(count, journal.store_timestamp, np.int64)
+        with FileView(f"{staging_path(self._root, journal.staged[0].write)}/{journal.store_timestamps}") as view:
+            return np.frombuffer(view.read(8 * first, 8 * count), "<i8").astype(np.int64)
+
+    # ---- queues and index ---------------------------------------------------------------------------------------------
+
+    def write_queues(self) -> None:
+        """Consume queue units and index entries of all units, in batches."""
+        journal = self.journal
+        layout = LogLayout(journal.base, journal.file_size)
+        counter = QueueCounter(journal.queue_bases)
+        queues = QueueFiles(self._root, journal.queues, journal.queue_bases, journal.queue_file_size, self._files)
+        index = None
+        if journal.index:
+            zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
+            geometry = IndexGeometry(journal.hash_slot_num, journal.index_num)
+            index = IndexFiles(f"{self._root}/index", geometry, journal.written_at, zone, self._files)
+        self.touched_queues = True
+        for part in self._batches():
+            sizes = np.concatenate([chunk.units.sizes for chunk in part])
+            offsets, _ = layout.place(sizes)
+            queue = np.concatenate([chunk.queue for chunk in part])
+            queue_offsets = counter.take(queue)
+            tags_codes = np.concatenate([chunk.units.tags_codes for chunk in part])
+            timestamps = np.concatenate([chunk.store_timestamps for chunk in part])
+            queued = slice(None) if int(queue.min()) >= 0 else np.flatnonzero(queue >= 0)
+            batch = CqBatch(queue[queued].astype(np.int64), queue_offsets[queued], offsets[queued], sizes[queued], tags_codes[queued])
+            if len(batch.sizes):
+                queues.write(batch)
+                self._last_queued = (int(batch.physical_offsets[-1]), int(timestamps[queued][-1]))
+            if index is not None:
+                index.write(_index_batch(part, queue, offsets, timestamps))
+        self._queue_stops = counter.next[:-2].tolist()
+        queues.close()
+        if index is not None:
+            index.close()
+            self.index_msg_timestamp = index.full_timestamp
+
+    def _batches(self) -> Iterator[list[_Chunk]]:
+        part: list[_Chunk] = []
+        units = 0
+        for chunk in self._chunks(1 << 62):
+            part.append(chunk)
+            units += len(chunk.units)
+            if units >= _QUEUE_UNITS:
+                yield part
+                part, units = [], 0
+        if part:
+            yield part
+
+
+def _index_batch(part: list[_Chunk], queue: NDArray[np.int32], offsets: NDArray[Any], timestamps: NDArray[Any]) -> IndexBatch:
+    hashes = np.concatenate([chunk.units.key_hashes for chunk in part])
+    firsts = np.cumsum([0, *(len(chunk.units) for chunk in part[:-1])])
+    message_index = np.concatenate([chunk.units.message_index + first for chunk, first in zip(part, firsts.tolist(), strict=True)])
+    dispatched = queue >= NO_QUEUE
+    if not dispatched.all():  # a rolled back message has no entry, and does not make a file either
+        message_index = (np.cumsum(dispatched) - 1)[message_index]
+        offsets, timestamps = offsets[dispatched], timestamps[dispatched]
+    return IndexBatch(offsets, timestamps, hashes, message_index)
+
+
+def _equal_bytes(log: CommitLog, offset: int, expected: NDArray[np.uint8]) -> int:
+    """How many of the first bytes at a physical offset are the expected ones."""
+    try:
+        found = np.frombuffer(log.read(offset, len(expected)), np.uint8)
+    except StoreError:  # no such file
+        return 0
+    different = np.flatnonzero(found != expected)
+    return int(different[0]) if len(different) else len(expected)

@@ -1,0 +1,183 @@
+"""What a broker does when it starts on a store that crashed, done by a writer before it appends (DefaultMessageStore.recover).
+
+The log ends at its first bad unit, and nothing is left behind that; every message before it gets the queue entry and the
+index entries it lacks, however many files that takes: a 5.4 broker looks at the last 10 only.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+
+import numpy as np
+
+from store_format.batch_consume_queue import batch_queue_bounds
+from store_format.checkpoint import Checkpoint, read_checkpoint
+from store_format.commit_log import CommitLog
+from store_format.consume_queue import simple_queue_bounds
+from store_format.cq_writer import pre_blank_bytes
+from store_format.decode import UnitRefs, locate
+from store_format.dispatch import MissingEntries
+from store_format.errors import CorruptStoreError, UnsupportedFormatError
+from store_format.files import list_store_files, offset_file_name
+from store_format.index_file import IndexFile, list_index_files
+from store_format.index_files import IndexFiles
+from store_format.index_keys import unit_key_hashes
+from store_format.index_writer import IndexBatch
+from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
+from store_format.log_files import LogFiles
+from store_format.queue_files import queue_directory
+from store_format.recovery import LogEnd, find_end, missing_entries
+from store_format.snapshot import list_queues
+from store_format.store_settings import StoreSettings
+from store_format.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from store_format.walk import Damage
+from store_format.write_files import FileWrites
+
+__all__ = ["repair"]
+
+_log = logging.getLogger(__name__)
+
+_Queue = tuple[str, int]
+_LOST_MAX = 1 << 22  # places without a message in one queue: beyond it is damage, not a crash
+
+
+def repair(
+    root: str,
+    log: CommitLog,
+    log_files: LogFiles,
+    settings: StoreSettings,
+    files: FileWrites,
+    *,
+    index: bool,
+    tag_keys: bool,
+    timestamp: int,
+    zone: datetime.tzinfo,
+) -> LogEnd:
+    """Makes log, consume queues and index agree, and gives the log's end. Doing it again changes nothing more.
+
+    `index` False leaves the index files as they are. Raises UnsupportedFormatError when a batch consume queue lacks entries.
+    """
+    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    end = find_end(log, checkpoint, crashed=True, dispatch_from=-1)
+    _log.warning("%s: a broker crashed here; its log ends at %d, entries are completed from %d on", root, end.offset, end.scan_start)
+    log_files.clear_behind(end.offset, keep=end.offset + 1)
+    max_offsets, last_offsets, batch_topics = _truncate_queues(root, log, end.offset, files)
+    missing = missing_entries(log, end.scan_start, end.offset, max_offsets, last_physical_offsets=last_offsets, batch_topics=batch_topics)
+    for (topic, queue_id), entries in missing.items():
+        if entries.units.dtype != CQ_UNIT:
+            raise UnsupportedFormatError(
+                f"{root}: a broker crashed, and the batch consume queue {topic}-{queue_id} (queue.type=BatchCQ) lacks entries; "
+                "start that broker once so that it makes them"
+            )
+        _complete(root, (topic, queue_id), max_offsets.get((topic, queue_id), 0), entries, settings.queue_file_size, files)
+    if index:
+        _rebuild_index(root, log, end, checkpoint, settings, files, tag_keys=tag_keys, timestamp=timestamp, zone=zone)
+    return end
+
+
+# ---- consume queues -----------------------------------------------------------------------------------------------------
+
+
+def _truncate_queues(root: str, log: CommitLog, end: int, files: FileWrites) -> tuple[dict[_Queue, int], dict[_Queue, int], set[str]]:
+    """Max offset and last physical offset of each queue without what points at or behind `end`; that is zeroed, later files removed."""
+    max_offsets: dict[_Queue, int] = {}
+    last_offsets: dict[_Queue, int] = {}
+    batch_topics: set[str] = set()
+    for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
+        find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
+        bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=end, scan=True)
+        if kind == "batch":
+            batch_topics.add(topic)
+        if bounds is None:
+            continue
+        max_offsets[topic, queue_id] = bounds.max_offset
+        last_offsets[topic, queue_id] = bounds.last_physical_offset
+        if kind == "batch":
+            continue  # a broker truncates these itself, and nothing is appended to them here
+        stop = bounds.unit_stop * CQ_UNIT.itemsize
+        for file in reversed(list_store_files(directory)):
+            if file.start >= stop and file.start > bounds.first_file:
+                files.remove(file.path)
+                files.sync_directory(directory)
+            elif file.stop > stop:
+                with files.open(file.path) as writable:
+                    writable.zero(max(stop - file.start, 0), file.size)
+                    files.sync(writable)
+    return max_offsets, last_offsets, batch_topics
+
+
+def _complete(root: str, queue: _Queue, max_offset: int, entries: MissingEntries, file_size: int, files: FileWrites) -> None:
+    """Writes the entries. Places of messages that are lost get pre-blank units: a zero unit would end the queue for a broker."""
+    directory = queue_directory(root, *queue)
+    existing = list_store_files(directory)
+    if existing and existing[0].size:
+        file_size = existing[0].size
+    first = int(entries.queue_offsets[0])
+    start = max_offset if existing else first - first % (file_size // CQ_UNIT.itemsize)
+    files.make_directories(root, "consumequeue", queue[0], str(queue[1]))
+    lost = int(entries.queue_offsets[-1]) + 1 - start - len(entries.units)
+    if not 0 <= lost <= _LOST_MAX:
+        raise CorruptStoreError(directory, start * CQ_UNIT.itemsize, "offsets of the messages that follow", f"{lost} without a message")
+    units = np.frombuffer(bytearray(pre_blank_bytes(int(entries.queue_offsets[-1]) + 1 - start)), CQ_UNIT)
+    assert int(units["size"][0]) == CQ_PRE_BLANK_SIZE
+    units[entries.queue_offsets - start] = entries.units
+    position, stop, data = start * CQ_UNIT.itemsize, (start + len(units)) * CQ_UNIT.itemsize, memoryview(units.tobytes())
+    while position < stop:
+        within = position % file_size
+        length = min(stop - position, file_size - within)
+        done = position - start * CQ_UNIT.itemsize
+        file, made = files.open_full(f"{directory}/{offset_file_name(position - within)}", file_size)
+        with file:
+            file.write(within, data[done : done + length])
+            files.sync(file)
+        if made:
+            files.sync_directory(directory)
+        position += length
+
+
+# ---- index --------------------------------------------------------------------------------------------------------------
+
+
+def _rebuild_index(
+    root: str,
+    log: CommitLog,
+    end: LogEnd,
+    checkpoint: Checkpoint,
+    settings: StoreSettings,
+    files: FileWrites,
+    *,
+    tag_keys: bool,
+    timestamp: int,
+    zone: datetime.tzinfo,
+) -> None:
+    """Drops the files that end after the checkpoint's time (IndexService.load) and indexes again from where the first of them began.
+
+    The broker indexes only what it rescans, and so loses older keys.
+    """
+    directory = f"{root}/index"
+    start = end.scan_start
+    for listed in list_index_files(directory):
+        file = IndexFile.open(listed.path, hash_slot_num=settings.max_hash_slot_num, index_num=settings.max_index_num)
+        header = file.header()
+        if header.end_timestamp > checkpoint.index_msg_timestamp:
+            if header.index_count > 1:
+                start = min(start, header.begin_physical_offset)
+            files.remove(listed.path)
+            files.sync_directory(directory)
+    start = max(start, log.min_offset)
+    if start >= end.offset:
+        return
+    index = IndexFiles(directory, settings.geometry, timestamp, zone, files)
+    for run in log.walk(start, end.offset, resync=True):
+        if isinstance(run, Damage):
+            continue  # counted in a warning when the queues were completed
+        buffer, at = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
+        refs = UnitRefs(run.file.path, buffer, run.file.start + at, run.positions - at, run.sizes, np.zeros(len(run.positions), np.int64))
+        units, _ = locate(refs, verify_crc=False)
+        units = units.select((units.sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK)
+        if len(units):
+            hashes, message_index = unit_key_hashes(units, tag_keys=tag_keys)
+            offsets = units.refs.positions + units.refs.base
+            index.write(IndexBatch(offsets, units.integers("store_timestamp").astype(np.int64), hashes, message_index))
+    index.close()

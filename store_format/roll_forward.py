@@ -1,0 +1,126 @@
+"""Finishing a commit of ours that was broken off: by SIGKILL, a full disk, or a machine that went down.
+
+Whoever wrote last decides how. If it was we, everything is simply done again. If a broker has run since, it may have kept the
+first part of the batch, and written behind it: what it lacks is appended at the log's end.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from dataclasses import replace
+
+from store_format.commit_log import CommitLog
+from store_format.errors import OffsetOutOfRangeError
+from store_format.files import FileCache
+from store_format.finish import begin, conclude, publish
+from store_format.index_files import last_index_file, rewind_index
+from store_format.index_geometry import IndexGeometry
+from store_format.journal import Journal, abort_mark, write_journal
+from store_format.layouts import MESSAGE_HEADS
+from store_format.ledger import read_ledger, write_ledger
+from store_format.log_end import queue_bases
+from store_format.log_files import LogFiles
+from store_format.publish import Present, Publication
+from store_format.recovery import scan_to_end
+from store_format.repair import repair
+from store_format.staging import check_staged, remove_staging
+from store_format.store_settings import StoreSettings
+from store_format.write_files import FileWrites
+
+__all__ = ["open_log", "repeat", "roll_forward"]
+
+_log = logging.getLogger(__name__)
+
+
+def roll_forward(root: str, journal: Journal, settings: StoreSettings, files: FileWrites) -> None:
+    """Completes the journal's commit; the lock is held. Staging is removed at the end.
+
+    Raises OffsetOutOfRangeError when the log's part behind the base has been cleaned away meanwhile: nobody knows then what was written.
+    """
+    mark = abort_mark(root)
+    if mark != journal.id and _is_in_ledger(root, journal):
+        conclude(root, journal, files)
+        remove_staging(root, journal.staged, files)
+        return
+    _log.warning("%s: a commit of %d messages was broken off; it is completed now", root, journal.units)
+    for staged in journal.staged:
+        check_staged(root, staged)
+    log = open_log(journal.log_directories)
+    if log.files and journal.base < log.min_offset:
+        raise OffsetOutOfRangeError(
+            f"{root}: a commit was broken off at physical offset {journal.base}, but the log now begins at {log.min_offset}; "
+            f"whether its messages were written cannot be told any more. Remove {root}/.rmqlog/journal.json to give them up"
+        )
+    publication = Publication(root, journal, log, files)
+    present = publication.count_present(log)
+    if mark == journal.id and not _has_foreign_unit(log, present, journal):
+        repeat(root, journal, files)
+    else:
+        _complete_behind_broker(root, journal, log, publication, present, settings, files, crashed=mark in ("", journal.id))
+    conclude(root, journal, files)
+    remove_staging(root, journal.staged, files)
+
+
+def open_log(directories: tuple[str, ...]) -> CommitLog:
+    return CommitLog.open(directories, FileCache())
+
+
+def repeat(root: str, journal: Journal, files: FileWrites) -> None:
+    """All steps again, after the index was wound back; the rest comes out the same at the same places."""
+    if journal.index:
+        rewind_index(f"{root}/index", journal.index_base, IndexGeometry(journal.hash_slot_num, journal.index_num), files)
+    begin(root, journal, files)
+    publish(root, journal, Publication(root, journal, open_log(journal.log_directories), files), files)
+
+
+def _is_in_ledger(root: str, journal: Journal) -> bool:
+    last = read_ledger(root).last
+    return last is not None and last.journal == journal.id
+
+
+def _has_foreign_unit(log: CommitLog, present: Present, journal: Journal) -> bool:
+    """Whether somebody appended behind our part though `abort` still has our mark: a 4.9 broker leaves it alone.
+
+    A unit of ours that was torn in its properties looks whole to a scan; that its head is ours tells it.
+    """
+    if present.torn >= MESSAGE_HEADS[0].itemsize:
+        return False
+    return bool(log.files) and next(log.walk(present.position, verify_crc=True), None) is not None
+
+
+def _complete_behind_broker(
+    root: str,
+    journal: Journal,
+    log: CommitLog,
+    publication: Publication,
+    present: Present,
+    settings: StoreSettings,
+    files: FileWrites,
+    *,
+    crashed: bool,
+) -> None:
+    """The broker has indexed and queued what it found of ours, or its recovery is done for it; only the rest is ours to write."""
+    log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
+    if crashed:
+        zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
+        end = repair(root, log, log_files, settings, files, index=journal.index, tag_keys=True, timestamp=journal.written_at, zone=zone)
+    else:
+        end = scan_to_end(log, journal.base, journal.base)
+        log_files.clear_behind(end.offset)
+    if present.units == journal.units - journal.skip:
+        key_id = journal.key[0] if journal.key else None
+        write_ledger(root, read_ledger(root).with_entry(key_id, publication.entry), files)
+        return
+    log = open_log(journal.log_directories)
+    rest = replace(
+        journal,
+        skip=journal.skip + present.units,
+        base=end.offset,
+        queue_bases=tuple(queue_bases(root, log, end.offset, journal.queues, files)),
+        store_timestamp=max(journal.store_timestamp, log.store_timestamp_at(end.last_unit_offset)),
+        index_base=last_index_file(f"{root}/index"),
+    )
+    write_journal(root, rest, files)
+    begin(root, rest, files)
+    publish(root, rest, Publication(root, rest, log, files), files)
