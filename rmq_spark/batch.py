@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmq_spark.plan import Split, plan
 from rmq_spark.scan import Scan
+from store_format.errors import StoreError, UnsupportedFormatError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +33,11 @@ class RmqLogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._scan.options
         _log.info("reading %s", ", ".join(f"{name}={value}" for name, value in options.resolved()))
-        planned = plan(options)
+        try:
+            planned = plan(options)
+        except UnsupportedFormatError as error:
+            # Spark takes a NotImplementedError, which this is, for a reader without partitions() and calls read() with none.
+            raise StoreError(str(error)) from error
         # A list, and never an empty one: for [] Spark calls read() with a partition of its own.
         return [InputPartition(split) for split in planned.splits]
 

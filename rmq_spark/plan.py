@@ -233,7 +233,8 @@ def _refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found:
         if not any(
             queue.topic == topic and queue.broker in (None, broker) and queue.queue_id == number for topic, broker, number in found.queues
         ):
-            raise OptionError(f"assign: no store has the queue {queue}; {_nearest_queue(queue.topic, found.queues)}")
+            there = [(each.topic, store.broker_name, each.queue_id) for store in stores for each in store.queues()]
+            raise OptionError(f"assign: no store has the queue {queue}; {_nearest_queue(queue.topic, there, 'the queues there')}")
     for spec in (options.starting, options.ending):
         unread = spec.unread(found.queues)
         if unread:
@@ -249,11 +250,11 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return f"the topics are {shown}" if plain else "the store is empty"
 
 
-def _nearest_queue(topic: str | None, queues: Iterable[tuple[str, str, int]]) -> str:
+def _nearest_queue(topic: str | None, queues: Iterable[tuple[str, str, int]], what: str = "the queues read") -> str:
     names = [f"{name}/{broker}/{number}" for name, broker, number in queues if topic is None or name == topic] or [
         f"{name}/{broker}/{number}" for name, broker, number in queues
     ]
-    return f"the queues read are {', '.join(names[:_NAMED_MAX])}{', …' if len(names) > _NAMED_MAX else ''}" if names else "no queue is read"
+    return f"{what} are {', '.join(names[:_NAMED_MAX])}{', …' if len(names) > _NAMED_MAX else ''}" if names else f"{what} are none"
 
 
 # ---- sizes --------------------------------------------------------------------------------------------------------------
