@@ -83,7 +83,7 @@ def test_a_whole_queue_deleted_after_planning(spark: SparkSession, golden: Golde
 def test_a_scanned_file_deleted_after_planning(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
     root = copy_of(golden, STORE, tmp_path)
     (root / "consumequeue").rename(tmp_path / "elsewhere")
-    options = {"columns": PLACE}
+    options = {"columns": PLACE, "maxBytesPerPartition": "200k"}
     strict = planned(read(spark, root, **options))
     lenient = planned(read(spark, root, failOnDataLoss=False, **options))
     (root / "commitlog" / f"{0:020d}").unlink()

@@ -1,0 +1,163 @@
+"""What a person sees who asks for something wrong: one clear sentence with the nearest right answer, on the driver.
+
+Spark wraps it in a Python traceback; the sentence is asserted whole, so that it is known to arrive whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+
+from tests.spark.frames import copy_of, read
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STORE = "basic-5.5.0"
+
+Golden = Callable[[str], Path]
+
+# Options of a read of basic-5.5.0 -> the sentence.
+OPTIONS: dict[str, tuple[dict[str, str], str]] = {
+    "unknown": ({"subscripe": "Orders"}, "OptionError: unknown option 'subscripe'; did you mean subscribe?"),
+    "of Kafka": ({"kafka.bootstrap.servers": "x:9092"}, "OptionError: unknown option 'kafka.bootstrap.servers'; the options are path, "),
+    "not a boolean": ({"failOnDataLoss": "no"}, "OptionError: failOnDataLoss: expected true or false, found 'no'"),
+    "not a mode": ({"mode": "LENIENT"}, "OptionError: mode: expected one of FAILFAST, DROPMALFORMED, PERMISSIVE, found 'LENIENT'"),
+    "not a size": (
+        {"maxBytesPerPartition": "much"},
+        "OptionError: maxBytesPerPartition: expected a size in bytes such as 67108864, 64m or 1g",
+    ),
+    "contradiction": (
+        {"subscribe": "Orders", "subscribePattern": "O.*"},
+        "OptionError: subscribe and subscribePattern are given together; use only one of subscribe, subscribePattern, assign",
+    ),
+    "key and id": ({"key": "a", "messageId": "b"}, "OptionError: key and messageId are given together; use only one of key, messageId"),
+    "times the wrong way": (
+        {"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"},
+        "is after endingTimestamp 1767225600000 (2026-01-01T00:00:00.000Z); swap them",
+    ),
+    "no JSON": ({"startingOffsets": "lates"}, "OptionError: startingOffsets: expected earliest, latest or JSON, found 'lates'"),
+    "an empty batch": ({"startingOffsets": "latest"}, "a batch read with startingOffsets=latest is always empty"),
+    "SQL92": ({"expressionType": "SQL92", "subExpression": "a > 1"}, "SQL92 expressions are not evaluated yet; use TAG"),
+    "unknown column": ({"columns": "queueOfset"}, "OptionError: columns: unknown column 'queueOfset'; did you mean queueOffset?"),
+    "a column as property": (
+        {"propertyColumns": "TAGS"},
+        "OptionError: propertyColumns: expected names that are no column, found 'TAGS'; the column tags is there already",
+    ),
+    "misspelt topic": ({"subscribe": "Order"}, "OptionError: no store has a topic 'Order'; did you mean Orders?"),
+    "no such queue": (
+        {"assign": '{"Orders":[4]}'},
+        "OptionError: assign: no store has the queue Orders/*/4; the queues there are Orders/broker-a/0, ",
+    ),
+    "offsets of a topic not read": (
+        {"subscribe": "Orders", "startingOffsets": '{"Audit":{"0":1}}'},
+        "OptionError: startingOffsets: Audit/*/0 is none of the queues read; the queues read are Orders/broker-a/0, ",
+    ),
+    "offsets of another broker": (
+        {"subscribe": "Audit", "startingOffsets": '{"Audit":{"broker-b":{"0":1}}}'},
+        "OptionError: startingOffsets: Audit/broker-b/0 is none of the queues read; the queues read are Audit/broker-a/0",
+    ),
+    "an offset that is not there": (
+        {"subscribe": "Audit", "startingOffsets": '{"Audit":{"0":352}}'},
+        "OffsetOutOfRangeError: Audit-0 of broker-a: startingOffsets 352 is not in the queue, which holds 0 to 351; correct it, or set",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_an_option_that_is_wrong(spark: SparkSession, golden: Golden, case: str) -> None:
+    options, sentence = OPTIONS[case]
+    with pytest.raises(PySparkException) as caught:
+        read(spark, golden(STORE), **options).collect()
+    assert sentence in str(caught.value)
+
+
+def test_what_is_wrong_with_options_is_said_before_any_job(spark: SparkSession, golden: Golden) -> None:
+    with pytest.raises(AnalysisException, match="unknown option 'subscripe'"):
+        read(spark, golden(STORE), subscripe="Orders")
+
+
+SCHEMAS = {
+    "queueOfset long": "schema: unknown column 'queueOfset'; did you mean queueOffset?",
+    "queueOffset int": "schema: expected queueOffset bigint, found queueOffset int",
+    "body string": "schema: expected body binary, found body string",
+    "tags string not null": "schema: expected tags to allow null, found tags NOT NULL; leave NOT NULL out",
+    "region string": "schema: unknown column 'region'; a message property becomes a column by the option propertyColumns",
+}
+
+
+@pytest.mark.parametrize("ddl", SCHEMAS)
+def test_a_schema_that_is_wrong(spark: SparkSession, golden: Golden, ddl: str) -> None:
+    with pytest.raises(PySparkException, match=re.escape(SCHEMAS[ddl])):
+        spark.read.format("rmqlog").schema(ddl).load(str(golden(STORE))).collect()
+
+
+# ---- paths ------------------------------------------------------------------------------------------------------------
+
+
+def sentence_of(spark: SparkSession, path: Path | str) -> str:
+    with pytest.raises(PySparkException) as caught:
+        spark.read.format("rmqlog").load(str(path)).collect()
+    return str(caught.value)
+
+
+def test_no_path(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="path is not given; name the broker's store directory"):
+        spark.read.format("rmqlog").load().collect()
+
+
+def test_a_missing_path(spark: SparkSession, tmp_path: Path) -> None:
+    expected = f"StoreNotFoundError: {tmp_path}/stor does not exist; give the broker's store directory (storePathRootDir)"
+    assert expected in sentence_of(spark, tmp_path / "stor")
+    assert f"{tmp_path}/a/b does not exist; {tmp_path}/a does not exist either" in sentence_of(spark, tmp_path / "a" / "b")
+
+
+def test_a_path_that_is_no_store(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    expected = f"StoreNotFoundError: {tmp_path} is no store root: expected a directory `commitlog` in it, found photos"
+    assert expected in sentence_of(spark, tmp_path)
+    assert f"{tmp_path}/photos is no store root: expected a directory `commitlog` in it, found nothing" in sentence_of(
+        spark, tmp_path / "photos"
+    )
+
+
+def test_a_file(spark: SparkSession, golden: Golden) -> None:
+    path = golden(STORE) / "checkpoint"
+    assert f"StoreNotFoundError: {path} is a file; give the broker's store directory" in sentence_of(spark, path)
+
+
+@pytest.mark.parametrize("part", ["commitlog", "consumequeue", "config"])
+def test_a_part_of_a_store(spark: SparkSession, golden: Golden, part: str) -> None:
+    root = golden(STORE)
+    assert f"StoreNotFoundError: {root}/{part} is a part of a store; the store root is {root}" in sentence_of(spark, root / part)
+
+
+def test_another_file_system(spark: SparkSession) -> None:
+    sentence = sentence_of(spark, "hdfs://namenode/store")
+    assert "OptionError: path: expected a local path, found 'hdfs://namenode/store'" in sentence
+    assert "file systems such as hdfs: are not read; copy or mount the store" in sentence
+
+
+def test_dledger(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "dledger-n0").mkdir()
+    assert f"{tmp_path} is a DLedger store (enableDLegerCommitLog=true), which is not read" in sentence_of(spark, tmp_path)
+
+
+def test_what_is_not_built_with_a_schema_of_ones_own(spark: SparkSession, golden: Golden) -> None:
+    """A schema leaves out the call that would refuse it first."""
+    reader = spark.read.format("rmqlog").schema("queueOffset long").option("expressionType", "SQL92")
+    with pytest.raises(PySparkException, match="SQL92 expressions are not evaluated yet"):
+        reader.load(str(golden(STORE))).collect()
+
+
+def test_commitlog_files_that_overlap(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+    root = copy_of(golden, STORE, tmp_path)
+    (root / "commitlog" / f"{262144:020d}").rename(root / "commitlog" / f"{262143:020d}")
+    sentence = sentence_of(spark, root)
+    assert "CorruptStoreError" in sentence
+    assert str(root / "commitlog" / f"{262143:020d}") in sentence

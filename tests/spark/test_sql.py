@@ -1,0 +1,166 @@
+"""SQL over stores: views and tables keep their options, a statement overrides them, and nothing is ever written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.errors import PySparkException
+
+from tests.spark.frames import PLACE, places, read, told, told_places
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STORE = "basic-5.5.0"
+COLUMN_LIST = "CREATE TABLE t (topic STRING, queueId INT, queueOffset BIGINT) USING rmqlog OPTIONS (path '{}')"
+
+Golden = Callable[[str], Path]
+
+
+@pytest.fixture
+def sql(spark: SparkSession) -> Iterator[Callable[[str], list[tuple[object, ...]]]]:
+    """Runs a statement; the table `t` and the view `v` are gone after the test."""
+    yield lambda statement: [tuple(row) for row in spark.sql(statement).collect()]
+    spark.sql("DROP TABLE IF EXISTS t")
+    spark.catalog.dropTempView("v")
+
+
+Sql = Callable[[str], list[tuple[object, ...]]]
+
+# ---- views ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_view_keeps_its_options(sql: Sql, golden: Golden) -> None:
+    sql(f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', subExpression 'BB || Aa')")
+    rows = told(STORE, lambda row: row["topic"] == "Orders" and row["properties"].get("TAGS") in ("Aa", "BB"))
+    counts = {tag: sum(row["properties"]["TAGS"] == tag for row in rows) for tag in ("Aa", "BB")}
+    assert sql("SELECT tags, count(*) FROM v GROUP BY tags ORDER BY tags") == sorted(counts.items())
+
+
+def test_a_view_of_chosen_columns(sql: Sql, golden: Golden) -> None:
+    sql(
+        "CREATE TEMPORARY VIEW v (queueOffset BIGINT, Region STRING) USING rmqlog "
+        f"OPTIONS (path '{golden(STORE)}', subscribe 'Audit', propertyColumns 'Region')"
+    )
+    assert sql("SELECT min(queueOffset), max(queueOffset), count(Region) FROM v") == [(0, 350, 0)]  # property names have their case
+
+
+# ---- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_keeps_its_options(spark: SparkSession, sql: Sql, golden: Golden) -> None:
+    options = f"path '{golden(STORE)}', subscribe 'Orders', propertyColumns 'region', columns '{PLACE},body'"
+    sql(f"CREATE TABLE t USING rmqlog OPTIONS ({options})")
+    table = spark.table("t")
+    assert table.columns == ["topic", "queueId", "queueOffset", "body", "region"]
+    frame = read(spark, golden(STORE), subscribe="Orders", propertyColumns="region", columns=f"{PLACE},body")
+    assert_df_equality(table, frame, ignore_row_order=True, ignore_metadata=True)
+    assert table.count() == len(told(STORE, lambda row: row["topic"] == "Orders"))
+
+
+def test_a_table_at_a_location(spark: SparkSession, sql: Sql, golden: Golden) -> None:
+    sql(f"CREATE TABLE t USING rmqlog LOCATION '{golden(STORE)}' TBLPROPERTIES ('team' = 'orders')")
+    assert sql("SELECT count(*) FROM t WHERE topic = 'Audit'") == [(351,)]
+    assert sql("SELECT count(*) FROM t WITH (subscribe = 'Metrics')") == [(328,)]
+
+
+def test_a_statement_overrides_what_the_table_has(sql: Sql, golden: Golden) -> None:
+    sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', startingOffsets '{{\"Orders\":{{\"0\":200}}}}')")
+    whole = len(told(STORE, lambda row: row["topic"] == "Orders"))
+    count = "SELECT count(*) FROM t"
+    assert sql(count) == [(whole - 200,)]
+    assert sql(f"{count} WITH (startingOffsets = 'earliest')") == [(whole,)]
+    assert sql(f'{count} WITH (endingOffsets = \'{{"Orders":{{"0":201,"1":0,"2":0,"3":0}}}}\')') == [(1,)]
+    assert sql(f"{count} WITH (subscribePattern = 'Audit|Metrics', startingOffsets = 'earliest')") == [(351 + 328,)]
+    assert sql(count) == [(whole - 200,)]
+
+
+def test_another_path_is_another_read(sql: Sql, golden: Golden) -> None:
+    sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders')")
+    assert sql(f"SELECT count(*) FROM t WITH (path = '{golden('basic-4.9.7')}')") == [(604,)]
+
+
+def test_tables_join(spark: SparkSession, sql: Sql, golden: Golden) -> None:
+    sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders')")
+    sql(f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', subExpression 'TagA')")
+    rows = told(STORE, lambda row: row["topic"] == "Orders" and row["properties"].get("TAGS") == "TagA")
+    joined = spark.sql("SELECT t.topic, t.queueId, t.queueOffset FROM t JOIN v USING (queueId, queueOffset) WHERE t.tags = v.tags")
+    assert places(joined) == told_places(rows)
+
+
+def test_two_parts_of_one_view_do_not_filter_each_other(spark: SparkSession, sql: Sql, golden: Golden) -> None:
+    """What pushed filters would break (test_spark_facts)."""
+    sql(f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Audit')")
+    assert sql("SELECT count(*) FROM (SELECT * FROM v WHERE queueOffset < 10 UNION ALL SELECT * FROM v WHERE queueOffset >= 340)") == [
+        (21,)
+    ]
+    frame = spark.table("v")
+    assert frame.where("queueOffset < 3").union(frame.where("queueOffset > 348")).count() == 5
+
+
+# ---- refused ----------------------------------------------------------------------------------------------------------
+
+
+def refused(sql: Sql, statement: str) -> str:
+    with pytest.raises(PySparkException) as caught:
+        sql(statement)
+    return str(caught.value)
+
+
+def test_a_table_with_a_column_list_says_why_not(sql: Sql, golden: Golden) -> None:
+    sql(COLUMN_LIST.format(golden(STORE)))  # Spark asks nobody here
+    message = refused(sql, "SELECT * FROM t")
+    assert "A table is created without a column list, as in CREATE TABLE t USING rmqlog OPTIONS (path '/data/store')" in message
+    assert "with one, Spark does not keep the options" in message
+
+
+def test_a_table_without_a_path(sql: Sql) -> None:
+    message = refused(sql, "CREATE TABLE t USING rmqlog OPTIONS (subscribe 'Orders')")
+    assert "path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')" in message
+
+
+def test_a_table_with_a_misspelt_option(sql: Sql, golden: Golden) -> None:
+    message = refused(sql, f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribes 'Orders')")
+    assert "unknown option 'subscribes'; did you mean subscribe?" in message
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO t SELECT * FROM t",
+        "INSERT INTO t VALUES ('x', 0, 0)",
+        "INSERT OVERWRITE t SELECT * FROM t",
+        "INSERT INTO v SELECT * FROM v",
+        "DELETE FROM t WHERE queueId = 0",
+        "TRUNCATE TABLE t",
+    ],
+)
+def test_nothing_is_written(sql: Sql, golden: Golden, unchanged: Callable[[Path], AbstractContextManager[None]], statement: str) -> None:
+    options = f"OPTIONS (path '{golden(STORE)}', subscribe 'Audit', columns '{PLACE}')"
+    with unchanged(golden(STORE)):
+        sql(f"CREATE TABLE t USING rmqlog {options}")
+        sql(f"CREATE TEMPORARY VIEW v USING rmqlog {options}")
+        assert refused(sql, statement)
+        assert sql("SELECT count(*) FROM t") == [(351,)]
+
+
+def test_dropping_a_table_leaves_the_store(sql: Sql, golden: Golden, unchanged: Callable[[Path], AbstractContextManager[None]]) -> None:
+    with unchanged(golden(STORE)):
+        sql(f"CREATE TABLE t USING rmqlog LOCATION '{golden(STORE)}'")
+        sql("DROP TABLE t")
+    assert refused(sql, "SELECT * FROM t")
+
+
+def test_a_frame_is_not_written_either(
+    spark: SparkSession, golden: Golden, unchanged: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    frame = read(spark, golden(STORE), subscribe="Audit")
+    with unchanged(golden(STORE)):
+        for mode in ("append", "overwrite"):
+            with pytest.raises(PySparkException):
+                frame.write.format("rmqlog").mode(mode).save(str(golden(STORE)))
