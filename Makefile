@@ -49,6 +49,7 @@ bench: check-java $(DEV)/installed
 
 clean:
 	rm -rf $(DEV) $(DEMO) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db artifacts derby.log
+	rm -rf tests/interop/java/target
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---- environments -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,48 @@
+"""Fixtures of the tests with RocketMQ itself: both versions built, writable copies of golden stores."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.interop.harness import RocketMQ
+from tests.interop.maven import class_path
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test in this directory, whatever fixtures it uses."""
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker("interop")
+            item.add_marker(pytest.mark.timeout(600))  # the first test of a session waits for Maven
+
+
+@pytest.fixture(scope="session")
+def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RocketMQ]:
+    """`rocketmq("5.5.0")`: that version, built once; skips, or with CI=true fails, where it cannot be had."""
+    made: dict[str, RocketMQ] = {}
+
+    def version(name: str) -> RocketMQ:
+        if name not in made:
+            class_path(name)
+            made[name] = RocketMQ(name, tmp_path_factory.mktemp(f"rocketmq-{name}"))
+        return made[name]
+
+    return version
+
+
+@pytest.fixture(scope="session")
+def copy_of(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`copy_of("basic-5.5.0")`: a new copy of that golden store, for a broker to write to."""
+
+    def copy(name: str) -> Path:
+        target = tmp_path_factory.mktemp("store") / name
+        shutil.copytree(golden(name), target)  # the golden's mtimes too: RocketMQ deletes by them
+        return target
+
+    return copy

@@ -1,0 +1,200 @@
+"""A real broker on a store directory, its client, and its store classes: what a test asks, and what RocketMQ answers.
+
+Everything listens on 127.0.0.1 and lives no longer than the `with` around it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.interop.programs import Line, Program
+
+__all__ = ["Broker", "Client", "Opened", "RocketMQ"]
+
+_START_SECONDS_MAX = 90.0
+_STOP_SECONDS_MAX = 90.0
+_ANSWER_SECONDS_MAX = 60.0
+
+_CONFIG = {
+    "brokerName": "broker-a",
+    "brokerClusterName": "GoldenCluster",
+    # The store's age and the machine's disk are no reason to delete files.
+    "fileReservedTime": "1000000",
+    "cleanFileForciblyEnable": "false",
+    # A machine that is busy with other tests is no reason to refuse a message.
+    "osPageCacheBusyTimeOutMills": "60000",
+    "waitTimeMillsInSendQueue": "60000",
+    # 5.x: a stop waits for these threads, eight of them, to wake up.
+    "reviveInterval": "100",
+}
+
+
+@dataclass(frozen=True)
+class RocketMQ:
+    """One version of it, and a directory for what its programs leave behind."""
+
+    version: str
+    directory: Path
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def broker(self, store: Path, config: Mapping[str, str] | None = None) -> Broker:
+        """A broker for `with`; `config` as in broker.conf, over what a `.rmqlog/broker.conf` in the store says."""
+        return Broker(self, store, config or {})
+
+    def open_store(self, store: Path, config: Mapping[str, str] | None = None, *, start: bool = False) -> Opened:
+        """DefaultMessageStore on that directory: `load()`, which recovers; with `start` also `start()` and `shutdown()`."""
+        program = self.program("StoreOpen", [str(store), self.config_file(store, config or {}), "start" if start else "load"])
+        try:
+            lines = program.lines("done", _ANSWER_SECONDS_MAX)
+        finally:
+            program.close()
+        queues = [line["queue"] for line in lines if "queue" in line]
+        (ends,) = [line["commitLog"] for line in lines if "commitLog" in line]
+        return Opened(queues, (ends["minOffset"], ends["maxOffset"]), [line for line in lines if "physicalOffset" in line])
+
+    def program(self, main: str, arguments: list[str]) -> Program:
+        return Program(self.version, main, arguments, self.directory / f"{main}-{self.version}-{next(self._numbers)}")
+
+    def config_file(self, store: Path, config: Mapping[str, str]) -> str:
+        own = store / ".rmqlog" / "broker.conf"
+        told = dict(line.split("=", 1) for line in own.read_text().splitlines() if "=" in line) if own.exists() else {}
+        path = self.directory / f"broker-{next(self._numbers)}.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in (_CONFIG | told | dict(config)).items()))
+        return str(path)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What the store classes found: queues and messages with the fields of expected.json and expected.jsonl.gz."""
+
+    queues: list[Line]
+    commit_log: tuple[int, int]  # min and max offset
+    messages: list[Line]
+
+
+class Broker:
+    """A name server and a broker in one process. Leaving the `with` stops it in order, or kills it when a test failed."""
+
+    def __init__(self, rocketmq: RocketMQ, store: Path, config: Mapping[str, str]) -> None:
+        self._rocketmq = rocketmq
+        self._store = store
+        self._config = rocketmq.config_file(store, config)
+        self._program: Program | None = None
+        self._clients: list[Client] = []
+        self.namesrv = self.address = ""
+
+    def __enter__(self) -> Self:
+        self._program = self._rocketmq.program("BrokerMain", [str(self._store), self._config])
+        try:
+            ready = self._program.line(_START_SECONDS_MAX)
+        except BaseException:
+            self._program.kill()
+            raise
+        self.namesrv, self.address = ready["namesrv"], ready["broker"]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()
+
+    @property
+    def pid(self) -> int:
+        assert self._program is not None
+        return self._program.pid
+
+    def client(self) -> Client:
+        """A new client process; it ends with the broker. Two of them can be at work at once."""
+        self._clients.append(Client(self._rocketmq.program("Client", [self.namesrv])))
+        return self._clients[-1]
+
+    def stop(self) -> None:
+        """BrokerController.shutdown(): everything flushed, `abort` gone."""
+        assert self._program is not None
+        try:
+            self._close_clients()
+            if self._program.running:
+                self._program.say("stop")
+                self._program.lines("stopped", _STOP_SECONDS_MAX)
+        finally:
+            self._program.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, then the clients: what the broker did not write by itself is not written."""
+        assert self._program is not None
+        self._program.kill()
+        for client in self._clients:
+            client.program.kill()
+
+    def _close_clients(self) -> None:
+        for client in self._clients:
+            client.program.close()
+
+
+class Client:
+    """RocketMQ's client. Messages are lines with the fields of expected.jsonl.gz; `brokerName`, `tagsCode`, `rawBody` it does not tell."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def ask(self, *words: object, seconds_max: float = _ANSWER_SECONDS_MAX) -> list[Line]:
+        """The answer to one command, see Client.java. Raises ProgramError when it is an error."""
+        self.program.say(*words)
+        return self.program.lines("done", seconds_max)
+
+    def begin(self, *words: object) -> None:
+        """A command whose answer is fetched later, with `acknowledged` or `finish`."""
+        self.program.say(*words)
+
+    def acknowledged(self, count: int) -> list[Line]:
+        """The next lines of the answer to a `begin`."""
+        return [self.program.line(_ANSWER_SECONDS_MAX) for _ in range(count)]
+
+    def finish(self) -> list[Line]:
+        """The rest of it."""
+        return self.program.lines("done", _ANSWER_SECONDS_MAX)
+
+    def topics(self) -> list[str]:
+        return [line["topic"] for line in self.ask("topics")]
+
+    def ends(self, topics: Sequence[str] = ()) -> dict[tuple[str, int], tuple[int, int]]:
+        """(topic, queue) -> its min and max offset; of all topics when none is named."""
+        return {(line["topic"], line["queueId"]): (line["minOffset"], line["maxOffset"]) for line in self.ask("min-max", *topics)}
+
+    def messages(self, topics: Sequence[str] = ()) -> list[Line]:
+        """Every message of every queue from min to max by pulling; of all topics, system topics too, when none is named."""
+        return self.ask("consume-all", *topics)
+
+    def by_key(self, topic: str, key: str, *, max_count: int = 64, begin: int = 0, end: int = (1 << 63) - 1) -> list[Line]:
+        return self.ask("query-key", topic, key, max_count, begin, end)
+
+    def by_unique_key(self, topic: str, unique_key: str) -> list[Line]:
+        """As the client asks for a message id: from the time in the id on."""
+        return self.ask("query-id", topic, unique_key)
+
+    def by_physical_offset(self, topic: str, physical_offset: int) -> Line:
+        (line,) = self.ask("view-message", topic, physical_offset)
+        return line
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str) -> int:
+        """`boundary`: LOWER or UPPER, or - with 4.9, which has none."""
+        (line,) = self.ask("search-offset", topic, queue_id, timestamp_ms, boundary)
+        return int(line["offset"])
+
+    def send(self, topic: str, count: int, **options: object) -> list[Line]:
+        """What the broker acknowledged. Options: seed, shards (hash by sharding key), delay (level), pause (ms between two)."""
+        return self.ask("send", topic, count, *(f"{name}={value}" for name, value in options.items()))
+
+    def group_offsets(self, group: str, *topics: str) -> dict[tuple[str, int], int]:
+        """(topic, queue) -> the next offset the group will read, -1 where there is none."""
+        return {(line["topic"], line["queueId"]): line["offset"] for line in self.ask("consumer-offsets", group, *topics)}
+
+    def push_consume(self, group: str, topic: str, *, seconds_max: int = 30, idle_seconds: int = 3) -> list[Line]:
+        """What a push consumer of that group gets, until nothing came for a while; its offsets are committed then."""
+        return self.ask("push-consume", group, topic, seconds_max, idle_seconds, seconds_max=seconds_max + _ANSWER_SECONDS_MAX)

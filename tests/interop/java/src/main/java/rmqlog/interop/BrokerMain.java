@@ -1,0 +1,116 @@
+package rmqlog.interop;
+
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.broker.BrokerController;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.MQVersion;
+import org.apache.rocketmq.common.namesrv.NamesrvConfig;
+import org.apache.rocketmq.namesrv.NamesrvController;
+import org.apache.rocketmq.remoting.netty.NettyClientConfig;
+import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+
+/**
+ * `BrokerMain store broker.conf`: a name server and a broker on that store directory, on free ports of 127.0.0.1. Says its
+ * addresses when clients can come, and shuts both down in order at the command `stop` or at the end of its input.
+ */
+public final class BrokerMain {
+    private static final long WAIT_NS = 200_000_000;
+    private static final int REGISTER_TRIES = 100;
+
+    private final Config config;
+    private final NamesrvController namesrv;
+    private final BrokerController broker;
+    private final String namesrvAddress;
+    private final int haPort;
+
+    private BrokerMain(Config config) throws Exception {
+        this.config = config;
+        NettyServerConfig namesrvServer = new NettyServerConfig();
+        namesrvServer.setListenPort(Loopback.freePort());
+        namesrvAddress = Loopback.HOST + ":" + namesrvServer.getListenPort();
+        namesrv = new NamesrvController(new NamesrvConfig(), namesrvServer);
+
+        NettyServerConfig brokerServer = new NettyServerConfig();
+        brokerServer.setListenPort(Loopback.freePort(-2, 1)); // -2 is BrokerController's own choice for the "VIP channel"
+        haPort = brokerServer.getListenPort() + 1;
+        MessageStoreConfig store = config.messageStore();
+        store.setHaListenPort(haPort);
+        broker = new BrokerController(brokerConfig(), brokerServer, new NettyClientConfig(), store);
+    }
+
+    private BrokerConfig brokerConfig() {
+        BrokerConfig broker = config.into(new BrokerConfig());
+        broker.setNamesrvAddr(namesrvAddress);
+        broker.setBrokerIP1(Loopback.HOST);
+        broker.setBrokerIP2(Loopback.HOST);
+        return broker;
+    }
+
+    private void start() throws Exception {
+        require(namesrv.initialize(), "the name server");
+        Loopback.bindServers(namesrv);
+        namesrv.start();
+        require(broker.initialize(), "the broker");
+        Loopback.bindServers(broker);
+        Loopback.bindHaService(broker.getMessageStore(), haPort);
+        broker.start();
+        // 5.x knows its name server only a moment after its start, and would come again after 10 seconds.
+        for (int tries = 0; tries < REGISTER_TRIES && namesrv.getRouteInfoManager().getAllTopicList().getTopicList().isEmpty(); tries++) {
+            broker.registerBrokerAll(true, false, true);
+            LockSupport.parkNanos(WAIT_NS);
+        }
+    }
+
+    /** The whole of BrokerController.shutdown(); only the waits for the next poll of threads about connections are cut short. */
+    private void stop() {
+        Thread wakes = new Thread(BrokerMain::wakeNettyEventExecutors);
+        wakes.setDaemon(true);
+        wakes.start();
+        broker.shutdown();
+        namesrv.shutdown();
+    }
+
+    private static void wakeNettyEventExecutors() {
+        while (true) {
+            for (Thread thread : Thread.getAllStackTraces().keySet()) {
+                if (thread.getName().startsWith("NettyEventExecutor")) {
+                    thread.interrupt();
+                }
+            }
+            LockSupport.parkNanos(WAIT_NS);
+        }
+    }
+
+    private static void require(boolean initialized, String what) {
+        if (!initialized) {
+            throw new IllegalStateException(what + " refused to initialize; its log says why");
+        }
+    }
+
+    public static void main(String[] args) throws Exception {
+        Lines.takeStandardOutput();
+        // As BrokerStartup does: without a version 4.9's name server takes the broker for one before 3.0.11 and drops its topics.
+        System.setProperty(RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
+        try {
+            BrokerMain main = new BrokerMain(new Config(args[0], args[1]));
+            main.start();
+            Lines.put(Map.of("ready", true, "namesrv", main.namesrvAddress, "broker", main.broker.getBrokerAddr()));
+            Lines.flush();
+            List<String> command = Lines.next();
+            while (!command.isEmpty() && !command.get(0).equals("stop")) {
+                command = Lines.next();
+            }
+            main.stop();
+            Lines.put(Map.of("stopped", true));
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            Lines.put(Map.of("error", failure.toString()));
+        }
+        Lines.flush();
+        Runtime.getRuntime().halt(0); // threads of either that outlive their shutdown are of no use
+    }
+}

@@ -1,0 +1,45 @@
+package rmqlog.interop;
+
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** A push consumer: goes on from the group's offsets, and has brought them to the broker when it ends. */
+final class PushConsumer {
+    private static final long STEP_MS = 50;
+
+    private PushConsumer() {
+    }
+
+    /** Until nothing came for `idleSeconds`, `seconds` at most. A new group begins at the first offset. */
+    static void run(String namesrv, String group, String topic, long seconds, long idleSeconds) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        Client.configure(consumer, namesrv);
+        consumer.setInstanceName("push-" + System.nanoTime());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        AtomicLong last = new AtomicLong(System.nanoTime());
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            synchronized (consumer) {
+                for (MessageExt message : messages) {
+                    Lines.put(Messages.line(message));
+                }
+            }
+            last.set(System.nanoTime());
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        try {
+            long end = System.nanoTime() + seconds * 1_000_000_000;
+            while (System.nanoTime() < end && System.nanoTime() - last.get() < idleSeconds * 1_000_000_000) {
+                Thread.sleep(STEP_MS);
+            }
+        } finally {
+            consumer.setAwaitTerminationMillisWhenShutdown(5_000); // messages being consumed finish, then the offsets are sent
+            consumer.shutdown();
+        }
+    }
+}

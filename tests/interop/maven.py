@@ -1,0 +1,77 @@
+"""Builds the Java programs beside it against one RocketMQ version, once: what was built stays in `java/target` until a source changes.
+
+Without Maven, or without a way to Maven Central, the tests are skipped with the reason; with CI=true that is a failure.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+__all__ = ["class_path", "java"]
+
+_PROJECT = Path(__file__).resolve().parent / "java"
+_BUILD_SECONDS_MAX = 400  # the first build loads about 150 MB
+_UNREACHABLE = "Could not transfer"
+
+
+def java() -> str:
+    """The JVM that Spark's launcher would take too."""
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin/java" if home else "java"
+
+
+def class_path(version: str, project: Path = _PROJECT) -> str:
+    """For `java -cp`: our programs and RocketMQ of that version with all it needs."""
+    target = project / "target" / version
+    target.mkdir(parents=True, exist_ok=True)
+    with (target / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs in one checkout
+        stamp = target / "built-from"
+        wanted = _fingerprint(project)
+        if not (stamp.exists() and stamp.read_text() == wanted and all(map(os.path.exists, _jars(target)))):
+            stamp.unlink(missing_ok=True)
+            _build(version, project)
+            stamp.write_text(wanted)
+    return os.pathsep.join([str(target / "classes"), *_jars(target)])
+
+
+def _jars(target: Path) -> list[str]:
+    return (target / "classpath").read_text().strip().split(os.pathsep)
+
+
+def _fingerprint(project: Path) -> str:
+    digest = hashlib.sha256()
+    for path in [project / "pom.xml", *sorted((project / "src").rglob("*.java"))]:
+        digest.update(f"{path.relative_to(project)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _build(version: str, project: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        _give_up("Maven (mvn) is not installed (Debian: apt-get install maven), so RocketMQ cannot be fetched from Maven Central")
+    # -U: a download that failed the last time is tried again.
+    options = ["-q", "-B", "-U", "-f", str(project / "pom.xml"), f"-Drocketmq.version={version}"]
+    command = [maven, *options, "process-classes"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_BUILD_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        _give_up(f"RocketMQ {version} was not fetched from Maven Central within {_BUILD_SECONDS_MAX} seconds")
+    output = done.stdout + done.stderr
+    if done.returncode and (untransferred := [line for line in output.splitlines() if _UNREACHABLE in line]):
+        _give_up(f"RocketMQ {version} cannot be fetched from Maven Central: {untransferred[0]}")
+    assert done.returncode == 0, f"{' '.join(command)} failed:\n{output}"
+
+
+def _give_up(reason: str) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI=true and {reason}", pytrace=False)
+    pytest.skip(reason)

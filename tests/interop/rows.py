@@ -1,0 +1,65 @@
+"""Messages side by side: what our reader finds, in the fields and spelling of expected.jsonl.gz, as RocketMQ's answers have them.
+
+Also which files of a store RocketMQ may change by opening it, and which it may not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Iterable
+from pathlib import Path
+
+from store_format.store import MessageStore
+from tests.interop.programs import Line
+from tests.rows import rows_of
+
+__all__ = ["as_client", "by_place", "data_files", "ours"]
+
+_PLACE = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize")
+_SAME = (*_PLACE, "sysFlag", "flag", "bornHost", "storeHost", "reconsumeTimes", "preparedTransactionOffset", "bodyCRC", "tagsCode")
+_RENAMED = {"bornTimestampMs": "bornTimestamp", "storeTimestampMs": "storeTimestamp", "offsetMsgId": "msgId"}
+_COLUMNS = [*_SAME, *_RENAMED, "body", "rawBody", "properties"]
+_COMPRESSED = 0x1  # MessageSysFlag.COMPRESSED_FLAG, which the client clears when it has decompressed
+# Not a byte of a message or of its index: RocketMQ rewrites these by loading, starting or stopping.
+_OWN_BUSINESS = ("config", "rocksdbstore", "compaction", "checkpoint", "lock", "abort", "timerwheel", "timerlog")
+
+
+def ours(store: Path, topics: Iterable[str] | None = None) -> list[Line]:
+    """Every message that MessageStore reads from the queues of these topics, or of all, in order."""
+    wanted = None if topics is None else set(topics)
+    queues = [queue for queue in MessageStore.open(str(store)).queues() if wanted is None or queue.topic in wanted]
+    return by_place(_line(row) for queue in queues for batch in queue.read(columns=_COLUMNS) for row in rows_of(batch))
+
+
+def _line(row: Line) -> Line:
+    line = {name: row[name] for name in _SAME} | {name: row[column] for column, name in _RENAMED.items()}
+    line |= {"body": _base64(row["body"]), "properties": dict(row["properties"])}
+    return line | ({"rawBody": _base64(row["rawBody"])} if row["rawBody"] != row["body"] else {})
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def as_client(lines: Iterable[Line]) -> list[Line]:
+    """Without what a client does not learn."""
+    return by_place(
+        {name: value for name, value in line.items() if name not in ("tagsCode", "rawBody", "brokerName")}
+        | {"sysFlag": line["sysFlag"] & ~_COMPRESSED}
+        for line in lines
+    )
+
+
+def by_place(lines: Iterable[Line]) -> list[Line]:
+    return sorted(lines, key=lambda line: (line["topic"], line["queueId"], line["queueOffset"]))
+
+
+def data_files(store: Path) -> dict[str, str]:
+    """Path -> digest of the files that hold messages, queues and index: what a load after a clean end leaves as it is."""
+    inside = {str(path.relative_to(store)): path for path in sorted(store.rglob("*")) if path.is_file()}
+    return {name: _digest(path) for name, path in inside.items() if not name.startswith((*_OWN_BUSINESS, "."))}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes()).hexdigest()
