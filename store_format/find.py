@@ -90,7 +90,7 @@ def find(
     Neither does a header show that a broker ran for a while with messageIndexEnable=false and went on in the same file.
     """
     crashed = state is StoreState.CRASHED
-    stop = take_snapshot(root, log, state, lambda topic: False).log_end if crashed else None
+    stop = take_snapshot(root, log, state, lambda topic: False).log_end  # after a crash, or during a commit of ours
     if stop is None:
         stop = log.files[-1].stop if log.files else 0
     topics, reason = _topics_to_look_up(root, wanted) if use_index else ((), "not asked for")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 
 from store_format.errors import CorruptStoreError
 from store_format.files import read_bytes, stat_identity
-from store_format.ledger import ledger_path
+from store_format.ledger import ledger_path, read_ledger
 from store_format.staging import OWN_DIRECTORY, StagedFile
 from store_format.write_files import FileWrites
 
@@ -19,6 +19,7 @@ __all__ = [
     "CommitState",
     "Journal",
     "abort_mark",
+    "committed_end",
     "journal_path",
     "read_commit_state",
     "read_journal",
@@ -146,3 +147,15 @@ def read_commit_state(root: str) -> CommitState:
         journal.id if journal is not None and uncommitted else None,
         ledger,
     )
+
+
+def committed_end(root: str) -> int | None:
+    """A place in the log before which all batches of ours are complete, and stay so whatever is committed from now on.
+
+    None where none was ever committed.
+    """
+    base = read_commit_state(root).base
+    last = read_ledger(root).last
+    if base is not None:
+        return base
+    return last.stop if last is not None else None

@@ -25,6 +25,7 @@ from store_format.dispatch import MissingEntries
 from store_format.errors import CorruptStoreError, StoreError, TruncatedRecordError
 from store_format.files import list_directories, list_store_files, offset_file_name
 from store_format.java_hash import java_hash
+from store_format.journal import committed_end, read_commit_state
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.property_columns import PropertyTable
 from store_format.reading import QueueSlice, read_slice
@@ -83,7 +84,7 @@ class QueueRange:
 class Snapshot:
     """The queues asked for, by (topic, queue id), and what went wrong with others.
 
-    `log_end` is the end of the commitlog where planning had to find it (after a crash), else None.
+    `log_end` is the end of the commitlog where planning had to find it (after a crash, or during a commit of ours), else None.
     `damaged` are queues whose files cannot be used, with the reason: only a scan of the commitlog can serve them.
     """
 
@@ -111,13 +112,25 @@ def _is_queue_id(name: str) -> bool:
 
 
 def take_snapshot(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool]) -> Snapshot:
-    """The selected queues. Costs one listing and a few reads a queue; after a crash also a scan of the log's tail."""
-    if state is StoreState.CRASHED:
+    """The selected queues. Costs one listing and a few reads a queue; after a crash also a scan of the log's tail.
+
+    While a commit of ours is under way, or was broken off, log and queues end at its base. One that went on meanwhile makes this look
+    again, at what was committed before: so no part of a batch is ever seen.
+    """
+    before = read_commit_state(root)
+    if state is StoreState.CRASHED and not before.is_own:
         return _recovered(root, log, select)
-    queues, damaged = _queues_on_disk(root, log, select, clean=state is StoreState.CLEAN)
+    taken = _taken(root, log, state, select, before.base)
+    if read_commit_state(root) == before:
+        return taken
+    return _taken(root, log, state, select, committed_end(root))
+
+
+def _taken(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool], log_end: int | None) -> Snapshot:
+    queues, damaged = _queues_on_disk(root, log, select, log_end, clean=state is StoreState.CLEAN and log_end is None)
     if state is StoreState.LIVE:
         queues = {key: _settled(queue, log) for key, queue in queues.items()}
-    return Snapshot(state, queues, damaged)
+    return Snapshot(state, queues, damaged, log_end)
 
 
 def _queues_on_disk(

@@ -21,6 +21,7 @@ from store_format.diagnose import diagnose
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import FileCache, entry_names
 from store_format.find import Found, Wanted, find
+from store_format.journal import abort_mark, committed_end, read_commit_state
 from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
 from store_format.offset_by_time import Boundary, offset_at
@@ -65,10 +66,17 @@ class MessageStore:
 
     @property
     def state(self) -> StoreState:
-        """Clean, live (another process holds the lock) or crashed (`abort` is there and nobody holds the lock)."""
+        """Clean, live (another process holds the lock) or crashed (`abort` is there and nobody holds the lock).
+
+        An `abort` of ours is no crash: a commit that was broken off is hidden, one without flush is complete.
+        """
         if lock_holder(f"{self.path}/lock") is not None:
             return StoreState.LIVE
-        return StoreState.CRASHED if "abort" in entry_names(self.path) else StoreState.CLEAN
+        return StoreState.CRASHED if abort_mark(self.path) == "" else StoreState.CLEAN
+
+    def _log_stop(self) -> int | None:
+        """Where the log ends by a rule instead of its bytes: after a crash, and at a commit of ours that is not complete."""
+        return take_snapshot(self.path, self.log, self.state, lambda topic: False).log_end
 
     @property
     def has_consume_queues(self) -> bool:
@@ -86,10 +94,11 @@ class MessageStore:
 
     def survey(self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20) -> Survey:
         """The queues as the commitlog itself shows them, by one walk over all of it."""
-        stop = None
-        if self.state is StoreState.CRASHED:
-            stop = take_snapshot(self.path, self.log, StoreState.CRASHED, lambda topic: False).log_end
-        return survey(self.log, select, stop=stop, cut_bytes=cut_bytes)
+        before = read_commit_state(self.path)
+        found = survey(self.log, select, stop=self._log_stop(), cut_bytes=cut_bytes)
+        if read_commit_state(self.path) != before:  # a commit went on: again, up to where all was committed before
+            found = survey(self.log, select, stop=committed_end(self.path), cut_bytes=cut_bytes)
+        return found
 
     def topics(self) -> list[str]:
         """The topics that have queues, sorted; system topics too."""
@@ -144,8 +153,7 @@ class MessageStore:
         `on_damage`: FAILFAST raises at the first damaged bytes; DROPMALFORMED steps over them, with a warning and a count.
         """
         tolerance = Tolerance(on_damage)
-        stop = self.survey(lambda topic: False).cuts[-1] if self.state is StoreState.CRASHED else None
-        yield from scan_units(self.log, _projection(columns, verify_crc), self.broker_name, tolerance, stop)
+        yield from scan_units(self.log, _projection(columns, verify_crc), self.broker_name, tolerance, self._log_stop())
 
     def find(
         self,
@@ -166,19 +174,26 @@ class MessageStore:
         Index files are used for the part of the log they cover, the rest is scanned; the answer says which. See `find.find`.
         """
         _projection(columns, verify_crc)
-        return find(
-            self.path,
-            self.log,
-            self.state,
-            Wanted(key, topic, begin_ms, end_ms),
-            columns=columns,
-            broker_name=self.broker_name,
-            tolerance=Tolerance(on_damage),
-            verify_crc=verify_crc,
-            use_index=use_index,
-            hash_slot_num=hash_slot_num,
-            index_num=index_num,
-        )
+
+        def look(*, use_index: bool) -> Found:
+            return find(
+                self.path,
+                self.log,
+                self.state,
+                Wanted(key, topic, begin_ms, end_ms),
+                columns=columns,
+                broker_name=self.broker_name,
+                tolerance=Tolerance(on_damage),
+                verify_crc=verify_crc,
+                use_index=use_index,
+                hash_slot_num=hash_slot_num,
+                index_num=index_num,
+            )
+
+        before = read_commit_state(self.path)
+        found = look(use_index=use_index and before.base is None)
+        # While a commit of ours writes index entries, slots lead to units that the header does not count yet.
+        return found if read_commit_state(self.path) == before else look(use_index=False)
 
     def diagnose(self) -> Diagnosis:
         """Every problem of the store; `diagnose.diagnose` also looks at stores that `open` refuses."""
