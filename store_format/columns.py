@@ -108,13 +108,15 @@ def decode(refs: UnitRefs, projection: Projection, broker_name: str) -> tuple[pa
 def decode_parts(refs: UnitRefs, projection: Projection, broker_name: str) -> Iterator[tuple[UnitRefs, pa.RecordBatch, list[BadUnit]]]:
     """The same for parts of `refs`, one after the other: more than one where bodies inflate to more than should be held at once."""
     try:
-        batch, bad = _decode(refs, projection, broker_name, _OPENED_BYTES_MAX)
+        decoded = _decode(refs, projection, broker_name, _OPENED_BYTES_MAX)
     except TooMuchOpenedError:
-        half = len(refs) // 2
-        yield from decode_parts(refs.select(np.arange(half)), projection, broker_name)
-        yield from decode_parts(refs.select(np.arange(half, len(refs))), projection, broker_name)
-    else:
-        yield refs, batch, bad
+        decoded = None  # on from outside of this block: the error keeps alive what was opened
+    if decoded is not None:
+        yield refs, *decoded
+        return
+    half = len(refs) // 2
+    yield from decode_parts(refs.select(np.arange(half)), projection, broker_name)
+    yield from decode_parts(refs.select(np.arange(half, len(refs))), projection, broker_name)
 
 
 def _decode(refs: UnitRefs, projection: Projection, broker_name: str, opened_max: int | None) -> tuple[pa.RecordBatch, list[BadUnit]]:

@@ -57,7 +57,7 @@ class CommitLog:
 
         No size is configured: it is the one that most files have. A zero-length last file is as good as none; another one that
         is too short, with which the broker does not start, is a finding, and read up to its end. Raises CorruptStoreError for two
-        files of one name, for files that are too long and for files that overlap: the broker would read wrong bytes.
+        files of one name, for others that are empty or too long, and for files that overlap: the broker would read wrong bytes.
         """
         files = sorted((file for directory in directories for file in list_store_files(directory)), key=lambda file: file.start)
         for file, following in pairwise(files):
@@ -68,8 +68,8 @@ class CommitLog:
         size = _usual_size(files)
         findings: list[CorruptStoreError] = []
         for file in files:
-            if file.size > size:
-                raise CorruptStoreError(file.path, size, f"a file of {size} bytes, like the others", f"{file.size} bytes")
+            if file.size > size or not file.size:  # without its first file a log would look as if retention had deleted it
+                raise CorruptStoreError(file.path, min(size, file.size), f"a file of {size} bytes, like the others", f"{file.size} bytes")
             if file.stop > _OFFSET_MAX:
                 raise CorruptStoreError(file.path, 0, "a name below 2^63 - 1, less the file's size", f"{file.start}")
             if file.size < size:
@@ -77,7 +77,6 @@ class CommitLog:
                     TruncatedRecordError(file.path, file.size, f"a file of {size} bytes, like the others", f"{file.size} bytes")
                 )
         findings += _gaps(files, size)
-        files = [file for file in files if file.size]
         return CommitLog(
             tuple(files),
             tuple(findings),

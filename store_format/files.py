@@ -70,9 +70,9 @@ def _refuse_link(path: str) -> StoreError:
 def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> list[StoreFile]:
     """The files of a file queue by start offset; [] when the directory is missing.
 
-    Only regular files whose name is 20 digits count (other names are a finding of `diagnose`, not of a listing).
+    Only names of 20 digits count (others are a finding of `diagnose`, not of a listing).
     Another `name` pattern lists other files; their `start` is the number in its last group, else the whole name.
-    Raises CorruptStoreError for a link, and for what is neither file nor directory.
+    Raises CorruptStoreError for a link and for what is no regular file: what it stands for would be missing in silence.
     """
     found = []
     try:
@@ -85,8 +85,8 @@ def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> li
                     raise _refuse_link(entry.path)
                 if entry.is_file(follow_symlinks=False):
                     found.append(StoreFile(entry.path, int(match[match.lastindex or 0]), entry.stat(follow_symlinks=False).st_size))
-                elif not entry.is_dir(follow_symlinks=False):
-                    raise CorruptStoreError(entry.path, 0, "a regular file", "a pipe, a socket or a device")
+                else:
+                    raise CorruptStoreError(entry.path, 0, "a regular file", "a directory, a pipe, a socket or a device")
     except FileNotFoundError:
         return []
     except NotADirectoryError as error:
@@ -183,10 +183,11 @@ def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
         descriptor = open_descriptor(path)
     except FileNotFoundError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise CorruptStoreError(path, 0, "a regular file", "something else")
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise CorruptStoreError(path, 0, "a regular file", "something else")
+    with os.fdopen(descriptor, "rb") as file:  # refuses directories with an error of its own
         if status.st_size > size_max:
             raise CorruptStoreError(path, 0, f"at most {size_max} bytes", f"{status.st_size} bytes")
         return file.read(size_max)

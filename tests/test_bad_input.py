@@ -1,0 +1,499 @@
+"""Damaged and hostile stores: right rows, or a StoreError that names file and byte; never another error, a hang or a wrong row.
+
+`UNPROTECTED` are the fields in which a flipped bit goes unnoticed, because no length, position or checksum of the format covers
+them: a row may then differ in the columns they are shown in, and in no other.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from store_format import MessageStore
+from store_format.columns import Projection
+from store_format.errors import CorruptStoreError, StoreError
+from store_format.log_reading import LogReader
+from store_format.reading import Tolerance
+from tests import oracle
+from tests.oracle import Message
+from tests.rows import ALL, BROKER, rows_of
+from tests.small_store import FILE_SIZE, KINDS, SmallStore, field_at, write_small_store
+
+Key = tuple[str, int]
+Rows = dict[Key, list[dict[str, Any]]]
+
+# Field of a message unit -> the columns that show it.
+UNPROTECTED = {
+    "flag": {"flag"},
+    "born_timestamp": {"bornTimestamp", "bornTimestampMs"},
+    "born_host": {"bornHost"},
+    "store_timestamp": {"storeTimestamp", "storeTimestampMs"},
+    "store_host": {"storeHost", "offsetMsgId", "msgId"},  # msgId where there is no UNIQ_KEY
+    "reconsume_times": {"reconsumeTimes"},
+    "prepared_transaction_offset": {"preparedTransactionOffset"},
+    "properties": {"properties", "tags", "keys", "msgId"},
+    # The compression bits say how the body is read. Those for IPv6 hosts move every field behind them, which is noticed.
+    "sys_flag": {"sysFlag", "body"},
+    "body_crc": {"bodyCRC"},  # of an empty body, which has no sum
+}
+# Without a queue that says them, and in a light queue, which says its own.
+SAID_BY_THE_UNIT = {"topic": {"topic", "storedTopic"}, "queue_id": {"queueId"}, "queue_offset": {"queueOffset"}}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SmallStore:
+    return write_small_store(tmp_path / "store")
+
+
+def read(root: Path, mode: str = "FAILFAST") -> tuple[Rows, Tolerance, StoreError | None]:
+    """Rows of all queues, read together, up to the first error; what was dropped; and that error."""
+    rows: Rows = {}
+    tolerance = Tolerance(mode)
+    try:
+        store = MessageStore.open(str(root), broker_name=BROKER)
+        queues = store.queues()
+        reader = store.reader(Projection(ALL), tolerance)
+        _collect(rows, reader.read([queue.piece() for queue in queues if queue.scanned is None]))
+        scanned = {(queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None}
+        if scanned:
+            pieces = [queue.piece() for queue in queues if queue.scanned is not None]
+            stop = max(queue.physical_stop for queue in scanned.values())
+            _collect(rows, LogReader(reader, pieces, scanned).read(store.log.min_offset, stop))
+    except StoreError as error:
+        return rows, tolerance, error
+    return rows, tolerance, None
+
+
+def _collect(rows: Rows, batches: Iterable[pa.RecordBatch]) -> None:
+    for batch in batches:
+        for row in rows_of(batch):
+            rows.setdefault((row["topic"], row["queueId"]), []).append(row)
+
+
+def check(rows: Rows, expected: Rows, told: bool, columns: set[str] = frozenset()) -> None:  # type: ignore[assignment] # an empty set
+    """Every row is one of the expected, `columns` apart; if one is missing, somebody must have been told."""
+    missing = 0
+    for key, right in expected.items():
+        at = {row["queueOffset"]: row for row in rows.get(key, [])}
+        assert len(at) == len(rows.get(key, [])), f"{key}: an offset twice"
+        for row in right:
+            found = at.pop(row["queueOffset"], None)
+            if found is None:
+                missing += 1
+                continue
+            wrong = {name for name in ALL if found[name] != row[name]}
+            assert wrong <= columns, f"{key} {row['queueOffset']}: {[(name, found[name], row[name]) for name in wrong - columns]}"
+        assert not at, f"{key}: rows nobody wrote at {sorted(at)}"
+    assert rows.keys() <= expected.keys()
+    assert not missing or told, f"{missing} rows are missing, and nothing says so"
+
+
+def check_told(error: StoreError | None) -> None:
+    if isinstance(error, CorruptStoreError):
+        assert error.file
+        assert error.position >= 0
+
+
+MODES = ("FAILFAST", "DROPMALFORMED")
+
+
+def read_and_check(store: SmallStore, where: str, columns: set[str], mode: str) -> None:
+    rows, tolerance, error = read(store.root, mode)
+    check_told(error)
+    try:
+        check(rows, store.rows, error is not None or tolerance.dropped > 0, columns)
+    except AssertionError as wrong:
+        raise AssertionError(f"{where}: {wrong}") from wrong
+
+
+def test_the_undamaged_store_gives_all_rows(store: SmallStore) -> None:
+    rows, tolerance, error = read(store.root)
+    assert error is None
+    assert rows == store.rows
+    assert tolerance.dropped == 0
+    shutil.rmtree(store.root / "consumequeue")
+    shutil.rmtree(store.root / "batchconsumequeue")
+    assert read(store.root)[0] == store.rows
+
+
+# ---- flipped bits -----------------------------------------------------------------------------------------------------
+
+
+class Flips:
+    """Flips a bit, and flips it back."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data = path.read_bytes()
+        self.file = os.open(path, os.O_WRONLY)
+
+    def __enter__(self) -> Flips:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.pwrite(self.file, self.data, 0)
+        os.close(self.file)
+
+    def each(self, bits: range) -> Iterator[tuple[int, int]]:
+        """(byte, bit) while it is flipped."""
+        for number in bits:
+            byte, bit = divmod(number, 8)
+            os.pwrite(self.file, bytes([self.data[byte] ^ 1 << bit]), byte)
+            yield byte, bit
+            os.pwrite(self.file, self.data[byte : byte + 1], byte)
+
+
+def allowed_columns(name: str, message: Message, byte: int) -> set[str]:
+    field = field_at(message, byte)
+    if field == "body_crc" and message.body:
+        return set()
+    columns = set(UNPROTECTED.get(field, ()))
+    if field == "properties" and name == "prepared":
+        return set()
+    if field == "topic" and name == "light":
+        columns |= {"storedTopic"}  # seen from its light queues
+    return columns
+
+
+def flip_message(store: SmallStore, name: str, step: int) -> None:
+    message = store.messages[name]
+    path, first, size = store.unit_place(name)
+    with Flips(path) as flips:
+        for byte, bit in flips.each(range(8 * first + (first % step), 8 * (first + size), step)):
+            where = f"{name}, byte {byte - first} ({field_at(message, byte - first)}), bit {bit}"
+            read_and_check(store, where, allowed_columns(name, message, byte - first), MODES[bit % 2])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_some_flipped_bits_of_each_message(store: SmallStore, name: str) -> None:
+    flip_message(store, name, 23)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_every_flipped_bit_of_each_message(store: SmallStore, name: str) -> None:
+    flip_message(store, name, 1)
+
+
+def flip_queue(store: SmallStore, path: Path, step: int) -> None:
+    width = 46 if "batchconsumequeue" in path.parts else 20
+    with Flips(path) as flips:
+        for byte, bit in flips.each(range(0, 8 * len(flips.data), step)):
+            columns = {"tagsCode"} if 12 <= byte % width < 20 else set()
+            read_and_check(store, f"{path.relative_to(store.root)}, byte {byte}, bit {bit}", columns, MODES[bit % 2])
+
+
+QUEUE_FILES = [
+    ("consumequeue/Orders/0", 0),
+    ("consumequeue/Orders/0", 60),
+    ("consumequeue/%LMQ%a/0", 0),
+    ("batchconsumequeue/Batches/0", 0),
+]
+
+
+@pytest.mark.parametrize(("directory", "start"), QUEUE_FILES)
+def test_some_flipped_bits_of_queue_entries(store: SmallStore, directory: str, start: int) -> None:
+    flip_queue(store, store.root / directory / oracle.file_name(start), 13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("directory", "start"), QUEUE_FILES)
+def test_every_flipped_bit_of_queue_entries(store: SmallStore, directory: str, start: int) -> None:
+    flip_queue(store, store.root / directory / oracle.file_name(start), 1)
+
+
+# ---- cut files --------------------------------------------------------------------------------------------------------
+
+
+def cut_everywhere(store: SmallStore, path: Path, step: int) -> None:
+    data = path.read_bytes()
+    for size in [*range(0, len(data), step), len(data) - 1]:
+        path.write_bytes(data[:size])
+        read_and_check(store, f"{path.relative_to(store.root)} cut to {size} bytes", set(), MODES[size % 2])
+    path.write_bytes(data)
+
+
+CUT = [
+    ("commitlog", 0, 97),
+    ("commitlog", FILE_SIZE, 97),
+    ("consumequeue/Orders/0", 0, 4),
+    ("consumequeue/Orders/0", 60, 4),
+    ("consumequeue/Parent/0", 0, 10),
+    ("batchconsumequeue/Batches/0", 0, 23),
+]
+
+
+@pytest.mark.parametrize(("directory", "start", "step"), CUT)
+def test_a_file_cut_at_many_places(store: SmallStore, directory: str, start: int, step: int) -> None:
+    cut_everywhere(store, store.root / directory / oracle.file_name(start), step)
+
+
+@pytest.mark.slow
+def test_each_file_cut_at_every_byte(store: SmallStore) -> None:
+    for path in list(store.files()):
+        cut_everywhere(store, path, 1)
+
+
+def test_what_stands_before_the_cut_of_a_copied_log_is_read(store: SmallStore) -> None:
+    path, first, size = store.unit_place("commit")
+    os.truncate(path, first + size)  # in the last file; what follows is gone
+    rows, tolerance, _ = read(store.root, "DROPMALFORMED")
+    lost = {("Orders", 0): store.messages["crc property"].queue_offset}
+    assert rows == {key: [row for row in right if row["queueOffset"] != lost.get(key)] for key, right in store.rows.items()}
+    assert tolerance.dropped == 1
+    (finding,) = MessageStore.open(str(store.root)).log.findings
+    assert (
+        str(finding) == f"{path} at byte {first + size}: expected a file of {FILE_SIZE} bytes, like the others, found {first + size} bytes"
+    )
+
+
+def test_missing_parts(store: SmallStore) -> None:
+    shutil.rmtree(store.root / "consumequeue" / "Orders")
+    rows, _, error = read(store.root)  # a broker would not have these queues either
+    assert error is None
+    assert rows == {key: right for key, right in store.rows.items() if key[0] != "Orders"}
+    shutil.rmtree(store.root / "commitlog")
+    assert "is no store root: expected a directory `commitlog` in it" in str(read(store.root)[2])
+    (store.root / "commitlog").mkdir()
+    rows, tolerance, error = read(store.root, "DROPMALFORMED")
+    assert (rows, error) == ({}, None)
+    assert tolerance.dropped == 7  # entries that point nowhere
+    (store.root / "commitlog" / oracle.file_name(0)).touch()
+    assert isinstance(read(store.root)[2], CorruptStoreError)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 4096, b"{", b"[1,2", b'{"topicConfigTable":7}', b"\xff\xfe", b"[" * 100_000])
+def test_garbage_in_topics_json_does_not_hide_messages(store: SmallStore, content: bytes) -> None:
+    """It names the broker, no more."""
+    (store.root / "config" / "topics.json").write_bytes(content)
+    rows, _, error = read(store.root)
+    assert error is None
+    assert rows == store.rows
+
+
+# ---- absurd numbers ---------------------------------------------------------------------------------------------------
+
+NUMBERS = [2**31 - 1, 2**31 - 2, -(2**31), -1, 0, 1, 90, 91, FILE_SIZE, FILE_SIZE * 2]
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+def test_absurd_lengths(store: SmallStore, value: int) -> None:
+    for name in ("plain", "v2", "batch"):
+        message = store.messages[name]
+        path, first, _ = store.unit_place(name)
+        data = path.read_bytes()
+        topic_at = 84 + 4 + len(message.body)
+        for at in (0, 84, topic_at, topic_at + (2 if name == "v2" else 1) + len(message.topic_bytes)):
+            path.write_bytes(data[: first + at] + value.to_bytes(4, "big", signed=True) + data[first + at + 4 :])
+            for mode in ("FAILFAST", "DROPMALFORMED"):
+                rows, tolerance, error = read(store.root, mode)
+                check_told(error)
+                check(rows, store.rows, error is not None or tolerance.dropped > 0)
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("physical", [2**63 - 1, -(2**63), -1, 2**62, FILE_SIZE * 2, FILE_SIZE * 2 - 1, 1])
+@pytest.mark.parametrize("size", [2**31 - 1, -(2**31), 0, 91, 100])
+def test_entries_that_point_nowhere(store: SmallStore, physical: int, size: int) -> None:
+    path = store.root / "consumequeue" / "Orders" / "0" / oracle.file_name(0)
+    data = path.read_bytes()
+    path.write_bytes(data[:20] + oracle.cq_unit(physical, size, 0) + data[40:])
+    rows, tolerance, error = read(store.root, "DROPMALFORMED")
+    check(rows, store.rows, tolerance.dropped > 0 or error is not None)
+    assert read(store.root)[2] is not None or rows == store.rows
+
+
+def replace_queue(store: SmallStore, units: list[bytes], start: int = 0, topic: str = "Orders") -> Path:
+    """The only file of queue 0 of the topic."""
+    directory = store.root / "consumequeue" / topic / "0"
+    shutil.rmtree(directory)
+    directory.mkdir()
+    (directory / oracle.file_name(start)).write_bytes(b"".join(units).ljust(60, b"\0"))
+    return directory
+
+
+def test_a_queue_with_huge_offsets_is_as_long_as_it_is(store: SmallStore) -> None:
+    start = 2**62 // 60 * 60
+    replace_queue(store, [oracle.cq_unit(0, 100, 0)], start)
+    found = MessageStore.open(str(store.root)).queue("Orders", 0)
+    assert (found.min_offset, found.max_offset) == (start // 20, start // 20 + 1)
+    assert isinstance(read(store.root)[2], CorruptStoreError)
+
+
+@pytest.mark.timeout(20)
+def test_batches_with_bases_of_2_to_the_60(store: SmallStore) -> None:
+    path = store.root / "batchconsumequeue" / "Batches" / "0" / oracle.file_name(0)
+    first = store.messages["batch"]
+    units = [oracle.batch_cq_unit(first.physical_offset, first.total_size, 0, 1, base, 3) for base in (0, 2**60, 2**61)]
+    path.write_bytes(b"".join(units))
+    rows, tolerance, _ = read(store.root, "DROPMALFORMED")
+    assert rows["Batches", 0] == store.rows["Batches", 0][:3]
+    assert tolerance.dropped == 2
+
+
+def test_a_queue_that_points_at_messages_of_another(store: SmallStore) -> None:
+    other = store.messages["v6"]
+    replace_queue(store, [oracle.cq_unit(other.physical_offset, other.total_size, 0)])
+    rows, _, error = read(store.root)
+    assert ("Orders", 0) not in rows
+    assert "expected queueId 0 of Orders, found 1" in str(error)
+
+
+# ---- memory -----------------------------------------------------------------------------------------------------------
+
+
+def one_queue_store(root: Path, messages: list[Message], file_size: int) -> None:
+    data, units = b"", []
+    for i, message in enumerate(messages):
+        message = replace(message, physical_offset=len(data), queue_offset=i)
+        units.append(oracle.cq_unit(len(data), message.total_size, 0))
+        data += oracle.encode_message(message)
+    for path, content in (
+        (root / "commitlog", data.ljust(file_size, b"\0")),
+        (root / "consumequeue" / "T" / "0", b"".join(units) + bytes(20)),
+    ):
+        path.mkdir(parents=True)
+        (path / oracle.file_name(0)).write_bytes(content)
+
+
+@pytest.mark.parametrize("inflated", [pytest.param(20 << 20, id="allowed"), pytest.param(80 << 20, id="too large")])
+def test_bombs_do_not_fill_the_memory(tmp_path: Path, inflated: int) -> None:
+    """A dozen bodies of 20 MiB, or 80, in a file of a megabyte: one decode batch, were it not for what they inflate to."""
+    body = zlib.compress(bytes(inflated), 9)
+    one_queue_store(tmp_path, [Message(b"T", body, sys_flag=0x301)] * 12, 4 << 20)
+    store = MessageStore.open(str(tmp_path))
+    tolerance = Tolerance("DROPMALFORMED")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sizes = []
+    for batch in store.reader(Projection(("body",)), tolerance).read([store.queue("T", 0).piece()]):
+        sizes += [len(value.as_buffer()) for value in batch["body"]]
+        del batch
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    assert (sizes, tolerance.dropped) == (([inflated] * 12, 0) if inflated < 64 << 20 else ([], 12))
+    assert grown < 200 << 20
+
+
+def test_small_messages_with_all_columns_of_a_large_batch(tmp_path: Path) -> None:
+    """32,767 messages in one unit of 720 KB: each has its own body, not the unit's."""
+    body = oracle.encode_inner_batch([oracle.SubMessage(0, b"", b"")] * 32767)
+    one_queue_store(tmp_path, [Message(b"T", body, sys_flag=0xC0)] * 2, 4 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    count = sum(batch.num_rows for batch in MessageStore.open(str(tmp_path)).scan(ALL))
+    assert count == 2 * 32767
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < 400 << 20
+
+
+# ---- hostile directories ----------------------------------------------------------------------------------------------
+
+HOSTILE_NAMES = [b"..x", b"... ", b"a\nb", b"\x1b[31mred", b"a\tb", b"x" * 255, b"%s%n", b"'; DROP TABLE", "标签".encode()]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))
+def test_hostile_topic_names_are_topics_like_others(tmp_path: Path, name: bytes) -> None:
+    magic = 0xDAA320AB if len(name) > 127 else 0xDAA320A7
+    one_queue_store(tmp_path, [Message(name, b"x", magic=magic)], 1024)
+    os.rename(tmp_path / "consumequeue" / "T", os.fsencode(tmp_path / "consumequeue") + b"/" + name)
+    store = MessageStore.open(str(tmp_path))
+    (queue,) = store.queues()
+    assert queue.topic == name.decode()
+    (batch,) = queue.read(columns=["topic", "body"])
+    assert batch.to_pylist() == [{"topic": name.decode(), "body": b"x"}]
+    (tmp_path / "commitlog" / oracle.file_name(0)).write_bytes(bytes(1024))
+    with pytest.raises(CorruptStoreError) as caught:
+        list(queue.read())
+    assert str(caught.value).isprintable()
+
+
+def test_names_that_are_no_utf_8(store: SmallStore) -> None:
+    directory = store.root / "consumequeue"
+    shutil.copytree(directory / "Parent", directory / os.fsdecode(b"Par\xffent"))
+    opened = MessageStore.open(str(store.root), broker_name=BROKER)
+    (error,) = opened.snapshot().damaged.values()
+    assert str(error).endswith(r"Par\xffent/0 at byte 0: expected a topic's name in UTF-8, found other bytes")
+    rows, _, failure = read(store.root)
+    assert failure is None
+    assert rows == store.rows
+
+
+@pytest.mark.parametrize("name", ["x", "-1", "00", "1.5", "٣", "2147483648", "99999999999999999999", " 1", "+1", "1_0"])
+def test_directories_that_are_no_queue_are_passed_over(store: SmallStore, name: str) -> None:
+    shutil.copytree(store.root / "consumequeue" / "Parent" / "0", store.root / "consumequeue" / "Parent" / name)
+    rows, _, error = read(store.root)
+    assert error is None
+    assert rows == store.rows
+
+
+LINKS = [
+    "consumequeue/Orders",
+    "consumequeue/Orders/0",
+    f"consumequeue/Orders/0/{0:020d}",
+    f"commitlog/{0:020d}",
+    "batchconsumequeue/Batches",
+]
+
+
+@pytest.mark.parametrize("path", LINKS)
+def test_links_below_the_root_level_are_refused(store: SmallStore, path: str) -> None:
+    linked, moved = store.root / path, store.root.parent / "elsewhere"
+    linked.rename(moved)
+    linked.symlink_to(moved)
+    rows, _, error = read(store.root)
+    assert isinstance(error, CorruptStoreError) or rows == store.rows
+    link = str(linked)
+    if error is not None:
+        assert (
+            str(error)
+            == f"{link} at byte 0: expected a file or directory, found a symbolic link, which is not followed below the root level"
+        )
+
+
+@pytest.mark.parametrize("name", ["", "commitlog", "consumequeue", "batchconsumequeue", "config"])
+def test_links_at_root_level_are_followed(store: SmallStore, name: str) -> None:
+    linked, moved = store.root / name, store.root.parent / "elsewhere"
+    linked.rename(moved)
+    linked.symlink_to(moved)
+    rows, _, error = read(store.root)
+    assert error is None
+    assert rows == store.rows
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "path",
+    [f"consumequeue/Orders/0/{0:020d}", f"consumequeue/Parent/0/{0:020d}", f"commitlog/{0:020d}", "config/topics.json", "lock", "abort"],
+)
+def test_a_pipe_in_place_of_a_file(store: SmallStore, path: str) -> None:
+    place = store.root / path
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+    rows, tolerance, error = read(store.root, "DROPMALFORMED")
+    check_told(error)
+    check(rows, store.rows, error is not None or tolerance.dropped > 0)
+
+
+@pytest.mark.parametrize("path", ["consumequeue", "consumequeue/Orders", "batchconsumequeue", "commitlog", "config"])
+def test_a_file_in_place_of_a_directory(store: SmallStore, path: str) -> None:
+    shutil.rmtree(store.root / path)
+    (store.root / path).write_bytes(b"x")
+    rows, _, error = read(store.root)
+    if path == "consumequeue/Orders":  # as any file among the topics: there are no such queues
+        assert (error, rows) == (None, {key: right for key, right in store.rows.items() if key[0] != "Orders"})
+    else:
+        check(rows, store.rows, error is not None)
+
+
+@pytest.mark.parametrize("path", ["lock", "abort", "checkpoint", f"consumequeue/Parent/0/{0:020d}", f"commitlog/{FILE_SIZE:020d}"])
+def test_a_directory_in_place_of_a_file(store: SmallStore, path: str) -> None:
+    (store.root / path).unlink(missing_ok=True)
+    (store.root / path).mkdir()
+    rows, tolerance, error = read(store.root, "DROPMALFORMED")
+    check(rows, store.rows, error is not None or tolerance.dropped > 0)
