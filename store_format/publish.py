@@ -63,6 +63,11 @@ class _Chunk(NamedTuple):
     queue: NDArray[np.int32]  # numbers in the journal's list
     store_timestamps: NDArray[np.int64]
 
+    @property
+    def tags_codes(self) -> NDArray[np.int64]:
+        timed = self.units.timed
+        return self.units.tags_codes if timed is None else self.units.tags_codes + timed * self.store_timestamps
+
 
 class _Patched(NamedTuple):
     data: NDArray[np.uint8]
@@ -226,7 +231,7 @@ class Publication:
             offsets, _ = layout.place(sizes)
             queue = np.concatenate([chunk.queue for chunk in part])
             queue_offsets = counter.take(queue)
-            tags_codes = np.concatenate([chunk.units.tags_codes for chunk in part])
+            tags_codes = np.concatenate([chunk.tags_codes for chunk in part])
             timestamps = np.concatenate([chunk.store_timestamps for chunk in part])
             queued = slice(None) if int(queue.min()) >= 0 else np.flatnonzero(queue >= 0)
             batch = CqBatch(queue[queued].astype(np.int64), queue_offsets[queued], offsets[queued], sizes[queued], tags_codes[queued])

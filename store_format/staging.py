@@ -44,6 +44,7 @@ _META = pa.schema(
         ("size", pa.int32()),  # bytes of the unit
         ("queue", pa.int32()),  # number in StagedFile.queues, or NO_QUEUE, or NOT_DISPATCHED
         ("tags_code", pa.int64()),
+        ("timed", pa.bool_()),  # tags_code is a delay in ms, to which the store time is added: SCHEDULE_TOPIC_XXXX
         ("key_hashes", pa.list_(pa.int32())),  # index entries in the broker's order
     ]
 )
@@ -146,8 +147,12 @@ class StagingWriter:
         tags_codes: NDArray[np.int64],
         key_hashes: NDArray[np.int32] | None = None,
         message_index: NDArray[np.int64] | None = None,
+        timed: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Unit i goes to queues[queue_index[i]]. `message_index` says, ascending, whose each of `key_hashes` is."""
+        """Unit i goes to queues[queue_index[i]]. `message_index` says, ascending, whose each of `key_hashes` is.
+
+        Where `timed`, the tags code is a delay in ms: the commit makes it the time of delivery, as for SCHEDULE_TOPIC_XXXX.
+        """
         numbers = [self._queues.setdefault(queue, len(self._queues)) for queue in queues]
         numbers_of = np.array([*numbers, NOT_DISPATCHED, NO_QUEUE], np.int32)  # negative indices find the last two
         counts = np.bincount(message_index, minlength=len(units)) if message_index is not None else np.zeros(len(units), np.int64)
@@ -161,6 +166,7 @@ class StagingWriter:
             pa.array(sizes.astype(np.int32)),
             pa.array(numbers_of[queue_index]),
             pa.array(tags_codes),
+            pa.array(np.zeros(len(units), bool) if timed is None else timed),
             pa.ListArray.from_arrays(pa.array(offsets), pa.array(hashes)),
         ]
         sink = pa.BufferOutputStream()
@@ -211,6 +217,7 @@ class StagedUnits:
     sizes: NDArray[np.int32]
     queue: NDArray[np.int32]
     tags_codes: NDArray[np.int64]
+    timed: NDArray[np.bool_] | None
     key_hashes: NDArray[np.int32]
     message_index: NDArray[np.int64]
     position: int
@@ -268,12 +275,14 @@ def _part(path: str, at: int, data: bytes) -> StagedUnits:
         batch = pa.ipc.open_stream(data).read_next_batch()
     except (pa.ArrowInvalid, StopIteration, OSError) as error:
         raise CorruptStoreError(path, at, "a part of staged units", str(error)) from error
-    lists = batch.column(3)
+    lists = batch.column(4)
+    timed = batch.column(3)
     counts = np.diff(lists.offsets.to_numpy())
     return StagedUnits(
         batch.column(0).to_numpy(),
         batch.column(1).to_numpy(),
         batch.column(2).to_numpy(),
+        timed.to_numpy(zero_copy_only=False) if timed.true_count else None,
         lists.flatten().to_numpy(),
         np.repeat(np.arange(len(batch)), counts),
         0,
@@ -292,6 +301,7 @@ def _runs(part: StagedUnits, position: int, chunk_size: int, units_max: int, ski
             part.sizes[start:stop],
             part.queue[start:stop],
             part.tags_codes[start:stop],
+            None if part.timed is None else part.timed[start:stop],
             part.key_hashes[low:high],
             part.message_index[low:high] - start,
             position + before,
