@@ -6,9 +6,8 @@ itself is one sentence with the nearest right answer.
 
 from __future__ import annotations
 
-import difflib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +15,10 @@ from rmq_spark.consume.filters import TagFilter, parse_tags
 from rmq_spark.option_table import BATCH, CHOICES, OPTIONS, PRECEDENCE, Option
 from rmq_spark.positions import OffsetSpec, Timestamp
 from rmq_spark.topics import TopicChoice
-from rmq_spark.values import Given
+from rmq_spark.values import Given, nearest
 from store_format.errors import OptionError
 
 __all__ = ["OPTIONS", "ReadOptions", "is_catalog", "nearest", "parse_read_options", "user_options"]
-
-_BY_LOWER = {option.name.lower(): option for option in OPTIONS}
 
 # What Spark puts among the options of its own accord: TableCatalog's reserved properties, and a stream's checkpoint.
 _SPARKS_OWN = frozenset(("checkpointlocation", "owner", "provider", "location", "comment", "external", "is_managed_location", "collation"))
@@ -106,24 +103,25 @@ def parse_read_options(options: Mapping[str, str], *, now_ms: int | None = None)
     )
 
 
-def user_options(options: Mapping[str, str], where: str = BATCH) -> dict[str, str]:
-    """The caller's own options under their documented names; what Spark adds is left out.
+def user_options(options: Mapping[str, str], where: str = BATCH, table: Sequence[Option] = OPTIONS) -> dict[str, str]:
+    """The caller's own options under the documented names of `table`; what Spark adds is left out.
 
     Raises OptionError for a name that is none, names an option of another kind of query, or comes twice.
     """
+    by_lower = {option.name.lower(): option for option in table}
     spelled: dict[str, str] = {}
     for name in options:
         if name.lower() in spelled:
-            raise OptionError(f"{_spelling(name)} is given twice, in different cases; give it once")
+            raise OptionError(f"{_spelling(name, by_lower)} is given twice, in different cases; give it once")
         spelled[name.lower()] = name
     in_catalog = is_catalog(options)
     found = {}
     for lower, name in spelled.items():
         if lower in _SPARKS_OWN or lower.startswith(_CATALOG_PREFIX):
             continue
-        if in_catalog and lower not in _BY_LOWER and _CATALOG_PREFIX + lower not in spelled:
+        if in_catalog and lower not in by_lower and _CATALOG_PREFIX + lower not in spelled:
             continue  # from TBLPROPERTIES
-        option = _known(name)
+        option = _known(name, by_lower)
         if where not in option.applies:
             raise OptionError(f"{option.name} does not apply to a {where} query; it is for {' and '.join(sorted(option.applies))} queries")
         found[option.name] = options[name]
@@ -135,24 +133,17 @@ def is_catalog(options: Mapping[str, str]) -> bool:
     return any(name.lower() == _CATALOG_MARK for name in options)
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a misspelt one most likely means, in any case; None when none is near."""
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
-    return by_lower[close[0]] if close else None
-
-
-def _known(name: str) -> Option:
-    option = _BY_LOWER.get(name.lower())
+def _known(name: str, by_lower: Mapping[str, Option]) -> Option:
+    option = by_lower.get(name.lower())
     if option is not None:
         return option
-    meant = nearest(name, (option.name for option in OPTIONS))
-    hint = f"did you mean {meant}?" if meant else f"the options are {', '.join(option.name for option in OPTIONS)}"
+    meant = nearest(name, (option.name for option in by_lower.values()))
+    hint = f"did you mean {meant}?" if meant else f"the options are {', '.join(option.name for option in by_lower.values())}"
     raise OptionError(f"unknown option {name!r}; {hint}")
 
 
-def _spelling(name: str) -> str:
-    option = _BY_LOWER.get(name.lower())
+def _spelling(name: str, by_lower: Mapping[str, Option]) -> str:
+    option = by_lower.get(name.lower())
     return option.name if option else name
 
 

@@ -5,10 +5,11 @@ What does not parse is an OptionError with the option's documented name, what wa
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
@@ -19,10 +20,13 @@ __all__ = [
     "Given",
     "boolean",
     "byte_size",
+    "duration_ms",
     "found_json",
     "iso_utc",
     "json_object",
     "names",
+    "nearest",
+    "number",
     "one_of",
     "pattern",
     "sized",
@@ -41,6 +45,7 @@ _SIZE_UNITS = {"": 0, "b": 0, "k": 1, "kb": 1, "m": 2, "mb": 2, "g": 3, "gb": 3,
 
 _ISO = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII | re.IGNORECASE)
 _RELATIVE = re.compile(r"-\s*(\d+\s*[a-z]+\s*)+", re.ASCII)
+_DURATION = re.compile(r"(\d+\s*[a-z]+\s*)+", re.ASCII)
 _RELATIVE_PART = re.compile(r"(\d+)\s*([a-z]+)", re.ASCII)
 _TIME_UNITS_MS = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
@@ -90,6 +95,18 @@ def whole_number(given: Given) -> int:
     if not re.fullmatch("[0-9]{1,10}", word) or not 1 <= int(word) < 1 << 31:
         raise given.error("a whole number from 1 to 2147483647")
     return int(word)
+
+
+def number(low: int, high: int) -> Callable[[Given], int]:
+    """A whole number within bounds, both inclusive."""
+
+    def parse(given: Given) -> int:
+        word = given.text.strip()
+        if not re.fullmatch("-?[0-9]{1,19}", word) or not low <= int(word) <= high:
+            raise given.error(f"a whole number from {low} to {high}")
+        return int(word)
+
+    return parse
 
 
 def byte_size(given: Given) -> int:
@@ -152,6 +169,15 @@ def pattern(given: Given) -> str:
     return given.text
 
 
+def duration_ms(given: Given) -> int:
+    """A length of time with its unit: `30s`, `24 hours`, `1h 30m`. A bare number is an error, for its unit would be a guess."""
+    word = given.text.strip().lower()
+    error = given.error("a length of time such as 30s, 10m or 24h", advice=_TIME_UNITS_ADVICE)
+    if not _DURATION.fullmatch(word):
+        raise error
+    return sum(_time_part_ms(error, *part) for part in _RELATIVE_PART.findall(word))
+
+
 def timestamp_ms(given: Given, where: str = "", value: str | int | None = None) -> int:
     """Milliseconds since the epoch from digits, ISO 8601 (UTC where it names no zone) or `-2 hours` before `now_ms`.
 
@@ -191,6 +217,13 @@ def _time_advice(word: str) -> str:
     if _RELATIVE.fullmatch(f"-{unsigned.lower()}"):
         return f"a time back from now begins with a minus, as in -{unsigned}"
     return ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a misspelt one most likely means, in any case; None when none is near."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
+    return by_lower[close[0]] if close else None
 
 
 def iso_utc(stamp_ms: int) -> str:

@@ -1,0 +1,5 @@
+"""What a RocketMQ producer decides for itself: what a message must be, how it is stored, which queue it goes to."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

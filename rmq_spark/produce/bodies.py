@@ -1,0 +1,56 @@
+"""Bodies as they are stored: within the limits, and compressed where a client would (DefaultMQProducerImpl.tryToCompressMessage)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmq_spark.produce.rows import Rows
+from store_format.compression import compress, compression_flag
+
+__all__ = ["Compression", "checked_bodies", "compress_bodies"]
+
+_KIND = pa.large_binary()
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """`type` is ZLIB, LZ4 or ZSTD; bodies of at least `size_min` bytes are compressed."""
+
+    type: str
+    size_min: int = 4096  # DefaultMQProducer.compressMsgBodyOverHowmuch
+    level: int = 5
+
+
+def checked_bodies(rows: Rows, message_size_max: int) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
+    """The bodies and their sizes. Raises IllegalMessageError for one that is null, empty or too large (Validators.checkMessage)."""
+    body = pa.array([], _KIND) if rows.count == 0 else rows.bytes("body")
+    if body is None or body.null_count:
+        rows.refuse(0 if body is None else body.is_null().index(pa.scalar(True)).as_py(), "body null, at least 1 byte is needed")
+    sizes: NDArray[np.int64] = pc.binary_length(body).to_numpy()
+    if not sizes.all():
+        rows.refuse((sizes == 0).argmax(), "body of 0 bytes, at least 1 is needed")
+    if int(sizes.max(initial=0)) > message_size_max:
+        row = sizes.argmax()
+        rows.refuse(row, f"body of {sizes[row]} bytes, at most {message_size_max} are allowed (maxMessageSize)")
+    return body, sizes
+
+
+def compress_bodies(
+    body: pa.LargeBinaryArray, sizes: NDArray[np.int64], compression: Compression | None
+) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
+    """The stored bodies and their bits of the sys flag. As in a client, what compresses badly is compressed all the same."""
+    flags = np.zeros(len(sizes), np.int64)
+    if compression is None:
+        return body, flags
+    large = sizes >= compression.size_min
+    if not large.any():
+        return body, flags
+    flags[large] = compression_flag(compression.type)
+    mask = pa.array(large)
+    packed = [compress(raw, compression.type, compression.level) for raw in body.filter(mask).to_pylist()]
+    return pc.replace_with_mask(body, mask, pa.array(packed, _KIND)), flags

@@ -1,0 +1,209 @@
+"""Rows to messages: what a RocketMQ client makes of what it is given, and what the broker then writes into the log.
+
+A task has one `Producer`; each batch becomes `ProducedMessages`, which lack only what the commit decides: offsets, store
+time and store host.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmq_spark.produce.bodies import Compression, checked_bodies, compress_bodies
+from rmq_spark.produce.delays import park
+from rmq_spark.produce.properties import MessageProperties
+from rmq_spark.produce.queues import QueueSelector
+from rmq_spark.produce.rows import Host, Rows
+from rmq_spark.produce.unique_ids import UniqueIds
+from store_format.encode import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, MessageColumns
+from store_format.java_hash import tags_code_many
+from store_format.layouts import BLANK_HEAD, CRC_PROPERTY_SIZE, MESSAGE_HEADS
+from store_format.sysflag import BORN_HOST_V6, MULTI_TAGS
+from store_format.unit_parts import Integers
+
+__all__ = ["ProducedMessages", "Producer", "ProducerSettings"]
+
+_log = logging.getLogger(__name__)
+
+_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
+_LENGTH_FIELDS = 1 + 2  # those of the topic and of the properties; a head ends with that of the body
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """What holds for all rows of a write. Plain values: they travel to tasks."""
+
+    born_host: Host
+    topic: str | None = None  # None: the column's
+    compression: Compression | None = None
+    strict_properties: bool = False
+    message_size_max: int = MESSAGE_SIZE_MAX
+    file_size: int = 1 << 30  # of the store's commitlog files
+    store_host_v6: bool = False
+    crc_property: bool = False  # enabledAppendPropCRC: 20 more bytes of properties
+
+    @property
+    def properties_size_max(self) -> int:
+        return PROPERTIES_SIZE_MAX - CRC_PROPERTY_SIZE * self.crc_property
+
+
+@dataclass(frozen=True, slots=True)
+class ProducedMessages:
+    """Messages in the order of the rows, a column at a time; `topic` and `store` are places in `topics` and in `Routes.stores`."""
+
+    topics: tuple[str, ...]
+    real_topics: tuple[str, ...]  # what the rows said: those of delayed messages are not in `topic`
+    topic: NDArray[np.int64]
+    store: NDArray[np.int64]
+    queue_id: NDArray[np.int64]
+    body: pa.LargeBinaryArray  # as stored
+    properties: pa.LargeBinaryArray
+    flag: NDArray[np.int64]
+    sys_flag: NDArray[np.int64]
+    born_timestamp: NDArray[np.int64]
+    born_ip: NDArray[np.void] | bytes
+    born_port: Integers
+    tags_code: NDArray[np.int64]  # 0 where `delay_level` is not: there it is the store time and the level's delay
+    delay_level: NDArray[np.int64]
+    uniq_key: pa.LargeBinaryArray
+    keys: pa.LargeBinaryArray | None  # separated by spaces; None and null: no keys
+    tags: pa.LargeBinaryArray | None
+
+    def __len__(self) -> int:
+        return len(self.topic)
+
+    def of_store(self, store: int) -> ProducedMessages:
+        """The messages that go to one store, in their order."""
+        places = np.flatnonzero(self.store == store)
+        if len(places) == len(self):
+            return self
+        taken: dict[str, Any] = {}
+        for name in self.__slots__:
+            values = getattr(self, name)
+            if isinstance(values, np.ndarray):
+                taken[name] = values[places]
+            else:
+                taken[name] = values.take(pa.array(places)) if isinstance(values, pa.Array) else values
+        return ProducedMessages(**taken)
+
+    def columns(self, store_host: Host) -> MessageColumns:
+        """For `store_format.encode`; offsets and store times are assigned later."""
+        return MessageColumns(
+            topic=pa.DictionaryArray.from_arrays(pa.array(self.topic), pa.array(self.topics, pa.string())),
+            body=self.body,
+            properties=self.properties,
+            queue_id=self.queue_id,
+            flag=self.flag,
+            sys_flag=self.sys_flag,
+            born_timestamp=self.born_timestamp,
+            born_ip=self.born_ip,
+            born_port=self.born_port,
+            store_ip=store_host[0],
+            store_port=store_host[1],
+        )
+
+
+class Producer:
+    """Makes messages of the batches of one task, one after the other."""
+
+    def __init__(self, settings: ProducerSettings, selector: QueueSelector, ids: UniqueIds) -> None:
+        self._settings = settings
+        self._selector = selector
+        self._ids = ids
+        self.left_out: Counter[str] = Counter()  # properties that were not written, by name
+
+    def produce(self, batch: pa.RecordBatch, now_ms: int) -> ProducedMessages:
+        """The messages of a batch, made at `now_ms`.
+
+        Raises OptionError for its columns; IllegalMessageError, with the row's topic, for what no client or no broker would
+        take; and what `QueueSelector.select` raises.
+        """
+        settings = self._settings
+        rows = Rows(batch, settings.topic)
+        body, sizes = checked_bodies(rows, settings.message_size_max)
+        properties = MessageProperties(rows, strict=settings.strict_properties)
+        self.left_out.update(properties.left_out)
+        choice = self._selector.select(rows, properties.sharding_key)
+        place = park(rows, choice.queue_id, now_ms)
+        uniq_key = properties.uniq_keys(self._ids, now_ms)
+        strings = properties.strings(uniq_key, place, settings.properties_size_max)
+        stored, sys_flag = compress_bodies(body, sizes, settings.compression)
+        sys_flag[choice.multi_tags] |= MULTI_TAGS
+        born = rows.hosts("bornHost", settings.born_host)
+        sys_flag[born.v6] |= BORN_HOST_V6
+        flag = rows.integers("flag", 0, _INT_MIN, _INT_MAX)
+        messages = ProducedMessages(
+            topics=place.topics,
+            real_topics=rows.topics,
+            topic=place.topic,
+            store=choice.store,
+            queue_id=place.queue_id,
+            body=stored,
+            properties=strings,
+            flag=np.zeros(rows.count, np.int64) if flag is None else flag,
+            sys_flag=sys_flag,
+            born_timestamp=_born_timestamps(rows, now_ms),
+            born_ip=born.ip,
+            born_port=born.port,
+            tags_code=_tags_codes(properties.tags, place.delay_level),
+            delay_level=place.delay_level,
+            uniq_key=uniq_key,
+            keys=properties.keys,
+            tags=properties.tags,
+        )
+        self._check_unit_sizes(rows, messages)
+        return messages
+
+    def report(self) -> None:
+        """One warning about all properties that were left out so far."""
+        if self.left_out:
+            _log.warning(
+                "%d properties were left out, because RocketMQ sets them itself or they are empty: %s; strictProperties=true refuses them",
+                self.left_out.total(),
+                ", ".join(f"{name} ({count})" for name, count in sorted(self.left_out.items())),
+            )
+
+    def _check_unit_sizes(self, rows: Rows, messages: ProducedMessages) -> None:
+        """Refuses a unit that no commitlog file of the store can hold (spec 2.9)."""
+        settings = self._settings
+        topic_sizes = np.array([len(topic) for topic in messages.topics], np.int64)
+        sizes = pc.add(pc.binary_length(messages.body), pc.binary_length(messages.properties)).to_numpy() + topic_sizes[messages.topic]
+        sizes += np.where(messages.sys_flag & BORN_HOST_V6 != 0, *(self._overhead(born_v6) for born_v6 in (1, 0)))
+        if int(sizes.max(initial=0)) + BLANK_HEAD.itemsize > settings.file_size:
+            row = int(sizes.argmax())
+            rows.refuse(
+                row,
+                f"a unit of {sizes[row]} bytes, at most {settings.file_size - BLANK_HEAD.itemsize} fit "
+                f"a commitlog file of {settings.file_size} (mappedFileSizeCommitLog)",
+            )
+
+    def _overhead(self, born_v6: int) -> int:
+        """Bytes of a unit besides body, topic and properties."""
+        settings = self._settings
+        return (
+            int(MESSAGE_HEADS[born_v6 | settings.store_host_v6 << 1].itemsize) + _LENGTH_FIELDS + CRC_PROPERTY_SIZE * settings.crc_property
+        )
+
+
+def _tags_codes(tags: pa.LargeBinaryArray | None, delay_level: NDArray[np.int64]) -> NDArray[np.int64]:
+    if tags is None:
+        return np.zeros(len(delay_level), np.int64)
+    codes = tags_code_many(tags)
+    codes[delay_level > 0] = 0
+    return codes
+
+
+def _born_timestamps(rows: Rows, now_ms: int) -> NDArray[np.int64]:
+    born = np.full(rows.count, now_ms)
+    for name in ("bornTimestampMs", "bornTimestamp"):  # the later one wins
+        times = rows.times_ms(name)
+        if times is not None:
+            born = np.where(times[1], times[0], born)
+    return born

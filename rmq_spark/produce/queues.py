@@ -1,0 +1,225 @@
+"""Which queue each message goes to: RocketMQ's selectors over the publish list of its topic, a batch at a time.
+
+The publish list of a topic has the queues of its stores one behind the other, stores by name; `hash` and the column
+`queueId` name one queue of it, `roundrobin` and `random` any that takes messages now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmq_spark.produce.routes import QueueGroup, Routes
+from rmq_spark.produce.rows import Rows
+from store_format.errors import StoreInUseError
+from store_format.java_hash import java_hash_many
+from store_format.java_text import decode_utf8
+
+__all__ = ["HASH", "RANDOM", "ROUNDROBIN", "SELECTORS", "Choice", "QueueSelector"]
+
+ROUNDROBIN, HASH, RANDOM = "roundrobin", "hash", "random"
+SELECTORS = (ROUNDROBIN, HASH, RANDOM)
+
+_START_MAX = 1 << 31  # ThreadLocalIndex: a random start of 31 bits
+_INT_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Each message's store (its place in `Routes.stores`), its queue, and whether the topic there is of the filter type MULTI_TAG."""
+
+    store: NDArray[np.int64]
+    queue_id: NDArray[np.int64]
+    multi_tags: NDArray[np.bool_]
+
+
+class _Lists:
+    """The publish lists of some topics as one list of groups, and its queues numbered through."""
+
+    def __init__(self, groups: list[list[QueueGroup]]) -> None:
+        flat = [group for of_topic in groups for group in of_topic]
+        self.queue_nums = np.array([group.queue_nums for group in flat], np.int64)
+        self.store = np.array([group.store for group in flat], np.int64)
+        self.multi_tags = np.array([group.multi_tags for group in flat], np.bool_)
+        self.topic_nums = np.array([sum(group.queue_nums for group in of_topic) for of_topic in groups], np.int64)
+        self._topic_start = np.cumsum(self.topic_nums) - self.topic_nums
+        self._group_start = np.cumsum(self.queue_nums) - self.queue_nums
+
+    def choice(self, group: NDArray[np.int64], queue_id: NDArray[np.int64]) -> Choice:
+        return Choice(self.store[group], queue_id, self.multi_tags[group])
+
+    def locate(self, topic: NDArray[np.int64], index: NDArray[np.int64]) -> Choice:
+        """Store and queue of each place `index` in the list of its topic."""
+        number = self._topic_start[topic] + index
+        if len(self.store) == 1:
+            return self.choice(np.zeros(len(number), np.int64), number)
+        group = np.searchsorted(self._group_start, number, side="right") - 1
+        return self.choice(group, number - self._group_start[group])
+
+
+class QueueSelector:
+    """The selector of one task: it counts on from batch to batch.
+
+    A non-null `queueId` decides, whatever the strategy. `hash` takes rows without a sharding key in turn. Rows of one key
+    go to one queue, in the order of the rows.
+    """
+
+    def __init__(self, routes: Routes, strategy: str = ROUNDROBIN, *, seed: int | None = None) -> None:
+        """`seed` is for `random` and for where each topic's turn begins: with None, tasks begin at different queues."""
+        self._routes = routes
+        self._choose = _STRATEGIES[strategy]
+        self._random = np.random.default_rng(seed)
+        self._turn: dict[str, int] = {}
+        self._topics: tuple[str, ...] | None = None
+
+    def select(self, rows: Rows, sharding_key: pa.LargeBinaryArray | None = None) -> Choice:
+        """A queue for each row. Raises IllegalMessageError for a queue or a topic that is not to be written, StoreInUseError
+        for one that is and lies in a store that takes no messages."""
+        if rows.topics != self._topics:
+            groups = [list(self._routes.groups(topic)) for topic in rows.topics]
+            self._all = _Lists(groups)
+            self._open = _Lists([[group for group in of_topic if not self._routes.is_closed(group.store)] for of_topic in groups])
+            self._group_of = self._group_table(groups)
+            self._topics = rows.topics
+        queue_id = rows.integers("queueId", -1, 0, _INT_MAX)
+        if queue_id is None:
+            return self._choose(self, rows, sharding_key, np.ones(rows.count, np.bool_))
+        fixed = queue_id >= 0
+        named = self._named(rows, queue_id, fixed)
+        return _merged(fixed, named, self._choose(self, rows, sharding_key, ~fixed)) if not fixed.all() else named
+
+    def _group_table(self, groups: list[list[QueueGroup]]) -> NDArray[np.int64]:
+        """The group of each topic (row) in each store (column), -1 where it has none."""
+        table = np.full((len(groups), len(self._routes.stores)), -1)
+        number = 0
+        for topic, of_topic in enumerate(groups):
+            for group in of_topic:
+                table[topic, group.store] = number
+                number += 1
+        return table
+
+    # ---- strategies -------------------------------------------------------------------------------------------------
+
+    def _in_turn(self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]) -> Choice:
+        """One after the other, each topic with a counter of its own (TopicPublishInfo.selectOneMessageQueue)."""
+        index = np.zeros(rows.count, np.int64)
+        places = slice(None) if wanted.all() else np.flatnonzero(wanted)
+        codes = rows.codes[places]
+        counts = np.bincount(codes, minlength=len(rows.topics))
+        starts = np.zeros(len(rows.topics), np.int64)
+        for code in np.flatnonzero(counts).tolist():
+            topic = rows.topics[code]
+            if topic not in self._turn:
+                self._turn[topic] = int(self._random.integers(_START_MAX))
+            starts[code] = self._turn[topic]
+            self._turn[topic] += int(counts[code])
+        index[places] = (starts[codes] + _ranks(codes, counts)) % self._open.topic_nums[codes]
+        return self._open.locate(rows.codes, index)
+
+    def _by_hash(self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]) -> Choice:
+        """abs(hashCode % n), the remainder as Java's (SelectMessageQueueByHash): over closed stores too, or keys would move."""
+        if sharding_key is None:
+            return self._in_turn(rows, sharding_key, wanted)
+        index = np.abs(np.fmod(java_hash_many(sharding_key).astype(np.int64), self._all.topic_nums[rows.codes]))
+        choice = self._all.locate(rows.codes, index)
+        keyed = sharding_key.is_valid().to_numpy(zero_copy_only=False)
+        self._refuse_closed(rows, choice.store, keyed & wanted, lambda row: f"sharding key {_text(sharding_key[row])!r}")
+        return choice if keyed.all() else _merged(keyed, choice, self._in_turn(rows, None, wanted & ~keyed))
+
+    def _at_random(self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]) -> Choice:
+        """(SelectMessageQueueByRandom)"""
+        return self._open.locate(rows.codes, self._random.integers(self._open.topic_nums[rows.codes]))
+
+    # ---- the column queueId -----------------------------------------------------------------------------------------
+
+    def _named(self, rows: Rows, queue_id: NDArray[np.int64], fixed: NDArray[np.bool_]) -> Choice:
+        """The queues that the rows name; what stands in other rows means nothing."""
+        store = self._named_stores(rows)
+        group = np.where(store < 0, -1, self._group_of[rows.codes, store])
+        unknown = fixed & (group < 0)
+        if unknown.any():
+            self._refuse_broker(rows, int(unknown.argmax()))
+        beyond = fixed & (queue_id >= self._all.queue_nums[group])
+        if beyond.any():
+            row = int(beyond.argmax())
+            self._refuse_queue(rows, row, int(queue_id[row]), int(group[row]))
+        self._refuse_closed(rows, store, fixed, lambda row: f"queueId {queue_id[row]}")
+        return self._all.choice(group, queue_id)
+
+    def _named_stores(self, rows: Rows) -> NDArray[np.int64]:
+        """The only store, or the one that `brokerName` says; -1 where it says none."""
+        if len(self._routes.stores) == 1:
+            return np.zeros(rows.count, np.int64)
+        names = rows.text("brokerName")
+        if names is None:
+            return np.full(rows.count, -1)
+        known = [store.broker_name.encode() for store in self._routes.stores]
+        coded = names.dictionary_encode()
+        stores = np.array([known.index(name) if name in known else -1 for name in coded.dictionary.to_pylist()] + [-1])
+        places: NDArray[np.int64] = stores[pc.fill_null(coded.indices, -1).to_numpy()]
+        return places
+
+    def _refuse_broker(self, rows: Rows, row: int) -> NoReturn:
+        groups = self._group_of[rows.codes[row]]
+        stores = [store.broker_name for place, store in enumerate(self._routes.stores) if groups[place] >= 0]
+        names = rows.text("brokerName")
+        found = None if names is None else names[row].as_py()
+        shown = "null" if found is None else decode_utf8(found)
+        rows.refuse(row, f"queueId needs the brokerName of one of the topic's stores, {', '.join(stores)}; found {shown}")
+
+    def _refuse_queue(self, rows: Rows, row: int, queue_id: int, group: int) -> NoReturn:
+        store = self._routes.stores[self._all.store[group]]
+        is_new = rows.topic_of(row) not in store.topics
+        rows.refuse(
+            row,
+            f"queueId {queue_id}, but its queues in {store.broker_name} are 0 to {self._all.queue_nums[group] - 1} "
+            f"({'defaultTopicQueueNums, as the topic is new' if is_new else 'writeQueueNums'}); "
+            "without the column queueId, messageQueueSelector chooses",
+        )
+
+    def _refuse_closed(self, rows: Rows, store: NDArray[np.int64], wanted: NDArray[np.bool_], what: Callable[[int], str]) -> None:
+        """A message that belongs into one queue does not go to another because that one's store is closed."""
+        for place, target in enumerate(self._routes.stores):
+            if target.closed is not None and (hit := wanted & (store == place)).any():
+                row = int(hit.argmax())
+                raise StoreInUseError(
+                    f"topic {rows.topic_of(row)}: {what(row)} means a queue of {target.broker_name}, "
+                    f"which takes no messages now: {target.closed}"
+                )
+
+
+_STRATEGIES: dict[str, Callable[[QueueSelector, Rows, Any, NDArray[np.bool_]], Choice]] = {
+    ROUNDROBIN: QueueSelector._in_turn,
+    HASH: QueueSelector._by_hash,
+    RANDOM: QueueSelector._at_random,
+}
+
+
+def _merged(first: NDArray[np.bool_], one: Choice, other: Choice) -> Choice:
+    """`one` where `first` says so, else `other`."""
+    return Choice(
+        np.where(first, one.store, other.store),
+        np.where(first, one.queue_id, other.queue_id),
+        np.where(first, one.multi_tags, other.multi_tags),
+    )
+
+
+def _ranks(codes: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many rows of the same code are in front of each row."""
+    if len(counts) == 1:
+        return np.arange(len(codes))
+    order = np.argsort(codes, kind="stable")
+    ranks = np.empty(len(codes), np.int64)
+    ranks[order] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return ranks
+
+
+def _text(value: Any) -> str:
+    """Any: pyarrow has no types."""
+    return decode_utf8(value.as_py())

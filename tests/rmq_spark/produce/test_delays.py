@@ -1,0 +1,111 @@
+"""Messages for later stand where a broker parks them, with what it writes into them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_spark.produce.delays import TIMER_DELAY_MAX_MS, TIMER_TOPIC
+from store_format.config_values import TopicConfig
+from store_format.errors import IllegalMessageError
+from store_format.java_hash import java_hash
+from store_format.tags_codes import SCHEDULE_TOPIC
+from tests.oracle import Message
+from tests.rmq_spark.produce.batches import NOW_MS, batch_of, decoded, message_of, produce, routes_of
+
+TOPIC = TopicConfig("TopicTest", 8, 8)
+OWN = {"UNIQ_KEY", "WAIT"}
+
+
+def delay_properties(message: Message) -> dict[str, str]:
+    return {name: value for name, value in message.properties.items() if name not in OWN}
+
+
+@pytest.mark.parametrize(("level", "stored"), [(1, 1), (5, 5), (18, 18), (19, 18), ((1 << 31) - 1, 18)])
+def test_a_level_parks_in_its_queue(level: int, stored: int) -> None:
+    messages = produce(batch_of(topic=["TopicTest"], body=[b"x"], delayTimeLevel=[level], queueId=[6], tags=["a"]), routes_of(TOPIC))
+    (message,) = decoded(messages)
+    assert (message.topic, message.queue_id) == (SCHEDULE_TOPIC, stored - 1)
+    assert delay_properties(message) == {"TAGS": "a", "DELAY": str(stored), "REAL_TOPIC": "TopicTest", "REAL_QID": "6"}
+    assert (messages.delay_level.tolist(), messages.tags_code.tolist(), messages.real_topics) == ([stored], [0], ("TopicTest",))
+
+
+@pytest.mark.parametrize(("after_ms", "out_ms"), [(1, NOW_MS - 123), (877, NOW_MS - 123), (878, NOW_MS + 877), (TIMER_DELAY_MAX_MS, None)])
+def test_a_time_parks_in_the_timer(after_ms: int, out_ms: int | None) -> None:
+    """HookUtils.transformTimerMessage: down to a whole second, and a whole second becomes the one before."""
+    deliver = NOW_MS + after_ms
+    messages = produce(batch_of(topic=["TopicTest"], body=[b"x"], deliverTimestamp=[deliver], queueId=[6], tags=["a"]), routes_of(TOPIC))
+    (message,) = decoded(messages)
+    assert (message.topic, message.queue_id) == (TIMER_TOPIC, 0)
+    out = deliver - 123 if out_ms is None else out_ms
+    expected = {"TAGS": "a", "TIMER_DELIVER_MS": str(deliver), "TIMER_OUT_MS": str(out), "REAL_TOPIC": "TopicTest", "REAL_QID": "6"}
+    assert delay_properties(message) == expected
+    assert int(message.properties["TIMER_OUT_MS"]) % 1000 == 0
+    assert messages.tags_code.tolist() == [java_hash("a")]
+
+
+@pytest.mark.parametrize("deliver", [NOW_MS, NOW_MS - 1, 1])
+def test_a_time_in_the_past_is_at_once(deliver: int) -> None:
+    message = message_of(deliverTimestamp=deliver)
+    assert message.topic == "TopicTest"
+    assert delay_properties(message) == {"TIMER_DELIVER_MS": str(deliver)}  # the client's: the broker leaves it in
+
+
+def test_a_column_of_moments() -> None:
+    moment = pa.array([(NOW_MS + 5000) * 1000 + 999], pa.timestamp("us", tz="Asia/Shanghai"))
+    assert message_of(deliverTimestamp=moment).properties["TIMER_DELIVER_MS"] == str(NOW_MS + 5000)
+
+
+def test_all_kinds_in_one_batch() -> None:
+    batch = batch_of(
+        topic=["a", "b", "a", "b"],
+        body=[b"1", b"2", b"3", b"4"],
+        delayTimeLevel=[None, 2, 0, None],
+        deliverTimestamp=[None, None, NOW_MS + 9999, NOW_MS - 1],
+        queueId=[0, 1, 2, 3],
+    )
+    messages = produce(batch)
+    assert [(m.topic, m.queue_id, m.properties.get("REAL_TOPIC"), m.properties.get("REAL_QID")) for m in decoded(messages)] == [
+        ("a", 0, None, None),
+        (SCHEDULE_TOPIC, 1, "b", "1"),
+        (TIMER_TOPIC, 0, "a", "2"),
+        ("b", 3, None, None),
+    ]
+    assert messages.delay_level.tolist() == [0, 2, 0, 0]
+
+
+def test_a_delivered_message_is_not_delayed_again() -> None:
+    left = {
+        "DELAY": "3",
+        "REAL_TOPIC": "x",
+        "REAL_QID": "9",
+        "TIMER_DELIVER_MS": str(NOW_MS + 5000),
+        "TIMER_OUT_MS": "1",
+        "TIMER_DELAY_SEC": "9",
+    }
+    message = message_of(properties=left | {"a": "1"}, delayTimeLevel=0)
+    assert message.topic == "TopicTest"
+    assert delay_properties(message) == {"a": "1"}
+
+
+def test_columns_without_a_delay_change_nothing() -> None:
+    nothing = {"delayTimeLevel": pa.array([None], pa.int32()), "deliverTimestamp": pa.array([None], pa.timestamp("us", tz="UTC"))}
+    assert message_of(**nothing).topic == "TopicTest"
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"delayTimeLevel": -1}, "topic TopicTest: delayTimeLevel -1, from 0 to 2147483647 is allowed"),
+        ({"delayTimeLevel": 1, "deliverTimestamp": NOW_MS + 1}, f"delayTimeLevel 1 and deliverTimestamp {NOW_MS + 1}: give one of them"),
+        ({"deliverTimestamp": NOW_MS + TIMER_DELAY_MAX_MS + 1}, "is 259200001 ms from now, at most 259200000 are allowed"),
+        ({"deliverTimestamp": (1 << 63) - 1}, "ms from now, at most 259200000 are allowed"),
+    ],
+)
+def test_what_no_broker_takes_is_named(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(IllegalMessageError) as caught:
+        message_of(**columns)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("topic TopicTest: ")
