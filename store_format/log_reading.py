@@ -35,6 +35,7 @@ _LIGHT = re.compile(rb"INNER_MULTI_DISPATCH\x01")
 _LIGHT_PREFIX = "%LMQ%"
 _BATCH_SIZE_MAX = 0x7FFF  # INNER_NUM is a Java short
 _UNIT_CHUNK = 1 << 14
+_FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
 
 _Ints = NDArray[np.int64]
 
@@ -102,22 +103,25 @@ class _Found:
     size: _Ints
 
 
-def survey(log: CommitLog, select: Callable[[str], bool], *, stop: int | None = None, cut_bytes: int = 64 << 20) -> Survey:
-    """The queues of the selected topics. Damage is stepped over and listed; reading it fails or not as the reader's mode says."""
+def survey(
+    log: CommitLog, select: Callable[[str], bool], *, stop: int | None = None, cut_bytes: int = 64 << 20, is_live: bool = False
+) -> Survey:
+    """The queues of the selected topics. Damage is stepped over and listed; reading it fails or not as the reader's mode says.
+
+    `is_live`: a broker is writing. What it has not finished at the end does not count.
+    """
     result = Survey({}, [log.min_offset], [])
     end = log.min_offset
-    walk = log.walk(log.min_offset, stop, resync=True)
-    for step in walk:
-        if isinstance(step, Damage):
-            result.damage.append(step)
+    for refs in _units(log, stop, is_live):
+        if isinstance(refs, Damage):
+            result.damage.append(refs)
             continue
-        for refs in _refs(log, step):
-            first = refs.base + int(refs.positions[0])
-            if first - result.cuts[-1] >= cut_bytes:
-                result.cuts.append(first)
-            units, _ = locate(refs, verify_crc=False)
-            _collect(result.queues, _found(units, select), units)
-        end = step.file.start + step.stop
+        first = refs.base + int(refs.positions[0])
+        if first - result.cuts[-1] >= cut_bytes:
+            result.cuts.append(first)
+        units, _ = locate(refs, verify_crc=False)
+        _collect(result.queues, _found(units, select), units)
+        end = refs.base + int(refs.positions[-1] + refs.sizes[-1])
     if end > result.cuts[-1] or len(result.cuts) == 1:
         result.cuts.append(end)
     for queue in result.queues.values():
@@ -126,18 +130,45 @@ def survey(log: CommitLog, select: Callable[[str], bool], *, stop: int | None = 
 
 
 def scan_units(
-    log: CommitLog, projection: Projection, broker_name: str, tolerance: Tolerance, stop: int | None = None
+    log: CommitLog, projection: Projection, broker_name: str, tolerance: Tolerance, stop: int | None = None, *, is_live: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Every unit of the log in its order, whatever queue it is in or not."""
+    """Every unit of the log in its order, whatever queue it is in or not. `is_live` as for `survey`."""
+    for refs in _units(log, stop, is_live):
+        if isinstance(refs, Damage):
+            tolerance.damage(CorruptStoreError(refs.file.path, refs.start, refs.expected, refs.found))
+            continue
+        for _, batch, bad in decode_parts(refs, projection, broker_name):
+            tolerance.drop(bad)
+            if batch.num_rows:
+                yield batch
+
+
+def _units(log: CommitLog, stop: int | None, is_live: bool) -> Iterator[UnitRefs | Damage]:
+    """The log from its start: units in pieces, and the damage between them."""
     for step in log.walk(log.min_offset, stop, resync=True):
         if isinstance(step, Damage):
-            tolerance.damage(CorruptStoreError(step.file.path, step.start, step.expected, step.found))
+            if not (is_live and step.at_tail):
+                yield step
             continue
         for refs in _refs(log, step):
-            for _, batch, bad in decode_parts(refs, projection, broker_name):
-                tolerance.drop(bad)
-                if batch.num_rows:
-                    yield batch
+            whole = not is_live or _is_written(refs)
+            if whole or len(refs) > 1:
+                yield refs if whole else refs.select(np.arange(len(refs) - 1))
+
+
+def _is_written(refs: UnitRefs) -> bool:
+    """Whether the last unit is there to its last byte. No sum covers properties, so one that is being appended can look right.
+
+    Something behind it, or a last byte that is not zero, says that it is whole.
+    """
+    stop = int(refs.positions[-1] + refs.sizes[-1])
+    if refs.buffer[stop : stop + _FOLLOWING_SIZE].any():
+        return True
+    units, bad = locate(refs.select(np.array([len(refs) - 1])), verify_crc=True)
+    if bad:
+        return False
+    last = stop - 1 if units.properties_length[0] else int(units.topic_start[0] + units.topic_length[0]) - 1
+    return bool(refs.buffer[last])
 
 
 def _collect(queues: dict[tuple[str, int], LogQueue], found: _Found, units: Units) -> None:

@@ -95,9 +95,10 @@ class MessageStore:
     def survey(self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20) -> Survey:
         """The queues as the commitlog itself shows them, by one walk over all of it."""
         before = read_commit_state(self.path)
-        found = survey(self.log, select, stop=self._log_stop(), cut_bytes=cut_bytes)
+        is_live = self.state is StoreState.LIVE
+        found = survey(self.log, select, stop=self._log_stop(), cut_bytes=cut_bytes, is_live=is_live)
         if read_commit_state(self.path) != before:  # a commit went on: again, up to where all was committed before
-            found = survey(self.log, select, stop=committed_end(self.path), cut_bytes=cut_bytes)
+            found = survey(self.log, select, stop=committed_end(self.path), cut_bytes=cut_bytes, is_live=is_live)
         return found
 
     def topics(self) -> list[str]:
@@ -152,8 +153,9 @@ class MessageStore:
 
         `on_damage`: FAILFAST raises at the first damaged bytes; DROPMALFORMED steps over them, with a warning and a count.
         """
-        tolerance = Tolerance(on_damage)
-        yield from scan_units(self.log, _projection(columns, verify_crc), self.broker_name, tolerance, self._log_stop())
+        is_live = self.state is StoreState.LIVE
+        projection, tolerance = _projection(columns, verify_crc), Tolerance(on_damage)
+        yield from scan_units(self.log, projection, self.broker_name, tolerance, self._log_stop(), is_live=is_live)
 
     def find(
         self,
