@@ -33,7 +33,7 @@ class Parked:
     topics: tuple[str, ...]
     topic: NDArray[np.int64]
     queue_id: NDArray[np.int64]
-    delay_level: NDArray[np.int64]  # 0: not in SCHEDULE_TOPIC_XXXX; there it decides the tags code with the store's clock
+    delay_ms: NDArray[np.int64]  # of the level; 0: not in SCHEDULE_TOPIC_XXXX
     asked: dict[str, pa.LargeBinaryArray]
     added: dict[str, pa.LargeBinaryArray]
 
@@ -66,7 +66,7 @@ def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
         (*rows.topics, SCHEDULE_TOPIC, TIMER_TOPIC),
         topic,
         np.where(scheduled, level - 1, np.where(parked, 0, queue_id)),
-        level,
+        np.array((0, *DELAY_LEVELS_MS), np.int64)[level],
         _present(asked),
         _present(added),
     )

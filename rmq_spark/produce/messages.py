@@ -23,6 +23,7 @@ from rmq_spark.produce.queues import QueueSelector
 from rmq_spark.produce.rows import Host, Rows
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.encode import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, MessageColumns
+from store_format.index_keys import index_key_hashes
 from store_format.java_hash import tags_code_many
 from store_format.layouts import BLANK_HEAD, CRC_PROPERTY_SIZE, MESSAGE_HEADS
 from store_format.sysflag import BORN_HOST_V6, MULTI_TAGS
@@ -32,6 +33,7 @@ __all__ = ["ProducedMessages", "Producer", "ProducerSettings"]
 
 _log = logging.getLogger(__name__)
 
+_KIND = pa.large_binary()
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 _LENGTH_FIELDS = 1 + 2  # those of the topic and of the properties; a head ends with that of the body
 
@@ -70,11 +72,11 @@ class ProducedMessages:
     born_timestamp: NDArray[np.int64]
     born_ip: NDArray[np.void] | bytes
     born_port: Integers
-    tags_code: NDArray[np.int64]  # 0 where `delay_level` is not: there it is the store time and the level's delay
-    delay_level: NDArray[np.int64]
+    tags_code: NDArray[np.int64]
+    timed: NDArray[np.bool_]  # tags_code is a delay in ms, to which the commit adds the store time: SCHEDULE_TOPIC_XXXX
     uniq_key: pa.LargeBinaryArray
-    keys: pa.LargeBinaryArray | None  # separated by spaces; None and null: no keys
-    tags: pa.LargeBinaryArray | None
+    keys: pa.LargeBinaryArray  # separated by spaces; null where there are none
+    tags: pa.LargeBinaryArray
 
     def __len__(self) -> int:
         return len(self.topic)
@@ -96,7 +98,7 @@ class ProducedMessages:
     def columns(self, store_host: Host) -> MessageColumns:
         """For `store_format.encode`; offsets and store times are assigned later."""
         return MessageColumns(
-            topic=pa.DictionaryArray.from_arrays(pa.array(self.topic), pa.array(self.topics, pa.string())),
+            topic=self._coded_topics(),
             body=self.body,
             properties=self.properties,
             queue_id=self.queue_id,
@@ -108,6 +110,20 @@ class ProducedMessages:
             store_ip=store_host[0],
             store_port=store_host[1],
         )
+
+    def queues(self) -> tuple[list[tuple[str, int]], NDArray[np.int32]]:
+        """The distinct queues, and which of them each message goes to; of one store, or those of all stores count as one."""
+        coded = pa.array(self.topic << 32 | self.queue_id).dictionary_encode()
+        distinct = [(self.topics[number >> 32], number & 0xFFFFFFFF) for number in coded.dictionary.to_pylist()]
+        places: NDArray[np.int32] = coded.indices.to_numpy()
+        return distinct, places
+
+    def key_hashes(self, *, tag_keys: bool = True) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """What goes into the index, as `store_format.index_keys.index_key_hashes` gives it."""
+        return index_key_hashes(self._coded_topics(), self.uniq_key, self.keys, self.tags, tag_keys=tag_keys)
+
+    def _coded_topics(self) -> pa.DictionaryArray:
+        return pa.DictionaryArray.from_arrays(pa.array(self.topic), pa.array(self.topics, pa.string()))
 
 
 class Producer:
@@ -139,6 +155,7 @@ class Producer:
         born = rows.hosts("bornHost", settings.born_host)
         sys_flag[born.v6] |= BORN_HOST_V6
         flag = rows.integers("flag", 0, _INT_MIN, _INT_MAX)
+        tags = pa.nulls(rows.count, _KIND) if properties.tags is None else properties.tags
         messages = ProducedMessages(
             topics=place.topics,
             real_topics=rows.topics,
@@ -152,11 +169,11 @@ class Producer:
             born_timestamp=_born_timestamps(rows, now_ms),
             born_ip=born.ip,
             born_port=born.port,
-            tags_code=_tags_codes(properties.tags, place.delay_level),
-            delay_level=place.delay_level,
+            tags_code=np.where(place.delay_ms > 0, place.delay_ms, tags_code_many(tags)),
+            timed=place.delay_ms > 0,
             uniq_key=uniq_key,
-            keys=properties.keys,
-            tags=properties.tags,
+            keys=pa.nulls(rows.count, _KIND) if properties.keys is None else properties.keys,
+            tags=tags,
         )
         self._check_unit_sizes(rows, messages)
         return messages
@@ -190,14 +207,6 @@ class Producer:
         return (
             int(MESSAGE_HEADS[born_v6 | settings.store_host_v6 << 1].itemsize) + _LENGTH_FIELDS + CRC_PROPERTY_SIZE * settings.crc_property
         )
-
-
-def _tags_codes(tags: pa.LargeBinaryArray | None, delay_level: NDArray[np.int64]) -> NDArray[np.int64]:
-    if tags is None:
-        return np.zeros(len(delay_level), np.int64)
-    codes = tags_code_many(tags)
-    codes[delay_level > 0] = 0
-    return codes
 
 
 def _born_timestamps(rows: Rows, now_ms: int) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from rmq_spark.produce.delays import TIMER_DELAY_MAX_MS, TIMER_TOPIC
 from store_format.config_values import TopicConfig
 from store_format.errors import IllegalMessageError
 from store_format.java_hash import java_hash
-from store_format.tags_codes import SCHEDULE_TOPIC
+from store_format.tags_codes import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from tests.oracle import Message
 from tests.rmq_spark.produce.batches import NOW_MS, batch_of, decoded, message_of, produce, routes_of
 
@@ -29,7 +29,8 @@ def test_a_level_parks_in_its_queue(level: int, stored: int) -> None:
     (message,) = decoded(messages)
     assert (message.topic, message.queue_id) == (SCHEDULE_TOPIC, stored - 1)
     assert delay_properties(message) == {"TAGS": "a", "DELAY": str(stored), "REAL_TOPIC": "TopicTest", "REAL_QID": "6"}
-    assert (messages.delay_level.tolist(), messages.tags_code.tolist(), messages.real_topics) == ([stored], [0], ("TopicTest",))
+    assert (messages.timed.tolist(), messages.tags_code.tolist()) == ([True], [DELAY_LEVELS_MS[stored - 1]])
+    assert messages.real_topics == ("TopicTest",)
 
 
 @pytest.mark.parametrize(("after_ms", "out_ms"), [(1, NOW_MS - 123), (877, NOW_MS - 123), (878, NOW_MS + 877), (TIMER_DELAY_MAX_MS, None)])
@@ -43,7 +44,7 @@ def test_a_time_parks_in_the_timer(after_ms: int, out_ms: int | None) -> None:
     expected = {"TAGS": "a", "TIMER_DELIVER_MS": str(deliver), "TIMER_OUT_MS": str(out), "REAL_TOPIC": "TopicTest", "REAL_QID": "6"}
     assert delay_properties(message) == expected
     assert int(message.properties["TIMER_OUT_MS"]) % 1000 == 0
-    assert messages.tags_code.tolist() == [java_hash("a")]
+    assert (messages.timed.tolist(), messages.tags_code.tolist()) == ([False], [java_hash("a")])
 
 
 @pytest.mark.parametrize("deliver", [NOW_MS, NOW_MS - 1, 1])
@@ -73,7 +74,10 @@ def test_all_kinds_in_one_batch() -> None:
         (TIMER_TOPIC, 0, "a", "2"),
         ("b", 3, None, None),
     ]
-    assert messages.delay_level.tolist() == [0, 2, 0, 0]
+    assert messages.timed.tolist() == [False, True, False, False]
+    assert messages.tags_code.tolist() == [0, 5000, 0, 0]
+    queues, places = messages.queues()
+    assert [queues[place] for place in places] == [("a", 0), (SCHEDULE_TOPIC, 1), (TIMER_TOPIC, 0), ("b", 3)]
 
 
 def test_a_delivered_message_is_not_delayed_again() -> None:

@@ -17,7 +17,9 @@ from rmq_spark.produce.messages import ProducerSettings
 from store_format.config_values import TopicConfig
 from store_format.encode import encode
 from store_format.errors import IllegalMessageError, OptionError
+from store_format.index_file import key_hash
 from store_format.java_hash import java_hash
+from tests import oracle
 from tests.rmq_spark.produce.batches import BORN_HOST, MAP, NOW_MS, STORE_HOST, batch_of, decoded, message_of, produce, producer, routes_of
 
 BIG = b"0123456789" * 1000
@@ -77,8 +79,6 @@ def test_columns_win_over_the_map_where_they_say_something() -> None:
     assert first == {"TAGS": "c", "KEYS": "c", "__SHARDINGKEY": "c", "UNIQ_KEY": "MINE", "WAIT": "false"}
     assert second == entries
     assert set(third) == {"UNIQ_KEY", "WAIT"}
-    assert messages.tags is not None
-    assert messages.keys is not None
     assert messages.tags.to_pylist() == [b"c", b"m", None]
     assert messages.keys.to_pylist() == [b"c", b"m", None]
     assert messages.uniq_key.to_pylist()[:2] == [b"MINE", b"MINE"]
@@ -153,6 +153,17 @@ def test_no_rows() -> None:
 def test_the_filter_type_of_the_topic_is_in_the_sys_flag() -> None:
     routes = routes_of(TopicConfig("multi", topic_filter_type="MULTI_TAG"), TopicConfig("single"))
     assert produce(batch_of(topic=["multi", "single", "multi"], body=[b"x"] * 3), routes).sys_flag.tolist() == [2, 0, 2]
+
+
+def test_what_the_queues_and_the_index_need() -> None:
+    batch = batch_of(topic=["a", "b", "a"], body=[b"x"] * 3, tags=["t", None, None], keys=["k l", None, "m"], queueId=[1, 1, 1])
+    messages = produce(batch)
+    queues, places = messages.queues()
+    assert [queues[place] for place in places] == [("a", 1), ("b", 1), ("a", 1)]
+    hashes, owners = messages.key_hashes()
+    expected = [(i, key_hash(key)) for i, message in enumerate(decoded(messages)) for key in oracle.index_keys(message)]
+    assert list(zip(owners.tolist(), hashes.tolist(), strict=True)) == expected
+    assert len(messages.key_hashes(tag_keys=False)[0]) == len(expected) - 1
 
 
 # ---- compression ------------------------------------------------------------------------------------------------------
