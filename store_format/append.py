@@ -33,7 +33,7 @@ from store_format.publish import Publication
 from store_format.refusals import refuse_store, refuse_topics
 from store_format.repair import repair
 from store_format.roll_forward import open_log, repeat, roll_forward
-from store_format.staging import OWN_DIRECTORY, StagedFile, check_staged, remove_staging, staging_path
+from store_format.staging import OWN_DIRECTORY, TIMES_SUFFIX, StagedFile, check_staged, remove_staging, staging_path
 from store_format.store_settings import StoreSettings, settings_of
 from store_format.write_files import FileWrites
 
@@ -277,7 +277,7 @@ def _journal(
 def _stage_times(root: str, staged: tuple[StagedFile, ...], store_timestamps: NDArray[np.int64], files: FileWrites) -> str | None:
     if not staged:
         return None
-    name = f"{secrets.token_hex(8)}.times"
+    name = f"{secrets.token_hex(8)}{TIMES_SUFFIX}"
     path = f"{staging_path(root, staged[0].write)}/{name}"
     files.write_whole(path, store_timestamps.astype("<i8").tobytes())
     files.sync_directory(path.rpartition("/")[0])

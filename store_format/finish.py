@@ -47,8 +47,8 @@ def conclude(root: str, journal: Journal, files: FileWrites) -> None:
     if journal.sync and abort_mark(root) is not None:
         files.remove(f"{root}/abort")
         files.sync_directory(root)
+    # Not synced: a journal that a power loss brings back is in the ledger, and the next writer removes it.
     files.remove(journal_path(root))
-    files.sync_directory(journal_path(root).rpartition("/")[0])
 
 
 def undo(root: str, publication: Publication, previous_mark: str | None, files: FileWrites) -> None:

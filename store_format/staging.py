@@ -6,8 +6,9 @@ checksums, so that whoever commits can tell that it sees what the task wrote.
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from zlib import crc32
@@ -17,24 +18,29 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.encode import EncodedUnits
-from store_format.errors import CorruptStoreError, StoreNotFoundError
-from store_format.files import FileView
+from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWriteError
+from store_format.files import FileView, entry_names, list_directories, stat_identity
 from store_format.write_files import FileWrites, WritableFile
+
+_log = logging.getLogger(__name__)
 
 __all__ = [
     "NOT_DISPATCHED",
     "NO_QUEUE",
     "OWN_DIRECTORY",
+    "TIMES_SUFFIX",
     "StagedFile",
     "StagedUnits",
     "StagingWriter",
     "check_staged",
+    "collect_staging",
     "read_staged",
     "remove_staging",
     "staging_path",
 ]
 
 OWN_DIRECTORY = ".rmqlog"  # brokers leave it alone
+TIMES_SUFFIX = ".times"  # store times of a write, one for each message
 _STAGING = "staging"
 _SUM_BLOCK = 1 << 16
 NO_QUEUE = -1  # a prepared unit: indexed, but in no queue (CommitLogDispatcherBuildConsumeQueue)
@@ -310,9 +316,35 @@ def _runs(part: StagedUnits, position: int, chunk_size: int, units_max: int, ski
 
 
 def remove_staging(root: str, staged: Sequence[StagedFile], files: FileWrites) -> None:
-    """The files of these handles, and the directories of their writes once empty. What is missing already is fine."""
-    for each in staged:
-        files.remove(each.records_path(root))
-        files.remove(each.meta_path(root))
-    for write in dict.fromkeys(each.write for each in staged):
-        files.remove_directory(staging_path(root, write))
+    """The files of these handles, and the directories of their writes with what else is in them. What is missing already is fine.
+
+    The batch is committed by then: what cannot be removed is left to `collect_staging`, with a warning.
+    """
+    try:
+        for each in staged:
+            files.remove(each.records_path(root))
+            files.remove(each.meta_path(root))
+        for write in dict.fromkeys(each.write for each in staged):
+            directory = staging_path(root, write)
+            for name in entry_names(directory, missing_ok=True):
+                if name.endswith(TIMES_SUFFIX):
+                    files.remove(f"{directory}/{name}")
+            files.remove_directory(directory)
+    except StoreWriteError as error:
+        _log.warning("%s", error)
+
+
+def collect_staging(root: str, named: Collection[str], *, older_than: float, files: FileWrites) -> list[str]:
+    """Removes writes unchanged since `older_than` (seconds of the epoch) that no journal has `named`; which they were."""
+    removed = []
+    for write, directory in list_directories(f"{root}/{OWN_DIRECTORY}/{_STAGING}"):
+        names = entry_names(directory, missing_ok=True)
+        paths = [f"{directory}/{name}" for name in names]
+        identities = [identity for identity in map(stat_identity, [directory, *paths]) if identity is not None]
+        if write in named or any(mtime_ns >= older_than * 1e9 for _, _, mtime_ns in identities):
+            continue
+        for path in paths:
+            files.remove(path)
+        files.remove_directory(directory)
+        removed.append(write)
+    return removed

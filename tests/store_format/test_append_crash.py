@@ -1,0 +1,177 @@
+"""A writer that is killed, or whose disk fails, at every single change: nothing is lost, nothing there twice, nothing seen early."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from store_format.append import CommitOptions, commit, recover
+from store_format.errors import StoreError
+from store_format.store import MessageStore
+from tests.failing_writer import Failure, install
+from tests.oracle import build_index_files
+from tests.staged import append, make_store, messages_of, numbered, stage
+
+_ROOT = Path(__file__).resolve().parents[2]
+_FIRST, _BATCH = 40, 150  # messages before, and in the batch: it fills queue files, index files and the log's second file
+_OPTIONS = CommitOptions(clock=lambda: 1_700_000_300_000)
+
+
+def _bodies(root: Path) -> list[str]:
+    """Every message a reader sees, by queue and offset without gaps."""
+    found = []
+    for queue in MessageStore.open(str(root)).queues():
+        expected = queue.min_offset
+        for batch in queue.read(columns=["queueOffset", "body"]):
+            offsets = batch["queueOffset"].to_pylist()
+            assert offsets == list(range(expected, expected + len(offsets)))
+            expected += len(offsets)
+            found += [body.decode().rstrip(".") for body in batch["body"].to_pylist()]
+        assert expected == queue.max_offset
+    return sorted(found)
+
+
+def _expected(count: int) -> list[str]:
+    return sorted(f"message {i} of T" for i in range(count))
+
+
+def _check_whole(root: Path, count: int) -> None:
+    """Rows as expected, the log's units the same, index files those of a broker that wrote this log, and nothing left over."""
+    assert _bodies(root) == _expected(count)
+    messages = messages_of(root)
+    assert sorted(m.body.decode().rstrip(".") for m in messages) == _expected(count)
+    made = build_index_files(messages, 50, 200)
+    assert [path.read_bytes() for path in sorted((root / "index").iterdir())] == made
+    names = {path.name for path in (root / ".rmqlog").iterdir()}
+    assert names <= {"store.json", "broker.conf", "ledger.json", "staging"}
+    assert not (root / "abort").exists()
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = make_store(tmp_path_factory.mktemp("append") / "store")
+    append(root, numbered("T", 0, _FIRST), key=("q", 0))
+    return root
+
+
+def _run(root: Path, what: str, at: int, *more: str) -> subprocess.CompletedProcess[str]:
+    arguments = [str(root), str(_FIRST), str(_BATCH), "1", what, str(at), *more]
+    return subprocess.run(
+        [sys.executable, "-m", "tests.failing_writer", *arguments], cwd=_ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["kill", "torn"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_killed_at_every_change(before: Path, tmp_path: Path, what: str, mode: str) -> None:
+    whole = shutil.copytree(before, tmp_path / "whole")
+    counted = _run(whole, what, 0, mode)
+    assert counted.returncode == 0, counted.stderr
+    changes = int(counted.stdout)
+    assert changes >= (50 if mode == "sync" else 25)
+
+    def kill(at: int) -> str | None:
+        root = shutil.copytree(before, tmp_path / f"{what}-{at}")
+        done = _run(root, what, at, mode)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        _check_killed(root)
+        shutil.rmtree(root)
+        return None
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(kill, range(1, changes + 1)))
+
+
+def _check_killed(root: Path) -> None:
+    seen = _bodies(root)
+    assert seen in (_expected(_FIRST), _expected(_FIRST + _BATCH))
+    # The job runs again with the same key; then another batch.
+    staged = stage(root, numbered("T", _FIRST, _BATCH), write="again")
+    commit(str(root), [staged], key=("q", 1), options=_OPTIONS)
+    append(root, numbered("T", _FIRST + _BATCH, 7), key=("q", 2), options=_OPTIONS)
+    _check_whole(root, _FIRST + _BATCH + 7)
+
+
+def test_killed_at_some_changes(before: Path, tmp_path: Path) -> None:
+    """A quick look at what the slow test does everywhere."""
+    for at in (3, 9, 14, 21, 30, 45):
+        root = shutil.copytree(before, tmp_path / str(at))
+        assert _run(root, "torn", at).returncode == -signal.SIGKILL
+        _check_killed(root)
+
+
+def _fail(root: Path, what: str, at: int) -> tuple[Failure, Exception | None]:
+    """Commits in this process with a failing disk; what was raised."""
+    staged = stage(root, numbered("T", _FIRST, _BATCH), write="w1", sync=False)
+    failure = Failure(what, at)
+    originals = install(failure)
+    try:
+        commit(str(root), [staged], key=("q", 1), options=_OPTIONS)
+    except StoreError as error:
+        return failure, error
+    finally:
+        for name, original in originals.items():
+            setattr(os, name, original)
+    return failure, None
+
+
+@pytest.mark.parametrize("what", ["ENOSPC:once", "EIO:once"])
+def test_a_disk_that_fails_once(before: Path, tmp_path: Path, what: str) -> None:
+    counted, raised = _fail(shutil.copytree(before, tmp_path / "whole"), what, 0)
+    assert raised is None
+    changes = counted.count
+    assert changes >= 50
+    outcomes = set()
+    for at in range(1, changes + 1):
+        root = shutil.copytree(before, tmp_path / f"store-{at}")
+        _, raised = _fail(root, what, at)
+        seen = _bodies(root)
+        if raised is None:
+            assert seen == _expected(_FIRST + _BATCH)
+        else:
+            assert str(root) in str(raised)
+            assert seen == _expected(_FIRST)
+            assert not (root / "abort").exists()
+            assert not (root / ".rmqlog" / "journal.json").exists()
+            assert len(messages_of(root)) == _FIRST
+        outcomes.add(raised is None)
+        _check_again(root)
+        shutil.rmtree(root)
+    assert outcomes == {True, False}
+
+
+def _check_again(root: Path) -> None:
+    staged = stage(root, numbered("T", _FIRST, _BATCH), write="again")
+    commit(str(root), [staged], key=("q", 1), options=_OPTIONS)
+    _check_whole(root, _FIRST + _BATCH)
+
+
+def test_a_disk_that_fails_for_good(before: Path, tmp_path: Path) -> None:
+    """Neither complete nor undone: the error says so, readers see nothing of the batch, the next writer completes it."""
+    whole, _ = _fail(shutil.copytree(before, tmp_path / "whole"), "EIO:on", 0)
+    unfinished = 0
+    for at in range(1, whole.count + 1, 3):
+        root = shutil.copytree(before, tmp_path / f"store-{at}")
+        _, raised = _fail(root, "EIO:on", at)
+        if raised is None:
+            assert _bodies(root) == _expected(_FIRST + _BATCH)
+            continue
+        if (root / ".rmqlog" / "journal.json").exists():
+            unfinished += 1
+            assert "the next writer completes it" in str(raised)
+            assert _bodies(root) in (_expected(_FIRST), _expected(_FIRST + _BATCH))
+            recover(str(root), options=_OPTIONS)
+            _check_whole(root, _FIRST + _BATCH)
+        else:
+            assert _bodies(root) == _expected(_FIRST)
+        _check_again(root)
+        shutil.rmtree(root)
+    assert unfinished > 5
