@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
 
 from rmq_spark.batch import RmqLogReader
 from rmq_spark.options import parse_read_options
 from rmq_spark.scan import Scan
 from rmq_spark.schema import projection_from_options, projection_from_schema
+from rmq_spark.sink import RmqLogStreamWriter, RmqLogWriter
 from rmq_spark.sql_tables import recall_options, remember_options
+from rmq_spark.write_options import parse_write_options
+from rmq_spark.writing import WriteTarget, open_target
+from store_format.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,22 +39,31 @@ class RmqLogDataSource(DataSource):
         options = parse_read_options(recall_options(schema, _plain(self.options)))
         return RmqLogReader(Scan(projection_from_schema(schema, options), options))
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise OptionError("a message log is only appended to: use mode('append'); to begin anew, write to another path")
+        return RmqLogWriter(self._target(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Output mode complete arrives as `overwrite`: each whole result is appended, as Kafka's sink does."""
+        return RmqLogStreamWriter(self._target(schema))
+
+    def _target(self, schema: StructType) -> WriteTarget:
+        options = parse_write_options(_plain(self.options))
+        return open_target(options)
+
 
 def register(spark: SparkSession, by_value: bool = False) -> None:
     """Make `rmqlog` known to a session, classic or Connect.
 
     `by_value` sends this package's code along, for clusters whose workers have numpy and pyarrow but not this package.
     """
+    source: type[DataSource] = RmqLogDataSource
     if by_value:
-        from pyspark import cloudpickle
+        from rmq_spark.by_value import carried_data_source
 
-        import pyspark_rmqlog
-        import rmq_spark
-        import store_format
-
-        for module in (store_format, rmq_spark, pyspark_rmqlog):
-            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # pyspark's copy has no types
-    spark.dataSource.register(RmqLogDataSource)
+        source = carried_data_source(RmqLogDataSource.name())
+    spark.dataSource.register(source)
 
 
 def _plain(options: Any) -> dict[str, str]:  # Any: Spark's CaseInsensitiveDict, which is no public type

@@ -1,0 +1,78 @@
+"""Spark's writers, batch and stream. Tasks stage, the driver commits; both only pass on to `writing`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from rmq_spark.writing import Staged, WriteTarget, abort_write, commit_write, stage_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["RmqLogStreamWriter", "RmqLogWriter", "StagedMessage"]
+
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass
+class StagedMessage(WriterCommitMessage):
+    """What a task tells the driver. For stream commits Spark makes a new writer, so everything is in here."""
+
+    target: WriteTarget
+    staged: Staged
+    query_id: str | None = None
+
+
+class RmqLogWriter(DataSourceArrowWriter):
+    """`df.write.format("rmqlog").mode("append")`. All or nothing; once only with `txnAppId` and `txnVersion`.
+
+    The stream's ids that Spark shows inside foreachBatch are not a key here: two writes of one batch would swallow each other.
+    """
+
+    def __init__(self, target: WriteTarget) -> None:
+        self._target = target  # plain values only
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        return StagedMessage(self._target, stage_rows(self._target, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit_write(self._target, [message.staged for message in _staged(messages)], self._target.options.txn)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        abort_write(self._target, [message.staged for message in _staged(messages)])
+
+
+class RmqLogStreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("rmqlog")`. Each batch once for each (query id, batch id): a replay finds it in the ledger."""
+
+    def __init__(self, target: WriteTarget) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        return StagedMessage(self._target, stage_rows(self._target, iterator), context.getLocalProperty(_QUERY_ID))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        found = _staged(messages)
+        if not found:
+            return  # an empty batch: Spark runs no task, and a replay is as empty
+        query_id = found[0].query_id
+        assert query_id is not None
+        commit_write(found[0].target, [message.staged for message in found], (query_id, batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        found = _staged(messages)
+        if found:
+            abort_write(found[0].target, [message.staged for message in found])
+
+
+def _staged(messages: list[WriterCommitMessage | None]) -> list[StagedMessage]:
+    return [message for message in messages if isinstance(message, StagedMessage)]
