@@ -64,8 +64,11 @@ def batch_queue_bounds(
             min_offset = _end_offset(files.unit(start - 1)) if start > first else files.unit(first)[_BASE_OFFSET]
             last = files.unit(stop - 1)
             max_offset = _end_offset(last)
-            if max_offset < min_offset:
-                raise _misplaced(directory, run.file_size, stop - 1, f"a unit that ends behind queue offset {min_offset}", max_offset)
+            # The units that say where the queue begins and ends, and their neighbours: one out of order would hide others.
+            for number in {max(start - 1, first), min(start, stop - 1), max(stop - 2, first)}:
+                if number + 1 < stop and (base := files.unit(number + 1)[_BASE_OFFSET]) < (end := _end_offset(files.unit(number))):
+                    expected = f"a batch that begins at or behind queue offset {end}, where the one before it ends"
+                    raise _misplaced(directory, run.file_size, number + 1, expected, base)
             if start < stop:
                 first_physical_offset = files.unit(start)[_PHYSICAL_OFFSET]
                 last_physical_offset, last_size = last[_PHYSICAL_OFFSET], last[_SIZE]
