@@ -1,4 +1,4 @@
-"""What Python worker processes hold in memory, sampled from /proc while Spark works; the JVM is not counted."""
+"""What the processes of a Spark session use, read from /proc: the memory of Python workers while they work, and everyone's CPU time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["WorkerMemory"]
+__all__ = ["WorkerMemory", "cpu_seconds"]
 
 _INTERVAL_S = 0.02
 _SIZE = re.compile(r"^(VmRSS|RssAnon):\s+(\d+) kB$", re.MULTILINE)
@@ -37,8 +37,9 @@ class WorkerMemory:
 
     def _watch(self) -> None:
         while not self._done.wait(_INTERVAL_S):
-            for process in _workers():
-                self._sample(process)
+            for process in _descendants():
+                if _is_worker(process):
+                    self._sample(process)
 
     def _sample(self, process: int) -> None:
         try:
@@ -50,15 +51,26 @@ class WorkerMemory:
         self.own_bytes = max(self.own_bytes, sizes.get("RssAnon", 0))
 
 
-def _workers() -> list[int]:
-    """Python processes below this one: pyspark.daemon, which the JVM starts, and the workers it forks."""
+def cpu_seconds() -> float:
+    """CPU time of all processes below this one so far, the JVM and the Python workers, ended ones included. 0 without /proc."""
+    return sum(map(_cpu_ticks, _descendants())) / os.sysconf("SC_CLK_TCK")
+
+
+def _cpu_ticks(process: int) -> int:
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:  # it has ended since it was listed; its parent counts it from now on
+        return 0
+    fields = status[status.rindex(")") + 2 :].split()  # from field 3 of proc(5) on; the name before it may hold spaces
+    return sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+
+
+def _descendants() -> list[int]:
     found, waiting = [], [os.getpid()]
     while waiting:
-        process = waiting.pop()
-        for child in _children(process):
-            waiting.append(child)
-            if _is_python(child):
-                found.append(child)
+        children = _children(waiting.pop())
+        found += children
+        waiting += children
     return found
 
 
@@ -70,7 +82,8 @@ def _children(process: int) -> list[int]:
         return []
 
 
-def _is_python(process: int) -> bool:
+def _is_worker(process: int) -> bool:
+    """pyspark.daemon, which the JVM starts, and the workers it forks, which keep its command line."""
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0", 3)[2] == b"pyspark.daemon"
     except (OSError, IndexError):

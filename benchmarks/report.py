@@ -43,18 +43,16 @@ class Report:
         if not self.spark:
             return
         yield (
-            "Spark, `local[2]`, into the noop sink: millions of rows a second, and the ratio to the transport ceiling: a data source "
-            "that gives ready Arrow batches of the same columns and sizes (median, minimum):"
+            "Spark, `local[2]`, into the noop sink: millions of rows a second beside the transport ceiling, a data source that gives "
+            "ready Arrow batches of the same columns and sizes; the ratio of the two in the same round (median, minimum), and the ratio of "
+            "rows by CPU time of all processes:"
         )
-        names = [comparison.name for comparison in next(iter(self.spark.values()))[0]]
-        head = ["columns", *(f"{_size(size)} {what}" for size in self.spark for what in ("rows/s", "ceiling", "ratio"))]
-        rows = []
-        for i, name in enumerate(names):
-            found = [comparisons[i] for comparisons, _ in self.spark.values()]
-            rows.append([name, *(cell for one in found for cell in _compared(one))])
-        yield _table(head, rows)
-        sizes = [f"{_size(size)}: {_mib(memory.resident_bytes)}, {_mib(memory.own_bytes)}" for size, (_, memory) in self.spark.items()]
-        yield f"Most memory of one Python worker (resident with mapped store files, without them): {'; '.join(sizes)}."
+        for size, (comparisons, memory) in self.spark.items():
+            yield _table([f"{_size(size)} bodies", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, comparisons))
+            yield (
+                f"Most memory of one Python worker: {_mib(memory.own_bytes)} of its own, {_mib(memory.resident_bytes)} with the "
+                "pages of store files that are mapped."
+            )
 
     def _queues(self) -> Iterable[str]:
         for few, many, ratio in self.queues:
@@ -89,9 +87,10 @@ def _machine() -> str:
     return f"{cores} cores, Python {platform.python_version()}, {versions}."
 
 
-def _compared(one: Comparison) -> tuple[str, str, str]:
-    ratio = one.rates.ratio(one.ceiling)
-    return _millions(one.rates.rate()), f"{one.ceiling.rate().median / 1e6:.2f}", f"{ratio.median:.2f} ({ratio.minimum:.2f})"
+def _compared(one: Comparison) -> tuple[str, ...]:
+    ratio, cpu_ratio = one.rates.ratio(one.ceiling), one.rates.cpu_ratio(one.ceiling)
+    ceiling = f"{one.ceiling.rate().median / 1e6:.2f}"
+    return one.name, _millions(one.rates.rate()), ceiling, f"{ratio.median:.2f} ({ratio.minimum:.2f})", f"{cpu_ratio.median:.2f}"
 
 
 def _millions(figure: Figure) -> str:

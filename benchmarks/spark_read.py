@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import rmq_spark
 from benchmarks.ceiling import CeilingDataSource, prepare_batches, split_rows
-from benchmarks.processes import WorkerMemory
+from benchmarks.processes import WorkerMemory, cpu_seconds
 from benchmarks.rounds import Figure, Rates, interleave
 from rmq_spark.options import parse_read_options
 from rmq_spark.scan import Scan
@@ -84,7 +84,7 @@ def measure_spark(spark: SparkSession, root: Path, rounds: int) -> tuple[list[Co
             cases[f"{group}, CRC {crc}"] = _consume(read.load(str(root)))
     cases[_COUNT] = spark.read.format("rmqlog").load(str(root)).count
     with WorkerMemory() as memory:
-        rates = interleave(cases, rounds)
+        rates = interleave(cases, rounds, cpu_seconds)
     of_group = {name: group for group in _GROUPS for name in cases if name.startswith(f"{group}, CRC")} | {_COUNT: "default columns"}
     comparisons = [Comparison(name, rates[name], rates[group]) for name, group in of_group.items()]
     return comparisons, Memory(memory.resident_bytes, memory.own_bytes)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fill import BROKER_NAME, Filling, fill
+from benchmarks.processes import cpu_seconds
 from benchmarks.report import write_block
 from benchmarks.rounds import Rates, interleave
 from store_format import MessageStore
@@ -58,12 +59,25 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert mine.ratio(ceiling).median == 0.5
     assert mine.ratio(ceiling).minimum == 0.5
     assert mine.rate().median == 25.0
+    busy = Rates("busy", 100, (1.0, 1.0), (4.0, 2.0))
+    assert busy.cpu_ratio(Rates("ceiling", 50, (1.0, 1.0), (1.0, 1.0))).median == 0.75
 
 
 def test_a_case_that_loses_rows_is_an_error() -> None:
     rows = iter([10, 9])
     with pytest.raises(ValueError, match="case: 9 rows, and 10 before"):
         interleave({"case": lambda: next(rows)}, 1)
+
+
+def test_cpu_time_of_processes_below_is_counted_also_when_they_have_ended() -> None:
+    before = cpu_seconds()
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(20_000_000))']); print('done', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "done\n"
+        spent = cpu_seconds() - before
+        child.communicate("\n")
+    assert spent >= 0.1
 
 
 def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
