@@ -45,7 +45,7 @@ def diagnose(root: str, commit_log_paths: Sequence[str] = ()) -> Diagnosis:
     queues.finish(lost, summary.log_end)
     check_topics(findings, root, queues.topics, queues.absent)
     check_index_files(findings, f"{root}/index", log, state, summary.log_end if log_end is None else log_end, lost)
-    check_checkpoint(findings, root, summary)
+    check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
     return Diagnosis(findings.problems(), summary)
 
 

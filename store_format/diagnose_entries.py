@@ -77,10 +77,10 @@ def check_entries(
             found = f"physicalOffset {int(physical[hole])} and size {int(units['size'][hole])}, with entries behind it"
             findings.add("damage", file, position, f"an entry of {queue.topic}-{queue.queue_id}", found, _ADVICE, kind="entry")
         current = messages & (physical >= log.min_offset)
-        behind = current & (physical >= log_end)
+        gone = current & lost.contains(physical)
+        behind = current & (physical >= log_end) & ~gone
         if behind.any() and not seen.behind:
             behind_first = (number + int(behind.argmax()), int(physical[behind.argmax()]))
-        gone = current & ~behind & lost.contains(physical)
         inside = current & ~behind & ~gone
         if seen.first_physical < 0 and inside.any():
             seen.first_physical = int(physical[inside.argmax()])

@@ -111,10 +111,11 @@ def _check_targets(
     for start in range(0, len(units), _CHUNK_UNITS):
         part = units[start : start + _CHUNK_UNITS]
         physical = part["physical_offset"].astype(np.int64)
-        late = np.flatnonzero(physical >= log_end)
+        gone = lost.contains(physical)
+        late = np.flatnonzero((physical >= log_end) & ~gone)
         if len(late):
             behind = (start + 1 + int(late[0]), len(late)) if behind is None else (behind[0], behind[1] + len(late))
-        inside = np.flatnonzero((physical >= log.min_offset) & (physical < log_end) & ~lost.contains(physical))
+        inside = np.flatnonzero((physical >= log.min_offset) & (physical < log_end) & ~gone)
         files = log.file_index(physical[inside])
         for index in np.unique(files[files >= 0]).tolist():
             rows = inside[files == index]

@@ -33,6 +33,11 @@ class Lost:
     def add(self, start: int, stop: int) -> None:
         self._ranges.append((start, stop))
 
+    @property
+    def stop(self) -> int:
+        """Where the last of them ends; 0 without any."""
+        return max((stop for _, stop in self._ranges), default=0)
+
     def contains(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which physical offsets lie in one of them."""
         if not self._ranges:
@@ -53,7 +58,8 @@ def check_log(
     for step in walk:
         if isinstance(step, Damage):
             _report(findings, log, file_size, state, step)
-            lost.add(step.file.start + step.start, step.file.start + step.stop)
+            if not (step.at_tail and state is StoreState.CRASHED):  # there the log ends before it, and what leads behind is named
+                lost.add(step.file.start + step.start, step.file.start + step.stop)
         else:
             visit(step)
     _check_end(findings, log, file_size, state, walk, lost)

@@ -73,8 +73,8 @@ def check_formats(findings: Findings, root: str) -> None:
             findings.add("info", entry.path, 0, "a commitlog in commitlog/", found, "It is not read", kind="dledger")
 
 
-def check_checkpoint(findings: Findings, root: str, summary: Summary) -> None:
-    """Numbers that no broker writes, or that are ahead of the log."""
+def check_checkpoint(findings: Findings, root: str, summary: Summary, log_stop: int) -> None:
+    """Numbers that no broker writes, or that are ahead of `log_stop`, where the log ends or did before it was damaged."""
     path = f"{root}/checkpoint"
     advice = "Delete it when the store has at most 10 commitlog files; a broker makes it again (StoreCheckpoint)"
     try:
@@ -93,8 +93,8 @@ def check_checkpoint(findings: Findings, root: str, summary: Summary) -> None:
         findings.add("warning", path, CHECKPOINT.fields[name][1], f"{name} of at least 0", str(getattr(checkpoint, name)), advice)
     for name in _PHYSICAL_LONGS:
         value = getattr(checkpoint, name)
-        if value > summary.log_end:
-            expected = f"{name} before the log's end, {summary.log_end}"
+        if value > log_stop:
+            expected = f"{name} before the log's end, {log_stop}"
             findings.add("warning", path, CHECKPOINT.fields[name][1], expected, str(value), advice)
 
 

@@ -131,7 +131,7 @@ def _name_passing_link(links: _Links, number: int) -> None:
     while number < at <= links.count and steps <= links.count:
         position = links.unit_byte(at) + _PREV_AT
         following = int(links.prev[at - 1])
-        if following >= at:
-            break  # a cycle, named already
+        if following >= at or (following > 0 and int(links.slots_of(np.array([following]))[0]) not in (slot, -1)):
+            break  # a circle, or a way into another chain: named already
         at, steps = following, steps + 1
     links.wrong(position, f"a link to an earlier unit of slot {slot} that passes over none", f"unit {at}, past unit {number}")

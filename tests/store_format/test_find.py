@@ -162,7 +162,7 @@ def test_without_some_index_files_the_answer_is_the_same(copy: Path, lost: str) 
 
 def test_index_files_not_flushed_at_a_crash_are_not_trusted(golden: Golden) -> None:
     store = MessageStore.open(str(golden("crash-5.5.0")))
-    found = store.find(key="nobody's", topic="Single")
+    found = store.find(key="nobody's", topic="Audit")
     assert found.table.num_rows == 0
     assert found.how == "index and scan"
     assert all("after what was flushed" in reason for _, reason in found.searched.unused)
@@ -176,7 +176,7 @@ def test_a_missing_number_of_slots_means_a_scan(copy: Path) -> None:
     data = bytearray(file.read_bytes())
     data[40:] = b"\x7f" * (len(data) - 40)
     file.write_bytes(data)
-    found = MessageStore.open(str(copy)).find(key="nobody's", topic="Single")
+    found = MessageStore.open(str(copy)).find(key="nobody's", topic="Audit")
     assert [path for path, reason in found.searched.unused if "maxHashSlotNum" in reason] == [str(file)]
     assert found.how == "index and scan"
 
