@@ -139,7 +139,7 @@ def _look(store: MessageStore, options: ReadOptions, found: _Found) -> None:
         found.queues.append((queue.topic, store.broker_name, queue.queue_id))
         piece = _slice(queue, options, found)
         if piece.start < piece.stop:
-            found.pieces.append(_Piece(store, piece, _bytes(piece)))
+            found.pieces.append(_Piece(store, piece, min(_bytes(piece), store.log.size_bytes)))
     slices = []
     repeated = []
     for queue in scanned:

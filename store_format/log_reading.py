@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from store_format import sysflag
 from store_format.columns import Projection, decode_parts
 from store_format.commit_log import CommitLog
-from store_format.decode import UnitRefs, Units, inner_batches, locate
+from store_format.decode import BadUnit, UnitRefs, Units, inner_batches, locate
 from store_format.dispatch import light_queues
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
+from store_format.gather import as_bytes
 from store_format.java_text import decode_utf8
 from store_format.property_columns import PropertyTable
 from store_format.reading import Entries, QueueReader, QueueSlice, Tolerance
@@ -35,6 +36,9 @@ _LIGHT = re.compile(rb"INNER_MULTI_DISPATCH\x01")
 _LIGHT_PREFIX = "%LMQ%"
 _BATCH_SIZE_MAX = 0x7FFF  # INNER_NUM is a Java short
 _UNIT_CHUNK = 1 << 14
+_OFFSET_MAX = 2**63 - 1 - 2**15  # the end of a batch above it would not be a queue offset
+_EPOCHS_MAX = 1000  # each costs a pass over the entries; a topic is deleted and made again now and then
+_QUEUE_OFFSET_AT = 20  # in a unit
 _FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
 
 _Ints = NDArray[np.int64]
@@ -178,6 +182,10 @@ def _collect(queues: dict[tuple[str, int], LogQueue], found: _Found, units: Unit
         topic, queue_id = found.keys[int(found.key[rows[0]])]
         queue = queues.setdefault((topic, queue_id), LogQueue(topic, queue_id))
         queue.add(found.physical[rows], found.offset[rows], found.offset[rows] + found.count[rows])
+        if len(queue.epochs) > _EPOCHS_MAX:
+            position = queue.epochs[-1][0] - units.refs.base
+            expected = f"queue offsets of {topic}-{queue_id} that begin anew at most {_EPOCHS_MAX} times"
+            raise CorruptStoreError(units.refs.path, position, expected, f"more, now with {queue.epochs[-1][1]}")
         queue.bytes += int(found.size[rows].sum())
         queue.is_batch = queue.is_batch or bool((found.count[rows] > 1).any())
 
@@ -202,8 +210,8 @@ def _found(units: Units, select: Callable[[str], bool]) -> _Found:
     distinct, key = np.unique(combined, return_inverse=True)
     keys = list(zip((names[i] for i in (distinct >> 32).tolist()), distinct.astype(np.int32).tolist(), strict=True))
     chosen = np.array([select(topic) for topic, _ in keys], bool)
-    rows = np.flatnonzero(chosen[key]) if len(keys) else np.empty(0, np.int64)
     offset = units.integers("queue_offset").astype(np.int64)
+    rows = np.flatnonzero(chosen[key] & _is_place(offset)) if len(keys) else np.empty(0, np.int64)
     physical, size = units.refs.positions + units.refs.base, units.refs.sizes
     normal = _Found(keys, key[rows], offset[rows], _counts(units)[rows], physical[rows], size[rows])
     light = _light_entries(units, select)
@@ -211,6 +219,26 @@ def _found(units: Units, select: Callable[[str], bool]) -> _Found:
         return normal
     columns = (np.concatenate([getattr(normal, name), getattr(light, name)]) for name in ("offset", "count", "physical", "size"))
     return _Found(keys + light.keys, np.concatenate([normal.key, light.key + len(keys)]), *columns)
+
+
+def _is_place(offset: _Ints) -> NDArray[np.bool_]:
+    """Whether a queue can have these offsets, and those of a batch behind them."""
+    return (offset >= 0) & (offset <= _OFFSET_MAX)
+
+
+def _without_place(units: Units, select: Callable[[str], bool]) -> list[BadUnit]:
+    """Units of selected topics whose queue offset no queue can have: nothing else says where they belong."""
+    offsets = units.integers("queue_offset").astype(np.int64)
+    bad = []
+    for i in np.flatnonzero(~_is_place(offsets)).tolist():
+        topic = decode_utf8(as_bytes(units.refs.buffer, int(units.topic_start[i]), int(units.topic_start[i] + units.topic_length[i])))
+        if select(topic):
+            position = int(units.refs.positions[i])
+            error = CorruptStoreError(
+                units.refs.path, position + _QUEUE_OFFSET_AT, f"a queueOffset from 0 to {_OFFSET_MAX}", str(int(offsets[i]))
+            )
+            bad.append(BadUnit(i, error))
+    return bad
 
 
 def _counts(units: Units) -> _Ints:
@@ -238,7 +266,7 @@ def _light_entries(units: Units, select: Callable[[str], bool]) -> _Found | None
         if queues is None or numbers is None:
             continue
         for queue, number in light_queues(queues, numbers):
-            if queue.startswith(_LIGHT_PREFIX) and select(queue):
+            if queue.startswith(_LIGHT_PREFIX) and 0 <= number <= _OFFSET_MAX and select(queue):
                 entries.append((keys.setdefault((queue, 0), len(keys)), number, i))
     if not entries:
         return None
@@ -269,6 +297,7 @@ class LogReader:
                 continue
             for refs in _refs(self.reader.log, step):
                 units, _ = locate(refs, verify_crc=False)
+                self.reader.tolerance.drop(_without_place(units, topics.__contains__))
                 yield from self._rows(_found(units, topics.__contains__), pieces)
 
     def _without_deleted(self, start: int, stop: int) -> int:
