@@ -16,8 +16,7 @@ __all__ = ["register"]
 def register(spark: SparkSession, by_value: bool = False) -> None:
     """Make `format("rmqlog")` known to `spark`; with `by_value`, also on executors that do not have this package.
 
-    By value means that the source of `rmq_spark` and `store_format` travels with each task (cloudpickle); numpy and
-    pyarrow must be there.
+    By value means that the source of `rmq_spark` and `store_format` travels with each task; numpy and pyarrow must be there.
     """
     from rmq_spark import data_source
 
