@@ -33,7 +33,7 @@ from store_format.write_files import FileWrites
 __all__ = ["Present", "Publication", "QueueCounter"]
 
 _CHUNK_SIZE = 1 << 20  # of the log: stays in a core's own cache between reading, patching and writing
-_QUEUE_UNITS = 1 << 18  # messages of one batch for queues and index: about 16 MB
+_QUEUE_UNITS = 1 << 19  # messages of one batch for queues and index: about 32 MB, 20 more for each three keys of a message
 
 
 class QueueCounter:
@@ -97,6 +97,7 @@ class Publication:
         self._last_queued = (-1, 0)  # physical offset and store time of the last message in a queue
         self._entry: LedgerEntry | None = None
         self._queue_stops = list(journal.queue_bases)
+        self._buffer = np.empty(0, np.uint8)
 
     @property
     def entry(self) -> LedgerEntry:
@@ -160,7 +161,7 @@ class Publication:
             sizes = chunk.units.sizes
             starts = np.zeros(len(sizes) + 1, np.int64)
             np.cumsum(sizes, out=starts[1:])
-            data = np.empty(int(starts[-1]), np.uint8)
+            data = self._chunk_buffer(int(starts[-1]))
             if view.read_into(chunk.units.position, data) < len(data):
                 raise TruncatedRecordError(
                     view.path, view.size, f"{len(data)} bytes from byte {chunk.units.position} on", "the end of the file"
@@ -177,6 +178,12 @@ class Publication:
             yield _Patched(data, starts, extents)
         number = journal.key[1] if journal.key else 0
         self._entry = LedgerEntry(number, journal.id, journal.base, layout.position, last, len(last_unit), crc32(last_unit))
+
+    def _chunk_buffer(self, size: int) -> NDArray[np.uint8]:
+        """The same memory for each chunk: fresh pages would cost as much as reading into them."""
+        if len(self._buffer) < size:
+            self._buffer = np.empty(max(size, _CHUNK_SIZE), np.uint8)
+        return self._buffer[:size]
 
     def _with_records(self) -> Iterator[tuple[_Chunk, FileView]]:
         view: FileView | None = None

@@ -158,6 +158,9 @@ def _rebuild_index(
     directory = f"{root}/index"
     start = end.scan_start
     for listed in list_index_files(directory):
+        if not listed.size:
+            files.remove(listed.path)  # made, and the crash came before its length
+            continue
         file = IndexFile.open(listed.path, hash_slot_num=settings.max_hash_slot_num, index_num=settings.max_index_num)
         header = file.header()
         if header.end_timestamp > checkpoint.index_msg_timestamp:

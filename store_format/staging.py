@@ -242,11 +242,12 @@ def check_staged(root: str, staged: StagedFile, *, chunk_size: int = 1 << 20) ->
         (staged.meta_path(root), staged.meta_size, staged.meta_sum),
     ):
         found = _BlockSum()
+        buffer = np.empty(min(chunk_size, max(size, 1)), np.uint8)
         with _open(path) as view:
             if view.size != size:
                 raise CorruptStoreError(path, view.size, f"{size} bytes, as the task wrote", f"{view.size} bytes")
             for position in range(0, size, chunk_size):
-                found.update(view.read(position, chunk_size))
+                found.update(buffer[: view.read_into(position, buffer)].data)
         if found.finish() != expected:
             raise CorruptStoreError(path, 0, f"the checksum 0x{expected:08X} that the task saw", f"0x{found.value:08X}")
 

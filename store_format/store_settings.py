@@ -94,13 +94,14 @@ def settings_of(root: str, log: CommitLog, broker_name: str, given: StoreSetting
 
     Raises OptionError for an index file whose geometry its own units do not prove: then it has to be given.
     """
-    settings = read_settings(root) or given or StoreSettings(broker_name)
+    remembered = read_settings(root)
+    settings = remembered or given or StoreSettings(broker_name)
     if log.files:
         settings = replace(settings, mapped_file_size_commit_log=log.file_size)
     size = _queue_file_size(root)
     if size is not None and size != settings.queue_file_size:
         settings = replace(settings, mapped_file_size_consume_queue=size)
-    index_files = list_index_files(f"{root}/index")
+    index_files = [file for file in list_index_files(f"{root}/index") if file.size] if remembered is None else []
     if index_files and index_files[-1].size != settings.geometry.file_size:
         settings = _with_geometry(settings, index_files[-1].path)
     return settings
