@@ -10,9 +10,9 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import islice
 
 import numpy as np
 
@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 _OFFSET_MAX = 2**63 - 1
 _QUEUE_ID_MAX = 2**31 - 1
+_FOLDERS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
 _SIZES_SAMPLED = 16  # queues whose file sizes say what is usual, where fewer are asked for
 _UNSETTLED_MAX = 64  # newest entries of a live queue that may still be half written
 
@@ -99,7 +100,7 @@ def list_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str,
 
     A directory below a topic whose name is no queue id is skipped, as the broker does (ConsumeQueueStore.loadConsumeQueues).
     """
-    for kind, folder in (("simple", "consumequeue"), ("batch", "batchconsumequeue")):
+    for kind, folder in _FOLDERS.items():
         for topic, topic_path in list_directories(f"{root}/{folder}"):
             if not select(topic):
                 continue
@@ -167,7 +168,7 @@ def _cut_queues(root: str, queues: dict[tuple[str, int], QueueRange]) -> dict[tu
     A file cut at a multiple of a unit looks whole when it is alone.
     """
     cut: dict[tuple[str, int], StoreError] = {}
-    for kind in ("simple", "batch"):
+    for kind in _FOLDERS:
         mine = {key: queue.bounds for key, queue in queues.items() if queue.bounds is not None and queue.bounds.kind == kind}
         if not mine:
             continue
@@ -185,10 +186,11 @@ def _cut_queues(root: str, queues: dict[tuple[str, int], QueueRange]) -> dict[tu
 
 
 def _sampled_sizes(root: str, kind: str) -> Iterator[int]:
-    """File sizes of a few queues of any topic."""
-    every = (directory for _, _, directory, of_kind in list_queues(root, lambda topic: True) if of_kind == kind)
-    for directory in islice(every, _SIZES_SAMPLED):
-        yield from {file.size for file in list_store_files(directory)}
+    """File sizes of a queue of each of a few topics."""
+    for _, topic_path in list_directories(f"{root}/{_FOLDERS[kind]}")[:_SIZES_SAMPLED]:
+        with suppress(CorruptStoreError):  # told to who asks for that topic
+            for _, path in list_directories(topic_path)[:1]:
+                yield from {file.size for file in list_store_files(path)}
 
 
 # ---- after a crash ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,199 @@
+"""The facade: what it says about a directory, about queues and times, and about what is not there."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from store_format import MessageStore
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError, StoreNotFoundError, UnsupportedFormatError
+from store_format.lock import lock_holder
+from store_format.snapshot import StoreState
+from tests import oracle
+from tests.rows import ALL, BROKER, table_rows
+from tests.small_store import SmallStore, write_small_store
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> SmallStore:
+    return write_small_store(tmp_path / "store")
+
+
+def opened(small: SmallStore) -> MessageStore:
+    return MessageStore.open(str(small.root), broker_name=BROKER)
+
+
+# ---- opening ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("missing", "/missing does not exist; give the broker's store directory (storePathRootDir)"),
+        ("missing/deeper", "/missing/deeper does not exist; "),
+        ("store/lock", "/store/lock is a file; give the broker's store directory"),
+        ("store/config", "/store/config is a part of a store; the store root is "),
+        ("store/commitlog", "/store/commitlog is a part of a store; the store root is "),
+        ("empty", "/empty is no store root: expected a directory `commitlog` in it, found nothing"),
+        ("other", "/other is no store root: expected a directory `commitlog` in it, found a, b"),
+    ],
+)
+def test_a_path_that_is_no_store(small: SmallStore, path: str, message: str) -> None:
+    base = small.root.parent
+    for name in ("empty", "other/a", "other/b"):
+        (base / name).mkdir(parents=True)
+    with pytest.raises(StoreNotFoundError) as caught:
+        MessageStore.open(str(base / path))
+    assert message in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_dledger_store_is_named(tmp_path: Path) -> None:
+    (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
+    with pytest.raises(UnsupportedFormatError, match="enableDLegerCommitLog=true"):
+        MessageStore.open(str(tmp_path))
+
+
+def test_the_broker_is_named_by_option_topics_or_directory(small: SmallStore) -> None:
+    assert opened(small).broker_name == BROKER
+    assert MessageStore.open(str(small.root)).broker_name == "store"
+    (small.root / "config" / "topics.json").write_text('{"topicConfigTable":{"rmq_sys_SYNC_BROKER_MEMBER_b1":{"topicName":"x"}}}')
+    assert MessageStore.open(str(small.root)).broker_name == "b1"
+
+
+def test_a_log_in_several_directories(small: SmallStore) -> None:
+    other = small.root.parent / "other disk"
+    other.mkdir()
+    shutil.move(small.root / "commitlog" / oracle.file_name(2048), other)
+    store = MessageStore.open(str(small.root), broker_name=BROKER, commit_log_paths=[str(small.root / "commitlog"), str(other)])
+    assert {(queue.topic, queue.queue_id): table_rows(queue.read(columns=ALL)) for queue in store.queues()} == small.rows
+
+
+def test_reading_changes_nothing(small: SmallStore, unchanged: Callable[[Path], AbstractContextManager[None]]) -> None:
+    with unchanged(small.root):
+        store = opened(small)
+        for queue in store.queues():
+            list(queue.read())
+        list(store.scan())
+        store.survey()
+        store.topics()
+
+
+# ---- state ------------------------------------------------------------------------------------------------------------
+
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_state_by_lock_and_abort(small: SmallStore) -> None:
+    lock = small.root / "lock"
+    assert opened(small).state is StoreState.CLEAN
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == b"held\n"
+        assert opened(small).state is StoreState.LIVE
+        assert lock_holder(str(lock)) == process.pid
+        (small.root / "abort").touch()
+        assert opened(small).state is StoreState.LIVE
+        process.stdin.close()
+    assert lock_holder(str(lock)) is None
+    assert opened(small).state is StoreState.CRASHED
+    lock.unlink()
+    assert lock_holder(str(lock)) is None
+
+
+def test_a_lock_that_is_a_link_is_not_asked(small: SmallStore) -> None:
+    lock = small.root / "lock"
+    lock.rename(small.root / "elsewhere")
+    lock.symlink_to("elsewhere")
+    with pytest.raises(CorruptStoreError, match="found a symbolic link"):
+        lock_holder(str(lock))
+
+
+# ---- queues -----------------------------------------------------------------------------------------------------------
+
+
+def test_topics_and_queues(small: SmallStore) -> None:
+    store = opened(small)
+    assert store.topics() == sorted({topic for topic, _ in small.rows})
+    assert [(queue.topic, queue.queue_id) for queue in store.queues()] == sorted(small.rows)
+    queue = store.queue("Orders", 1)
+    assert (queue.topic, queue.queue_id, queue.min_offset, queue.max_offset) == ("Orders", 1, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "message"),
+    [("Orders", 2, "has no queue Orders-2; its queues are [0, 1]"), ("Order", 0, "has no queue Order-0; the topics are %LMQ%a, %LMQ%b")],
+)
+def test_a_queue_that_is_not_there(small: SmallStore, topic: str, queue_id: int, message: str) -> None:
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        opened(small).queue(topic, queue_id)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("start", [-1, 6])
+def test_a_start_outside_the_queue(small: SmallStore, start: int) -> None:
+    with pytest.raises(OffsetOutOfRangeError, match=f"Orders-0: offset {start} is not in the queue; it holds 0 to 5"):
+        list(opened(small).queue("Orders", 0).read(start))
+
+
+def test_a_stop_outside_the_queue_is_its_end(small: SmallStore) -> None:
+    queue = opened(small).queue("Orders", 0)
+    assert table_rows(queue.read(3, 99, columns=ALL)) == small.rows["Orders", 0][3:]
+    assert list(queue.read(5)) == list(queue.read(3, 2)) == []
+
+
+def test_an_unknown_column(small: SmallStore) -> None:
+    with pytest.raises(OptionError, match="unknown column 'Body'; the columns are topic, flag, body"):
+        list(opened(small).queue("Orders", 0).read(columns=["Body"]))
+
+
+@pytest.mark.parametrize("how", ["queues", "no queues", "crashed"])
+def test_offsets_by_time_by_definition(small: SmallStore, how: str) -> None:
+    """Times rise by a millisecond from message to message, so the broker's steps and the definition agree."""
+    if how == "no queues":
+        shutil.rmtree(small.root / "consumequeue")
+        shutil.rmtree(small.root / "batchconsumequeue")
+    elif how == "crashed":
+        (small.root / "consumequeue" / "Orders" / "0" / oracle.file_name(60)).unlink()
+        (small.root / "abort").touch()
+    for queue_id in (0, 1):
+        queue = opened(small).queue("Orders", queue_id)
+        times = [row["storeTimestampMs"] for row in small.rows["Orders", queue_id]]
+        for time in range(min(times) - 2, max(times) + 3):
+            lower = sum(at < time for at in times)
+            upper = max(sum(at <= time for at in times) - 1, 0)
+            assert (queue.offset_at(time, "LOWER"), queue.offset_at(time, "UPPER")) == (lower, upper), (time, times)
+
+
+def test_no_consume_queues_at_all(small: SmallStore) -> None:
+    shutil.rmtree(small.root / "consumequeue")
+    (small.root / "consumequeue").mkdir()
+    (small.root / "consumequeue" / "CURRENT").touch()  # as RocksDB leaves it
+    shutil.rmtree(small.root / "batchconsumequeue")
+    store = opened(small)
+    assert not store.has_consume_queues
+    with pytest.raises(UnsupportedFormatError, match="only the commitlog can be scanned"):
+        store.snapshot()
+    with pytest.raises(OffsetOutOfRangeError, match="has no message of queue Orders-7"):
+        store.queue("Orders", 7)
+    assert table_rows(store.queue("Orders", 0).read(columns=ALL)) == small.rows["Orders", 0]
+
+
+def test_an_empty_store_has_no_queues(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    store = MessageStore.open(str(tmp_path))
+    assert (store.state, store.queues(), store.topics(), list(store.scan())) == (StoreState.CLEAN, [], [], [])
