@@ -18,6 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rmq_spark.options import parse_read_options
+from rmq_spark.plan import plan
 from store_format import MessageStore
 from store_format.columns import Projection
 from store_format.errors import CorruptStoreError, StoreError
@@ -497,3 +499,16 @@ def test_a_directory_in_place_of_a_file(store: SmallStore, path: str) -> None:
     (store.root / path).mkdir()
     rows, tolerance, error = read(store.root, "DROPMALFORMED")
     check(rows, store.rows, error is not None or tolerance.dropped > 0)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("split_by", ["queue", "commitlog"])
+def test_plans_of_hostile_queues_stay_small(store: SmallStore, split_by: str) -> None:
+    """Offsets and sizes in entries are no reason for a trillion partitions."""
+    first = store.messages["batch"]
+    units = [oracle.batch_cq_unit(first.physical_offset, first.total_size, 0, 1, base, 3) for base in (0, 2**60, 2**61)]
+    (store.root / "batchconsumequeue" / "Batches" / "0" / oracle.file_name(0)).write_bytes(b"".join(units))
+    replace_queue(store, [oracle.cq_unit(2**62, 2**31 - 1, 0)] * 3)
+    for least in (1, 7):
+        options = parse_read_options({"path": str(store.root), "splitBy": split_by, "minPartitions": str(least)})
+        assert 1 <= len(plan(options).splits) <= 8
