@@ -29,7 +29,7 @@ _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
 _ADVICE = "Delete the consume queues: a broker makes them again from the commitlog; until then splitBy=commitlog reads these messages"
 _BEHIND_ADVICE = "A broker that starts on this store cuts them off (ConsumeQueue.truncateDirtyLogicFiles)"
 
-IntArray = NDArray[np.int64]
+_IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def check_entries(
     return seen
 
 
-def _offsets(queue: Entries, number: int, units: NDArray[np.void]) -> IntArray:
+def _offsets(queue: Entries, number: int, units: NDArray[np.void]) -> _IntArray:
     if queue.is_batch:
         return units["base_offset"].astype(np.int64)
     return np.arange(number, number + len(units), dtype=np.int64)
@@ -163,7 +163,7 @@ def _check_in_file(
         findings.add("damage", where, position + 12, expected, str(int(tags[i])), _ADVICE, kind="entry")
 
 
-def stored_sizes(buffer: NDArray[np.uint8], positions: IntArray) -> IntArray:
+def stored_sizes(buffer: NDArray[np.uint8], positions: _IntArray) -> _IntArray:
     """The total size that stands at each position; 0, which `locate` refuses, where none fits."""
     sizes = np.zeros(len(positions), np.int64)
     inside = (positions >= 0) & (positions <= len(buffer) - 4)

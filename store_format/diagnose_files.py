@@ -22,6 +22,7 @@ __all__ = ["QUEUE_FOLDERS", "checked_files", "checked_queue_files", "entries_of"
 
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _OFFSET_MAX = 2**63 - 1
+_QUEUE_ID_MAX = 2**31 - 1
 _LINK_ADVICE = "Links below the root level are not followed: put the file itself there"
 _STRAY_ADVICE = "Move it away: a broker may refuse to start on it, and readers pass over it"
 
@@ -113,17 +114,28 @@ def queue_directories(findings: Findings, root: str) -> list[tuple[str, int, str
         entries = entries_of(findings, f"{root}/{folder}")
         rocksdb = any(entry.name == "CURRENT" for entry in entries)
         for topic in entries:
-            if topic.kind == "directory":
+            if topic.kind == "directory" and not _is_text(topic.name):
+                findings.add("warning", topic.path, 0, "a topic's name in UTF-8", repr(topic.name), _STRAY_ADVICE)
+            elif topic.kind == "directory":
                 found += [(topic.name, queue_id, path, kind) for queue_id, path in _queue_ids(findings, topic.path)]
             elif topic.kind != "link" and not rocksdb:
                 findings.add("warning", topic.path, 0, "only directories named as topics", f"{topic.name!r}", _STRAY_ADVICE)
     return sorted(found)
 
 
+def _is_text(name: str) -> bool:
+    """Bytes of a name that are no UTF-8 come as lone surrogates, and no message carries such a topic."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _is_queue_id(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 11 and name == str(int(name)) and int(name) <= _QUEUE_ID_MAX
+
+
 def _queue_ids(findings: Findings, directory: str) -> list[tuple[int, str]]:
     found = []
     for entry in entries_of(findings, directory):
-        if entry.kind == "directory" and entry.name.isascii() and entry.name.isdigit() and len(entry.name) < 11:
+        if entry.kind == "directory" and _is_queue_id(entry.name):
             found.append((int(entry.name), entry.path))
         elif entry.kind != "link":
             findings.add("warning", entry.path, 0, "only directories named as queue ids", f"{entry.name!r}", _STRAY_ADVICE)

@@ -37,8 +37,8 @@ _MISSING_ADVICE = (
 # A queue that lags behind the log is normal while a broker writes, and after it crashed.
 _LAG: dict[StoreState, Severity | None] = {StoreState.CLEAN: "damage", StoreState.CRASHED: "warning", StoreState.LIVE: None}
 
-IntArray = NDArray[np.int64]
-Units = NDArray[np.void]
+_IntArray = NDArray[np.int64]
+_Units = NDArray[np.void]
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class _Queue:
     run: FileRun | None
     usable: bool  # its files fit together
     equal: int = 0
-    lacking: list[tuple[IntArray, IntArray]] = field(default_factory=list)  # queue and physical offsets
+    lacking: list[tuple[_IntArray, _IntArray]] = field(default_factory=list)  # queue and physical offsets
     lacking_count: int = 0
 
     @property
@@ -202,13 +202,13 @@ def _same_tags(stored: NDArray[np.int64], made: NDArray[np.int64], topic: str) -
     return same
 
 
-def _stretches(offsets: IntArray) -> list[tuple[int, int]]:
+def _stretches(offsets: _IntArray) -> list[tuple[int, int]]:
     """Where to cut ascending offsets so that each part spans no more than can be read at once: hostile ones lie far apart."""
     cuts = np.flatnonzero((np.diff(offsets) > 64) | (np.arange(1, len(offsets)) % _CHUNK_UNITS == 0)) + 1
     return list(zip([0, *cuts.tolist()], [*cuts.tolist(), len(offsets)], strict=True))
 
 
-def _read(files: UnitFiles, queue: _Queue, offsets: IntArray) -> Units:
+def _read(files: UnitFiles, queue: _Queue, offsets: _IntArray) -> _Units:
     """The units on disk at these queue offsets; zeros outside of the files."""
     low, high = queue.unit_range
     stored = np.zeros(len(offsets), queue.layout)
@@ -219,7 +219,7 @@ def _read(files: UnitFiles, queue: _Queue, offsets: IntArray) -> Units:
     return stored
 
 
-def _read_batches(files: UnitFiles, queue: _Queue, offsets: IntArray) -> Units:
+def _read_batches(files: UnitFiles, queue: _Queue, offsets: _IntArray) -> _Units:
     """The same for units that stand densely: found by their base offset, which rises along the queue."""
     low, high = queue.unit_range
     base = (queue.layout.names or ()).index("base_offset")
@@ -242,7 +242,7 @@ def _read_batches(files: UnitFiles, queue: _Queue, offsets: IntArray) -> Units:
     return stored
 
 
-def _runs(offsets: IntArray) -> list[tuple[int, int]]:
+def _runs(offsets: _IntArray) -> list[tuple[int, int]]:
     """First and last of each run of consecutive offsets."""
     if not len(offsets):
         return []

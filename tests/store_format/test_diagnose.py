@@ -6,6 +6,8 @@ import functools
 import os
 import shutil
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -256,6 +258,9 @@ def test_bytes_behind_the_end(copy: Path) -> None:
         ("commitlog/directory", True),
         ("consumequeue/file", False),
         ("consumequeue/Audit/notanumber", True),
+        ("consumequeue/Audit/4294967296", True),
+        ("consumequeue/Audit/00", True),
+        ("consumequeue/\udcff", True),
         ("consumequeue/Audit/0/tmp", False),
         ("index/2026", False),
     ],
@@ -482,6 +487,54 @@ def test_a_configuration_file_that_cannot_be_read(copy: Path) -> None:
     diagnosis = _diagnose(copy)
     assert [(severity, file) for severity, file, _ in _serious(diagnosis)] == [("warning", f"{path}.bak")]
     assert "Neither" in diagnosis[0].advice
+
+
+# ---- while a broker runs --------------------------------------------------------------------------------------------------
+
+_HOLD_LOCK = (
+    "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); print('held', flush=True); sys.stdin.read()"
+)
+
+
+def test_what_a_broker_is_writing_is_no_damage(copy: Path) -> None:
+    """A unit begun behind the end, a message whose entry and keys are still to come: all of it means "not yet"."""
+    last = _row(-1)
+    file, position = _log_place(copy, last["physicalOffset"] + last["storeSize"])
+    _write(file, position, file.read_bytes()[position - last["storeSize"] : position - 50])
+    _write(*(_cq_place(copy, last)), bytes(20))
+    assert len(_serious(_diagnose(copy))) == 2
+    with subprocess.Popen([sys.executable, "-c", _HOLD_LOCK, str(copy / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout is not None
+        assert broker.stdout.readline() == b"held\n"
+        diagnosis = _diagnose(copy)
+        broker.communicate(b"")
+    assert _serious(diagnosis) == []
+    assert (diagnosis[0].file, diagnosis[0].position) == (f"{copy}/lock", 0)
+    assert f"process {broker.pid} " in diagnosis[0].found
+
+
+# ---- whatever the bytes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_bytes_end_in_a_list(golden: Golden, tmp_path: Path, seed: int) -> None:
+    """Ten stores a seed, each with a few flips, absurd numbers, cuts and lost files: no exception, and the sums hold."""
+    random = np.random.default_rng(seed)
+    for number in range(10):
+        root = Path(shutil.copytree(golden("basic-4.9.7"), tmp_path / str(number)))
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+        for path in random.choice(np.array(files, object), 4, replace=False):
+            position = int(random.integers(path.stat().st_size)) if path.stat().st_size else 0
+            match int(random.integers(4)):
+                case 0:
+                    os.truncate(path, position)
+                case 1:
+                    path.unlink()
+                case 2:
+                    _write(path, position, b"\x7f\xff\xff\xff")
+                case 3 if path.stat().st_size:
+                    _flip(path, position, 1 << int(random.integers(8)))
+        _diagnose(root)
 
 
 # ---- the list itself ------------------------------------------------------------------------------------------------------
