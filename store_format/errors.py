@@ -48,7 +48,9 @@ class CorruptStoreError(StoreError, ValueError):
         self.found = found
 
     def __str__(self) -> str:
-        return f"{self.file} at byte {self.position}: expected {self.expected}, found {self.found}"
+        # A hostile file name must not print escape sequences or line breaks.
+        file = "".join(char if char.isprintable() else repr(char)[1:-1] for char in self.file)
+        return f"{file} at byte {self.position}: expected {self.expected}, found {self.found}"
 
 
 class TruncatedRecordError(CorruptStoreError):

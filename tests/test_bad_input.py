@@ -413,6 +413,9 @@ def test_hostile_topic_names_are_topics_like_others(tmp_path: Path, name: bytes)
     with pytest.raises(CorruptStoreError) as caught:
         list(queue.read())
     assert str(caught.value).isprintable()
+    os.truncate(f"{tmp_path}/consumequeue/{name.decode()}/0/{oracle.file_name(0)}", 41)
+    (error,) = store.snapshot().damaged.values()
+    assert str(error).isprintable()
 
 
 def test_names_that_are_no_utf_8(store: SmallStore) -> None:
