@@ -58,7 +58,7 @@ OFFSETS: dict[str, tuple[dict[str, Any], list[tuple[str, int, int]]]] = {
 
 
 @pytest.mark.parametrize("case", OFFSETS)
-@pytest.mark.parametrize("split_by", ["queue", "commitlog"])
+@pytest.mark.parametrize("split_by", ["queue", pytest.param("commitlog", marks=pytest.mark.slow)])
 def test_offsets(spark: SparkSession, golden: Golden, case: str, split_by: str) -> None:
     given, expected = OFFSETS[case]
     options = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}

@@ -71,7 +71,7 @@ def tag(row: Row) -> str | None:
 
 # "Aa" and "BB" have one Java hash, which is all that a consume queue holds of a tag.
 @pytest.mark.parametrize("expression", ["Aa", "BB", "Aa||TagB", " 标签 || étiquette ", "*", "neverSeen"])
-@pytest.mark.parametrize("split_by", ["queue", "commitlog"])
+@pytest.mark.parametrize("split_by", ["queue", pytest.param("commitlog", marks=pytest.mark.slow)])
 def test_tags_are_compared_by_text(spark: SparkSession, golden: Golden, expression: str, split_by: str) -> None:
     frame = read(spark, golden(STORE), columns=f"{PLACE},tags", subExpression=expression, splitBy=split_by)
     tags = {word.strip() for word in expression.split("||")}

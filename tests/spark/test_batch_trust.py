@@ -122,7 +122,7 @@ def test_a_flipped_body(spark: SparkSession, golden: Golden, tmp_path: Path) -> 
     assert unchecked["Orders", 1, 150] == changed != told_body
 
 
-@pytest.mark.parametrize("split_by", ["queue", "commitlog"])
+@pytest.mark.parametrize("split_by", ["queue", pytest.param("commitlog", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("at", "field", "what"), [(HEAD_SIZE + 3, 8, "body CRC"), (3, 0, "total size"), (4, 4, "magic code"), (35, 28, "physicalOffset")]
 )

@@ -1,0 +1,95 @@
+"""How the format gets to Spark's workers: found by Spark itself where it is installed, sent along where it is not.
+
+Each way is a process of its own, whose workers start with the module path under test.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.spark.frames import told
+from tests.spark.processes import ROOT, run
+
+pytestmark = pytest.mark.spark
+
+STORE = "basic-5.5.0"
+OURS = ("rmq_spark", "store_format", "pyspark_rmqlog.py")
+UNNEEDED = ("pandas",)  # Spark Connect's client needs it, and nothing of ours
+
+SESSION = """
+import sys
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.sql.session.timeZone", "UTC")
+"""
+
+AUTOMATIC = (
+    SESSION
+    + """
+spark = builder.getOrCreate()
+frame = spark.read.format("rmqlog").option("subscribe", "Orders").load(sys.argv[1])
+assert "rmq_spark" not in sys.modules
+print(frame.count(), frame.where("tags = 'BB'").count())
+"""
+)
+
+BY_VALUE = (
+    SESSION
+    + """
+spark = builder.getOrCreate()
+def importable(rows):
+    import importlib.util
+    yield [name for name in ("numpy", "pyarrow", "pandas", "rmq_spark", "store_format", "pyspark_rmqlog") if importlib.util.find_spec(name)]
+print(*spark.sparkContext.parallelize([1], 1).mapPartitions(importable).collect()[0])
+
+sys.path.insert(0, sys.argv[2])  # the driver's own: workers go by the environment
+import rmq_spark
+read = lambda: spark.read.format("rmqlog").option("subscribe", "Orders").load(sys.argv[1])
+rmq_spark.register(spark)
+try:
+    read().count()
+except Exception as error:
+    print("No module named 'rmq_spark'" in str(error))
+rmq_spark.register(spark, by_value=True)
+print(read().count(), read().where("tags = 'BB'").count())
+"""
+)
+
+
+def expected() -> str:
+    rows = told(STORE, lambda row: row["topic"] == "Orders")
+    return f"{len(rows)} {sum(row['properties'].get('TAGS') == 'BB' for row in rows)}"
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> tuple[Path, Path]:
+    """A Python that sees everything installed here but this project and pandas, and the path of its modules.
+
+    `-S` because an editable install puts the project on the path of every Python of this environment.
+    """
+    python, site = tmp_path / "python", tmp_path / "site-packages"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    python.chmod(0o755)
+    site.mkdir()
+    for directory in {sysconfig.get_paths()[kind] for kind in ("purelib", "platlib")}:
+        for entry in os.scandir(directory):
+            if not entry.name.endswith(".pth") and entry.name not in OURS + UNNEEDED:
+                (site / entry.name).symlink_to(entry.path)
+    return python, site
+
+
+def test_spark_finds_the_format_by_itself(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Through `pyspark_rmqlog`, with neither `register` nor an import."""
+    assert run(AUTOMATIC, str(golden(STORE)), directory=tmp_path).splitlines()[-1] == expected()
+
+
+@pytest.mark.slow
+def test_the_code_travels_where_it_is_not_installed(golden: Callable[[str], Path], tmp_path: Path, bare_python: tuple[Path, Path]) -> None:
+    python, site = bare_python
+    printed = run(BY_VALUE, str(golden(STORE)), str(ROOT), directory=tmp_path, python_path=site, workers=python).splitlines()
+    assert printed[-3:] == ["numpy pyarrow", "True", expected()]

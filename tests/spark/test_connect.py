@@ -1,0 +1,60 @@
+"""Spark Connect: the client builds plans without a JVM of its own, and the data source works as in a classic session.
+
+A classic session lives in this process, so the Connect session lives in another; it prints what it saw.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.spark.frames import told, told_places
+from tests.spark.processes import run
+
+pytestmark = pytest.mark.spark
+
+STORE = "basic-5.5.0"
+
+SCRIPT = """
+import json, sys
+import rmq_spark
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+rmq_spark.register(spark)
+path = sys.argv[1]
+read = lambda: spark.read.format("rmqlog").option("subscribe", "Orders")
+frame = read().load(path)
+schema = frame.schema.simpleString()
+places = sorted(tuple(row) for row in frame.select("topic", "queueId", "queueOffset").collect())
+own = read().schema("queueOffset long, BODY binary").load(path)
+spark.sql(f"CREATE TEMPORARY VIEW orders USING rmqlog OPTIONS (path '{path}', subscribe 'Orders', subExpression 'BB')")
+view = spark.sql("SELECT count(*), count(DISTINCT tags), min(tags) FROM orders").collect()
+try:
+    spark.read.format("rmqlog").option("subscripe", "Orders").load(path).collect()
+    error = ""
+except Exception as caught:
+    error = str(caught)
+print(json.dumps({
+    "session": type(spark).__module__,
+    "schema": schema,
+    "places": places,
+    "own": [own.columns, own.count()],
+    "view": list(view[0]),
+    "error": error,
+}))
+spark.stop()
+"""
+
+
+def test_a_connect_session(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    seen = json.loads(run(SCRIPT, str(golden(STORE)), directory=tmp_path).splitlines()[-1])
+    rows = told(STORE, lambda row: row["topic"] == "Orders")
+    assert seen["session"].startswith("pyspark.sql.connect")
+    assert seen["schema"].startswith("struct<topic:string,flag:int,body:binary,properties:map<string,string>,brokerName:string,")
+    assert [tuple(place) for place in seen["places"]] == told_places(rows)
+    assert seen["own"] == [["queueOffset", "BODY"], len(rows)]
+    assert seen["view"] == [sum(row["properties"].get("TAGS") == "BB" for row in rows), 1, "BB"]
+    assert "unknown option 'subscripe'; did you mean subscribe?" in seen["error"]
