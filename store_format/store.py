@@ -8,19 +8,27 @@ for batch in store.queue("Orders", 0).read(columns=["queueOffset", "body"]):
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from store_format.append import CommitOptions, CommitResult, commit, flush
 from store_format.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, Projection
 from store_format.commit_log import CommitLog
 from store_format.config_json import read_topics
+from store_format.creation import create_store
 from store_format.diagnose import diagnose
+from store_format.encode import MessageColumns
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import FileCache, entry_names
 from store_format.find import Found, Wanted, find
+from store_format.index_geometry import DEFAULT_GEOMETRY
 from store_format.journal import abort_mark, committed_end, read_commit_state
 from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
@@ -28,6 +36,9 @@ from store_format.offset_by_time import Boundary, offset_at
 from store_format.problems import Diagnosis
 from store_format.reading import QueueReader, QueueSlice, Tolerance, read_slice
 from store_format.snapshot import QueueRange, Snapshot, StoreState, take_snapshot
+from store_format.stage_columns import stage_columns
+from store_format.staging import StagingWriter
+from store_format.store_settings import StoreSettings, read_settings
 
 __all__ = ["MessageStore", "Queue"]
 
@@ -38,7 +49,7 @@ _SHOWN_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class MessageStore:
-    """One broker's store directory, opened for reading. Nothing in it is ever changed, and no lock is taken.
+    """One broker's store directory. Reading changes nothing and takes no lock; only `create`, `append` and `flush` write.
 
     Every question (`topics`, `queue`, `snapshot` …) looks at the files as they are when it is asked.
     """
@@ -61,6 +72,60 @@ class MessageStore:
             _refuse_root(root, names)
         log = CommitLog.open(directories, FileCache())
         return MessageStore(root, broker_name or _broker_name(root), log, directories)
+
+    @staticmethod
+    def create(
+        path: str,
+        *,
+        broker_name: str | None = None,
+        mapped_file_size_commit_log: int = 1 << 30,
+        mapped_file_size_consume_queue: int = 6_000_000,
+        max_hash_slot_num: int = DEFAULT_GEOMETRY.hash_slot_num,
+        max_index_num: int = DEFAULT_GEOMETRY.index_num,
+    ) -> MessageStore:
+        """Makes an empty store that a broker with these settings loads; `.rmqlog/broker.conf` in it says them.
+
+        The broker's name is, unless given, that of the directory. Raises OptionError where something is already.
+        """
+        root = os.path.abspath(path)
+        settings = StoreSettings(
+            broker_name or os.path.basename(root),
+            mapped_file_size_commit_log,
+            mapped_file_size_consume_queue,
+            max_hash_slot_num,
+            max_index_num,
+        )
+        create_store(root, settings, timestamp=time.time_ns() // 1_000_000)
+        return MessageStore.open(root)
+
+    # ---- writing ------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        messages: MessageColumns,
+        *,
+        key: tuple[str, int] | None = None,
+        store_timestamps: int | NDArray[np.int64] | None = None,
+        options: CommitOptions | None = None,
+    ) -> CommitResult:
+        """Appends the messages, all or none; with a `key` (id, number) once, however often it is called. See `append.commit`.
+
+        What this object has listed stays as it was: open the store again to read them.
+        """
+        options = options or CommitOptions()
+        options = replace(options, log_directories=options.log_directories or self.commit_log_paths)
+        writer = StagingWriter(self.path, secrets.token_hex(8), sync=options.sync)
+        try:
+            stage_columns(writer, messages, tag_keys=options.tag_keys)
+            staged = writer.close()
+        except BaseException:
+            writer.discard()
+            raise
+        return commit(self.path, [staged], key=key, store_timestamps=store_timestamps, options=options)
+
+    def flush(self) -> None:
+        """Makes commits without flush outlast a power loss."""
+        flush(self.path, options=CommitOptions(log_directories=self.commit_log_paths))
 
     # ---- what is there ------------------------------------------------------------------------------------------------
 
@@ -90,7 +155,13 @@ class MessageStore:
         """Where the queues of the selected topics begin and end now. Raises UnsupportedFormatError without consume queue files."""
         if not self.has_consume_queues:
             raise UnsupportedFormatError(f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use survey()")
-        return take_snapshot(self.path, self.log, self.state, select)
+        taken = take_snapshot(self.path, self.log, self.state, select)
+        self._list_log()
+        return taken
+
+    def _list_log(self) -> None:
+        """The commitlog's files anew: queues may lead to some that were made since. This class is frozen for its users alone."""
+        object.__setattr__(self, "log", CommitLog.open(self.commit_log_paths, FileCache()))
 
     def survey(self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20) -> Survey:
         """The queues as the commitlog itself shows them, by one walk over all of it."""
@@ -310,7 +381,10 @@ def _log_range(queue: LogQueue) -> QueueRange:
 
 
 def _broker_name(root: str) -> str:
-    """From topics.json, where the broker has a topic named after itself; else the directory's name."""
+    """What a store of ours remembers; else from topics.json, where a broker has a topic named after itself; else the directory's name."""
+    settings = read_settings(root)
+    if settings is not None:
+        return settings.broker_name
     for topic in read_topics(root) or ():
         if topic.startswith(_MEMBER_TOPIC_PREFIX):
             return topic[len(_MEMBER_TOPIC_PREFIX) :]
