@@ -167,9 +167,13 @@ class MessageStore:
         """The queues as the commitlog itself shows them, by one walk over all of it."""
         before = read_commit_state(self.path)
         is_live = self.state is StoreState.LIVE
-        found = survey(self.log, select, stop=self._log_stop(), cut_bytes=cut_bytes, is_live=is_live)
+        stop = self._log_stop()
+        self._list_log()
+        found = survey(self.log, select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
         if read_commit_state(self.path) != before:  # a commit went on: again, up to where all was committed before
-            found = survey(self.log, select, stop=committed_end(self.path), cut_bytes=cut_bytes, is_live=is_live)
+            stop = committed_end(self.path)
+            self._list_log()
+            found = survey(self.log, select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
         return found
 
     def topics(self) -> list[str]:
