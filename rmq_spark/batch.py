@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from rmq_spark.plan import Split, plan
+from rmq_spark.plan import plan
 from rmq_spark.scan import Scan
+from rmq_spark.splits import Split
 from store_format.errors import StoreError, UnsupportedFormatError
 
 if TYPE_CHECKING:

@@ -1,64 +1,31 @@
-"""Options and stores become splits: plain values, each one Spark task's share of queues.
+"""Options and stores become a plan: which queues are read, from where to where, and whose share each is.
 
-Planning looks at each queue's first and last entries only. Queues are packed into partitions because a Python task costs
-15 to 60 ms before its first row; a queue is cut only where it is larger than a partition may be.
+Planning looks at each queue's first and last entries only. What does not fit the stores, a misspelt topic or an offset that is not
+there, is said here, before any task runs.
 """
 
 from __future__ import annotations
 
 import difflib
-import heapq
-import itertools
 import logging
 import os
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-
-import numpy as np
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rmq_spark.options import ReadOptions
 from rmq_spark.positions import Earliest, Latest, Offset, Timestamp
+from rmq_spark.splits import Findings, Piece, Split, estimate_bytes, make_splits
 from rmq_spark.stores import open_stores
 from store_format import MessageStore, Queue
 from store_format.errors import OffsetOutOfRangeError, OptionError
-from store_format.log_reading import LogQueue
-from store_format.reading import QueueSlice, read_slice, split_at
+from store_format.reading import QueueSlice, read_slice
 
-__all__ = ["Plan", "Share", "Split", "plan"]
+__all__ = ["Plan", "plan"]
 
 _log = logging.getLogger(__name__)
 
-_PARTITION_BYTES_MIN = 4 << 20  # smaller ones are not worth a task
-_SAMPLED_ABOVE = 4096  # queues with more messages have their size estimated from more than their last message
-_SAMPLES = 8
 _SCAN_CUT_BYTES = 64 << 10  # a scan may be cut between windows of a walk, 1 MiB or a file
 _NAMED_MAX = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a split has of one store: slices of queues. `in_log_order` asks for one pass over the files for all of them.
-
-    `scan`, a physical range, says that the commitlog has to be walked there, because no consume queue leads to these
-    messages; `repeated` are then the queues whose offsets began anew.
-    """
-
-    store_path: str
-    broker_name: str
-    commit_log_paths: tuple[str, ...]
-    slices: tuple[QueueSlice, ...]
-    in_log_order: bool = False
-    scan: tuple[int, int] | None = None
-    repeated: tuple[LogQueue, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """One Spark task's share. Empty when there is nothing to read at all."""
-
-    shares: tuple[Share, ...] = ()
 
 
 @dataclass(slots=True)
@@ -69,25 +36,6 @@ class Plan:
     lost: int = 0
 
 
-@dataclass(slots=True)
-class _Piece:
-    """A slice and the bytes of commitlog its messages take, by estimate."""
-
-    store: MessageStore
-    slice: QueueSlice
-    bytes: int
-
-
-@dataclass(slots=True)
-class _Found:
-    """What is to be read of all stores: by queue, and by scan."""
-
-    pieces: list[_Piece] = field(default_factory=list)
-    scanned: list[tuple[MessageStore, list[QueueSlice], list[LogQueue], list[int]]] = field(default_factory=list)
-    queues: list[tuple[str, str, int]] = field(default_factory=list)
-    lost: int = 0
-
-
 def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
     """Look at the stores once and say who reads what. `cores` (default: this machine's) is how many tasks are worth having.
 
@@ -95,23 +43,21 @@ def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
     for offsets asked for that are not there (unless failOnDataLoss is false).
     """
     stores = open_stores(options)
-    found = _Found()
+    found = Findings()
     for store in stores:
         _look(store, options, found)
     _refuse_unknown(stores, options, found)
-    cores = cores or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores or os.cpu_count() or 1
-    splits = [Split((share,)) for share in _scan_shares(found, options, cores)]
-    if options.split_by == "commitlog":
-        splits += _by_commitlog(found.pieces, options, cores)
-    else:
-        splits += _by_queue(found.pieces, options, cores)
-    return Plan(splits or [Split()], found.lost)
+    return Plan(make_splits(found, options, cores or _cores()), found.lost)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # ---- queues and their ranges ------------------------------------------------------------------------------------------
 
 
-def _look(store: MessageStore, options: ReadOptions, found: _Found) -> None:
+def _look(store: MessageStore, options: ReadOptions, found: Findings) -> None:
     choice = options.topics
     scanned: list[Queue] = []
     cuts: list[int] = []
@@ -139,7 +85,7 @@ def _look(store: MessageStore, options: ReadOptions, found: _Found) -> None:
         found.queues.append((queue.topic, store.broker_name, queue.queue_id))
         piece = _slice(queue, options, found)
         if piece.start < piece.stop:
-            found.pieces.append(_Piece(store, piece, min(_bytes(piece), store.log.size_bytes)))
+            found.pieces.append(Piece(store, piece, min(estimate_bytes(piece), store.log.size_bytes)))
     slices = []
     repeated = []
     for queue in scanned:
@@ -151,7 +97,7 @@ def _look(store: MessageStore, options: ReadOptions, found: _Found) -> None:
         found.scanned.append((store, slices, repeated, cuts))
 
 
-def _slice(queue: Queue, options: ReadOptions, found: _Found) -> QueueSlice:
+def _slice(queue: Queue, options: ReadOptions, found: Findings) -> QueueSlice:
     start = _start(queue, options)
     stop = _stop(queue, options)
     name = f"{queue.topic}-{queue.queue_id} of {queue.store.broker_name}"
@@ -219,7 +165,7 @@ def _offset_at(queue: Queue, timestamp_ms: int) -> int:
     return offset
 
 
-def _refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: _Found) -> None:
+def _refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:
     """Names in the options that fit nothing: a typo would otherwise look like an empty topic."""
     read = {topic for topic, _, _ in found.queues}
     missing = [topic for topic in options.topics.named_topics if topic not in read]
@@ -255,126 +201,3 @@ def _nearest_queue(topic: str | None, queues: Iterable[tuple[str, str, int]], wh
         f"{name}/{broker}/{number}" for name, broker, number in queues
     ]
     return f"{what} are {', '.join(names[:_NAMED_MAX])}{', …' if len(names) > _NAMED_MAX else ''}" if names else f"{what} are none"
-
-
-# ---- sizes --------------------------------------------------------------------------------------------------------------
-
-
-def _bytes(piece: QueueSlice) -> int:
-    """Bytes of the slice's messages: its length times the mean of a few message sizes, at most what its queue spans in the log."""
-    count = piece.stop - piece.start
-    if piece.bounds is None or count <= 0:
-        return len(piece.extra) or 1
-    sizes = [piece.bounds.last_size]
-    if count > _SAMPLED_ABOVE:
-        for start in range(piece.start, piece.stop, count // _SAMPLES + 1):
-            _, units = read_slice(replace(piece, start=start, stop=min(start + 1, piece.stop)))
-            sizes += units["size"].tolist()
-    spanned = piece.bounds.last_physical_offset + piece.bounds.last_size - max(piece.bounds.first_physical_offset, 0)
-    estimate = int(count * np.mean(sizes))
-    return max(estimate if piece.extra else min(estimate, spanned), 1)
-
-
-def _target(total: int, options: ReadOptions, queues: int, cores: int) -> tuple[int, int]:
-    """(bytes a partition should have, how many partitions there should be at least)."""
-    wanted = options.min_partitions or max(1, min(queues, cores, total // _PARTITION_BYTES_MIN))
-    return max(min(options.max_bytes_per_partition, -(-total // wanted)), 1), wanted
-
-
-# ---- splits -------------------------------------------------------------------------------------------------------------
-
-
-def _by_queue(pieces: list[_Piece], options: ReadOptions, cores: int) -> list[Split]:
-    """Whole queues packed into partitions of about equal size, larger queues cut."""
-    if not pieces:
-        return []
-    total = sum(piece.bytes for piece in pieces)
-    target, wanted = _target(total, options, len(pieces), cores)
-    cut = [part for piece in pieces for part in _cut(piece, target)]
-    count = min(max(wanted, -(-total // target)), len(cut))
-    bins: list[list[_Piece]] = [[] for _ in range(count)]
-    heap = [(0, number) for number in range(count)]
-    order = sorted(range(len(cut)), key=lambda i: -cut[i].bytes)
-    place: list[int] = [0] * len(cut)
-    for i in order:  # the largest first, each to the emptiest
-        held, number = heapq.heappop(heap)
-        place[i] = number
-        heapq.heappush(heap, (held + cut[i].bytes, number))
-    for i, part in enumerate(cut):  # kept in the order of topics and queues
-        bins[place[i]].append(part)
-    return [Split(tuple(_shares(pieces))) for pieces in bins if pieces]
-
-
-def _cut(piece: _Piece, target: int) -> Iterator[_Piece]:
-    """Equal parts of a slice, each at most `target` bytes by estimate."""
-    start, stop = piece.slice.start, piece.slice.stop
-    count = min(-(-piece.bytes // target), stop - start)
-    if count <= 1:
-        yield piece
-        return
-    edges = [start + (stop - start) * i // count for i in range(count + 1)]
-    for low, high in itertools.pairwise(edges):
-        yield _Piece(piece.store, replace(piece.slice, start=low, stop=high), piece.bytes // count)
-
-
-def _shares(pieces: Sequence[_Piece]) -> Iterator[Share]:
-    by_store: dict[str, tuple[MessageStore, list[QueueSlice]]] = {}
-    for piece in pieces:
-        by_store.setdefault(piece.store.path, (piece.store, []))[1].append(piece.slice)
-    for store, slices in by_store.values():
-        yield _share(store, slices)
-
-
-def _share(store: MessageStore, slices: Sequence[QueueSlice]) -> Share:
-    return Share(store.path, store.broker_name, store.commit_log_paths, tuple(slices))
-
-
-def _by_commitlog(pieces: list[_Piece], options: ReadOptions, cores: int) -> list[Split]:
-    """Physical ranges of each store; a task reads what its queues have in its range, in the order of the log."""
-    splits = []
-    total = sum(piece.bytes for piece in pieces)
-    for store, slices in {piece.store.path: (piece.store, _slices_of(piece.store, pieces)) for piece in pieces}.values():
-        low, high = _physical_range(slices)
-        held = sum(piece.bytes for piece in pieces if piece.store is store)
-        target, wanted = _target(held, options, len(slices), max(1, cores * held // max(total, 1)))
-        count = max(-(-held // target), wanted if options.min_partitions else 1)
-        edges = [low + (high - low) * i // count for i in range(1, count)]
-        cut = [split_at(piece, edges) for piece in slices]
-        for parts in zip(*cut, strict=True):
-            mine = [part for part in parts if part.start < part.stop]
-            if mine:
-                splits.append(Split((replace(_share(store, mine), in_log_order=True),)))
-    return splits
-
-
-def _slices_of(store: MessageStore, pieces: Sequence[_Piece]) -> list[QueueSlice]:
-    return [piece.slice for piece in pieces if piece.store is store]
-
-
-def _physical_range(slices: Sequence[QueueSlice]) -> tuple[int, int]:
-    """From the first message of the slices to behind the last one, as far as their queues say."""
-    starts: list[int] = []
-    stops: list[int] = []
-    for piece in slices:
-        for offset, edge in ((piece.start, starts), (piece.stop - 1, stops)):
-            _, units = read_slice(replace(piece, start=offset, stop=offset + 1))
-            edge += units["physical_offset"].tolist()
-        if piece.bounds is not None:
-            starts.append(max(piece.bounds.first_physical_offset, 0))
-    return (min(starts, default=0), max(stops, default=0) + 1)
-
-
-def _scan_shares(found: _Found, options: ReadOptions, cores: int) -> Iterator[Share]:
-    for store, slices, repeated, cuts in found.scanned:
-        edges = _thinned(cuts, options, len(slices), cores)
-        for start, stop in pairwise(edges):
-            yield replace(_share(store, slices), scan=(start, stop), repeated=tuple(repeated))
-
-
-def _thinned(cuts: Sequence[int], options: ReadOptions, queues: int, cores: int) -> list[int]:
-    """Those of the places where a scan may be cut that make parts of about the size of a partition."""
-    low, total = cuts[0], cuts[-1] - cuts[0]
-    target, wanted = _target(total, options, queues, cores)
-    count = max(-(-total // target), wanted)
-    near = {cuts[bisect_left(cuts, low + total * i // count)] for i in range(1, count)}
-    return sorted({low, cuts[-1]} | near)

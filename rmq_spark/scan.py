@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from rmq_spark.options import ReadOptions
-from rmq_spark.plan import Share, Split
 from rmq_spark.schema import Projection
+from rmq_spark.splits import Share, Split
 from store_format import MessageStore
 from store_format.columns import Projection as DecodeProjection
 from store_format.log_reading import LogReader
