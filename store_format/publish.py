@@ -30,7 +30,7 @@ from store_format.queue_files import QueueFiles
 from store_format.staging import NO_QUEUE, StagedFile, StagedUnits, read_staged, staging_path
 from store_format.write_files import FileWrites
 
-__all__ = ["Present", "Publication", "QueueCounter"]
+__all__ = ["Present", "Publication", "QueueCounter", "Torn"]
 
 _CHUNK_SIZE = 1 << 20  # of the log: stays in a core's own cache between reading, patching and writing
 _QUEUE_UNITS = 1 << 19  # messages of one batch for queues and index: about 32 MB, 20 more for each three keys of a message
@@ -73,14 +73,30 @@ class _Patched(NamedTuple):
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]  # of each unit in data, and the end
     extents: list[Extent]
+    chunk: _Chunk
+    queue_offsets: NDArray[np.int64]
+
+    def torn(self, i: int, equal: int) -> Torn:
+        data = self.data[self.starts[i] : self.starts[i + 1]].tobytes()
+        return Torn(equal, data, int(self.chunk.queue[i]), int(self.queue_offsets[i]), int(self.chunk.tags_codes[i]))
+
+
+class Torn(NamedTuple):
+    """The unit that was being written when a batch was broken off: its bytes as they should be, and its entry in its queue."""
+
+    equal: int  # so many of its first bytes stand in the log
+    data: bytes
+    queue: int
+    queue_offset: int
+    tags_code: int
 
 
 class Present(NamedTuple):
-    """Units of a batch that stand in the log; `position` is where the next one would go, of which `torn` bytes are right."""
+    """Units of a batch that stand in the log; `position` is where the next one would go, `torn` what stands of it there."""
 
     units: int
     position: int
-    torn: int
+    torn: Torn | None = None
 
 
 class Publication:
@@ -140,16 +156,15 @@ class Publication:
                     expected = np.frombuffer(blank_head(extent.offset, self.journal.file_size), np.uint8)
                 equal = _equal_bytes(log, extent.offset, expected)
                 if equal < len(expected):
-                    if extent.first < extent.stop:
-                        whole = int(np.searchsorted(part.starts, part.starts[extent.first] + equal, side="right")) - 1
-                        count += whole - extent.first
-                        position = extent.offset + int(part.starts[whole] - part.starts[extent.first])
-                        return Present(count, position, extent.offset + equal - position)
-                    return Present(count, position, 0)
+                    if extent.first == extent.stop:
+                        return Present(count, position)
+                    whole = int(np.searchsorted(part.starts, part.starts[extent.first] + equal, side="right")) - 1
+                    position = extent.offset + int(part.starts[whole] - part.starts[extent.first])
+                    return Present(count + whole - extent.first, position, part.torn(whole, extent.offset + equal - position))
                 if extent.first < extent.stop:
                     count += extent.stop - extent.first
                     position = extent.offset + len(expected)
-        return Present(count, position, 0)
+        return Present(count, position)
 
     def _patched(self) -> Iterator[_Patched]:
         """The units chunk by chunk with positions and store times, and where they go. At the end `entry` is known."""
@@ -167,15 +182,16 @@ class Publication:
                     view.path, view.size, f"{len(data)} bytes from byte {chunk.units.position} on", "the end of the file"
                 )
             offsets, extents = layout.place(sizes)
+            queue_offsets = counter.take(chunk.queue)
             assign(
                 EncodedUnits(data, starts, chunk.staged.crc_property),
                 physical_offset=offsets,
-                queue_offset=counter.take(chunk.queue),
+                queue_offset=queue_offsets,
                 store_timestamp=chunk.store_timestamps,
             )
             last, last_unit = int(offsets[-1]), data[starts[-2] :].tobytes()
             self._last_timestamp = int(chunk.store_timestamps[-1])
-            yield _Patched(data, starts, extents)
+            yield _Patched(data, starts, extents, chunk, queue_offsets)
         number = journal.key[1] if journal.key else 0
         self._entry = LedgerEntry(number, journal.id, journal.base, layout.position, last, len(last_unit), crc32(last_unit))
 

@@ -10,9 +10,12 @@ import datetime
 import logging
 from dataclasses import replace
 
+import numpy as np
+
 from store_format.commit_log import CommitLog
+from store_format.cq_writer import CqBatch
 from store_format.errors import OffsetOutOfRangeError
-from store_format.files import FileCache
+from store_format.files import FileCache, entry_names
 from store_format.finish import begin, conclude, publish
 from store_format.index_files import last_index_file, rewind_index
 from store_format.index_geometry import IndexGeometry
@@ -22,10 +25,12 @@ from store_format.ledger import read_ledger, write_ledger
 from store_format.log_end import queue_bases
 from store_format.log_files import LogFiles
 from store_format.publish import Present, Publication
+from store_format.queue_files import QueueFiles
 from store_format.recovery import scan_to_end
 from store_format.repair import repair
 from store_format.staging import check_staged, remove_staging
 from store_format.store_settings import StoreSettings
+from store_format.walk import Damage
 from store_format.write_files import FileWrites
 
 __all__ = ["open_log", "repeat", "roll_forward"]
@@ -54,7 +59,7 @@ def roll_forward(root: str, journal: Journal, settings: StoreSettings, files: Fi
         )
     publication = Publication(root, journal, log, files)
     present = publication.count_present(log)
-    if mark == journal.id and not _has_foreign_unit(log, present, journal):
+    if mark == journal.id and _is_ours_alone(root, log, present, journal):
         repeat(root, journal, files)
     else:
         _complete_behind_broker(root, journal, log, publication, present, settings, files, crashed=mark in ("", journal.id))
@@ -79,14 +84,41 @@ def _is_in_ledger(root: str, journal: Journal) -> bool:
     return last is not None and last.journal == journal.id
 
 
-def _has_foreign_unit(log: CommitLog, present: Present, journal: Journal) -> bool:
-    """Whether somebody appended behind our part though `abort` still has our mark: a 4.9 broker leaves it alone.
+def _is_ours_alone(root: str, log: CommitLog, present: Present, journal: Journal) -> bool:
+    """Whether nobody else wrote since, though `abort` has our mark: a 4.9 broker leaves it alone.
 
-    A unit of ours that was torn in its properties looks whole to a scan; that its head is ours tells it.
+    A unit of ours that was torn in its properties looks whole to a scan; what stands behind it tells.
     """
-    if present.torn >= MESSAGE_HEADS[0].itemsize:
-        return False
-    return bool(log.files) and next(log.walk(present.position, verify_crc=True), None) is not None
+    if journal.index and journal.index_base is not None and journal.index_base[0] not in entry_names(f"{root}/index", missing_ok=True):
+        return False  # a broker that starts after a crash deletes index files
+    if not log.files:
+        return True
+    ours = {present.position} if _has_our_head(present) else set()
+    run = next(log.walk(present.position, verify_crc=True), None)
+    return run is None or isinstance(run, Damage) or set(run.physical_offsets[:2].tolist()) <= ours
+
+
+def _has_our_head(present: Present) -> bool:
+    return present.torn is not None and present.torn.equal >= MESSAGE_HEADS[0].itemsize
+
+
+def _mend(root: str, log: CommitLog, end: int, journal: Journal, present: Present, files: FileWrites) -> int:
+    """1 when the broker took our torn unit for a message: it gets its right bytes and its tags code; 0 when the log has none of it.
+
+    Recovery does not notice a unit whose properties are cut: their length is right, and only the body has a checksum.
+    """
+    torn = present.torn
+    if torn is None or not _has_our_head(present) or end < present.position + len(torn.data):
+        return 0
+    log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
+    log_files.write(present.position, torn.data)
+    log_files.close()
+    if torn.queue >= 0:
+        queue_files = QueueFiles(root, journal.queues[torn.queue : torn.queue + 1], [torn.queue_offset], journal.queue_file_size, files)
+        entry = [np.array([value], np.int64) for value in (0, torn.queue_offset, present.position, len(torn.data), torn.tags_code)]
+        queue_files.write(CqBatch(entry[0], entry[1], entry[2], entry[3].astype(np.int32), entry[4]))
+        queue_files.close()
+    return 1
 
 
 def _complete_behind_broker(
@@ -108,14 +140,15 @@ def _complete_behind_broker(
     else:
         end = scan_to_end(log, journal.base, journal.base)
         log_files.clear_behind(end.offset)
-    if present.units == journal.units - journal.skip:
+    log = open_log(journal.log_directories)
+    found = present.units + _mend(root, log, end.offset, journal, present, files)
+    if found == journal.units - journal.skip:
         key_id = journal.key[0] if journal.key else None
         write_ledger(root, read_ledger(root).with_entry(key_id, publication.entry), files)
         return
-    log = open_log(journal.log_directories)
     rest = replace(
         journal,
-        skip=journal.skip + present.units,
+        skip=journal.skip + found,
         base=end.offset,
         queue_bases=tuple(queue_bases(root, log, end.offset, journal.queues, files)),
         store_timestamp=max(journal.store_timestamp, log.store_timestamp_at(end.last_unit_offset)),

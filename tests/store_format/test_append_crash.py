@@ -69,6 +69,7 @@ def _run(root: Path, what: str, at: int, *more: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1400)
 @pytest.mark.parametrize("what", ["kill", "torn"])
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_killed_at_every_change(before: Path, tmp_path: Path, what: str, mode: str) -> None:
@@ -175,3 +176,66 @@ def test_a_disk_that_fails_for_good(before: Path, tmp_path: Path) -> None:
         _check_again(root)
         shutil.rmtree(root)
     assert unfinished > 5
+
+
+# ---- a broker in between ------------------------------------------------------------------------------------------------
+
+
+def _broker_ran(root: Path, *, leaves_abort: str | None) -> None:
+    """What a broker does that starts on the store as the kill left it: recovery, 30 messages of its own, and a clean end or a crash.
+
+    It knows nothing of `.rmqlog`. A 5.x broker writes its own process id into `abort`, a 4.9 one leaves ours.
+    """
+    kept = {name: (root / ".rmqlog" / name).read_bytes() for name in ("journal.json", "ledger.json")}
+    mark = (root / "abort").read_bytes() if (root / "abort").exists() else None
+    (root / ".rmqlog" / "journal.json").unlink()
+    if mark is not None:
+        (root / "abort").write_bytes(b"12345")
+    append(root, numbered("B", 0, 30), options=_OPTIONS)
+    for name, data in kept.items():
+        (root / ".rmqlog" / name).write_bytes(data)
+    if leaves_abort == "its own":
+        (root / "abort").write_bytes(b"12345")
+    elif leaves_abort == "ours" and mark is not None:
+        (root / "abort").write_bytes(mark)
+
+
+def _check_behind_broker(root: Path) -> None:
+    staged = stage(root, numbered("T", _FIRST, _BATCH), write="again")
+    commit(str(root), [staged], key=("q", 1), options=_OPTIONS)
+    append(root, numbered("T", _FIRST + _BATCH, 7), key=("q", 2), options=_OPTIONS)
+    messages = messages_of(root)
+    broker = sorted(f"message {i} of B" for i in range(30))
+    assert sorted(m.body.decode().rstrip(".") for m in messages) == sorted(_expected(_FIRST + _BATCH + 7) + broker)
+    assert _bodies(root) == sorted(_expected(_FIRST + _BATCH + 7) + broker)
+    assert not (root / "abort").exists()
+
+
+def _kill_and_let_a_broker_run(before: Path, root: Path, what: str, at: int, leaves_abort: str | None) -> bool:
+    shutil.copytree(before, root)
+    assert _run(root, what, at).returncode == -signal.SIGKILL
+    if not (root / ".rmqlog" / "journal.json").exists():
+        return False
+    _broker_ran(root, leaves_abort=leaves_abort)
+    _check_behind_broker(root)
+    return True
+
+
+@pytest.mark.parametrize("leaves_abort", [None, "its own", "ours"])
+def test_a_broker_ran_between_the_kill_and_the_next_commit(before: Path, tmp_path: Path, leaves_abort: str | None) -> None:
+    points = (16, 20, 26, 40, 90)
+    done = [_kill_and_let_a_broker_run(before, tmp_path / str(at), "torn", at, leaves_abort) for at in points]
+    assert any(done)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1400)
+@pytest.mark.parametrize("leaves_abort", [None, "its own", "ours"])
+def test_a_broker_ran_after_a_kill_at_every_change(before: Path, tmp_path: Path, leaves_abort: str | None) -> None:
+    whole = shutil.copytree(before, tmp_path / "whole")
+    changes = int(_run(whole, "torn", 0).stdout)
+    with ThreadPoolExecutor(2) as pool:
+        done = list(
+            pool.map(lambda at: _kill_and_let_a_broker_run(before, tmp_path / str(at), "torn", at, leaves_abort), range(1, changes + 1, 2))
+        )
+    assert sum(done) > 40
