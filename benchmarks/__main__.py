@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -73,7 +74,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 @contextmanager
 def _filled(directory: Path, filling: Filling) -> Iterator[Path]:
     """A store, and what is kept beside it, for as long as it is needed: each takes most of a gigabyte."""
-    _say(f"filling {filling.messages:,} messages of {filling.body_size} bytes into {filling.queues:,} queues")
+    _say(f"filling {filling.messages:,} messages of {filling.body_size} bytes into {filling.queues:,} queues …")
     with tempfile.TemporaryDirectory(dir=directory) as place:
         root = Path(place) / "store"
         fill(root, filling)
@@ -85,12 +86,13 @@ def _measure_sizes(directory: Path, sizes: Sequence[int], extent: _Extent, only:
         filling = Filling(messages=extent.bytes // (size + _UNIT_BYTES), body_size=size)
         with _filled(directory, filling) as root:
             if only != "spark":
-                _say("decoding")
+                _say("decoding …")
                 report.decode[size] = measure_decode(root, extent.rounds)
             if only != "decode":
-                _say("reading with Spark")
+                _say("reading with Spark …")
                 with session(directory) as spark:
                     report.spark[size] = measure_spark(spark, root, extent.rounds)
+        _say(report.only(size).markdown())  # what is known so far, should the run be ended
     if only != "decode":
         _measure_queues(directory, extent, report)
 
@@ -99,7 +101,7 @@ def _measure_queues(directory: Path, extent: _Extent, report: Report) -> None:
     many = _many_queues(extent.queues[0], extent.queue_messages)
     few = Filling(messages=extent.queue_messages, body_size=100)
     with _filled(directory, few) as few_root, _filled(directory, many) as many_root, session(directory) as spark:
-        _say("reading few and many queues with Spark")
+        _say("reading few and many queues with Spark …")
         ratio, _ = measure_queues(spark, few_root, many_root, extent.rounds)
     report.queues.append((few.queues, many.queues, ratio))
 
@@ -107,7 +109,7 @@ def _measure_queues(directory: Path, extent: _Extent, report: Report) -> None:
 def _measure_planning(directory: Path, extent: _Extent, report: Report) -> None:
     for queues in extent.queues:
         with _filled(directory, _many_queues(queues, 2 * queues)) as root:
-            _say("planning")
+            _say("planning …")
             report.planning.append(measure_planning(root, queues, extent.rounds))
 
 
@@ -116,8 +118,9 @@ def _many_queues(queues: int, messages: int) -> Filling:
 
 
 def _say(what: str) -> None:
-    print(f"{what} …", file=sys.stderr, flush=True)
+    print(what, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # an end that removes the stores, too
     sys.exit(main())

@@ -28,6 +28,13 @@ class Report:
     queues: list[tuple[int, int, Figure]] = field(default_factory=list)  # (few, many, time of many by time of few)
     planning: list[list[Planning]] = field(default_factory=list)
 
+    def only(self, size: int) -> Report:
+        """What was measured for one body size."""
+        return Report(
+            {key: found for key, found in self.decode.items() if key == size},
+            {key: found for key, found in self.spark.items() if key == size},
+        )
+
     def markdown(self) -> str:
         parts = [_machine(), *self._decode(), *self._spark(), *self._queues(), *self._planning()]
         return "\n\n".join(parts) + "\n"
