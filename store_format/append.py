@@ -6,35 +6,30 @@ assign, journal, commitlog, consume queues, index, checkpoint, ledger, and at la
 
 from __future__ import annotations
 
-import datetime
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.checkpoint import Checkpoint, read_checkpoint
-from store_format.commit_log import CommitLog
 from store_format.config_json import read_topics
 from store_format.config_values import TopicConfig
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
-from store_format.finish import begin, conclude, publish, save_checkpoint, sync_store, undo
-from store_format.index_file import IndexFile, list_index_files
+from store_format.finish import begin, conclude, publish, undo
 from store_format.index_files import last_index_file
-from store_format.journal import Journal, abort_mark, journal_path, read_journal, write_abort_mark, write_journal
-from store_format.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
+from store_format.journal import Journal, abort_mark, journal_path, write_journal
+from store_format.ledger import Ledger, LedgerEntry, write_ledger
 from store_format.lock import StoreLock
 from store_format.log_end import WriterEnd, find_writer_end, queue_bases
-from store_format.log_files import LogFiles
+from store_format.opening import CommitOptions, Opened, open_store
 from store_format.publish import Publication
 from store_format.refusals import refuse_store, refuse_topics
-from store_format.repair import repair
-from store_format.roll_forward import open_log, repeat, roll_forward
-from store_format.staging import OWN_DIRECTORY, TIMES_SUFFIX, StagedFile, check_staged, remove_staging, staging_path
-from store_format.store_settings import StoreSettings, settings_of
+from store_format.roll_forward import repeat
+from store_format.staged_units import check_staged, remove_staging
+from store_format.staging import TIMES_SUFFIX, StagedFile, staging_path
 from store_format.write_files import FileWrites
 
 __all__ = ["CommitOptions", "CommitResult", "commit", "flush", "recover"]
@@ -42,24 +37,6 @@ __all__ = ["CommitOptions", "CommitResult", "commit", "flush", "recover"]
 _log = logging.getLogger(__name__)
 
 _CLOCK_STEP_MAX_MS = 24 * 3_600_000  # a last message further ahead of the clock than that does not drag later ones along
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitOptions:
-    """How to commit. `sync` is flushDiskType=SYNC_FLUSH: power loss counts too; without it only the death of the process does.
-
-    `new_topics` gives the number of queues of topics that topics.json lacks; those it does not name get as many as the batch uses.
-    `settings` is for a store of a broker whose sizes its files do not show. `clock` (ms) dates messages and names index files.
-    """
-
-    sync: bool = True
-    message_index_enable: bool = True
-    tag_keys: bool = True  # for entries made again after a crash: 5.4 and later index tags
-    new_topics: Mapping[str, int] = field(default_factory=dict)
-    lock_timeout: float = 0.0
-    log_directories: tuple[str, ...] = ()
-    settings: StoreSettings | None = None
-    clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +53,6 @@ class CommitResult:
     queues: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     reports: tuple[str, ...] = ()
     sync_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A store under lock with nothing left over, ready for a commit."""
-
-    log: CommitLog
-    log_files: LogFiles
-    settings: StoreSettings
-    ledger: Ledger
-    log_directories: tuple[str, ...]
 
 
 def commit(
@@ -111,7 +77,7 @@ def commit(
     refuse_store(root)
     with StoreLock(root, timeout=options.lock_timeout) as lock:
         lock.refuse_other_openers()
-        opened = _open(root, options, files)
+        opened = open_store(root, options, files)
         if key is not None and opened.ledger.has(key):
             remove_staging(root, staged, files)
             return CommitResult(False)
@@ -145,7 +111,7 @@ def recover(root: str, *, options: CommitOptions | None = None) -> None:
     refuse_store(root)
     with StoreLock(root, timeout=options.lock_timeout) as lock:
         lock.refuse_other_openers()
-        _open(root, options, FileWrites(sync=options.sync))
+        open_store(root, options, FileWrites(sync=options.sync))
 
 
 def flush(root: str, *, options: CommitOptions | None = None) -> None:
@@ -154,75 +120,12 @@ def flush(root: str, *, options: CommitOptions | None = None) -> None:
     recover(root, options=replace(options, sync=True))
 
 
-# ---- before the journal -------------------------------------------------------------------------------------------------
-
-
-def _open(root: str, options: CommitOptions, files: FileWrites) -> _Opened:
-    """Step 1: what a crash left is finished."""
-    directories = options.log_directories or (files.make_directories(root, "commitlog"),)
-    files.make_directories(root, OWN_DIRECTORY)
-    log = open_log(directories)
-    settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
-    journal = read_journal(root)
-    if journal is not None:
-        roll_forward(root, journal, settings, FileWrites(sync=journal.sync or options.sync))
-        log = open_log(directories)
-    elif abort_mark(root) == "":
-        log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)
-        now = options.clock()
-        repair(
-            root,
-            log,
-            log_files,
-            settings,
-            files,
-            index=options.message_index_enable,
-            tag_keys=options.tag_keys,
-            timestamp=now,
-            zone=_zone(now),
-        )
-        # From here on the store is in order, but not known to be flushed: as after an ASYNC commit.
-        write_abort_mark(root, "recovered", files)
-        log = open_log(directories)
-    opened = _Opened(log, LogFiles(log, directories, settings.mapped_file_size_commit_log, files), settings, read_ledger(root), directories)
-    if options.sync and abort_mark(root):
-        _flush(root, opened, files)
-        files.remove(f"{root}/abort")
-        files.sync_directory(root)
-    return opened
-
-
-def _flush(root: str, opened: _Opened, files: FileWrites) -> None:
-    """Syncs what earlier ASYNC commits wrote, and says so in the checkpoint."""
-    sync_store(root, opened.log, opened.log_directories, files)
-    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
-    last = opened.ledger.last
-    if last is not None and last.last_size and last.damage(opened.log) is None:
-        timestamp = opened.log.store_timestamp_at(last.last_offset)
-        checkpoint = replace(
-            checkpoint,
-            physic_msg_timestamp=timestamp,
-            logics_msg_timestamp=timestamp,
-            confirm_phy_offset=last.last_offset,
-            logics_physical_offset=last.last_offset,
-        )
-    index_files = list_index_files(f"{root}/index")
-    if len(index_files) > 1:
-        before_last = IndexFile.open(
-            index_files[-2].path, hash_slot_num=opened.settings.max_hash_slot_num, index_num=opened.settings.max_index_num
-        )
-        checkpoint = replace(checkpoint, index_msg_timestamp=before_last.header().end_timestamp)
-    save_checkpoint(root, checkpoint, files)
-
-
-def _zone(timestamp: int) -> datetime.tzinfo:
-    """The local time at that moment, in which index files are named."""
-    return datetime.timezone(datetime.timedelta(seconds=time.localtime(timestamp // 1000).tm_gmtoff))
+# ---- the journal ------------------------------------------------------------------------------------------------------
 
 
 def _journal(
     root: str,
-    opened: _Opened,
+    opened: Opened,
     end: WriterEnd,
     staged: tuple[StagedFile, ...],
     key: tuple[str, int] | None,
@@ -294,7 +197,7 @@ def _note_empty(root: str, ledger: Ledger, key: tuple[str, int] | None, files: F
 # ---- behind it ----------------------------------------------------------------------------------------------------------
 
 
-def _carry_out(root: str, journal: Journal, publication: Publication, opened: _Opened, files: FileWrites) -> None:
+def _carry_out(root: str, journal: Journal, publication: Publication, opened: Opened, files: FileWrites) -> None:
     """Steps 5 to 7. A failure is undone while no queue was touched, and rolled forward after that."""
     previous_mark = abort_mark(root)
     try:

@@ -26,35 +26,16 @@ from store_format.journal import Journal
 from store_format.ledger import LedgerEntry
 from store_format.log_files import LogFiles
 from store_format.log_layout import Extent, LogLayout, blank_head
+from store_format.queue_counter import QueueCounter
 from store_format.queue_files import QueueFiles
-from store_format.staging import NO_QUEUE, StagedFile, StagedUnits, read_staged, staging_path
+from store_format.staged_units import StagedUnits, read_staged
+from store_format.staging import NO_QUEUE, StagedFile, staging_path
 from store_format.write_files import FileWrites
 
-__all__ = ["Present", "Publication", "QueueCounter", "Torn"]
+__all__ = ["Present", "Publication", "Torn"]
 
 _CHUNK_SIZE = 1 << 20  # of the log: stays in a core's own cache between reading, patching and writing
 _QUEUE_UNITS = 1 << 19  # messages of one batch for queues and index: about 32 MB, 20 more for each three keys of a message
-
-
-class QueueCounter:
-    """Gives messages their queue offsets, in the order of the log."""
-
-    def __init__(self, bases: tuple[int, ...]) -> None:
-        self.next = np.array([*bases, 0, 0], np.int64)  # the last two are NOT_DISPATCHED and NO_QUEUE: their offset is 0
-
-    def take(self, queue: NDArray[np.int32]) -> NDArray[np.int64]:
-        """The offset of each of these messages; `queue` numbers queues, or is one of the two words for none."""
-        count = len(self.next)
-        keys = np.where(queue < 0, queue + count, queue).astype(np.uint16 if count <= 1 << 16 else np.int64)
-        order = np.argsort(keys, kind="stable")  # a radix sort where the keys are short
-        counts = np.bincount(keys, minlength=count)
-        firsts = np.cumsum(counts) - counts
-        offsets = np.empty(len(queue), np.int64)
-        offsets[order] = np.arange(len(queue)) + np.repeat(self.next - firsts, counts)
-        self.next[:-2] += counts[:-2]
-        if counts[-1] or counts[-2]:
-            offsets[queue < 0] = 0
-        return offsets
 
 
 class _Chunk(NamedTuple):

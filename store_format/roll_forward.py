@@ -28,7 +28,7 @@ from store_format.publish import Present, Publication
 from store_format.queue_files import QueueFiles
 from store_format.recovery import scan_to_end
 from store_format.repair import repair
-from store_format.staging import check_staged, remove_staging
+from store_format.staged_units import check_staged, remove_staging
 from store_format.store_settings import StoreSettings
 from store_format.walk import Damage
 from store_format.write_files import FileWrites

@@ -30,7 +30,8 @@ from store_format.errors import (
 )
 from store_format.journal import abort_mark
 from store_format.lock import StoreLock, lock_holder
-from store_format.staging import StagedFile, collect_staging, read_staged
+from store_format.staged_units import collect_staging, read_staged
+from store_format.staging import StagedFile
 from store_format.store import MessageStore
 from store_format.write_files import FileWrites
 from tests.staged import append, make_store, messages_of, numbered, stage

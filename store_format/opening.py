@@ -1,0 +1,115 @@
+"""A store made ready for a commit, under its lock: what a crash left is finished, what was not flushed is flushed if that is asked for."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from store_format.checkpoint import Checkpoint, read_checkpoint
+from store_format.commit_log import CommitLog
+from store_format.finish import save_checkpoint, sync_store
+from store_format.index_file import IndexFile, list_index_files
+from store_format.journal import abort_mark, read_journal, write_abort_mark
+from store_format.ledger import Ledger, read_ledger
+from store_format.log_files import LogFiles
+from store_format.repair import repair
+from store_format.roll_forward import open_log, roll_forward
+from store_format.staging import OWN_DIRECTORY
+from store_format.store_settings import StoreSettings, settings_of
+from store_format.write_files import FileWrites
+
+__all__ = ["CommitOptions", "Opened", "open_store"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOptions:
+    """How to commit. `sync` is flushDiskType=SYNC_FLUSH: power loss counts too; without it only the death of the process does.
+
+    `new_topics` gives the number of queues of topics that topics.json lacks; those it does not name get as many as the batch uses.
+    `settings` is for a store of a broker whose sizes its files do not show. `clock` (ms) dates messages and names index files.
+    """
+
+    sync: bool = True
+    message_index_enable: bool = True
+    tag_keys: bool = True  # for entries made again after a crash: 5.4 and later index tags
+    new_topics: Mapping[str, int] = field(default_factory=dict)
+    lock_timeout: float = 0.0
+    log_directories: tuple[str, ...] = ()
+    settings: StoreSettings | None = None
+    clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A store under lock with nothing left over, ready for a commit."""
+
+    log: CommitLog
+    log_files: LogFiles
+    settings: StoreSettings
+    ledger: Ledger
+    log_directories: tuple[str, ...]
+
+
+def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
+    """Step 1: what a crash left is finished."""
+    directories = options.log_directories or (files.make_directories(root, "commitlog"),)
+    files.make_directories(root, OWN_DIRECTORY)
+    log = open_log(directories)
+    settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
+    journal = read_journal(root)
+    if journal is not None:
+        roll_forward(root, journal, settings, FileWrites(sync=journal.sync or options.sync))
+        log = open_log(directories)
+    elif abort_mark(root) == "":
+        log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)
+        now = options.clock()
+        repair(
+            root,
+            log,
+            log_files,
+            settings,
+            files,
+            index=options.message_index_enable,
+            tag_keys=options.tag_keys,
+            timestamp=now,
+            zone=_zone(now),
+        )
+        # From here on the store is in order, but not known to be flushed: as after an ASYNC commit.
+        write_abort_mark(root, "recovered", files)
+        log = open_log(directories)
+    opened = Opened(log, LogFiles(log, directories, settings.mapped_file_size_commit_log, files), settings, read_ledger(root), directories)
+    if options.sync and abort_mark(root):
+        _flush(root, opened, files)
+        files.remove(f"{root}/abort")
+        files.sync_directory(root)
+    return opened
+
+
+def _flush(root: str, opened: Opened, files: FileWrites) -> None:
+    """Syncs what earlier ASYNC commits wrote, and says so in the checkpoint."""
+    sync_store(root, opened.log, opened.log_directories, files)
+    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    last = opened.ledger.last
+    if last is not None and last.last_size and last.damage(opened.log) is None:
+        timestamp = opened.log.store_timestamp_at(last.last_offset)
+        checkpoint = replace(
+            checkpoint,
+            physic_msg_timestamp=timestamp,
+            logics_msg_timestamp=timestamp,
+            confirm_phy_offset=last.last_offset,
+            logics_physical_offset=last.last_offset,
+        )
+    index_files = list_index_files(f"{root}/index")
+    if len(index_files) > 1:
+        before_last = IndexFile.open(
+            index_files[-2].path, hash_slot_num=opened.settings.max_hash_slot_num, index_num=opened.settings.max_index_num
+        )
+        checkpoint = replace(checkpoint, index_msg_timestamp=before_last.header().end_timestamp)
+    save_checkpoint(root, checkpoint, files)
+
+
+def _zone(timestamp: int) -> datetime.tzinfo:
+    """The local time at that moment, in which index files are named."""
+    return datetime.timezone(datetime.timedelta(seconds=time.localtime(timestamp // 1000).tm_gmtoff))

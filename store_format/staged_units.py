@@ -1,0 +1,155 @@
+"""Staged files as the committer sees them: checked, read in runs of bounded size, removed when published or dead."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWriteError
+from store_format.files import FileView, entry_names, list_directories, stat_identity
+from store_format.staging import OWN_DIRECTORY, TIMES_SUFFIX, BlockSum, StagedFile, staging_path
+from store_format.write_files import FileWrites
+
+__all__ = ["StagedUnits", "check_staged", "collect_staging", "read_staged", "remove_staging"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StagedUnits:
+    """A run of staged units, what the queues need of them, and where their bytes stand in the records file."""
+
+    sizes: NDArray[np.int32]
+    queue: NDArray[np.int32]
+    tags_codes: NDArray[np.int64]
+    timed: NDArray[np.bool_] | None
+    key_hashes: NDArray[np.int32]
+    message_index: NDArray[np.int64]
+    position: int
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+def check_staged(root: str, staged: StagedFile, *, chunk_size: int = 1 << 20) -> None:
+    """Size and checksum of both files.
+
+    Raises StoreNotFoundError for a missing one, which mostly means that driver and executors do not see the same directory.
+    """
+    for path, size, expected in (
+        (staged.records_path(root), staged.records_size, staged.records_sum),
+        (staged.meta_path(root), staged.meta_size, staged.meta_sum),
+    ):
+        found = BlockSum()
+        buffer = np.empty(min(chunk_size, max(size, 1)), np.uint8)
+        with _open(path) as view:
+            if view.size != size:
+                raise CorruptStoreError(path, view.size, f"{size} bytes, as the task wrote", f"{view.size} bytes")
+            for position in range(0, size, chunk_size):
+                found.update(buffer[: view.read_into(position, buffer)].data)
+        if found.finish() != expected:
+            raise CorruptStoreError(path, 0, f"the checksum 0x{expected:08X} that the task saw", f"0x{found.value:08X}")
+
+
+def _open(path: str) -> FileView:
+    try:
+        return FileView(path)
+    except FileNotFoundError as error:
+        hint = "do driver and executors see the same directory?"
+        raise StoreNotFoundError(f"{path}: a staged file is missing; {hint}") from error
+
+
+def read_staged(root: str, staged: StagedFile, *, chunk_size: int, units_max: int, skip: int = 0) -> Iterator[StagedUnits]:
+    """The units from the one numbered `skip` on, in runs of at most about `chunk_size` bytes of records and `units_max` units."""
+    path = staged.meta_path(root)
+    position, number = 0, 0
+    with _open(path) as view:
+        at = 0
+        while at < staged.meta_size:
+            length = int.from_bytes(view.read(at, 8), "little")
+            if not 0 < length <= staged.meta_size - at - 8:
+                raise CorruptStoreError(path, at, "the length of a part", str(length))
+            part = _part(path, at, view.read(at + 8, length))
+            at += 8 + length
+            yield from _runs(part, position, chunk_size, units_max, max(skip - number, 0))
+            number += len(part)
+            position += int(part.sizes.sum(dtype=np.int64))
+
+
+def _part(path: str, at: int, data: bytes) -> StagedUnits:
+    try:
+        batch = pa.ipc.open_stream(data).read_next_batch()
+    except (pa.ArrowInvalid, StopIteration, OSError) as error:
+        raise CorruptStoreError(path, at, "a part of staged units", str(error)) from error
+    lists = batch.column(4)
+    timed = batch.column(3)
+    counts = np.diff(lists.offsets.to_numpy())
+    return StagedUnits(
+        batch.column(0).to_numpy(),
+        batch.column(1).to_numpy(),
+        batch.column(2).to_numpy(),
+        timed.to_numpy(zero_copy_only=False) if timed.true_count else None,
+        lists.flatten().to_numpy(),
+        np.repeat(np.arange(len(batch)), counts),
+        0,
+    )
+
+
+def _runs(part: StagedUnits, position: int, chunk_size: int, units_max: int, skip: int) -> Iterator[StagedUnits]:
+    ends = np.cumsum(part.sizes, dtype=np.int64)
+    start = min(skip, len(part))
+    while start < len(part):
+        before = int(ends[start - 1]) if start else 0
+        stop = min(int(np.searchsorted(ends, before + chunk_size, side="right")), start + units_max)
+        stop = max(stop, start + 1)  # a unit larger than a chunk is one of its own
+        low, high = np.searchsorted(part.message_index, [start, stop])
+        yield StagedUnits(
+            part.sizes[start:stop],
+            part.queue[start:stop],
+            part.tags_codes[start:stop],
+            None if part.timed is None else part.timed[start:stop],
+            part.key_hashes[low:high],
+            part.message_index[low:high] - start,
+            position + before,
+        )
+        start = stop
+
+
+def remove_staging(root: str, staged: Sequence[StagedFile], files: FileWrites) -> None:
+    """The files of these handles, and the directories of their writes with what else is in them. What is missing already is fine.
+
+    The batch is committed by then: what cannot be removed is left to `collect_staging`, with a warning.
+    """
+    try:
+        for each in staged:
+            files.remove(each.records_path(root))
+            files.remove(each.meta_path(root))
+        for write in dict.fromkeys(each.write for each in staged):
+            directory = staging_path(root, write)
+            for name in entry_names(directory, missing_ok=True):
+                if name.endswith(TIMES_SUFFIX):
+                    files.remove(f"{directory}/{name}")
+            files.remove_directory(directory)
+    except StoreWriteError as error:
+        _log.warning("%s", error)
+
+
+def collect_staging(root: str, named: Collection[str], *, older_than: float, files: FileWrites) -> list[str]:
+    """Removes writes unchanged since `older_than` (seconds of the epoch) that no journal has `named`; which they were."""
+    removed = []
+    for write, directory in list_directories(f"{root}/{OWN_DIRECTORY}/staging"):
+        names = entry_names(directory, missing_ok=True)
+        paths = [f"{directory}/{name}" for name in names]
+        identities = [identity for identity in map(stat_identity, [directory, *paths]) if identity is not None]
+        if write in named or any(mtime_ns >= older_than * 1e9 for _, _, mtime_ns in identities):
+            continue
+        for path in paths:
+            files.remove(path)
+        files.remove_directory(directory)
+        removed.append(write)
+    return removed
