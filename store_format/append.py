@@ -23,7 +23,8 @@ from store_format.index_files import last_index_file
 from store_format.journal import Journal, abort_mark, journal_path, write_journal
 from store_format.ledger import Ledger, LedgerEntry, write_ledger
 from store_format.lock import StoreLock
-from store_format.log_end import WriterEnd, find_writer_end, queue_bases
+from store_format.log_end import find_writer_end, queue_bases
+from store_format.log_layout import LogLayout
 from store_format.opening import CommitOptions, Opened, open_store
 from store_format.publish import Publication
 from store_format.refusals import refuse_store, refuse_topics
@@ -32,7 +33,19 @@ from store_format.staged_units import check_staged, remove_staging
 from store_format.staging import TIMES_SUFFIX, StagedFile, staging_path
 from store_format.write_files import FileWrites
 
-__all__ = ["CommitOptions", "CommitResult", "commit", "flush", "recover"]
+__all__ = [
+    "CommitOptions",
+    "CommitResult",
+    "carry_out",
+    "check",
+    "commit",
+    "flush",
+    "late_reports",
+    "note_empty",
+    "prepare",
+    "recover",
+    "result_of",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -81,28 +94,16 @@ def commit(
         if key is not None and opened.ledger.has(key):
             remove_staging(root, staged, files)
             return CommitResult(False)
-        for each in staged:
-            check_staged(root, each)
-        reports = tuple(opened.ledger.reports(opened.log))
-        for report in reports:
-            _log.warning("%s: %s", root, report)
+        reports = check(root, opened, staged)
         if not any(each.units for each in staged):
-            _note_empty(root, opened.ledger, key, files)
+            note_empty(root, opened.ledger, key, files)
             remove_staging(root, staged, files)
             return CommitResult(True, reports=reports)
-        end = find_writer_end(root, opened.log, opened.ledger, opened.log_files)
-        journal = _journal(root, opened, end, tuple(staged), key, store_timestamps, options, files)
-        publication = Publication(root, journal, opened.log, files)
-        _carry_out(root, journal, publication, opened, files)
+        journal, publication = prepare(root, opened, tuple(staged), key, store_timestamps, options, files)
+        carry_out(root, journal, publication, files)
         remove_staging(root, staged, files)
-        try:
-            lock.refuse_other_openers()
-        except StoreInUseError as error:  # too late to refuse: what it wrote or cut is for the next commit to see
-            reports = (*reports, f"while this batch was committed: {error}")
-            _log.warning("%s: %s", root, reports[-1])
-        stops = publication.queue_stops
-    queues = {queue: (first, stop) for queue, first, stop in zip(journal.queues, journal.queue_bases, stops, strict=True)}
-    return CommitResult(True, journal.base, publication.entry.stop, queues, reports, files.sync_seconds)
+        reports += late_reports(lock, root)
+    return result_of(publication, reports, files)
 
 
 def recover(root: str, *, options: CommitOptions | None = None) -> None:
@@ -123,18 +124,50 @@ def flush(root: str, *, options: CommitOptions | None = None) -> None:
 # ---- the journal ------------------------------------------------------------------------------------------------------
 
 
-def _journal(
+def check(root: str, opened: Opened, staged: Sequence[StagedFile], *, records_sum: bool = False) -> tuple[str, ...]:
+    """Step 3: that the staged files are there as written, and that their units fit. What happened to earlier batches since is reported.
+
+    The checksum of the records is else taken while they are appended, when a difference can still be undone.
+    """
+    for each in staged:
+        check_staged(root, each, records_sum=records_sum)
+        LogLayout(0, opened.settings.mapped_file_size_commit_log).place(np.array([each.unit_size_max] if each.units else []))
+    reports = tuple(opened.ledger.reports(opened.log))
+    for report in reports:
+        _log.warning("%s: %s", root, report)
+    return reports
+
+
+def late_reports(lock: StoreLock, root: str) -> tuple[str, ...]:
+    """Whether a broker began to start meanwhile. Too late to refuse: what it wrote or cut is for the next commit to see."""
+    try:
+        lock.refuse_other_openers()
+    except StoreInUseError as error:
+        report = f"while this batch was committed: {error}"
+        _log.warning("%s: %s", root, report)
+        return (report,)
+    return ()
+
+
+def result_of(publication: Publication, reports: tuple[str, ...], files: FileWrites) -> CommitResult:
+    journal, entry = publication.journal, publication.entry
+    ends = zip(journal.queues, journal.queue_bases, publication.queue_stops, strict=True)
+    queues = {queue: (first, stop) for queue, first, stop in ends}
+    return CommitResult(True, journal.base, entry.stop, queues, reports, files.sync_seconds)
+
+
+def prepare(
     root: str,
     opened: Opened,
-    end: WriterEnd,
     staged: tuple[StagedFile, ...],
     key: tuple[str, int] | None,
     store_timestamps: int | NDArray[np.int64] | None,
     options: CommitOptions,
     files: FileWrites,
-) -> Journal:
+) -> tuple[Journal, Publication]:
     """Step 4: every position decided. An array of store times is staged too, so that the commit can be repeated."""
     now = options.clock()
+    end = find_writer_end(root, opened.log, opened.ledger, opened.log_files)
     queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
     topics: Mapping[str, TopicConfig] = read_topics(root) or {}
     refuse_topics(root, queues, topics)
@@ -153,7 +186,7 @@ def _journal(
     if timestamp < end.last_timestamp <= timestamp + _CLOCK_STEP_MAX_MS:
         timestamp = end.last_timestamp  # never backwards, unless the clock was far wrong
     geometry = opened.settings.geometry
-    return Journal(
+    journal = Journal(
         id=secrets.token_hex(8),
         key=key,
         staged=staged,
@@ -175,6 +208,7 @@ def _journal(
         zone_seconds=time.localtime(now // 1000).tm_gmtoff,
         log_directories=opened.log_directories,
     )
+    return journal, Publication(root, journal, opened.log, files)
 
 
 def _stage_times(root: str, staged: tuple[StagedFile, ...], store_timestamps: NDArray[np.int64], files: FileWrites) -> str | None:
@@ -187,7 +221,7 @@ def _stage_times(root: str, staged: tuple[StagedFile, ...], store_timestamps: ND
     return name
 
 
-def _note_empty(root: str, ledger: Ledger, key: tuple[str, int] | None, files: FileWrites) -> None:
+def note_empty(root: str, ledger: Ledger, key: tuple[str, int] | None, files: FileWrites) -> None:
     """A batch without messages only has its key noted."""
     if key is not None:
         entry = LedgerEntry(key[1], "", 0, 0, -1, 0, 0)
@@ -197,8 +231,8 @@ def _note_empty(root: str, ledger: Ledger, key: tuple[str, int] | None, files: F
 # ---- behind it ----------------------------------------------------------------------------------------------------------
 
 
-def _carry_out(root: str, journal: Journal, publication: Publication, opened: Opened, files: FileWrites) -> None:
-    """Steps 5 to 7. A failure is undone while no queue was touched, and rolled forward after that."""
+def carry_out(root: str, journal: Journal, publication: Publication, files: FileWrites, *, may_undo: bool = True) -> None:
+    """Steps 5 to 7. A failure is undone while no queue was touched, and rolled forward after that, or at once unless it `may_undo`."""
     previous_mark = abort_mark(root)
     try:
         write_journal(root, journal, files)
@@ -207,7 +241,7 @@ def _carry_out(root: str, journal: Journal, publication: Publication, opened: Op
         conclude(root, journal, files)
     except BaseException as error:
         try:
-            if not publication.touched_queues:
+            if may_undo and not publication.touched_queues:
                 undo(root, publication, previous_mark, files)
                 raise
             if not isinstance(error, Exception):

@@ -60,6 +60,7 @@ class Journal:
     zone_seconds: int  # of the local time in those names
     log_directories: tuple[str, ...]
     members: tuple[str, ...] = field(default=())  # of a cluster commit: the store roots
+    complete: bool = True  # False until every member has its journal: nothing was published anywhere, and it may be dropped
 
     def to_bytes(self) -> bytes:
         return json.dumps({"version": 1, **asdict(self)}).encode()

@@ -28,13 +28,13 @@ from store_format.log_files import LogFiles
 from store_format.log_layout import Extent, LogLayout, blank_head
 from store_format.queue_counter import QueueCounter
 from store_format.queue_files import QueueFiles
-from store_format.staged_units import StagedUnits, read_staged
+from store_format.staged_units import RecordsCheck, StagedUnits, read_staged
 from store_format.staging import NO_QUEUE, StagedFile, staging_path
 from store_format.write_files import FileWrites
 
 __all__ = ["Present", "Publication", "Torn"]
 
-_CHUNK_SIZE = 1 << 20  # of the log: stays in a core's own cache between reading, patching and writing
+_CHUNK_SIZE = 4 << 20  # of the log; smaller ones cost 15 % more at 100 B, larger ones gain nothing
 _QUEUE_UNITS = 1 << 19  # messages of one batch for queues and index: about 32 MB, 20 more for each three keys of a message
 
 
@@ -153,6 +153,8 @@ class Publication:
         layout = LogLayout(journal.base, journal.file_size)
         counter = QueueCounter(journal.queue_bases)
         last, last_unit = -1, b""
+        check: RecordsCheck | None = None
+        staged: StagedFile | None = None
         for chunk, view in self._with_records():
             sizes = chunk.units.sizes
             starts = np.zeros(len(sizes) + 1, np.int64)
@@ -162,6 +164,12 @@ class Publication:
                 raise TruncatedRecordError(
                     view.path, view.size, f"{len(data)} bytes from byte {chunk.units.position} on", "the end of the file"
                 )
+            if chunk.staged is not staged:
+                staged = chunk.staged
+                # A file of which a part is skipped was checked as a whole before.
+                check = RecordsCheck(self._root, staged) if chunk.units.position == 0 else None
+            if check is not None:
+                check.update(data)
             offsets, extents = layout.place(sizes)
             queue_offsets = counter.take(chunk.queue)
             assign(
@@ -173,6 +181,7 @@ class Publication:
             last, last_unit = int(offsets[-1]), data[starts[-2] :].tobytes()
             self._last_timestamp = int(chunk.store_timestamps[-1])
             yield _Patched(data, starts, extents, chunk, queue_offsets)
+        self._queue_stops = counter.next[:-2].tolist()
         number = journal.key[1] if journal.key else 0
         self._entry = LedgerEntry(number, journal.id, journal.base, layout.position, last, len(last_unit), crc32(last_unit))
 
@@ -244,7 +253,6 @@ class Publication:
                 self._last_queued = (int(batch.physical_offsets[-1]), int(timestamps[queued][-1]))
             if index is not None:
                 index.write(_index_batch(part, queue, offsets, timestamps))
-        self._queue_stops = counter.next[:-2].tolist()
         queues.close()
         if index is not None:
             index.close()

@@ -23,6 +23,7 @@ __all__ = [
     "NOT_DISPATCHED",
     "NO_QUEUE",
     "OWN_DIRECTORY",
+    "RECORDS_SUFFIX",
     "TIMES_SUFFIX",
     "BlockSum",
     "StagedFile",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 OWN_DIRECTORY = ".rmqlog"  # brokers leave it alone
+RECORDS_SUFFIX = ".records"
 TIMES_SUFFIX = ".times"  # store times of a write, one for each message
 _STAGING = "staging"
 _SUM_BLOCK = 1 << 16
@@ -70,7 +72,7 @@ class StagedFile:
         return StagedFile(**{**value, "queues": tuple((str(topic), int(queue_id)) for topic, queue_id in value["queues"])})
 
     def records_path(self, root: str) -> str:
-        return f"{staging_path(root, self.write)}/{self.name}.records"
+        return f"{staging_path(root, self.write)}/{self.name}{RECORDS_SUFFIX}"
 
     def meta_path(self, root: str) -> str:
         return f"{staging_path(root, self.write)}/{self.name}.meta"
@@ -127,7 +129,7 @@ class StagingWriter:
         self._write = write
         self._name = secrets.token_hex(8)  # attempt numbers of tasks repeat
         self._directory = self._files.make_directories(root, OWN_DIRECTORY, _STAGING, write)
-        self._records = self._files.append_file(f"{self._directory}/{self._name}.records")
+        self._records = self._files.append_file(f"{self._directory}/{self._name}{RECORDS_SUFFIX}")
         self._meta = self._files.append_file(f"{self._directory}/{self._name}.meta")
         self._sums = (BlockSum(), BlockSum())
         self._sizes = [0, 0]
