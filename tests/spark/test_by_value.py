@@ -16,7 +16,7 @@ import pytest
 from tests.spark.frames import told
 from tests.spark.processes import ROOT, run
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]  # a JVM each
 
 STORE = "basic-5.5.0"
 OURS = ("rmq_spark", "store_format", "pyspark_rmqlog.py")
@@ -88,7 +88,6 @@ def test_spark_finds_the_format_by_itself(golden: Callable[[str], Path], tmp_pat
     assert run(AUTOMATIC, str(golden(STORE)), directory=tmp_path).splitlines()[-1] == expected()
 
 
-@pytest.mark.slow
 def test_the_code_travels_where_it_is_not_installed(golden: Callable[[str], Path], tmp_path: Path, bare_python: tuple[Path, Path]) -> None:
     python, site = bare_python
     printed = run(BY_VALUE, str(golden(STORE)), str(ROOT), directory=tmp_path, python_path=site, workers=python).splitlines()

@@ -20,11 +20,12 @@ STORE = "basic-5.5.0"
 
 SCRIPT = """
 import json, sys
-import rmq_spark
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-rmq_spark.register(spark)
 path = sys.argv[1]
+found = spark.read.format("rmqlog").option("subscribe", "Audit").load(path).count()
+import rmq_spark
+rmq_spark.register(spark)
 read = lambda: spark.read.format("rmqlog").option("subscribe", "Orders")
 frame = read().load(path)
 schema = frame.schema.simpleString()
@@ -39,6 +40,7 @@ except Exception as caught:
     error = str(caught)
 print(json.dumps({
     "session": type(spark).__module__,
+    "found": found,
     "schema": schema,
     "places": places,
     "own": [own.columns, own.count()],
@@ -53,6 +55,7 @@ def test_a_connect_session(golden: Callable[[str], Path], tmp_path: Path) -> Non
     seen = json.loads(run(SCRIPT, str(golden(STORE)), directory=tmp_path).splitlines()[-1])
     rows = told(STORE, lambda row: row["topic"] == "Orders")
     assert seen["session"].startswith("pyspark.sql.connect")
+    assert seen["found"] == 351  # by itself, before `register`
     assert seen["schema"].startswith("struct<topic:string,flag:int,body:binary,properties:map<string,string>,brokerName:string,")
     assert [tuple(place) for place in seen["places"]] == told_places(rows)
     assert seen["own"] == [["queueOffset", "BODY"], len(rows)]
