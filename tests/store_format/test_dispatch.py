@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 
 from store_format.commit_log import CommitLog
-from store_format.tags_codes import DELAY_LEVELS_MS
 from store_format.files import FileCache
 from store_format.recovery import missing_entries
+from store_format.tags_codes import DELAY_LEVELS_MS
 from tests import oracle, strategies
 from tests.oracle import Message
 from tests.strategies import StoredLog
