@@ -29,7 +29,8 @@ from store_format.files import FileCache, entry_names
 from store_format.journal import read_journal
 from store_format.lock import StoreLock, lock_holder
 from store_format.refusals import refuse_store
-from store_format.staging import StagedFile, StagingWriter, remove_staging
+from store_format.staged_units import remove_staging
+from store_format.staging import StagedFile, StagingWriter
 from store_format.store_settings import StoreSettings, settings_of
 from store_format.write_files import FileWrites
 
