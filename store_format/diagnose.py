@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from store_format.checkpoint import Checkpoint, read_checkpoint
 from store_format.commit_log import CommitLog
+from store_format.diagnose_commits import check_commits
 from store_format.diagnose_files import entries_of, usable_log
 from store_format.diagnose_index import check_index_files
 from store_format.diagnose_log import Lost, check_log
@@ -17,6 +18,7 @@ from store_format.diagnose_queues import QueueCheck
 from store_format.diagnose_state import check_checkpoint, check_config, check_formats, check_state, check_topics
 from store_format.errors import CorruptStoreError
 from store_format.files import entry_names
+from store_format.journal import read_commit_state
 from store_format.lock import lock_holder
 from store_format.problems import Diagnosis, Findings
 from store_format.recovery import find_end
@@ -40,6 +42,7 @@ def diagnose(root: str, commit_log_paths: Sequence[str] = ()) -> Diagnosis:
     check_config(findings, root)
     directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
     log, file_size, unplaced_bytes = usable_log(findings, directories)
+    check_commits(findings, root, log)
     log_end = _end_after_crash(root, log) if state is StoreState.CRASHED else None
     lost = Lost()
     queues = QueueCheck(findings, root, log, state, log_end, has_queues=not _in_rocksdb(findings, root))
@@ -54,6 +57,12 @@ def diagnose(root: str, commit_log_paths: Sequence[str] = ()) -> Diagnosis:
 def _state(root: str) -> StoreState:
     if lock_holder(f"{root}/lock") is not None:
         return StoreState.LIVE
+    try:
+        own = read_commit_state(root)
+    except CorruptStoreError:  # told by check_commits
+        own = None
+    if own is not None and own.is_own and own.base is None:
+        return StoreState.CLEAN  # a commit without flush
     return StoreState.CRASHED if "abort" in entry_names(root) else StoreState.CLEAN
 
 

@@ -463,6 +463,21 @@ def test_the_disk_error_is_an_oserror_too(root: Path) -> None:
     assert commit(str(root), [staged]).committed
 
 
+def test_diagnose_finds_nothing_in_what_was_appended_and_tells_of_a_cut_batch(root: Path) -> None:
+    append(root, numbered("T", 0, 300), key=("q", 0), options=_ASYNC)
+    append(root, numbered("T", 300, 300), key=("q", 1))
+    store = MessageStore.open(str(root))
+    assert store.diagnose().of("damage", "warning") == []
+    last = messages_of(root)[-1]
+    path = root / "commitlog" / f"{last.physical_offset // (1 << 14) * (1 << 14):020d}"
+    with path.open("r+b") as file:
+        file.seek(last.physical_offset % (1 << 14) + 100)
+        file.write(b"other")
+    found = [problem for problem in MessageStore.open(str(root)).diagnose() if problem.file.endswith("ledger.json")]
+    assert len(found) == 1
+    assert "batch 1 of q" in found[0].found
+
+
 # ---- many small ones -------------------------------------------------------------------------------------------------------
 
 
