@@ -19,20 +19,17 @@ from rmq_spark.produce.queues import QueueSelector
 from rmq_spark.produce.routes import Routes, StoreTopics
 from rmq_spark.produce.unique_ids import UniqueIds, own_address
 from rmq_spark.write_options import WriteOptions
-from store_format.append import CommitOptions, CommitResult, commit
+from store_format.append import CommitOptions, CommitResult, collect, commit, discard
 from store_format.commit_log import CommitLog
 from store_format.config_json import read_topics
 from store_format.creation import create_store
 from store_format.encode import encode
 from store_format.errors import StoreInUseError, UnsupportedFormatError
 from store_format.files import FileCache, entry_names
-from store_format.journal import read_journal
-from store_format.lock import StoreLock, lock_holder
+from store_format.lock import lock_holder
 from store_format.refusals import refuse_store
-from store_format.staged_units import remove_staging
 from store_format.staging import StagedFile, StagingWriter
 from store_format.store_settings import StoreSettings, settings_of
-from store_format.write_files import FileWrites
 
 __all__ = ["Staged", "WriteTarget", "abort_write", "commit_write", "open_target", "stage_rows"]
 
@@ -155,6 +152,7 @@ def commit_write(target: WriteTarget, staged: Sequence[Staged], key: tuple[str, 
             settings=target.settings,
         ),
     )
+    collect(target.root, older_than=time.time() - options.staging_retention_ms / 1000)
     if not result.committed:
         _log.info("%s: batch %s is committed already; nothing was written", target.root, key)
     return result
@@ -162,10 +160,11 @@ def commit_write(target: WriteTarget, staged: Sequence[Staged], key: tuple[str, 
 
 def abort_write(target: WriteTarget, staged: Sequence[Staged]) -> None:
     """Removes what tasks staged, unless a commit that cannot be undone still needs it."""
-    with StoreLock(target.root, timeout=target.options.writer_lock_timeout_ms / 1000):
-        journal = read_journal(target.root)
-        needed = {file.name for file in journal.staged} if journal is not None else set()
-        remove_staging(target.root, [each.file for each in staged if each.file.name not in needed], FileWrites(sync=False))
+    options = CommitOptions(lock_timeout=target.options.writer_lock_timeout_ms / 1000)
+    if not discard(target.root, [each.file for each in staged], options=options):
+        _log.warning(
+            "%s: the commit is begun and will be completed by the next writer; a write without a key must not be run again", target.root
+        )
 
 
 def _now_ms() -> int:

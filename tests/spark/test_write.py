@@ -1,0 +1,92 @@
+"""Writing through Spark: what is read again, what is refused, and that a replayed batch is written once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from rmq_spark.sink import RmqLogStreamWriter
+from rmq_spark.write_options import parse_write_options
+from rmq_spark.writing import open_target, stage_rows
+from store_format import MessageStore
+
+CONTENT = ["topic", "body", "tags", "keys", "flag", "msgId", "bornTimestampMs", "bornHost"]
+
+
+def _read(spark: SparkSession, path: Path, *columns: str) -> DataFrame:
+    return spark.read.format("rmqlog").option("columns", ",".join(columns or CONTENT)).load(str(path))
+
+
+def _rows(frame: DataFrame) -> Counter[str]:
+    return Counter(repr(row) for row in frame.collect())
+
+
+def test_what_was_read_can_be_written_and_read_again(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path) -> None:
+    source = _read(spark, golden("basic-5.5.0"), *CONTENT, "properties", "queueOffset")
+    source.write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
+    assert _rows(_read(spark, tmp_path / "store")) == _rows(source.select(*CONTENT))
+    for queue in MessageStore.open(str(tmp_path / "store")).queues():
+        offsets = [offset for batch in queue.read(columns=["queueOffset"]) for offset in batch["queueOffset"].to_pylist()]
+        assert offsets == list(range(queue.max_offset))
+
+
+def test_overwrite_is_refused_in_our_words(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(3).selectExpr("'T' AS topic", "cast(id AS string) AS body")
+    with pytest.raises(Exception, match=r"only appended to: use mode\('append'\)"):
+        frame.write.format("rmqlog").mode("overwrite").save(str(tmp_path / "store"))
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_batch_with_a_key_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(10).selectExpr("'T' AS topic", "cast(id AS string) AS body")
+    for version in (1, 1, 2):
+        writer = frame.write.format("rmqlog").mode("append").option("txnAppId", "daily").option("txnVersion", version)
+        writer.save(str(tmp_path / "store"))
+    assert _read(spark, tmp_path / "store", "body").count() == 20
+    assert not any((tmp_path / "store/.rmqlog/staging").iterdir())
+
+
+def test_a_stream_writes_each_row_once_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for part in range(3):
+        spark.range(part * 100, part * 100 + 100).selectExpr("cast(id AS string) AS body").write.parquet(str(source / f"part={part}"))
+        rows = spark.readStream.schema("body string").parquet(str(source / "part=*")).selectExpr("'T' AS topic", "body")
+        query = (
+            rows.writeStream.format("rmqlog")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .option("path", str(tmp_path / "store"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        written = [row.body.decode() for row in _read(spark, tmp_path / "store", "body").collect()]
+        assert sorted(map(int, written)) == list(range((part + 1) * 100))
+
+
+def test_a_replayed_stream_batch_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Driver death between publication and Spark's own commit log: the next run stages and commits the same batch anew."""
+    import pyarrow as pa
+
+    from rmq_spark.sink import StagedMessage
+
+    rows = pa.RecordBatch.from_pydict({"topic": ["T"] * 5, "body": [f"{n}" for n in range(5)]})
+    for _ in range(2):
+        target = open_target(parse_write_options({"path": str(tmp_path / "store")}))
+        message = StagedMessage(target, stage_rows(target, [rows]), "query-1")
+        RmqLogStreamWriter(target).commit([message], 7)
+    assert _read(spark, tmp_path / "store", "body").count() == 5
+    assert not any((tmp_path / "store/.rmqlog/staging").iterdir())
+
+
+def test_an_illegal_row_fails_the_write_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    good = spark.range(2).selectExpr("'T' AS topic", "cast(id AS string) AS body")
+    good.write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
+    bad = spark.range(3).selectExpr("'T' AS topic", "if(id = 1, '', 'x') AS body")
+    with pytest.raises(Exception, match="body"):
+        bad.coalesce(1).write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
+    assert _read(spark, tmp_path / "store", "body").count() == 2
+    assert not list((tmp_path / "store/.rmqlog/staging").glob("*/*"))
