@@ -46,7 +46,9 @@ def writer(root: Path, messages: int) -> Iterator[Callable[[], bool]]:
 
 
 def _readable(descriptor: int) -> bool:
-    return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()  # unlike select, for any number of descriptors
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def read_prefixes(root: Path) -> dict[tuple[str, int], int]:

@@ -96,9 +96,14 @@ def test_file_name(vector: dict[str, Any]) -> None:
 def test_listing_is_by_name_and_skips_other_names(tmp_path: Path) -> None:
     for name in ("20261121065232434", "20261121065231934", "2026112106523193", "20261121065231934.bak", "x" * 17):
         (tmp_path / name).touch()
-    (tmp_path / "20261121065239999").mkdir()
     assert [Path(file.path).name for file in list_index_files(str(tmp_path))] == ["20261121065231934", "20261121065232434"]
     assert list_index_files(str(tmp_path / "missing")) == []
+
+
+def test_listing_tells_of_a_directory_in_place_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "20261121065239999").mkdir()
+    with pytest.raises(CorruptStoreError, match="20261121065239999 at byte 0: expected a regular file, found a directory"):
+        list_index_files(str(tmp_path))
 
 
 def test_listing_refuses_a_link(tmp_path: Path) -> None:
