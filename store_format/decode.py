@@ -23,7 +23,7 @@ __all__ = ["BadUnit", "Identity", "UnitRefs", "Units", "explain", "inner_batches
 _HEAD_SIZE = MESSAGE_HEADS[0].itemsize  # 88: with two IPv4 hosts
 _V6_EXTRA = 12  # an IPv6 host is this much longer
 _CRC_MASK = 0x7FFFFFFF
-_SLICE_ABOVE = 2048  # mean body size from which CRCs are taken from views of the file, not from copies
+_SLICE_ABOVE = 512  # mean body size from which CRCs are taken from views of the file, not from copies
 
 _Ints = NDArray[np.int64]
 

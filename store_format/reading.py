@@ -30,10 +30,10 @@ __all__ = ["Entries", "QueueReader", "QueueSlice", "Tolerance", "read_slice", "s
 
 _log = logging.getLogger(__name__)
 
-_BATCH_BYTES = 2 << 20  # what Spark's socket moves fastest
-_BATCH_BYTES_MAX = 8 << 20
-_BATCH_ROWS_MIN = 512
-_ROW_BYTES_WITHOUT_CONTENT = 64  # estimate for rows of positions and times only
+# (bytes, rows): a batch has at least so many rows as long as it stays below so many bytes. Spark's socket moves 2 to 4 MB
+# fastest; few rows are dear to decode.
+_BATCH_SIZES = ((2 << 20, 1 << 20), (4 << 20, 4096), (8 << 20, 512))
+_ROW_BYTES_WITHOUT_CONTENT = 256  # of rows without content 8,192 are decoded within a core's own cache, more are not
 _WITHOUT_CONTENT_SHIFT = 5  # but bodies are looked at for their CRC: at most 256 MB of the log
 _CONTENT = frozenset({"body", "rawBody", "properties"})
 _CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
@@ -261,7 +261,7 @@ class QueueReader:
                 yield _corrupt_row(refs, unit, self.projection.names, self.broker_name)
 
     def _cuts(self, sizes: _Ints) -> Iterator[tuple[int, int]]:
-        """Ranges of about 2 MB, at least 512 rows while these stay below 8 MB, at least one row."""
+        """Ranges of about 2 MB, more where that is few rows (`_BATCH_SIZES`), at least one row."""
         sizes = np.maximum(sizes, MESSAGE_SIZE_MIN)  # less is damage, and must not make room for others
         if not _CONTENT.intersection(self.projection.names):
             sizes = np.maximum(sizes >> _WITHOUT_CONTENT_SHIFT, _ROW_BYTES_WITHOUT_CONTENT)
@@ -269,9 +269,8 @@ class QueueReader:
         start, total = 0, len(sizes)
         while start < total:
             base = int(ends[start - 1]) if start else 0
-            stop = int(np.searchsorted(ends, base + _BATCH_BYTES, side="right"))
-            few = int(np.searchsorted(ends, base + _BATCH_BYTES_MAX, side="right"))
-            stop = max(stop, min(few, start + _BATCH_ROWS_MIN), start + 1)
+            fits = np.searchsorted(ends, [base + size for size, _ in _BATCH_SIZES], side="right").tolist()
+            stop = max(start + 1, *(min(fit, start + rows) for fit, (_, rows) in zip(fits, _BATCH_SIZES, strict=True)))
             yield start, min(stop, total)
             start = stop
 
