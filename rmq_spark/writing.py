@@ -24,7 +24,7 @@ from store_format.commit_log import CommitLog
 from store_format.config_json import read_topics
 from store_format.creation import create_store
 from store_format.encode import encode
-from store_format.errors import StoreInUseError, UnsupportedFormatError
+from store_format.errors import StoreError, StoreInUseError, UnsupportedFormatError
 from store_format.files import FileCache, entry_names
 from store_format.lock import lock_holder
 from store_format.refusals import refuse_store
@@ -152,7 +152,10 @@ def commit_write(target: WriteTarget, staged: Sequence[Staged], key: tuple[str, 
             settings=target.settings,
         ),
     )
-    collect(target.root, older_than=time.time() - options.staging_retention_ms / 1000)
+    try:
+        collect(target.root, older_than=time.time() - options.staging_retention_ms / 1000)
+    except (StoreError, OSError) as error:  # the batch is published: failing now would make a job without a key write it again
+        _log.warning("%s: files of dead tasks could not be collected; the next write tries again: %s", target.root, error)
     if not result.committed:
         _log.info("%s: batch %s is committed already; nothing was written", target.root, key)
     return result
