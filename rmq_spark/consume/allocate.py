@@ -1,0 +1,262 @@
+"""Which client of a group reads which queues of a topic: the six strategies of RocketMQ's clients, name for name.
+
+Strategies are positional and do not sort, as in Java: `message_queue` has the order that both lists must have first.
+Each strategy's `allocate(consumer_group, current_cid, mq_all, cid_all)` answers for one client, so every member of a group
+comes to the same picture from the same two lists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+from rmq_spark.consume.message_queue import MessageQueue, utf16
+from rmq_spark.values import nearest
+from store_format.errors import OptionError
+
+__all__ = [
+    "STRATEGIES",
+    "AllocateMessageQueueStrategy",
+    "client_room",
+    "queue_room",
+    "strategy",
+]
+
+_log = logging.getLogger(__name__)
+
+_ROOM_SEPARATOR = "@"
+_VIRTUAL_NODE_COUNT = 10
+
+
+class AllocateMessageQueueStrategy(Protocol):
+    """What a group is given: a name, and the queues of one client."""
+
+    @property
+    def name(self) -> str: ...
+
+    def allocate(
+        self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]
+    ) -> list[MessageQueue]: ...
+
+
+def _check(group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> bool:
+    """AbstractAllocateMessageQueueStrategy.check: False for a client that is not in the list, which owns nothing."""
+    if not current_cid:
+        raise OptionError("currentCID is empty")
+    if not mq_all:
+        raise OptionError("mqAll is null or mqAll empty")
+    if not cid_all:
+        raise OptionError("cidAll is null or cidAll empty")
+    if current_cid in cid_all:
+        return True
+    _log.info("[BUG] ConsumerGroup: %s The consumerId: %s not in cidAll: %s", group, current_cid, cid_all)
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Averagely:
+    """Blocks of neighbours; the first clients get one more. 8 queues on 3 clients: 0-2, 3-5, 6-7 (AllocateMessageQueueAveragely)."""
+
+    name: str = "AVG"
+
+    def allocate(self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> list[MessageQueue]:
+        if not _check(consumer_group, current_cid, mq_all, cid_all):
+            return []
+        index, (size, rest) = cid_all.index(current_cid), divmod(len(mq_all), len(cid_all))
+        start = index * size + min(index, rest)
+        return list(mq_all[start : start + size + (index < rest)])
+
+
+@dataclass(frozen=True, slots=True)
+class _AveragelyByCircle:
+    """Queues dealt like cards. 8 queues on 3 clients: 0 3 6, 1 4 7, 2 5 (AllocateMessageQueueAveragelyByCircle)."""
+
+    name: str = "AVG_BY_CIRCLE"
+
+    def allocate(self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> list[MessageQueue]:
+        if not _check(consumer_group, current_cid, mq_all, cid_all):
+            return []
+        return list(mq_all[cid_all.index(current_cid) :: len(cid_all)])
+
+
+@dataclass(frozen=True, slots=True)
+class _ByConfig:
+    """What was configured, as it is (AllocateMessageQueueByConfig); with several clients in one query, by client id."""
+
+    config: Mapping[str, Sequence[MessageQueue]] | Sequence[MessageQueue]
+    name: str = "CONFIG"
+
+    def allocate(self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> list[MessageQueue]:
+        return list(self.config.get(current_cid, ()) if isinstance(self.config, Mapping) else self.config)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByMachineRoom:
+    """Only the queues of the rooms named, in blocks, and the remainder from the tail (AllocateMessageQueueByMachineRoom).
+
+    7 queues on 3 clients: 0 1 6, 2 3, 4 5. A queue's room is what stands before the one `@` of its broker's name.
+    """
+
+    consumer_idcs: frozenset[str]
+    name: str = "MACHINE_ROOM"
+
+    def allocate(self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> list[MessageQueue]:
+        if not _check(consumer_group, current_cid, mq_all, cid_all):
+            return []
+        kept = [queue for queue in mq_all if self._is_kept(queue.broker_name)]
+        index, (size, rest) = cid_all.index(current_cid), divmod(len(kept), len(cid_all))
+        tail = kept[index + size * len(cid_all) :][:1] if index < rest else []
+        return kept[size * index : size * (index + 1)] + tail
+
+    def _is_kept(self, broker_name: str) -> bool:
+        parts = broker_name.rstrip(_ROOM_SEPARATOR).split(_ROOM_SEPARATOR)  # String.split drops empty parts at the end
+        return len(parts) == 2 and parts[0] in self.consumer_idcs
+
+
+@dataclass(frozen=True, slots=True)
+class _NearbyMachineRoom:
+    """First the queues of a client's own room, by another strategy among the clients there (AllocateMachineRoomNearby).
+
+    A room without clients is shared among all of them; a room that has clients never is.
+    """
+
+    inner: AllocateMessageQueueStrategy
+    room_of_queue: Callable[[MessageQueue], str]
+    room_of_client: Callable[[str], str]
+
+    @property
+    def name(self) -> str:
+        return f"MACHINE_ROOM_NEARBY-{self.inner.name}"
+
+    def allocate(self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> list[MessageQueue]:
+        if not _check(consumer_group, current_cid, mq_all, cid_all):
+            return []
+        queues: dict[str, list[MessageQueue]] = {}
+        for queue in mq_all:
+            queues.setdefault(_room(self.room_of_queue(queue), f"mq {queue}"), []).append(queue)
+        clients: dict[str, list[str]] = {}
+        for client_id in cid_all:
+            clients.setdefault(_room(self.room_of_client(client_id), f"consumer id {client_id}"), []).append(client_id)
+        own = self.room_of_client(current_cid)
+        found = []
+        if own in queues:
+            found += self.inner.allocate(consumer_group, current_cid, queues[own], clients[own])
+        for room in sorted(queues.keys() - clients.keys(), key=utf16):
+            found += self.inner.allocate(consumer_group, current_cid, queues[room], cid_all)
+        return found
+
+
+def _room(name: str, of: str) -> str:
+    if not name:
+        raise OptionError(f"Machine room is null for {of}")
+    return name
+
+
+def queue_room(queue: MessageQueue) -> str:
+    """The room in a broker's name: `room1` of `room1@broker-a`."""
+    return queue.broker_name.partition(_ROOM_SEPARATOR)[0]
+
+
+def client_room(client_id: str) -> str:
+    """The room in a client id: `room1` of `room1-10.0.0.7@100`."""
+    return client_id.partition("-")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _ConsistentHash:
+    """A client owns the queues whose hash comes next before one of its places on a ring (AllocateMessageQueueConsistentHash).
+
+    Few queues move when a client comes or goes, and shares are uneven: some clients may own nothing.
+    """
+
+    virtual_node_count: int = _VIRTUAL_NODE_COUNT
+    name: str = "CONSISTENT_HASH"
+
+    def allocate(self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> list[MessageQueue]:
+        if not _check(consumer_group, current_cid, mq_all, cid_all):
+            return []
+        places, owners = _ring(tuple(cid_all), self.virtual_node_count)
+        if not places:
+            return []
+        return [queue for queue in mq_all if owners[bisect_left(places, _md5(str(queue))) % len(places)] == current_cid]
+
+
+@lru_cache(maxsize=8)
+def _ring(client_ids: tuple[str, ...], count: int) -> tuple[list[int], list[str]]:
+    """Places in order, and whose each is (ConsistentHashRouter). Of two at one place the later one stays."""
+    ring: dict[int, str] = {}
+    for client_id in client_ids:
+        first = sum(owner == client_id for owner in ring.values()) if client_ids.count(client_id) > 1 else 0
+        for replica in range(first, first + count):
+            ring[_md5(f"{client_id}-{replica}")] = client_id
+    places = sorted(ring)
+    return places, [ring[place] for place in places]
+
+
+def _md5(key: str) -> int:
+    """ConsistentHashRouter.MD5Hash: the digest's first four bytes, unsigned."""
+    digest = hashlib.md5(key.encode("utf-8", "replace"), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+# ---- by name ----------------------------------------------------------------------------------------------------------
+
+STRATEGIES = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "CONSISTENT_HASH")
+_NEEDS = "allocateMessageQueueStrategy {} needs {}"
+
+
+def strategy(
+    name: str = "AVG",
+    *,
+    config: Mapping[str, Sequence[MessageQueue]] | Sequence[MessageQueue] | None = None,
+    consumer_idcs: Iterable[str] | None = None,
+    inner: str | AllocateMessageQueueStrategy = "AVG",
+    virtual_node_count: int = _VIRTUAL_NODE_COUNT,
+    room_of_queue: Callable[[MessageQueue], str] = queue_room,
+    room_of_client: Callable[[str], str] = client_room,
+) -> AllocateMessageQueueStrategy:
+    """The strategy of that name. Each of the other arguments belongs to one of them and is left alone by the rest.
+
+    >>> queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(5)]
+    >>> [queue.queue_id for queue in strategy("AVG").allocate("g", "b", queues, ["a", "b"])]
+    [3, 4]
+
+    Raises OptionError for an unknown name, and for a strategy without what it needs.
+    """
+    match name:
+        case "AVG":
+            return _Averagely()
+        case "AVG_BY_CIRCLE":
+            return _AveragelyByCircle()
+        case "CONFIG":
+            if config is None:
+                raise OptionError(_NEEDS.format("CONFIG", "allocateConfig, the queues of each client"))
+            return _ByConfig(config)
+        case "MACHINE_ROOM":
+            if consumer_idcs is None:
+                raise OptionError(_NEEDS.format("MACHINE_ROOM", "consumerIdcs, the rooms whose queues are read"))
+            return _ByMachineRoom(frozenset(consumer_idcs))
+        case "MACHINE_ROOM_NEARBY":
+            nested = _inner(inner, virtual_node_count) if isinstance(inner, str) else inner
+            return _NearbyMachineRoom(nested, room_of_queue, room_of_client)
+        case "CONSISTENT_HASH":
+            if virtual_node_count < 0:
+                raise OptionError(f"illegal virtualNodeCnt :{virtual_node_count}")
+            return _ConsistentHash(virtual_node_count)
+    meant = nearest(name, STRATEGIES)
+    raise OptionError(
+        f"allocateMessageQueueStrategy: unknown strategy {name!r}; {f'did you mean {meant}?' if meant else f'they are {STRATEGIES}'}"
+    )
+
+
+def _inner(name: str, virtual_node_count: int) -> AllocateMessageQueueStrategy:
+    """A strategy that is at home in one room."""
+    possible = ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
+    if name not in possible:
+        raise OptionError(f"machineRoomNearbyInner: expected one of {', '.join(possible)}, found {name!r}")
+    return strategy(name, virtual_node_count=virtual_node_count)
