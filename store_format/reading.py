@@ -26,7 +26,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.tags_codes import SCHEDULE_TOPIC
 from store_format.unit_files import QueueBounds
 
-__all__ = ["Entries", "QueueReader", "QueueSlice", "Tolerance", "read_slice", "split_at"]
+__all__ = ["Entries", "QueueReader", "QueueSlice", "Tolerance", "cut_slice", "read_slice", "split_at"]
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class QueueReader:
         parts: list[Entries] = []
         held = 0
         for whole in slices:
-            for piece in _cut(whole):
+            for piece in cut_slice(whole):
                 entries = self._entries(piece, len(pieces))
                 pieces.append(piece)
                 parts.append(entries)
@@ -327,7 +327,7 @@ def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
     return low
 
 
-def _cut(whole: QueueSlice) -> Iterator[QueueSlice]:
+def cut_slice(whole: QueueSlice) -> Iterator[QueueSlice]:
     """A slice in pieces of at most a chunk of entries. Steps follow entries, not offsets, which hostile units can make huge."""
     stop = min(whole.stop, whole.extra_start)
     step = _CHUNK_ENTRIES

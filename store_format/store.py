@@ -180,12 +180,12 @@ class MessageStore:
         """The topics that have queues, sorted; system topics too."""
         return sorted({queue.topic for queue in self.queues()})
 
-    def queues(self) -> list[Queue]:
-        """Every queue, sorted by topic and id."""
+    def queues(self, select: Callable[[str], bool] = lambda topic: True) -> list[Queue]:
+        """Every queue of the selected topics, sorted by topic and id."""
         if not self.has_consume_queues:
-            found = self.survey()
+            found = self.survey(select)
             return [Queue(self, _log_range(queue), queue) for _, queue in sorted(found.queues.items())]
-        taken = self.snapshot()
+        taken = self.snapshot(select)
         missing = self.survey(lambda topic: any(topic == damaged for damaged, _ in taken.damaged)).queues if taken.damaged else {}
         queues = [Queue(self, queue, None) for queue in taken.queues.values()]
         queues += [Queue(self, _log_range(queue), queue) for key, queue in missing.items() if key in taken.damaged]
