@@ -1,0 +1,106 @@
+"""Texts as Java's Integer, Long and Double read them, a column at a time.
+
+Plain decimal numbers, which is nearly all there are, go through Arrow's parsers; the rest, hexadecimal floats, digits of
+other scripts and numbers with leading zeros beyond measure, are read one distinct text at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+__all__ = ["double_keys", "read_doubles", "read_integers"]
+
+_Number = TypeVar("_Number", np.int64, np.float64)
+
+_PLAIN_INTEGER = r"^[+-]?0*[0-9]{1,18}$"  # any of these fits a long
+_PERHAPS_INTEGER = re.compile(r"[+-]?\d+")  # Character.digit takes the digits of every script
+_LONG_DIGITS = 19
+
+# Double.valueOf trims first, as String.trim does, and takes a type suffix.
+_BLANKS = "".join(map(chr, range(0x21)))
+_SUFFIXES = "fFdD"
+_DECIMAL = r"^[\x00-\x20]*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?|NaN|Infinity)[\x00-\x20]*$"
+_HEXADECIMAL = r"^[\x00-\x20]*[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?[\x00-\x20]*$"
+
+_NAN_KEY = 0x7FF8000000000000  # Double.doubleToLongBits has one NaN
+
+
+def read_integers(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(Long.valueOf of each text, whether it is one); nulls are none. A number that Integer reads is one that Long reads."""
+    plain = _mask(pc.match_substring_regex(texts, _PLAIN_INTEGER))
+    numbers = np.zeros(len(texts), np.int64)
+    numbers[plain] = pc.utf8_ltrim(_where(texts, plain), "+").cast(pa.int64()).to_numpy()
+    return _with_the_rest(texts, numbers, plain, ~plain, _long)
+
+
+def read_doubles(texts: pa.StringArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """(Double.valueOf of each text, whether it is one); nulls are none."""
+    plain = _mask(pc.match_substring_regex(texts, _DECIMAL))
+    numbers = np.zeros(len(texts), np.float64)
+    bare = pc.utf8_rtrim(pc.utf8_trim(_where(texts, plain), _BLANKS), _SUFFIXES)
+    numbers[plain] = bare.cast(pa.float64()).to_numpy()
+    rest = ~plain
+    if rest.any():
+        rest &= _mask(pc.match_substring_regex(texts, _HEXADECIMAL))
+    return _with_the_rest(texts, numbers, plain, rest, _hexadecimal)
+
+
+def double_keys(numbers: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Integers in the order of Double.compareTo: -0.0 before 0.0, NaN behind everything and equal to itself."""
+    bits = np.where(np.isnan(numbers), np.int64(_NAN_KEY), numbers.view(np.int64))
+    keys: NDArray[np.int64] = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
+    return keys
+
+
+def _mask(found: pa.BooleanArray) -> NDArray[np.bool_]:
+    mask: NDArray[np.bool_] = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _where(texts: pa.StringArray, mask: NDArray[np.bool_]) -> pa.StringArray:
+    return texts if mask.all() else texts.filter(pa.array(mask))
+
+
+def _with_the_rest(
+    texts: pa.StringArray, numbers: NDArray[_Number], valid: NDArray[np.bool_], rest: NDArray[np.bool_], read: Callable[[str], Any]
+) -> tuple[NDArray[_Number], NDArray[np.bool_]]:
+    """`numbers` and `valid` with what `read` makes of the texts in `rest`; it gives None for what is no number."""
+    places = np.flatnonzero(rest)
+    if len(places):
+        encoded = texts.take(pa.array(places)).dictionary_encode()
+        read_ones = [read(text) for text in encoded.dictionary.to_pylist()]
+        known = np.array([number is not None for number in read_ones] + [False])
+        values = np.array([number or 0 for number in read_ones] + [0], numbers.dtype)
+        index = pc.fill_null(encoded.indices, len(read_ones)).to_numpy()
+        numbers[places], valid[places] = values[index], known[index]
+    return numbers, valid
+
+
+def _long(text: str) -> int | None:
+    """Long.valueOf, of digits of any script in the basic plane."""
+    if _PERHAPS_INTEGER.fullmatch(text) is None or max(text) > "\uffff":
+        return None
+    digits = "".join(str(unicodedata.decimal(digit)) for digit in text.lstrip("+-")).lstrip("0")
+    if len(digits) > _LONG_DIGITS:
+        return None
+    number = int(digits or "0") * (-1 if text[0] == "-" else 1)
+    return number if -(2**63) <= number < 2**63 else None
+
+
+def _hexadecimal(text: str) -> float:
+    """A text that Java's pattern of hexadecimal floats has let through."""
+    bare = text.strip(_BLANKS)
+    bare = bare.rstrip(_SUFFIXES)  # behind the exponent, which has decimal digits
+    try:
+        return float.fromhex(bare)
+    except OverflowError:
+        return -math.inf if bare.startswith("-") else math.inf

@@ -1,0 +1,70 @@
+"""SQL92 filter expressions evaluated over columns of properties: true, false, unknown or an error for each message.
+
+The rules are those of RocketMQ's filter module (ComparisonExpression, LogicExpression, UnaryExpression): only true delivers
+a message, and an error, such as a text where a number is compared, does not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmq_spark.consume.sql92_machine import TRUE, Machine
+from rmq_spark.consume.sql92_parser import Parsed, parse
+
+__all__ = ["Sql92Filter", "parse_sql92"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Sql92Filter:
+    """A compiled expression. Plain values: it is pickled to every task.
+
+    >>> parse_sql92("price > 3 AND region = 'north'").names
+    ('price', 'region')
+    """
+
+    expression: str
+    parsed: Parsed
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The properties that the expression names."""
+        return self.parsed.names
+
+    def outcomes(self, count: int, values: Callable[[str], pa.StringArray]) -> NDArray[np.uint8]:
+        """What the expression is for each of `count` messages: FALSE, TRUE, UNKNOWN or ERROR (sql92_machine).
+
+        `values(name)` is a property of all of them, null where it is absent.
+        """
+        return Machine(count, values).run(self.parsed.steps)
+
+    def mask(self, count: int, values: Callable[[str], pa.StringArray]) -> pa.BooleanArray:
+        """Which messages match, never null."""
+        return pa.array(self.outcomes(count, values) == TRUE)
+
+    def mask_of_maps(self, properties: pa.MapArray) -> pa.BooleanArray:
+        """Which of the messages with these properties match; a message without a map has no property."""
+        return self.mask(len(properties), lambda name: pc.map_lookup(properties, name, "last"))
+
+
+@lru_cache(maxsize=64)
+def parse_sql92(expression: str) -> Sql92Filter:
+    """Compile an expression. Raises OptionError, with the place, for what RocketMQ refuses at compile time.
+
+    RocketMQ ignores what stands behind a complete expression: `s LIKE 'a%'` is the bare property `s`, which is never true.
+    So does this, with a warning.
+    """
+    parsed = parse(expression)
+    if parsed.ignored:
+        read = expression[: len(expression) - len(parsed.ignored)].rstrip()
+        _log.warning("subExpression: RocketMQ evaluates %r and ignores what follows it, %r", read, parsed.ignored)
+    return Sql92Filter(expression, parsed)

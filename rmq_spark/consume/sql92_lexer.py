@@ -1,0 +1,113 @@
+"""SQL92 filter expressions as tokens, by the token rules of RocketMQ's SelectorParser.jj.
+
+Tokens are made one at a time, as the parser asks for them: RocketMQ never looks at what stands behind a complete expression.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from store_format.errors import OptionError
+
+__all__ = ["DECIMAL", "END", "FLOAT", "NAME", "STRING", "Lexer", "Token"]
+
+# Kinds of tokens; of keywords and symbols the kind is their own text, keywords in upper case.
+NAME, STRING, DECIMAL, FLOAT, END = "a property", "a string", "a whole number", "a number", "the end"
+_KEYWORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"))
+
+# At each place the longest token wins. A comment to the end of the line needs that end; without it `--` is two signs.
+_SKIPPED = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r))+")
+_TOKEN = re.compile(
+    r"""(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
+    |(?P<decimal>0|[1-9][0-9]*[lL]?)
+    |(?P<string>'[^']*(?:''[^']*)*')
+    |(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)
+    |(?P<symbol><>|<=|>=|[=<>(),+-])""",
+    re.VERBOSE,
+)
+_KINDS = {"float": FLOAT, "decimal": DECIMAL, "string": STRING, "name": NAME}
+
+_SHOWN = 24  # characters of the expression in an error, on each side of the place
+_ADVICE = {
+    '"': "strings stand in single quotes: 'it''s'",
+    "'": "a string ends with a single quote; one inside it is doubled: 'it''s'",
+    "!": "unequal is written <>",
+    ".": "names have letters, digits, _ and $ only",
+    "*": "* is a TAG expression, and SQL92 has no arithmetic",
+    "/": "SQL92 has no arithmetic here; a comment ends with */",
+    "%": "SQL92 has no arithmetic here",
+}
+
+
+class Token(NamedTuple):
+    """`text` as written; `start` is its place in the expression."""
+
+    kind: str
+    text: str
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.text)
+
+
+class Lexer:
+    """The tokens of `text`, with a look at the next one and the one behind it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._place = 0
+        self._waiting: list[Token] = []
+
+    def peek(self, ahead: int = 0) -> Token:
+        """The token that comes next, or `ahead` tokens later. Raises OptionError where no token can begin."""
+        while len(self._waiting) <= ahead:
+            self._waiting.append(self._scan())
+        return self._waiting[ahead]
+
+    def next(self) -> Token:
+        token = self.peek()
+        del self._waiting[0]
+        return token
+
+    def error(self, expected: str, token: Token, advice: str = "") -> OptionError:
+        """What is wrong with an expression: what was expected at `token`, what stands there, and the place marked."""
+        text = self._text
+        shown = token.kind if token.kind == END else _cut(token.text)
+        before, stop = max(0, token.start - _SHOWN), min(len(text), token.stop)
+        stop = min(stop, token.start + _SHOWN)
+        after = min(len(text), stop + _SHOWN)
+        place = f"{'…' if before else ''}{text[before:stop]} <-- HERE {text[stop:after]}{'…' if after < len(text) else ''}".rstrip()
+        message = f"subExpression: expected {expected}, found {shown} at character {token.start + 1}: {place}"
+        return OptionError(f"{message}; {advice}" if advice else message)
+
+    def _scan(self) -> Token:
+        self._skip()
+        place, text = self._place, self._text
+        if place == len(text):
+            return Token(END, "", place)
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise self.error("a word, a number, a string or an operator", Token("", text[place], place), _ADVICE.get(text[place], ""))
+        self._place = match.end()
+        word = match.group()
+        group = match.lastgroup or ""
+        if group == "name" and word.upper() in _KEYWORDS:
+            return Token(word.upper(), word, place)
+        return Token(_KINDS.get(group, word), word, place)
+
+    def _skip(self) -> None:
+        """Blanks and comments."""
+        while True:
+            match = _SKIPPED.match(self._text, self._place)
+            if match is not None:
+                self._place = match.end()
+            end = self._text.find("*/", self._place + 2) if self._text.startswith("/*", self._place) else -1
+            if end < 0:
+                return
+            self._place = end + 2
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
