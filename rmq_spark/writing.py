@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from rmq_spark.produce.messages import ProducedMessages, Producer, ProducerSettings
@@ -113,7 +114,8 @@ def stage_rows(target: WriteTarget, batches: Iterable[pa.RecordBatch]) -> Staged
         for batch in batches:
             if batch.num_rows:
                 messages = producer.produce(batch, _now_ms())
-                topics.update(dict.fromkeys((*messages.topics, *messages.real_topics)))
+                parking = (messages.topics[place] for place in np.unique(messages.topic).tolist())
+                topics.update(dict.fromkeys((*messages.real_topics, *parking)))
                 _stage(writer, target, messages)
         staged = writer.close()
     except BaseException:

@@ -193,10 +193,11 @@ def prepare(
     queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
     topics: Mapping[str, TopicConfig] = read_topics(root) or {}
     refuse_topics(root, queues, topics)
-    missing = {topic: 0 for topic, _ in queues if topic not in topics}
+    # Of new_topics all: a message that waits in SCHEDULE_TOPIC_XXXX is for a topic that has no queue in this batch.
+    missing = {topic: number for topic, number in options.new_topics.items() if topic not in topics}
     for topic, queue_id in queues:
-        if topic in missing:
-            missing[topic] = max(missing[topic], options.new_topics.get(topic, 0), queue_id + 1)
+        if topic not in topics:
+            missing[topic] = max(missing.get(topic, 0), queue_id + 1)
     times_name = None
     timestamp = now if store_timestamps is None else 0
     if isinstance(store_timestamps, np.ndarray):

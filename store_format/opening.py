@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from store_format.checkpoint import Checkpoint, read_checkpoint
 from store_format.commit_log import CommitLog
-from store_format.errors import StoreNotFoundError
 from store_format.finish import save_checkpoint, sync_store
 from store_format.index_file import IndexFile, list_index_files
 from store_format.journal import abort_mark, journal_path, read_journal, write_abort_mark
 from store_format.ledger import Ledger, read_ledger
 from store_format.log_files import LogFiles
+from store_format.members import is_begun, note_begun
 from store_format.repair import repair
 from store_format.roll_forward import open_log, roll_forward
 from store_format.staged_units import remove_staging
@@ -29,7 +29,8 @@ __all__ = ["CommitOptions", "Opened", "open_store"]
 class CommitOptions:
     """How to commit. `sync` is flushDiskType=SYNC_FLUSH: power loss counts too; without it only the death of the process does.
 
-    `new_topics` gives the number of queues of topics that topics.json lacks; those it does not name get as many as the batch uses.
+    `new_topics` gives the number of queues of topics that are made when topics.json lacks them; others that the batch has get as many
+    as it uses.
     `settings` is for a store of a broker whose sizes its files do not show. `clock` (ms) dates messages and names index files.
     """
 
@@ -61,11 +62,12 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
     log = open_log(directories)
     settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
     journal = read_journal(root)
-    if journal is not None and not journal.complete and not any(_has_begun(member, journal.id) for member in journal.members):
+    if journal is not None and not is_begun(journal):
         files.remove(journal_path(root))  # a cluster commit that ended before all members knew of it: nowhere was anything published
         files.sync_directory(journal_path(root).rpartition("/")[0])
         remove_staging(root, journal.staged, files)
     elif journal is not None:
+        note_begun(root, journal, files)
         roll_forward(root, journal, settings, FileWrites(sync=journal.sync or options.sync))
         log = open_log(directories)
     elif abort_mark(root) == "":
@@ -91,18 +93,6 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
         files.remove(f"{root}/abort")
         files.sync_directory(root)
     return opened
-
-
-def _has_begun(member: str, journal_id: str) -> bool:
-    """Whether that store of a cluster commit knows that all members have its journal, or has published its part."""
-    try:
-        journal = read_journal(member)
-        last = read_ledger(member).last
-    except StoreNotFoundError:
-        return False
-    if last is not None and last.journal == journal_id:
-        return True
-    return journal is not None and journal.id == journal_id and journal.complete
 
 
 def _flush(root: str, opened: Opened, files: FileWrites) -> None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from rmq_spark.produce.delays import TIMER_TOPIC
 from rmq_spark.produce.reserved import topic_name
 from store_format.config_values import TopicConfig
 from store_format.errors import IllegalMessageError, StoreInUseError, UnsupportedFormatError
+from store_format.tags_codes import SCHEDULE_TOPIC
 
 __all__ = ["DEFAULT_TOPIC_QUEUE_NUMS", "QueueGroup", "Routes", "StoreTopics"]
 
 DEFAULT_TOPIC_QUEUE_NUMS = 4  # DefaultMQProducer.defaultTopicQueueNums
 
+_PARKING_QUEUE_NUMS = {SCHEDULE_TOPIC: 18, TIMER_TOPIC: 1}  # TopicConfigManager.init: where messages wait that are for later
 _RETRY_PREFIX = "%RETRY%"
 _MULTI_TAG = "MULTI_TAG"
 _NOT_BUILT = (
@@ -90,11 +93,9 @@ class Routes:
 
         (TopicConfigManager.createTopicInSendMessageMethod, for a template TBW102 that sets no lower limit.)
         """
-        return {
-            topic: TopicConfig(topic, read_queue_nums=self._new_queue_nums(topic), write_queue_nums=self._new_queue_nums(topic))
-            for topic in topics
-            if not any(topic in store.topics for store in self.stores)
-        }
+        missing = (topic for topic in topics if not any(topic in store.topics for store in self.stores))
+        queue_nums = {topic: _PARKING_QUEUE_NUMS.get(topic) or self._new_queue_nums(topic) for topic in missing}
+        return {topic: TopicConfig(topic, read_queue_nums=number, write_queue_nums=number) for topic, number in queue_nums.items()}
 
     def is_closed(self, store: int) -> bool:
         return self.stores[store].closed is not None

@@ -13,6 +13,7 @@ from rmq_spark.sink import RmqLogStreamWriter
 from rmq_spark.write_options import parse_write_options
 from rmq_spark.writing import open_target, stage_rows
 from store_format import MessageStore
+from store_format.config_json import read_topics
 
 CONTENT = ["topic", "body", "tags", "keys", "flag", "msgId", "bornTimestampMs", "bornHost"]
 
@@ -80,6 +81,22 @@ def test_a_replayed_stream_batch_is_not_written_again(spark: SparkSession, tmp_p
         RmqLogStreamWriter(target).commit([message], 7)
     assert _read(spark, tmp_path / "store", "body").count() == 5
     assert not any((tmp_path / "store/.rmqlog/staging").iterdir())
+
+
+def test_messages_for_later_wait_in_topics_of_the_broker_and_theirs_are_made(spark: SparkSession, tmp_path: Path) -> None:
+    late = ("'Late' AS topic", "cast(id AS string) AS body")
+    spark.range(3).selectExpr(*late, "3 AS delayTimeLevel").write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
+    topics = read_topics(str(tmp_path / "store"))
+    assert topics is not None
+    assert {name: config.read_queue_nums for name, config in topics.items() if "MEMBER" not in name} == {
+        "Late": 4,
+        "SCHEDULE_TOPIC_XXXX": 18,
+    }
+    in_an_hour = "current_timestamp() + interval 1 hour AS deliverTimestamp"
+    spark.range(2).selectExpr(*late, in_an_hour).write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
+    assert _read(spark, tmp_path / "store", "body").count() == 0  # no user sees them yet
+    queues = {(queue.topic, queue.queue_id): queue.max_offset for queue in MessageStore.open(str(tmp_path / "store")).queues()}
+    assert queues == {("SCHEDULE_TOPIC_XXXX", 2): 3, ("rmq_sys_wheel_timer", 0): 2}
 
 
 def test_an_illegal_row_fails_the_write_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:

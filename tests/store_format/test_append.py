@@ -200,6 +200,14 @@ def test_new_topics_are_added_as_a_broker_does(root: Path) -> None:
     assert "U" not in backup["topicConfigTable"]
 
 
+def test_a_topic_that_the_batch_has_no_queue_of_is_made_when_it_is_asked_for(root: Path) -> None:
+    """That of a message which waits elsewhere until it is due."""
+    append(root, numbered("T", 0, 3), options=CommitOptions(new_topics={"Later": 5}, clock=lambda: 5))
+    topics = read_topics(str(root))
+    assert topics is not None
+    assert (topics["Later"].read_queue_nums, topics["T"].read_queue_nums) == (5, 3)
+
+
 def test_topics_json_lost_in_a_crash_comes_back_from_its_backup(root: Path) -> None:
     append(root, numbered("T", 0, 3))
     append(root, numbered("U", 0, 3))

@@ -45,6 +45,14 @@ def test_a_new_topic_is_made_everywhere() -> None:
     }
 
 
+def test_where_messages_wait_is_made_as_a_broker_makes_it() -> None:
+    routes = Routes.of([store("a")], auto_create=False, default_topic_queue_nums=3)
+    parking = ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"]
+    assert [config.write_queue_nums for config in routes.created(parking).values()] == [18, 1]
+    with pytest.raises(IllegalMessageError):
+        routes.groups("rmq_sys_wheel_timer")
+
+
 def test_without_creation_only_retry_topics_come_into_being() -> None:
     routes = Routes.of([store("a", topic())], auto_create=False)
     assert routes.created(["t", "%RETRY%g"]) == {"%RETRY%g": TopicConfig("%RETRY%g", 1, 1)}
