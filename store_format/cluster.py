@@ -6,14 +6,16 @@ theirs, then they publish one after the other. Before the second step a crash le
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 from store_format.append import CommitOptions, CommitResult, carry_out, check, late_reports, note_empty, prepare, result_of
 from store_format.errors import StoreWriteError
+from store_format.finish import write_topics
 from store_format.journal import Journal, journal_path, read_journal, write_journal
 from store_format.lock import StoreLock
+from store_format.members import has_key
 from store_format.opening import open_store
 from store_format.publish import Publication
 from store_format.refusals import refuse_store
@@ -29,12 +31,14 @@ def commit_cluster(
     *,
     key: tuple[str, int] | None = None,
     store_timestamp: int | None = None,
+    watched: Collection[str] = (),
     options: CommitOptions | None = None,
 ) -> dict[str, CommitResult]:
     """`append.commit` for several store roots (absolute paths), each with the files staged in it; the result of each.
 
-    A key that any member has is committed: a broken-off commit is finished in all members first. `options.log_directories` is left
-    out of account, each store has its own `commitlog`.
+    A key that any member has is committed: a broken-off commit is finished in all members first. `watched` are stores of the cluster
+    that take no part now: what they have of the key counts too, only nothing is changed in them. New topics are made in every member.
+    `options.log_directories` is left out of account, each store has its own `commitlog`.
     """
     options = replace(options or CommitOptions(), log_directories=())
     files = FileWrites(sync=options.sync)
@@ -46,7 +50,7 @@ def commit_cluster(
         for lock in locks.values():
             lock.refuse_other_openers()
         opened = {root: open_store(root, options, files) for root in roots}
-        if key is not None and any(each.ledger.has(key) for each in opened.values()):
+        if key is not None and any(has_key(root, key) for root in (*roots, *watched)):
             for root in roots:
                 remove_staging(root, members[root], files)
             return {root: CommitResult(False) for root in roots}
@@ -55,6 +59,9 @@ def commit_cluster(
         journals = [prepare(root, opened[root], tuple(members[root]), key, store_timestamp, options, files)[0] for root in filled]
         shared = {root: replace(each, id=journals[0].id, members=tuple(filled)) for root, each in zip(filled, journals, strict=True)}
         parts = {root: (journal, Publication(root, journal, opened[root].log, files)) for root, journal in shared.items()}
+        for root in roots if filled else ():
+            if root not in filled:
+                write_topics(root, options.new_topics, options.clock(), files)
         _announce(shared, files)
         for root, (journal, publication) in parts.items():
             carry_out(root, journal, publication, files, may_undo=False)

@@ -5,6 +5,7 @@ Up to the first byte of a queue a failed commit is undone; after that it only go
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from store_format.checkpoint import Checkpoint, read_checkpoint
@@ -27,7 +28,7 @@ __all__ = ["begin", "conclude", "publish", "save_checkpoint", "sync_store", "und
 
 def begin(root: str, journal: Journal, files: FileWrites) -> None:
     """Step 5: the journal stands already; now new topics, and our mark with its id in `abort`."""
-    write_topics(root, journal, files)
+    write_topics(root, journal.new_topics, journal.written_at, files)
     write_abort_mark(root, journal.id, files)
     files.sync_directory(root)
 
@@ -87,15 +88,15 @@ def save_checkpoint(root: str, checkpoint: Checkpoint, files: FileWrites) -> Non
         files.sync_directory(root)
 
 
-def write_topics(root: str, journal: Journal, files: FileWrites) -> None:
-    """topics.json with the journal's new topics, where it lacks any."""
-    if not journal.new_topics:
+def write_topics(root: str, new_topics: Mapping[str, int], timestamp: int, files: FileWrites) -> None:
+    """topics.json with those of the new topics, by name their number of queues, that it lacks."""
+    if not new_topics:
         return
     path = config_path(root, "topics.json")
-    topics = [TopicConfig(name, number, number) for name, number in journal.new_topics.items()]
+    topics = [TopicConfig(name, number, number) for name, number in new_topics.items()]
     data = read_bytes(path)
     is_good = bool(data) and _is_json(data or b"", path)
-    text = add_topics(data if is_good else read_bytes(f"{path}.bak"), topics, journal.written_at, path)
+    text = add_topics(data if is_good else read_bytes(f"{path}.bak"), topics, timestamp, path)
     if text is not None:
         files.make_directories(root, "config")
         files.persist_config(path, text, is_good=is_good)

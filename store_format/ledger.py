@@ -48,10 +48,14 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """`keys` by the id of a key; `last` is the batch that was committed last, with a key or without."""
+    """`keys` by the id of a key; `last` is the batch that was committed last, with a key or without.
+
+    `begun` names commits over a cluster that this store completed, and the members that may not know that they are to complete theirs.
+    """
 
     keys: Mapping[str, LedgerEntry] = field(default_factory=dict)
     last: LedgerEntry | None = None
+    begun: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def has(self, key: tuple[str, int]) -> bool:
         """Whether the key's number, or a higher one, is committed."""
@@ -88,7 +92,8 @@ def read_ledger(root: str) -> Ledger:
     try:
         value = json.loads(data)
         keys = {str(key): _entry(entry) for key, entry in value["keys"].items()}
-        return Ledger(keys, None if value["last"] is None else _entry(value["last"]))
+        begun = {str(journal): tuple(map(str, members)) for journal, members in value.get("begun", {}).items()}
+        return Ledger(keys, None if value["last"] is None else _entry(value["last"]), begun)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(path, 0, "a ledger of this project", str(error) or "something else") from error
 
@@ -99,9 +104,11 @@ def _entry(value: Mapping[str, Any]) -> LedgerEntry:  # Any: JSON
 
 
 def write_ledger(root: str, ledger: Ledger, files: FileWrites) -> None:
-    value = {
+    value: dict[str, Any] = {  # Any: JSON
         "version": 1,
         "last": None if ledger.last is None else asdict(ledger.last),
         "keys": {key: asdict(entry) for key, entry in ledger.keys.items()},
     }
+    if ledger.begun:
+        value["begun"] = dict(ledger.begun)
     files.replace(ledger_path(root), json.dumps(value).encode())

@@ -6,14 +6,20 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from store_format.append import CommitOptions, recover
+from store_format.append import CommitOptions, prepare, recover
 from store_format.cluster import commit_cluster
+from store_format.config_json import read_topics
 from store_format.errors import StoreInUseError
+from store_format.journal import Journal, write_journal
+from store_format.ledger import read_ledger
 from store_format.lock import StoreLock
+from store_format.opening import open_store
+from store_format.write_files import FileWrites
 from tests.staged import append, make_store, messages_of, numbered, stage
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -60,6 +66,60 @@ def test_a_store_in_use_stops_all_before_anything_is_written(cluster: Path) -> N
     with StoreLock(str(cluster / "broker-b")), pytest.raises(StoreInUseError):
         _commit(cluster, 0, 1, "w1")
     assert _counts(cluster) == [[1000], [1001]]
+
+
+def test_new_topics_are_made_in_every_member_also_where_no_message_goes(cluster: Path) -> None:
+    """Else the next batch would hash its keys over the queues of one store only."""
+    members = {str(cluster / "broker-a"): [stage(cluster / "broker-a", numbered("New", 0, 3))], str(cluster / "broker-b"): []}
+    commit_cluster(members, options=replace(_OPTIONS, new_topics={"New": 8}))
+    for name in _NAMES:
+        topics = read_topics(str(cluster / name))
+        assert topics is not None
+        assert topics["New"].write_queue_nums == 8
+
+
+def test_a_key_counts_that_a_store_has_which_takes_no_part_now(cluster: Path) -> None:
+    assert _commit(cluster, 0, 1, "w1")
+    other = make_store(cluster / "broker-c")
+    roots = [str(cluster / name) for name in _NAMES]
+    staged = stage(other, numbered("T", 0, 20), write="again")
+    with StoreLock(roots[0]), StoreLock(roots[1]):  # brokers run there
+        results = commit_cluster({str(other): [staged]}, key=("q", 1), watched=roots, options=_OPTIONS)
+    assert not results[str(other)].committed
+    assert messages_of(other) == []
+    assert not any((other / ".rmqlog" / "staging").iterdir())
+
+
+def _break_off(cluster: Path, *, told: str) -> Journal:
+    """As a crash leaves it between telling the first member and the last that all have the journal."""
+    files, journals = FileWrites(sync=False), {}
+    for i, name in enumerate(_NAMES):
+        root = str(cluster / name)
+        staged = stage(cluster / name, numbered("T", 10 * i, 10), write="w1")
+        journals[root], _ = prepare(root, open_store(root, _OPTIONS, files), (staged,), ("q", 1), None, _OPTIONS, files)
+    first = next(iter(journals.values()))
+    for root, journal in journals.items():
+        write_journal(root, replace(journal, id=first.id, members=tuple(journals), complete=root.endswith(told)), files)
+    return first
+
+
+@pytest.mark.parametrize("told", _NAMES)
+def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Path, told: str) -> None:
+    """The other one was, completed its own, and has gone on since."""
+    journal = _break_off(cluster, told=told)
+    root, late = str(cluster / told), next(str(cluster / name) for name in _NAMES if name != told)
+    for number in range(3):
+        append(cluster / told, numbered("Later", 10 * number, 10), key=("later", number), options=_OPTIONS)
+    assert list(read_ledger(root).begun) == [journal.id]
+    for asked in (root, late):
+        results = commit_cluster({asked: []}, key=("q", 1), watched=[root, late], options=_OPTIONS)
+        assert not results[asked].committed
+    bodies = [sorted(int(m.body.split()[1]) for m in messages_of(cluster / name) if m.topic == "T") for name in _NAMES]
+    assert bodies == [[*range(10), 1000], [*range(10, 20), 1001]]
+    # The next commit that is broken off forgets what all know by now.
+    again = _break_off(cluster, told=told)
+    recover(root, options=_OPTIONS)
+    assert list(read_ledger(root).begun) == [again.id]
 
 
 _CHILD = """
