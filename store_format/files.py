@@ -28,6 +28,7 @@ __all__ = [
     "FileView",
     "StoreFile",
     "entry_names",
+    "file_status",
     "list_directories",
     "list_entries",
     "list_store_files",
@@ -200,6 +201,15 @@ def stat_identity(path: str) -> tuple[int, int, int] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def file_status(path: str) -> tuple[int, int] | None:
+    """(bytes on disk, which a file with holes has fewer of than its length; mtime in ms); None when it is missing."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_blocks * 512, status.st_mtime_ns // 1_000_000
 
 
 class FileView:

@@ -39,6 +39,7 @@ from store_format.snapshot import QueueRange, Snapshot, StoreState, take_snapsho
 from store_format.stage_columns import stage_columns
 from store_format.staging import StagingWriter
 from store_format.store_settings import StoreSettings, read_settings
+from store_format.views.table import view_table
 
 __all__ = ["MessageStore", "Queue"]
 
@@ -271,6 +272,10 @@ class MessageStore:
         found = look(use_index=use_index and before.base is None)
         # While a commit of ours writes index entries, slots lead to units that the header does not count yet.
         return found if read_commit_state(self.path) == before else look(use_index=False)
+
+    def view(self, name: str, *, now_ms: int | None = None) -> pa.Table:
+        """What is in the store, as one of the tables of `views.table.VIEWS`. Ages count to `now_ms`, by default the clock."""
+        return view_table(self, name, now_ms=now_ms)
 
     def diagnose(self) -> Diagnosis:
         """Every problem of the store; `diagnose.diagnose` also looks at stores that `open` refuses."""

@@ -5,19 +5,36 @@ A name that a hostile file gives is shown with replacement characters, a number 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["BOOL", "BROKER", "INT", "LONG", "NAMES", "TEXT", "TIME", "ViewColumn", "batch_of", "schema_of", "time_us"]
+__all__ = [
+    "BOOL",
+    "BROKER",
+    "DAY",
+    "INT",
+    "LONG",
+    "NAMES",
+    "REAL",
+    "TEXT",
+    "TIME",
+    "ViewColumn",
+    "batch_of",
+    "batches_of",
+    "schema_of",
+    "time_us",
+]
 
-TEXT, INT, LONG, BOOL = pa.string(), pa.int32(), pa.int64(), pa.bool_()
+TEXT, INT, LONG, BOOL, REAL, DAY = pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.float64(), pa.date32()
 TIME = pa.timestamp("us", tz="UTC")
 NAMES = pa.list_(pa.field("element", TEXT))
 
 _YEAR_1_MS, _YEAR_10000_MS = -62135596800000, 253402300800000  # what Spark and Python can show
+_ROWS_A_BATCH = 4096
 _BITS = {INT: 31, LONG: 63}
 
 
@@ -42,6 +59,14 @@ def batch_of(columns: Sequence[ViewColumn], rows: Iterable[Sequence[Any]]) -> pa
     held = list(rows)
     arrays = [pa.array([_fit(row[i], column.type) for row in held], column.type) for i, column in enumerate(columns)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+
+
+def batches_of(columns: Sequence[ViewColumn], rows: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
+    """The same, some thousand rows at a time; at least one batch."""
+    left = iter(rows)
+    yield batch_of(columns, islice(left, _ROWS_A_BATCH))
+    for row in left:
+        yield batch_of(columns, chain([row], islice(left, _ROWS_A_BATCH - 1)))
 
 
 def time_us(ms: int | None) -> int | None:

@@ -1,0 +1,151 @@
+"""The files of a store: what each is for, which offsets it holds, and how full it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from store_format.files import StoreFile, file_status, list_directories, list_entries, list_store_files
+from store_format.index_file import IndexFile, open_index_files
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, INDEX_UNIT
+from store_format.snapshot import QueueRange, list_queues
+from store_format.views.columns import BROKER, INT, LONG, REAL, TEXT, TIME, ViewColumn, batches_of, time_us
+
+if TYPE_CHECKING:
+    from store_format.store import MessageStore
+
+__all__ = ["FILE_COLUMNS", "files", "log_end"]
+
+FILE_COLUMNS = (
+    BROKER,
+    ViewColumn("kind", TEXT, "`commitlog`, `consumequeue`, `batchconsumequeue`, `consumequeue_ext`, `index`, `timerlog`, `config`, …"),
+    ViewColumn("file", TEXT, "Its path below the store root; as it is where it lies elsewhere (`storePathCommitLog`)."),
+    ViewColumn("topic", TEXT, "Of a queue's file."),
+    ViewColumn("queueId", INT, "Of a queue's file."),
+    ViewColumn("start", LONG, "Commitlog and index: physical offset of the first message. A queue's file: number of its first unit."),
+    ViewColumn("stop", LONG, "The same behind what is in it; of an index file that of its last message."),
+    ViewColumn("entries", LONG, "Queue units or index entries in it."),
+    ViewColumn("sizeBytes", LONG, "Its length: files have their full length from the start."),
+    ViewColumn("usedBytes", LONG, "What of it is written; null where that is not known."),
+    ViewColumn("diskBytes", LONG, "What it takes on disk: less than its length where it has holes."),
+    ViewColumn("fill", REAL, "`usedBytes` of `sizeBytes`, 0 to 1; of an index file its entries of all it can take."),
+    ViewColumn("firstStoreTimestamp", TIME, "When its first message was stored."),
+    ViewColumn("lastStoreTimestamp", TIME, "When its last message was stored, where the file itself says it."),
+    ViewColumn("modified", TIME, "Its modification time, from which retention counts."),
+)
+
+
+_QUEUE_KINDS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """What is known of a file's contents."""
+
+    topic: str | None = None
+    queue_id: int | None = None
+    start: int | None = None
+    stop: int | None = None
+    entries: int | None = None
+    used: int | None = None
+    fill: float | None = None
+    first: int | None = None
+    last: int | None = None
+
+
+def files(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+    """One row a file. RocksDB's are in no directory that is listed here but `rocksdbstore`."""
+    return batches_of(FILE_COLUMNS, (_row(store, kind, path, size, fill) for kind, path, size, fill in _all(store)))
+
+
+def _row(store: MessageStore, kind: str, path: str, size: int, fill: _Fill) -> tuple[object, ...]:
+    disk, modified = file_status(path) or (None, None)
+    shown = path.removeprefix(f"{store.path}/")
+    ratio = fill.fill if fill.fill is not None else fill.used / size if fill.used is not None and size else None
+    return (
+        store.broker_name, kind, os.fsencode(shown).decode(errors="replace"), fill.topic, fill.queue_id, fill.start, fill.stop,
+        fill.entries, size, fill.used, disk, ratio, time_us(fill.first), time_us(fill.last), time_us(modified),
+    )  # fmt: skip
+
+
+def _all(store: MessageStore) -> Iterator[tuple[str, str, int, _Fill]]:
+    ranges = _ranges(store)
+    end = log_end(store, ranges)
+    for file in store.log.files:
+        yield "commitlog", file.path, file.size, _log_fill(store, file, end)
+    for topic, queue_id, directory, kind in list_queues(store.path, lambda topic: True):
+        queue = ranges.get((topic, queue_id))
+        for file in list_store_files(directory):
+            yield _QUEUE_KINDS[kind], file.path, file.size, _queue_fill(file, topic, queue_id, queue, kind)
+    for topic, topic_path in list_directories(f"{store.path}/consumequeue_ext"):
+        for name, path in list_directories(topic_path):
+            for file in list_store_files(path):
+                yield "consumequeue_ext", file.path, file.size, _Fill(topic, int(name) if name.isdecimal() else None)
+    for index in open_index_files(f"{store.path}/index"):
+        with index:
+            yield "index", index.path, index.size, _index_fill(index)
+    for file in list_store_files(f"{store.path}/timerlog"):
+        yield "timerlog", file.path, file.size, _Fill(start=file.start, stop=file.stop)
+    for kind in ("config", "rocksdbstore"):
+        yield from _others(kind, f"{store.path}/{kind}")
+    yield from _others("root", store.path)
+
+
+def _others(kind: str, directory: str) -> Iterator[tuple[str, str, int, _Fill]]:
+    for entry in list_entries(directory):
+        if entry.kind == "file":
+            yield kind, entry.path, entry.size, _Fill()
+
+
+def _ranges(store: MessageStore) -> dict[tuple[str, int], QueueRange]:
+    return {(queue.topic, queue.queue_id): queue.range for queue in store.queues()}
+
+
+def log_end(store: MessageStore, ranges: dict[tuple[str, int], QueueRange]) -> int:
+    """The physical offset behind the last message that any queue has. Messages of no queue (rolled back ones) may follow."""
+    if not store.has_consume_queues:
+        return store.survey(lambda topic: False).cuts[-1]
+    end = store.log.min_offset
+    for queue in ranges.values():
+        if queue.bounds is not None and queue.bounds.last_physical_offset >= 0:
+            end = max(end, queue.bounds.last_physical_offset + queue.bounds.last_size)
+        extra = np.frombuffer(queue.extra, BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT)
+        if len(extra):
+            end = max(end, int(extra[-1]["physical_offset"]) + int(extra[-1]["size"]))
+    return end
+
+
+def _log_fill(store: MessageStore, file: StoreFile, end: int) -> _Fill:
+    used = min(max(end - file.start, 0), file.size)
+    first = store.log.store_timestamp_at(file.start) if used else -1
+    return _Fill(start=file.start, stop=file.start + used, used=used, first=first if first >= 0 else None)
+
+
+def _queue_fill(file: StoreFile, topic: str, queue_id: int, queue: QueueRange | None, kind: str) -> _Fill:
+    if queue is None or queue.bounds is None:
+        return _Fill(topic, queue_id)
+    unit = (CQ_UNIT if kind == "simple" else BATCH_CQ_UNIT).itemsize
+    start = file.start // unit
+    stop = min(max(queue.bounds.unit_stop, start), file.stop // unit)
+    return _Fill(topic, queue_id, start, stop, stop - start, (stop - start) * unit)
+
+
+def _index_fill(index: IndexFile) -> _Fill:
+    header = index.header()
+    entries = header.index_count - 1
+    if not entries:
+        return _Fill(entries=0, used=0, fill=0.0)
+    geometry = index.geometry
+    used = fill = None
+    if geometry is not None:
+        used = min(geometry.units_start + header.index_count * INDEX_UNIT.itemsize, index.size)
+        fill = entries / (geometry.index_num - 1) if geometry.index_num > 1 else None
+    return _Fill(
+        None, None, header.begin_physical_offset, header.end_physical_offset, entries, used, fill, header.begin_timestamp,
+        header.end_timestamp,
+    )  # fmt: skip

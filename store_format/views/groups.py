@@ -1,0 +1,85 @@
+"""Consumer groups: those that are configured, those that have offsets, and those whose retry or dead letter topic is there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from store_format.config_json import Groups, read_subscription_groups, read_topics
+from store_format.lag import RETRY_PREFIX, lag_table
+from store_format.views.columns import BOOL, BROKER, INT, LONG, NAMES, TEXT, ViewColumn, batches_of
+
+if TYPE_CHECKING:
+    from store_format.store import MessageStore
+
+__all__ = ["DLQ_PREFIX", "GROUP_COLUMNS", "groups"]
+
+DLQ_PREFIX = "%DLQ%"
+
+GROUP_COLUMNS = (
+    BROKER,
+    ViewColumn("group", TEXT, "The consumer group."),
+    ViewColumn("configured", BOOL, "Whether subscriptionGroup.json has it; null without that file (RocksDB)."),
+    ViewColumn("consumeEnable", BOOL, "Whether it may consume."),
+    ViewColumn("consumeBroadcastEnable", BOOL, "Whether it may consume as BROADCASTING."),
+    ViewColumn("consumeMessageOrderly", BOOL, "Whether pop delivers to it in order."),
+    ViewColumn("retryQueueNums", INT, "Queues of its retry topic."),
+    ViewColumn("retryMaxTimes", INT, "Retries before a message becomes a dead letter."),
+    ViewColumn("topics", NAMES, "The topics it has committed offsets of."),
+    ViewColumn("queues", INT, "Queues it has committed offsets of."),
+    ViewColumn("lagMessages", LONG, "The sum over these queues; null when there are none, or one is not in this store."),
+    ViewColumn("lagMs", LONG, "The age of the oldest message that it has not consumed."),
+    ViewColumn("deadLetters", LONG, "Messages in its dead letter topic."),
+)
+
+
+def groups(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+    """One row a group, by name."""
+    configured, topics = read_subscription_groups(store.path), read_topics(store.path)
+    lag: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in lag_table(store, now_ms=now_ms).to_pylist():
+        lag[row["group"]].append(row)
+    dead: dict[str, int] = defaultdict(int)
+    for queue in store.queues(lambda topic: topic.startswith(DLQ_PREFIX)):
+        dead[queue.topic.removeprefix(DLQ_PREFIX)] += queue.max_offset - queue.min_offset
+    known = {*lag, *dead, *(configured or ())}
+    names = sorted(known | _with_retry_topic(known, topics or ()))
+    rows = ((store.broker_name, name, *_settings(name, configured), *_progress(lag.get(name, [])), dead.get(name, 0)) for name in names)
+    return batches_of(GROUP_COLUMNS, rows)
+
+
+def _with_retry_topic(known: Collection[str], topics: Iterable[str]) -> set[str]:
+    """Groups whose retry topic is configured: a consumer's first heartbeat makes it. Those of pop name a topic too (KeyBuilder)."""
+    names = set(topics)
+    found = {topic.removeprefix(RETRY_PREFIX) for topic in names if topic.startswith(RETRY_PREFIX)}
+    return {name for name in found if not _is_of_pop(name, known, names)}
+
+
+def _is_of_pop(name: str, known: Collection[str], topics: Collection[str]) -> bool:
+    cuts = (i for i, character in enumerate(name) if character in "_+")
+    return any(name[:i] in known and name[i + 1 :] in topics for i in cuts)
+
+
+def _settings(name: str, configured: Groups | None) -> tuple[object, ...]:
+    group = None if configured is None else configured.get(name)
+    if group is None:
+        return (None if configured is None else False, *(None,) * 5)
+    return (
+        True, group.consume_enable, group.consume_broadcast_enable, group.consume_message_orderly,
+        group.retry_queue_nums, group.retry_max_times,
+    )  # fmt: skip
+
+
+def _progress(rows: list[dict[str, Any]]) -> tuple[object, ...]:
+    committed = [row for row in rows if row["committedOffset"] is not None]
+    behind = [row["lagMessages"] for row in committed]
+    ages = [row["lagMs"] for row in committed]
+    return (
+        sorted({row["topic"] for row in committed}),
+        len(committed),
+        None if not behind or None in behind else sum(behind),
+        None if not ages or None in ages else max(ages),
+    )
