@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from store_format.property_columns import PropertyTable
 from store_format.tags_codes import SCHEDULE_TOPIC, tags_codes
 from store_format.unit_rows import TooMuchOpenedError, UnitRows
 
-__all__ = ["BODY_SIZE_MAX", "COLUMNS", "DEFAULT_COLUMNS", "Projection", "arrow_schema", "decode", "decode_parts"]
+__all__ = ["BODY_SIZE_MAX", "COLUMNS", "DEFAULT_COLUMNS", "Projection", "PropertyFilter", "arrow_schema", "decode", "decode_parts"]
 
 _STRING = pa.string()
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -68,12 +68,19 @@ _CONSTANT_ROWS = 1 << 16
 _OPENED_BYTES_MAX = 32 << 20  # what bodies of one batch may inflate to, unless it is a single one
 
 
+class PropertyFilter(Protocol):
+    """Says of messages, by their properties, which to keep."""
+
+    def mask(self, count: int, values: Callable[[str], pa.StringArray]) -> pa.BooleanArray:
+        """One element for each of `count` messages; `values(name)` is a property of all of them, null where absent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Projection:
     """Which columns to build, in order; names outside COLUMNS are property columns. Plain values: it travels to tasks.
 
     `tags` keeps only messages whose TAGS is one of these (the exact half of a TAG subscription), `key` those with this word
-    in KEYS or as UNIQ_KEY, `message_id` the one with this UNIQ_KEY or offset message id.
+    in KEYS or as UNIQ_KEY, `message_id` the one with this UNIQ_KEY or offset message id, `where` those it says.
     """
 
     names: tuple[str, ...] = DEFAULT_COLUMNS
@@ -82,10 +89,11 @@ class Projection:
     tags: frozenset[str] | None = None
     key: str | None = None
     message_id: str | None = None
+    where: PropertyFilter | None = None
 
     @property
     def filters(self) -> bool:
-        return self.tags is not None or self.key is not None or self.message_id is not None
+        return any(wish is not None for wish in (self.tags, self.key, self.message_id, self.where))
 
     @property
     def needs_properties(self) -> bool:
@@ -177,6 +185,8 @@ class _Rows(UnitRows):
         if wanted.message_id is not None:
             unique = pc.fill_null(pc.equal(self.properties().values("UNIQ_KEY"), wanted.message_id), False)
             yield pc.or_(unique, pc.equal(_offset_msg_id(self), wanted.message_id.upper()))
+        if wanted.where is not None:
+            yield wanted.where.mask(len(self), self.properties().values)
 
     def column(self, name: str) -> pa.Array:
         builder = _BUILDERS.get(name)

@@ -28,6 +28,7 @@ _TOKEN = re.compile(
 )
 _KINDS = {"float": FLOAT, "decimal": DECIMAL, "string": STRING, "name": NAME}
 
+_BLANKS = re.compile(r"[ \t\n\r\f]+")
 _SHOWN = 24  # characters of the expression in an error, on each side of the place
 _ADVICE = {
     '"': "strings stand in single quotes: 'it''s'",
@@ -37,6 +38,7 @@ _ADVICE = {
     "*": "* is a TAG expression, and SQL92 has no arithmetic",
     "/": "SQL92 has no arithmetic here; a comment ends with */",
     "%": "SQL92 has no arithmetic here",
+    "LIKE": "there is no LIKE; STARTSWITH, ENDSWITH and CONTAINS take plain text",
 }
 
 
@@ -53,33 +55,33 @@ class Token(NamedTuple):
 
 
 class Lexer:
-    """The tokens of `text`, with a look at the next one and the one behind it."""
+    """The tokens of `text`, with a look at the next one."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._place = 0
-        self._waiting: list[Token] = []
+        self._next: Token | None = None
 
-    def peek(self, ahead: int = 0) -> Token:
-        """The token that comes next, or `ahead` tokens later. Raises OptionError where no token can begin."""
-        while len(self._waiting) <= ahead:
-            self._waiting.append(self._scan())
-        return self._waiting[ahead]
+    def peek(self) -> Token:
+        """The token that comes next. Raises OptionError where none can begin."""
+        if self._next is None:
+            self._next = self._scan()
+        return self._next
 
     def next(self) -> Token:
         token = self.peek()
-        del self._waiting[0]
+        self._next = None
         return token
 
     def error(self, expected: str, token: Token, advice: str = "") -> OptionError:
         """What is wrong with an expression: what was expected at `token`, what stands there, and the place marked."""
-        text = self._text
-        shown = token.kind if token.kind == END else _cut(token.text)
-        before, stop = max(0, token.start - _SHOWN), min(len(text), token.stop)
-        stop = min(stop, token.start + _SHOWN)
-        after = min(len(text), stop + _SHOWN)
-        place = f"{'…' if before else ''}{text[before:stop]} <-- HERE {text[stop:after]}{'…' if after < len(text) else ''}".rstrip()
-        message = f"subExpression: expected {expected}, found {shown} at character {token.start + 1}: {place}"
+        stop = min(token.stop, token.start + _SHOWN)
+        before, after = max(0, token.start - _SHOWN), stop + _SHOWN
+        left, right = (_BLANKS.sub(" ", part) for part in (self._text[before:stop], self._text[stop:after]))
+        place = f"{'…' if before else ''}{left} <-- HERE {right.lstrip()}{'…' if after < len(self._text) else ''}".strip()
+        found = token.kind if token.kind == END else _cut(token.text)
+        advice = advice or _ADVICE.get(token.text.upper(), "")
+        message = f"subExpression: expected {expected}, found {found} at character {token.start + 1}: {place}"
         return OptionError(f"{message}; {advice}" if advice else message)
 
     def _scan(self) -> Token:
@@ -89,7 +91,7 @@ class Lexer:
             return Token(END, "", place)
         match = _TOKEN.match(text, place)
         if match is None:
-            raise self.error("a word, a number, a string or an operator", Token("", text[place], place), _ADVICE.get(text[place], ""))
+            raise self.error("a word, a number, a string or an operator", Token("", text[place], place))
         self._place = match.end()
         word = match.group()
         group = match.lastgroup or ""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rmq_spark.consume.java_numbers import double_keys, read_doubles, read_integers
 from rmq_spark.consume.sql92_steps import Between, In, Kind, Literal, Operator, Ordering, Property, Search, Step
 
-__all__ = ["ERROR", "FALSE", "TRUE", "UNKNOWN", "Machine"]
+__all__ = ["ERROR", "FALSE", "TRUE", "UNKNOWN", "Machine", "Outcomes"]
 
 FALSE, TRUE, UNKNOWN, ERROR = (np.uint8(code) for code in range(4))
 
@@ -124,6 +124,8 @@ class Machine:
     def _keys(self, value: Literal | Property, kind: Kind) -> tuple[_Keys, _Mask | np.bool_]:
         """(numbers of this kind as integers in its order, where a present value is such a number)"""
         if isinstance(value, Literal):
+            if isinstance(value.value, str):
+                return _read(pa.array([value.value], pa.string()), kind)
             assert isinstance(value.value, int | float)
             if kind is Kind.DOUBLE:
                 return double_keys(np.array([value.value], np.float64))[0], np.True_

@@ -104,13 +104,13 @@ class _Parser:
 
     def _comparison(self) -> _Operand:
         left = self._unary()
-        while True:
-            negated = self._next_is("NOT") and self.lexer.peek(1).kind in (*_SEARCHES, "BETWEEN", "IN")
-            if not negated and not self._next_is(*_ORDERINGS, *_SEARCHES, "BETWEEN", "IN"):
-                return left
-            if negated:
-                self.lexer.next()
-            left = self._compared(left, self.lexer.next(), negated)
+        while self._next_is("NOT", *_ORDERINGS, *_SEARCHES, "BETWEEN", "IN"):
+            negated = self._accept("NOT")
+            operator = self.lexer.next()
+            if negated and operator.kind not in (*_SEARCHES, "BETWEEN", "IN"):
+                raise self.lexer.error("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH after NOT", operator)
+            left = self._compared(left, operator, negated)
+        return left
 
     def _compared(self, left: _Operand, operator: Token, negated: bool) -> _Operand:
         """What stands behind `left [NOT] operator`."""
