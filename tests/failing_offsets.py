@@ -1,0 +1,51 @@
+"""Processes that change a group's offsets and die at their Nth change of a file: run as `python -m tests.failing_offsets`.
+
+Arguments: a directory that is copied for each process, where the copies go, what to do (`kill` or `torn`) and whose offsets change
+(`store` or `local`). Each process is a fork. Prints how many changes a whole run makes; copy N is the one of a kill at change N.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.offsets import LocalOffsets, StoreOffsets
+from tests.failing_writer import Failure, install
+
+__all__ = ["NEW_OFFSET", "change"]
+
+NEW_OFFSET = 20
+_CHANGES_MAX = 60
+
+
+def change(kind: str, root: str) -> None:
+    """Offset 20 for queue 0 of T."""
+    queue = {MessageQueue("T", "b", 0): NEW_OFFSET}
+    if kind == "store":
+        StoreOffsets("g", {"b": root}, clock_ms=lambda: 1_700_000_300_000).write(queue)
+    else:
+        LocalOffsets(f"{root}/home/g/offsets.json").write(queue)
+
+
+def main(base: str, copies: str, what: str, kind: str) -> None:
+    for at in range(1, _CHANGES_MAX):
+        root = shutil.copytree(base, f"{copies}/{at}")
+        child = os.fork()
+        if not child:
+            install(Failure(what, at))
+            change(kind, root)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0, status
+            print(at - 1)
+            return
+        assert os.WTERMSIG(status) == signal.SIGKILL, status
+    raise AssertionError(f"more than {_CHANGES_MAX} changes")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
