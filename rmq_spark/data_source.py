@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 
 from rmq_spark.batch import RmqLogReader
+from rmq_spark.option_table import STREAM
 from rmq_spark.options import parse_read_options
 from rmq_spark.scan import Scan
 from rmq_spark.schema import projection_from_options, projection_from_schema
 from rmq_spark.sink import RmqLogStreamWriter, RmqLogWriter
 from rmq_spark.sql_tables import recall_options, remember_options
+from rmq_spark.stream import RmqLogStreamReader
+from rmq_spark.targets import WriteTarget, open_target
 from rmq_spark.write_options import parse_write_options
-from rmq_spark.writing import WriteTarget, open_target
 from store_format.errors import OptionError
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ __all__ = ["RmqLogDataSource", "register"]
 
 
 class RmqLogDataSource(DataSource):
-    """`spark.read.format("rmqlog")`. Options are in `option_table`, columns in `schema`."""
+    """`spark.read.format("rmqlog")` and `spark.readStream`. Options are in `option_table`, columns in `schema`."""
 
     @classmethod
     def name(cls) -> str:
@@ -32,12 +34,16 @@ class RmqLogDataSource(DataSource):
 
     def schema(self) -> StructType:
         options = _plain(self.options)
-        projection = projection_from_options(parse_read_options(options))
+        projection = projection_from_options(parse_read_options(options, where=None))  # Spark does not say what it is for
         return remember_options(projection.to_spark_schema(), options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_read_options(recall_options(schema, _plain(self.options)))
         return RmqLogReader(Scan(projection_from_schema(schema, options), options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = parse_read_options(recall_options(schema, _plain(self.options), STREAM), where=STREAM)
+        return RmqLogStreamReader(Scan(projection_from_schema(schema, options), options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:

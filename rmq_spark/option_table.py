@@ -6,7 +6,7 @@ Nothing else in the project knows an option's default. The README's table is mad
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,17 +18,23 @@ from rmq_spark.values import Given
 from store_format.columns import BODY_SIZE_MAX
 from store_format.errors import UnsupportedFormatError
 
-__all__ = ["BATCH", "CHOICES", "OPTIONS", "PRECEDENCE", "Option"]
+__all__ = ["BATCH", "CHOICES", "OPTIONS", "PRECEDENCE", "STREAM", "Option"]
 
 BATCH = "batch"
-_READS = frozenset({BATCH})
+STREAM = "stream"
+_READS = frozenset({BATCH, STREAM})
+_IN_BATCH, _IN_STREAM = frozenset({BATCH}), frozenset({STREAM})
 
+_LONG_MAX = (1 << 63) - 1
 _MESSAGE_SIZE_LIMIT = 1 << 30  # the size of a default commitlog file: no unit is larger
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row. `default` is text, and is read like a caller's; where there is none, `otherwise` says what happens instead."""
+    """One row. `default` is text, and is read like a caller's; where there is none, `otherwise` says what happens instead.
+
+    `stream` is how a stream reads it and its default there, where that is different.
+    """
 
     name: str
     kind: str
@@ -38,11 +44,13 @@ class Option:
     otherwise: str = ""
     heading: str = ""
     applies: frozenset[str] = _READS
+    stream: tuple[Callable[[Given], Any], str | None] | None = None
 
-    def read(self, given: Mapping[str, Given], now_ms: int) -> Any:
+    def read(self, given: Mapping[str, Given], now_ms: int, where: str = BATCH) -> Any:
+        parse, default = self.stream if self.stream is not None and where == STREAM else (self.parse, self.default)
         if self.name in given:
-            return self.parse(given[self.name])
-        return None if self.default is None else self.parse(Given(self.name, self.default, now_ms))
+            return parse(given[self.name])
+        return None if default is None else parse(Given(self.name, default, now_ms))
 
 
 def _expression_type(given: Given) -> str:
@@ -56,6 +64,7 @@ def _expression_type(given: Given) -> str:
 
 _TIME = "ms, ISO 8601 (UTC where it names no zone) or a time back from now (`-2 hours`, `-30m`)"
 _BY_TIME_FROM = partial(parse_offsets_by_timestamp, default=EARLIEST)
+_BY_TIME_FROM_IN_STREAM = partial(parse_offsets_by_timestamp, default=LATEST)
 _BY_TIME_TO = partial(parse_offsets_by_timestamp, default=LATEST)
 _FROM_INDEX = "from an index file's size"
 
@@ -122,8 +131,10 @@ _FROM_TO = (
         partial(parse_offsets, default=EARLIEST, refused=LATEST),
         'First offsets: `earliest`, or JSON `{"TopicTest":{"broker-a":{"0":23}}}` with or without the broker, -2 for earliest, '
         '`"*"` for any. '
-        "Queues that are not named start at earliest.",
+        "Queues that are not named start at the default. In a stream also `latest` and -1; queues that come later start at earliest, "
+        "and with a checkpoint no `starting…` option counts.",
         "earliest",
+        stream=(partial(parse_offsets, default=LATEST, refused=None), "latest"),
     ),
     Option(
         "endingOffsets",
@@ -131,11 +142,18 @@ _FROM_TO = (
         partial(parse_offsets, default=LATEST, refused=EARLIEST),
         "Where to end, exclusive: `latest`, or the same JSON with -1 for latest. Queues that are not named end at latest.",
         "latest",
+        applies=_IN_BATCH,
     ),
-    Option("startingOffsetsByTimestamp", "JSON", _BY_TIME_FROM, f"The same JSON with times: {_TIME}. Beats `startingOffsets`."),
-    Option("endingOffsetsByTimestamp", "JSON", _BY_TIME_TO, "The same, exclusive. Beats `endingOffsets`."),
+    Option(
+        "startingOffsetsByTimestamp",
+        "JSON",
+        _BY_TIME_FROM,
+        f"The same JSON with times: {_TIME}. Beats `startingOffsets`.",
+        stream=(_BY_TIME_FROM_IN_STREAM, None),
+    ),
+    Option("endingOffsetsByTimestamp", "JSON", _BY_TIME_TO, "The same, exclusive. Beats `endingOffsets`.", applies=_IN_BATCH),
     Option("startingTimestamp", "time", parse_timestamp, f"Messages stored at or after it: {_TIME}. Beats the other `starting…` options."),
-    Option("endingTimestamp", "time", parse_timestamp, "Messages stored before it. Beats the other `ending…` options."),
+    Option("endingTimestamp", "time", parse_timestamp, "Messages stored before it. Beats the other `ending…` options.", applies=_IN_BATCH),
     Option(
         "startingOffsetsByTimestampStrategy",
         "word",
@@ -183,9 +201,37 @@ _TRUST = (
     ),
 )
 
+_RATE = (
+    Option(
+        "maxOffsetsPerTrigger",
+        "number",
+        values.number(1, _LONG_MAX),
+        "At most so many messages a micro-batch, divided among the queues by what each has waiting; every queue gets its turn.",
+        otherwise="no limit",
+        applies=_IN_STREAM,
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        "size",
+        values.byte_size,
+        "At most so many bytes of commitlog a micro-batch, but at least one message. With both limits the smaller part counts.",
+        otherwise="no limit",
+        applies=_IN_STREAM,
+    ),
+    Option(
+        "minOffsetsPerTrigger",
+        "number",
+        values.number(1, _LONG_MAX),
+        "Wait until so many messages are there, but not longer than `maxTriggerDelay`. Without effect under AvailableNow.",
+        otherwise="no waiting",
+        applies=_IN_STREAM,
+    ),
+    Option("maxTriggerDelay", "time", values.duration_ms, "How long `minOffsetsPerTrigger` may wait.", "15m", applies=_IN_STREAM),
+)
+
 
 def _under(heading: str, rows: tuple[Option, ...]) -> tuple[Option, ...]:
-    return tuple(Option(row.name, row.kind, row.parse, row.about, row.default, row.otherwise, heading, row.applies) for row in rows)
+    return tuple(replace(row, heading=heading) for row in rows)
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -193,6 +239,7 @@ OPTIONS: tuple[Option, ...] = (
     *_under("What", _WHAT),
     *_under("From and to", _FROM_TO),
     *_under("Parallel", _PARALLEL),
+    *_under("Rate", _RATE),
     *_under("Trust", _TRUST),
 )
 

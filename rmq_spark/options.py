@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_spark.consume.filters import TagFilter, parse_tags
-from rmq_spark.option_table import BATCH, CHOICES, OPTIONS, PRECEDENCE, Option
+from rmq_spark.option_table import BATCH, CHOICES, OPTIONS, PRECEDENCE, STREAM, Option
 from rmq_spark.positions import OffsetSpec, Timestamp
 from rmq_spark.topics import TopicChoice
 from rmq_spark.values import Given, nearest
@@ -52,6 +52,10 @@ class ReadOptions:
     mode: str  # FAILFAST | DROPMALFORMED | PERMISSIVE
     verify_crc: bool
     max_message_size: int
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
     effective: tuple[tuple[str, str], ...]
 
     @property
@@ -66,12 +70,16 @@ class ReadOptions:
         return list(self.effective)
 
 
-def parse_read_options(options: Mapping[str, str], *, now_ms: int | None = None) -> ReadOptions:
-    """Read options of a batch. `now_ms` is what relative times count back from; by default the clock."""
+def parse_read_options(options: Mapping[str, str], *, where: str | None = BATCH, now_ms: int | None = None) -> ReadOptions:
+    """Read options of a batch or, with `where` = STREAM, of a stream; None takes what either may have, when only the columns matter.
+
+    `now_ms` is what relative times count back from; by default the clock.
+    """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    given = {name: Given(name, text, now) for name, text in user_options(options).items()}
+    given = {name: Given(name, text, now) for name, text in user_options(options, where).items()}
     _refuse_contradictions(given)
-    read = {option.name: option.read(given, now) for option in OPTIONS}
+    read = {option.name: option.read(given, now, where or STREAM) for option in OPTIONS}
+    _refuse_inverted_rate(read)
     starting, ending = (_first_given(given, names) for names in PRECEDENCE)
     _refuse_empty_time(read[starting], read[ending])
     if len(read["paths"] or ()) > 1:
@@ -99,12 +107,16 @@ def parse_read_options(options: Mapping[str, str], *, now_ms: int | None = None)
         mode=read["mode"],
         verify_crc=read["verifyCrc"],
         max_message_size=read["maxMessageSize"],
-        effective=_effective(read, {starting, ending}),
+        max_offsets_per_trigger=read["maxOffsetsPerTrigger"],
+        max_bytes_per_trigger=read["maxBytesPerTrigger"],
+        min_offsets_per_trigger=read["minOffsetsPerTrigger"],
+        max_trigger_delay_ms=read["maxTriggerDelay"],
+        effective=_effective(read, {starting, ending}, where),
     )
 
 
-def user_options(options: Mapping[str, str], where: str = BATCH, table: Sequence[Option] = OPTIONS) -> dict[str, str]:
-    """The caller's own options under the documented names of `table`; what Spark adds is left out.
+def user_options(options: Mapping[str, str], where: str | None = BATCH, table: Sequence[Option] = OPTIONS) -> dict[str, str]:
+    """The caller's own options under the documented names of `table`; what Spark adds is left out. `where` None is any kind of query.
 
     Raises OptionError for a name that is none, names an option of another kind of query, or comes twice.
     """
@@ -122,7 +134,7 @@ def user_options(options: Mapping[str, str], where: str = BATCH, table: Sequence
         if in_catalog and lower not in by_lower and _CATALOG_PREFIX + lower not in spelled:
             continue  # from TBLPROPERTIES
         option = _known(name, by_lower)
-        if where not in option.applies:
+        if where is not None and where not in option.applies:
             raise OptionError(f"{option.name} does not apply to a {where} query; it is for {' and '.join(sorted(option.applies))} queries")
         found[option.name] = options[name]
     return found
@@ -173,8 +185,15 @@ def _refuse_empty_time(starting: OffsetSpec, ending: OffsetSpec) -> None:
         raise OptionError(f"{starting.option} {start} is after {ending.option} {stop}; swap them")
 
 
-def _effective(read: Mapping[str, Any], deciding: set[str]) -> tuple[tuple[str, str], ...]:
+def _refuse_inverted_rate(read: Mapping[str, Any]) -> None:
+    least, most = read["minOffsetsPerTrigger"], read["maxOffsetsPerTrigger"]
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger {least} is more than maxOffsetsPerTrigger {most}; lower it")
+
+
+def _effective(read: Mapping[str, Any], deciding: set[str], where: str | None) -> tuple[tuple[str, str], ...]:
     beaten = {name for names in PRECEDENCE for name in names} - deciding
+    beaten |= {option.name for option in OPTIONS if where is not None and where not in option.applies}
     return tuple((name, _shown(value)) for name, value in read.items() if value is not None and name not in beaten)
 
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from rmq_spark.options import ReadOptions
 from rmq_spark.positions import Earliest, Latest, Offset, Timestamp
 from rmq_spark.splits import Findings, Piece, Split, estimate_bytes, make_splits
+from rmq_spark.store_queues import find_queues
 from rmq_spark.stores import open_stores
 from store_format import MessageStore, Queue
 from store_format.errors import OffsetOutOfRangeError, OptionError
 from store_format.reading import QueueSlice, read_slice
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Plan", "available_cores", "plan", "refuse_unknown", "start_offset"]
 
 _log = logging.getLogger(__name__)
 
-_SCAN_CUT_BYTES = 64 << 10  # a scan may be cut between windows of a walk, 1 MiB or a file
 _NAMED_MAX = 5
 
 
@@ -46,11 +46,12 @@ def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
     found = Findings()
     for store in stores:
         _look(store, options, found)
-    _refuse_unknown(stores, options, found)
-    return Plan(make_splits(found, options, cores or _cores()), found.lost)
+    refuse_unknown(stores, options, found)
+    return Plan(make_splits(found, options, cores or available_cores()), found.lost)
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """How many tasks this machine can run at once."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -58,47 +59,24 @@ def _cores() -> int:
 
 
 def _look(store: MessageStore, options: ReadOptions, found: Findings) -> None:
-    choice = options.topics
-    scanned: list[Queue] = []
-    cuts: list[int] = []
-    if store.has_consume_queues:
-        snapshot = store.snapshot(choice.chooses_topic)
-        queues = [Queue(store, queue, None) for queue in snapshot.queues.values()]
-        if snapshot.damaged:
-            (topic, queue_id), error = next(iter(snapshot.damaged.items()))
-            _log.warning(
-                "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s",
-                len(snapshot.damaged),
-                topic,
-                queue_id,
-                error,
-            )
-            lost = snapshot.damaged.keys()
-            scanned, cuts = store.scanned_queues(lambda topic: any(topic == name for name, _ in lost), _SCAN_CUT_BYTES)
-            scanned = [queue for queue in scanned if (queue.topic, queue.queue_id) in lost]
-    else:
-        _log.warning("%s has no consume queue files (RocksDB, or deleted): scanning its commitlog", store.path)
-        queues = []
-        scanned, cuts = store.scanned_queues(choice.chooses_topic, _SCAN_CUT_BYTES)
-    chosen = [queue for queue in queues if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)]
-    for queue in chosen:
+    there = find_queues(store, options.topics)
+    for queue in there.queues:
         found.queues.append((queue.topic, store.broker_name, queue.queue_id))
         piece = _slice(queue, options, found)
         if piece.start < piece.stop:
             found.pieces.append(Piece(store, piece, min(estimate_bytes(piece), store.log.size_bytes)))
     slices = []
     repeated = []
-    for queue in scanned:
-        if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id):
-            found.queues.append((queue.topic, store.broker_name, queue.queue_id))
-            slices.append(_slice(queue, options, found))
-            repeated += [queue.scanned] if queue.scanned is not None and len(queue.scanned.epochs) > 1 else []
+    for queue in there.scanned:
+        found.queues.append((queue.topic, store.broker_name, queue.queue_id))
+        slices.append(_slice(queue, options, found))
+        repeated += [queue.scanned] if queue.scanned is not None and len(queue.scanned.epochs) > 1 else []
     if slices:
-        found.scanned.append((store, slices, repeated, cuts))
+        found.scanned.append((store, slices, repeated, there.cuts))
 
 
 def _slice(queue: Queue, options: ReadOptions, found: Findings) -> QueueSlice:
-    start = _start(queue, options)
+    start = start_offset(queue, options)
     stop = _stop(queue, options)
     name = f"{queue.topic}-{queue.queue_id} of {queue.store.broker_name}"
     low, high = queue.min_offset, queue.max_offset
@@ -121,7 +99,8 @@ def _slice(queue: Queue, options: ReadOptions, found: Findings) -> QueueSlice:
     return queue.range.piece(start, stop)
 
 
-def _start(queue: Queue, options: ReadOptions) -> int:
+def start_offset(queue: Queue, options: ReadOptions) -> int:
+    """Where the `starting…` options put the queue; perhaps outside of it."""
     match options.starting.for_queue(queue.topic, queue.store.broker_name, queue.queue_id):
         case Earliest():
             return queue.min_offset
@@ -165,7 +144,7 @@ def _offset_at(queue: Queue, timestamp_ms: int) -> int:
     return offset
 
 
-def _refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:
+def refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:
     """Names in the options that fit nothing: a typo would otherwise look like an empty topic."""
     read = {topic for topic, _, _ in found.queues}
     missing = [topic for topic in options.topics.named_topics if topic not in read]

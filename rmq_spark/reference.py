@@ -23,8 +23,8 @@ def option_table() -> str:
     """One table per heading."""
     parts = []
     for heading, options in groupby(OPTIONS, key=lambda option: option.heading):
-        rows = [(f"`{option.name}`", option.kind, _default(option), option.about) for option in options]
-        parts.append(f"**{heading}**\n\n" + _table(("option", "type", "default", "meaning"), rows))
+        rows = [(f"`{option.name}`", option.kind, _default(option), ", ".join(sorted(option.applies)), option.about) for option in options]
+        parts.append(f"**{heading}**\n\n" + _table(("option", "type", "default", "for", "meaning"), rows))
     return "\n\n".join(parts)
 
 
@@ -61,7 +61,9 @@ def main(paths: Sequence[str]) -> None:
 
 
 def _default(option: Option) -> str:
-    return option.otherwise if option.default is None else f"`{option.default}`"
+    default = option.otherwise if option.default is None else f"`{option.default}`"
+    of_stream = option.stream[1] if option.stream is not None else None
+    return default if of_stream is None else f"{default}, in a stream `{of_stream}`"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

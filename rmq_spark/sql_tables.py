@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rmq_spark.option_table import CHOICES, PRECEDENCE
+from rmq_spark.option_table import BATCH, CHOICES, OPTIONS, PRECEDENCE
 from rmq_spark.options import is_catalog, user_options
 from rmq_spark.paths import path_list, paths_json, single_path
 from rmq_spark.values import Given
@@ -35,22 +35,24 @@ def remember_options(schema: StructType, options: Mapping[str, str]) -> StructTy
     if not is_catalog(options) or not schema.fields:
         return schema
     first, *others = schema.fields
-    kept = {name: _lasting(name, text) for name, text in user_options(options).items()}
+    kept = {name: _lasting(name, text) for name, text in user_options(options, None).items()}
     metadata = {**first.metadata, METADATA_KEY: json.dumps(kept, ensure_ascii=False, sort_keys=True)}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
 
-def recall_options(schema: StructType, options: Mapping[str, str]) -> dict[str, str]:
+def recall_options(schema: StructType, options: Mapping[str, str], where: str = BATCH) -> dict[str, str]:
     """The options of a read of `schema`: those remembered in it, overridden by those given (`SELECT … FROM t WITH (…)`).
 
     An explicit path is another read: nothing is remembered then. An option that is given also silences remembered ones that
     exclude it or would beat it: `subscribePattern` a remembered `subscribe`, `startingOffsets` a remembered
-    `startingTimestamp`. Raises OptionError when there is no path at all.
+    `startingTimestamp`. What is remembered and not for `where`, as a stream's rate in a batch, is left out.
+    Raises OptionError when there is no path at all.
     """
-    given = user_options(options)
+    given = user_options(options, where)
     if any(name in given for name in _PATHS):
         return given
-    remembered = _remembered(schema)
+    applicable = {option.name for option in OPTIONS if where in option.applies}
+    remembered = {name: text for name, text in _remembered(schema).items() if name in applicable}
     if not any(name in remembered for name in _PATHS):
         raise OptionError(
             "path is not given; name the broker's store directory, as in load('/data/store'). A table is created without a column list, "
@@ -91,4 +93,4 @@ def _remembered(schema: StructType) -> dict[str, str]:
         raise OptionError(
             f"the table's options are expected as JSON text in the metadata {METADATA_KEY} of its first column; create it anew"
         )
-    return user_options(kept)
+    return user_options(kept, None)

@@ -25,11 +25,14 @@ def test_every_option_and_column_has_one_row() -> None:
     assert [row.split("`")[1] for row in rows] == [option.name for option in OPTIONS]
     columns = [line for line in column_table().splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in columns] == [column.name for column in COLUMN_TABLE]
-    assert {row.replace("\\|", "").count("|") for row in rows + columns} == {5}  # four cells each, whatever stands in them
+    assert {row.replace("\\|", "").count("|") for row in rows} == {6}  # five cells each, whatever stands in them
+    assert {row.replace("\\|", "").count("|") for row in columns} == {5}
 
 
 def test_a_row_says_type_default_and_meaning() -> None:
-    assert "| `verifyCrc` | boolean | `true` | Check the CRC of every body. |" in option_table()
+    assert "| `verifyCrc` | boolean | `true` | batch, stream | Check the CRC of every body. |" in option_table()
+    assert "| `startingOffsets` | word or JSON | `earliest`, in a stream `latest` | batch, stream | First" in option_table()
+    assert "| `maxTriggerDelay` | time | `15m` | stream | How long" in option_table()
     assert "`TagA \\|\\| TagB`" in option_table()
     assert "| `queueOffset` | `bigint` | yes | The place in the message queue. |" in column_table()
 

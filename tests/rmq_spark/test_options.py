@@ -202,7 +202,7 @@ def test_sql92_comes_later() -> None:
 def test_an_option_of_another_kind_of_query_says_so() -> None:
     with pytest.raises(OptionError) as caught:
         user_options({"splitBy": "queue"}, "write")
-    assert str(caught.value) == "splitBy does not apply to a write query; it is for batch queries"
+    assert str(caught.value) == "splitBy does not apply to a write query; it is for batch and stream queries"
 
 
 def test_nearest() -> None:

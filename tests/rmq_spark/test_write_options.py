@@ -92,7 +92,7 @@ def test_a_row_says_all_there_is_to_say() -> None:
     [
         ({"topics": "a"}, "unknown option 'topics'; did you mean topic?"),
         ({"Topic": "a", "topic": "b"}, "topic is given twice, in different cases; give it once"),
-        ({"subscribe": "a"}, "subscribe does not apply to a write query; it is for batch queries"),
+        ({"subscribe": "a"}, "subscribe does not apply to a write query; it is for batch and stream queries"),
         ({"compressType": "SNAPPY"}, "compressType: expected one of NONE, LZ4, ZSTD, ZLIB, found 'SNAPPY'"),
         ({"compressType": "ZLIB", "compressLevel": "10"}, "compressLevel: expected 1 to 9 for compressType ZLIB, found 10"),
         ({"compressLevel": "0"}, "compressLevel: expected a whole number from 1 to 22, found '0'"),

@@ -1,0 +1,69 @@
+"""What a stream can no longer read: retention that overtook it, offsets that went back, queues that vanished. Told with numbers.
+
+With failOnDataLoss all of it is one error; without, each is one warning with a count, said once.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from rmq_spark.stream_offsets import QueueKey, queue_name
+from store_format import Queue
+from store_format.errors import OffsetOutOfRangeError
+
+__all__ = ["Losses"]
+
+_log = logging.getLogger(__name__)
+
+_SHOWN_MAX = 3
+_GO_ON = "set failOnDataLoss=false to go on"
+
+
+class Losses:
+    """Collects what is lost at one look; `tell` says it. `total` counts the messages of all looks."""
+
+    def __init__(self, fail_on_data_loss: bool) -> None:
+        self.total = 0
+        self._fail = fail_on_data_loss
+        self._found: list[tuple[int, str, str]] = []
+        self._told: set[str] = set()
+
+    def begin(self, key: QueueKey, position: int, queue: Queue) -> int:
+        """Where to go on in a queue whose next message should be at `position`."""
+        low, high = queue.min_offset, queue.max_offset
+        if position < low:
+            what = f"the next offset is {position} and the queue holds {low} to {high}: retention deleted {low - position} messages"
+            self.add(key, low - position, what, f"{_GO_ON} at {low}")
+            return low
+        if position > high:
+            # DefaultMessageStore.getMessage answers OFFSET_OVERFLOW_BADLY, and the client goes to the maximum.
+            what = (
+                f"the next offset is {position} and the queue holds {low} to {high}: its offsets went back by {position - high} "
+                f"(an older copy of the store, or a topic deleted and made again?)"
+            )
+            self.add(key, 0, what, f"begin with a new checkpoint, or {_GO_ON} at {high}")
+            return high
+        return position
+
+    def vanished(self, key: QueueKey, position: int) -> None:
+        what = f"the next offset is {position} and the store no longer has the queue: deleted?"
+        self.add(key, 0, what, f"{_GO_ON} without it")
+
+    def add(self, key: QueueKey, count: int, what: str, advice: str) -> None:
+        message = f"{queue_name(key)}: {what}"
+        if message not in self._told:
+            self._found.append((count, message, advice))
+
+    def tell(self) -> None:
+        """Raises OffsetOutOfRangeError, or logs, what was found since the last time."""
+        found, self._found = self._found, []
+        if not found:
+            return
+        if self._fail:
+            _, message, advice = found[0]
+            others = f" (and {len(found) - 1} more queues)" if len(found) > 1 else ""
+            raise OffsetOutOfRangeError(f"{message}{others}; {advice}")
+        for count, message, _ in found:
+            self.total += count
+            self._told.add(message)
+            _log.warning("%d messages lost: %s", count, message)

@@ -1,0 +1,97 @@
+"""The offset of a stream as Spark stores it, `{"topic":{"broker":{"queue":n}},"$from":{…}}`, always in one order.
+
+Spark compares offsets by their JSON. Keys are strings; topics and brokers are sorted, queues are in the order of their numbers, and
+`$from`, the starts that the previous offset does not tell, comes last.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from store_format.errors import OptionError
+
+__all__ = ["FROM", "QueueKey", "StreamOffset", "queue_name"]
+
+FROM = "$from"
+_MARK = "$"
+_QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
+_SHOWN_MAX = 100
+
+QueueKey = tuple[str, str, int]  # topic, broker, queue id
+
+
+def queue_name(key: QueueKey) -> str:
+    """As errors say it."""
+    topic, broker, queue_id = key
+    return f"{topic}-{queue_id} of {broker}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The next queue offset to read of each queue.
+
+    `starts` has the queues whose start in the batch that ends here is not their value in the offset before: all of them in the
+    first batch, later new ones, and those that were moved.
+    """
+
+    positions: dict[QueueKey, int] = field(default_factory=dict)
+    starts: dict[QueueKey, int] = field(default_factory=dict)
+
+    @staticmethod
+    def from_json(value: Mapping[str, object]) -> StreamOffset:
+        """Raises OptionError for what this project did not write: the fault is the checkpoint's."""
+        starts: dict[QueueKey, int] = {}
+        topics: dict[str, object] = {}
+        for name, members in value.items():
+            if name == FROM:
+                starts = _flat(members, FROM)
+            elif name.startswith(_MARK):
+                raise _refusal(f"no key {name!r}: the checkpoint was written by a later version; use that, or a new checkpoint")
+            else:
+                topics[name] = members
+        return StreamOffset(_flat(topics, ""), starts)
+
+    def to_json(self) -> dict[str, object]:
+        """What Spark's `json.dumps` is given."""
+        value: dict[str, object] = dict(_nested(self.positions))
+        if self.starts:
+            value[FROM] = _nested(self.starts)
+        return value
+
+
+def _nested(positions: Mapping[QueueKey, int]) -> dict[str, dict[str, dict[str, int]]]:
+    topics: dict[str, dict[str, dict[str, int]]] = {}
+    for topic, broker, queue_id in sorted(positions):
+        topics.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = positions[topic, broker, queue_id]
+    return topics
+
+
+def _flat(topics: object, where: str) -> dict[QueueKey, int]:
+    found: dict[QueueKey, int] = {}
+    for topic, brokers in _object(topics, where).items():
+        for broker, queues in _object(brokers, f"{where}/{topic}").items():
+            for queue, offset in _object(queues, f"{where}/{topic}/{broker}").items():
+                if not _QUEUE_ID.fullmatch(queue):
+                    raise _refusal(f"a queue id at {where}/{topic}/{broker}, found {_shown(queue)}")
+                if type(offset) is not int or offset < 0:
+                    raise _refusal(f"an offset at {where}/{topic}/{broker}/{queue}, found {_shown(offset)}")
+                found[topic, broker, int(queue)] = offset
+    return found
+
+
+def _object(value: object, where: str) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise _refusal(f"an object at {where or 'the top'}, found {_shown(value)}")
+    return value
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
+
+
+def _refusal(expected: str) -> OptionError:
+    return OptionError(f'an offset of this stream, {{"topic":{{"broker":{{"0":23}}}}}}: expected {expected}')

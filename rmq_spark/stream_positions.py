@@ -1,0 +1,180 @@
+"""A stream's state machine: from the offset that Spark has committed to the next one, and what a first offset is.
+
+It knows no Spark. Everything that outlives a process is in the offsets; what is remembered here saves work, and is found again
+after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rmq_spark.admission import Limits, Pace
+from rmq_spark.plan import refuse_unknown, start_offset
+from rmq_spark.splits import Findings
+from rmq_spark.stream_admission import admit
+from rmq_spark.stream_loss import Losses
+from rmq_spark.stream_offsets import QueueKey, StreamOffset
+from rmq_spark.stream_stores import StreamStores
+from store_format import Queue
+from store_format.errors import OptionError
+
+__all__ = ["Starting", "StreamPositions"]
+
+_log = logging.getLogger(__name__)
+
+_Json = dict[str, object]
+
+
+class Starting:
+    """Where queues begin that no offset names: the `starting…` options at first, the earliest message for queues that come later."""
+
+    def __init__(self, stores: StreamStores) -> None:
+        self._stores = stores
+
+    def first(self) -> dict[QueueKey, int]:
+        """The starts of a new query. Raises for names and offsets in the options that do not fit the stores."""
+        options = self._stores.options
+        found = Findings(queues=list(self._stores.queues))
+        refuse_unknown(self._stores.stores, options, found)
+        return {key: self._first(key, queue) for key, queue in self._stores.queues.items()}
+
+    def _first(self, key: QueueKey, queue: Queue) -> int:
+        options = self._stores.options
+        offset = start_offset(queue, options)
+        low, high = queue.min_offset, queue.max_offset
+        if low <= offset <= high:
+            return offset
+        message = f"{options.starting.option} {offset} is not in the queue, which holds {low} to {high}"
+        losses = Losses(options.fail_on_data_loss)
+        losses.add(key, max(low - offset, 0), message, "correct it, or set failOnDataLoss=false to read what is there")
+        losses.tell()
+        return min(max(offset, low), high)
+
+    def later(self, key: QueueKey, queue: Queue) -> int:
+        """The start of a queue that is new."""
+        return queue.min_offset
+
+
+@dataclass(slots=True)
+class _Step:
+    """What a micro-batch could read: by queue its start and the end of what is there; `moved` starts are not in the offset before."""
+
+    begins: dict[QueueKey, int] = field(default_factory=dict)
+    stops: dict[QueueKey, int] = field(default_factory=dict)
+    moved: dict[QueueKey, int] = field(default_factory=dict)
+    left_out: int = 0  # queues of the offset before that the next one does not have
+
+
+class StreamPositions:
+    """Offsets of one stream, in the JSON that Spark stores. `clock_ms` is a monotonic clock, for `maxTriggerDelay` alone."""
+
+    def __init__(
+        self,
+        stores: StreamStores,
+        *,
+        starting: Starting | None = None,
+        clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+    ) -> None:
+        self.stores = stores
+        self._starting = starting or Starting(stores)
+        self._clock_ms = clock_ms
+        self._limits = Limits.of(stores.options)
+        self._pace = Pace(self._limits)
+        self._losses = Losses(stores.options.fail_on_data_loss)
+        self._initial: _Json | None = None
+        self._bound: dict[QueueKey, int] | None = None
+        self._resumed = False
+        # Nothing was new behind this offset when the stores were at this version.
+        self._idle: tuple[int, _Json] | None = None
+        self._reported: tuple[int, _Json] | None = None
+
+    def initial(self) -> _Json:
+        """The first offset of a new query: one answer, however often it is asked for."""
+        if self._initial is None:
+            self.stores.look(anew=True)
+            self._initial = StreamOffset(self._starting.first()).to_json()
+        return self._initial
+
+    def bound_now(self) -> None:
+        """From now on the stream ends where the queues end at this moment (Trigger.AvailableNow)."""
+        self.stores.look(anew=True)
+        self._bound = {key: queue.max_offset for key, queue in self.stores.queues.items()}
+        self._idle = None
+
+    def report(self) -> _Json | None:
+        """Where the queues ended at the last look, for Spark's progress."""
+        version = self.stores.version
+        if not version:
+            return None
+        if self._reported is None or self._reported[0] != version:
+            positions = {key: queue.max_offset for key, queue in self.stores.queues.items()}
+            self._reported = version, StreamOffset(positions).to_json()
+        return self._reported[1]
+
+    def latest(self, start: _Json) -> _Json:
+        """The end of the next micro-batch that begins at `start`; `start` itself when there is nothing to read.
+
+        Raises OffsetOutOfRangeError for messages that are gone, unless failOnDataLoss is false.
+        """
+        version = self.stores.look()
+        if self._idle is not None and self._idle[0] == version and self._idle[1] == start:
+            return start
+        is_first = start == self._initial
+        if self._initial is None and not self._resumed:
+            self._resumed = True
+            _log.info("going on from the checkpoint: the starting… options count for new queries only")
+        previous = StreamOffset.from_json(start)
+        step = self._step(previous, is_first=is_first)
+        total = sum(stop - step.begins[key] for key, stop in step.stops.items())
+        if not total and not step.moved and not step.left_out:
+            self._idle = version, start
+            return start
+        if self._bound is None and total and self._pace.waits(total, self._clock_ms()):
+            return start
+        counts = admit(self.stores, step.begins, step.stops, self._limits)
+        positions = {key: begin + counts.get(key, 0) for key, begin in step.begins.items()}
+        end = StreamOffset(positions, dict(step.begins) if is_first else step.moved).to_json()
+        if positions == step.stops:
+            self._idle = version, end
+        return end
+
+    def _step(self, previous: StreamOffset, *, is_first: bool) -> _Step:
+        self._refuse_other_brokers(previous)
+        step = _Step()
+        queues = self.stores.queues
+        for key, position in previous.positions.items():
+            queue = queues.get(key)
+            if queue is None:
+                step.left_out += 1
+                if self.stores.chooses(key):
+                    self._losses.vanished(key, position)
+                continue
+            begin = self._losses.begin(key, position, queue)
+            if begin != position:
+                step.moved[key] = begin
+            step.begins[key], step.stops[key] = begin, self._stop(key, begin, queue)
+        for key in queues.keys() - previous.positions.keys():
+            begin = self._starting.later(key, queues[key])
+            stop = self._stop(key, begin, queues[key])
+            if begin < stop:  # an empty queue would make an empty batch
+                step.begins[key], step.stops[key] = begin, stop
+                step.moved[key] = begin
+        self._losses.tell()
+        return step
+
+    def _stop(self, key: QueueKey, begin: int, queue: Queue) -> int:
+        stop = queue.max_offset if self._bound is None else min(queue.max_offset, self._bound.get(key, begin))
+        return max(begin, stop)
+
+    def _refuse_other_brokers(self, previous: StreamOffset) -> None:
+        """A store that was renamed would look as if all its queues had vanished and others had come."""
+        known = {store.broker_name for store in self.stores.stores}
+        others = sorted({broker for _, broker, _ in previous.positions} - known)
+        if others:
+            raise OptionError(
+                f"the checkpoint reads broker {others[0]} and the path has {', '.join(sorted(known)) or 'none'}; "
+                f"set brokerName={others[0]} if it is the same store, or begin with a new checkpoint"
+            )

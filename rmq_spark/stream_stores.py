@@ -1,0 +1,56 @@
+"""The queues a stream reads, over all its stores, as they are at each look. A look that finds nothing new costs microseconds.
+
+The stream's positions and its planning both ask here, so that a micro-batch is planned from what was seen when its end was decided.
+"""
+
+from __future__ import annotations
+
+from rmq_spark.options import ReadOptions
+from rmq_spark.store_follower import StoreFollower
+from rmq_spark.stores import open_stores
+from rmq_spark.stream_offsets import QueueKey
+from store_format import MessageStore, Queue
+
+__all__ = ["StreamStores"]
+
+
+class StreamStores:
+    """What is there for a stream. `queues` are the chosen ones by (topic, broker, queue id), as of the last look."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self.queues: dict[QueueKey, Queue] = {}
+        self.version = 0
+        self._followers: list[StoreFollower] | None = None
+
+    @property
+    def followers(self) -> list[StoreFollower]:
+        """Opens the stores when first asked for."""
+        if self._followers is None:
+            self._followers = [StoreFollower(store, self.options.topics) for store in open_stores(self.options)]
+        return self._followers
+
+    @property
+    def stores(self) -> list[MessageStore]:
+        return [follower.store for follower in self.followers]
+
+    def chooses(self, key: QueueKey) -> bool:
+        """Whether the options ask for the queue."""
+        choice = self.options.topics
+        return choice.chooses_topic(key[0]) and choice.chooses_queue(*key)
+
+    def look(self, *, anew: bool = False) -> int:
+        """Where the queues begin and end now; a number that is another one when something is. `anew` trusts nothing seen before."""
+        changed = False
+        for follower in self.followers:
+            broker = follower.store.broker_name
+            if not follower.look(anew=anew):
+                continue
+            changed = True
+            for (topic, queue_id), queue in follower.changed.items():
+                if queue is None:
+                    self.queues.pop((topic, broker, queue_id), None)
+                else:
+                    self.queues[topic, broker, queue_id] = queue
+        self.version += changed
+        return self.version
