@@ -16,7 +16,6 @@ from rmq_spark.positions import EARLIEST, LATEST, parse_offsets, parse_offsets_b
 from rmq_spark.topics import parse_assign, parse_subscribe
 from rmq_spark.values import Given
 from store_format.columns import BODY_SIZE_MAX
-from store_format.errors import UnsupportedFormatError
 
 __all__ = ["BATCH", "CHOICES", "OPTIONS", "PRECEDENCE", "STREAM", "Option"]
 
@@ -51,15 +50,6 @@ class Option:
         if self.name in given:
             return parse(given[self.name])
         return None if default is None else parse(Given(self.name, default, now_ms))
-
-
-def _expression_type(given: Given) -> str:
-    word = values.one_of("TAG", "SQL92")(given)
-    if word == "SQL92":
-        raise UnsupportedFormatError(
-            "expressionType: SQL92 expressions are not evaluated yet; use TAG, or filter the DataFrame with where() on propertyColumns"
-        )
-    return word
 
 
 _TIME = "ms, ISO 8601 (UTC where it names no zone) or a time back from now (`-2 hours`, `-30m`)"
@@ -108,8 +98,21 @@ _WHAT = (
         "Without `subscribe` and `assign`: the broker's own topics and `%RETRY%`, `%DLQ%`, `%LMQ%` too.",
         "false",
     ),
-    Option("subExpression", "text", lambda given: given.text, "Only messages with one of these tags: `TagA || TagB`.", "*"),
-    Option("expressionType", "word", _expression_type, "The language of `subExpression`: `TAG`. (`SQL92` comes later.)", "TAG"),
+    Option(
+        "subExpression",
+        "text",
+        lambda given: given.text,
+        "Only messages with one of these tags: `TagA || TagB`; with `SQL92` those whose properties fulfil a condition: "
+        "`price > 3 AND region = 'north'`.",
+        "*",
+    ),
+    Option(
+        "expressionType",
+        "word",
+        values.one_of("TAG", "SQL92"),
+        "The language of `subExpression`: `TAG` or `SQL92`, each with RocketMQ's own rules.",
+        "TAG",
+    ),
     Option("key", "text", values.text, "Only messages with this key: one word of KEYS, or the UNIQ_KEY."),
     Option(
         "messageId", "text", values.text, "Only this message: the id a client shows (UNIQ_KEY), or an offset message id. Not with `key`."

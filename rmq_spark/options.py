@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rmq_spark.consume.filters import TagFilter, parse_tags
+from rmq_spark.consume.filters import TagFilter, parse_subscription
+from rmq_spark.consume.sql92 import Sql92Filter
 from rmq_spark.option_table import BATCH, CHOICES, OPTIONS, PRECEDENCE, STREAM, Option
 from rmq_spark.positions import OffsetSpec, Timestamp
 from rmq_spark.topics import TopicChoice
@@ -37,6 +38,7 @@ class ReadOptions:
     max_index_num: int | None
     topics: TopicChoice
     tag_filter: TagFilter
+    sql_filter: Sql92Filter | None
     key: str | None
     message_id: str | None
     columns: tuple[str, ...] | None  # as the caller spelled them; schema.projection_from_options checks them
@@ -84,6 +86,7 @@ def parse_read_options(options: Mapping[str, str], *, where: str | None = BATCH,
     _refuse_empty_time(read[starting], read[ending])
     if len(read["paths"] or ()) > 1:
         _refuse_for_many(given)
+    tag_filter, sql_filter = parse_subscription(read["expressionType"], read["subExpression"] if "subExpression" in given else None)
     return ReadOptions(
         paths=read["paths"] or read["path"],
         broker_name=read["brokerName"],
@@ -91,7 +94,8 @@ def parse_read_options(options: Mapping[str, str], *, where: str | None = BATCH,
         max_hash_slot_num=read["maxHashSlotNum"],
         max_index_num=read["maxIndexNum"],
         topics=TopicChoice(read["subscribe"] or (), read["subscribePattern"], read["assign"] or (), read["includeSystemTopics"]),
-        tag_filter=parse_tags(read["subExpression"]),
+        tag_filter=tag_filter,
+        sql_filter=sql_filter,
         key=read["key"],
         message_id=read["messageId"],
         columns=read["columns"],

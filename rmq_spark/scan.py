@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from rmq_spark.consume.sql92 import CountingFilter
 from rmq_spark.options import ReadOptions
 from rmq_spark.schema import Projection
 from rmq_spark.splits import Share, Split
@@ -34,13 +35,16 @@ class Scan:
         """The batches of one split, of exactly the projection's Arrow schema."""
         schema = self.projection.to_arrow_schema()
         tolerance = Tolerance(self.options.mode, self.options.fail_on_data_loss)
+        where = None if self.options.sql_filter is None else CountingFilter(self.options.sql_filter)
         for share in split.shares:
-            for batch in self._read_share(share, tolerance):
+            for batch in self._read_share(share, tolerance, where):
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
         if tolerance.dropped or tolerance.lost:
             _log.warning("%d malformed messages and %d lost ones in this task", tolerance.dropped, tolerance.lost)
+        if where is not None and where.errors:
+            _log.warning("%d evaluations of subExpression failed; such messages are left out, as a broker does", where.errors)
 
-    def _read_share(self, share: Share, tolerance: Tolerance) -> Iterator[pa.RecordBatch]:
+    def _read_share(self, share: Share, tolerance: Tolerance, where: CountingFilter | None) -> Iterator[pa.RecordBatch]:
         store = MessageStore.open(share.store_path, broker_name=share.broker_name, commit_log_paths=share.commit_log_paths)
         tags = self.options.tag_filter
         decoding = DecodeProjection(
@@ -50,6 +54,7 @@ class Scan:
             None if tags.subscribe_all else tags.tags,
             self.options.key,
             self.options.message_id,
+            where,
         )
         reader = store.reader(decoding, tolerance, None if tags.subscribe_all else tags.codes)
         if share.scan is not None:

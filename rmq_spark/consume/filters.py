@@ -1,4 +1,4 @@
-"""TAG subscription expressions: `TagA || TagB` as the client and the broker understand it.
+"""Subscription expressions, which say what of a topic is wanted; TAG expressions, `TagA || TagB`, are read here.
 
 The rules are those of FilterAPI.buildSubscriptionData. A match has two halves: the hash in the consume queue entry, which
 may let too much through, and the TAGS string of the message, which decides.
@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmq_spark.consume.sql92 import Sql92Filter, parse_sql92
 from store_format.errors import OptionError
 from store_format.java_hash import java_hash
 
-__all__ = ["TagFilter", "parse_tags"]
+__all__ = ["TagFilter", "parse_subscription", "parse_tags"]
 
 _ALL = "*"
 _SEPARATOR = "||"
@@ -52,6 +53,17 @@ class TagFilter:
             return np.ones(len(tags), np.bool_)
         matched: NDArray[np.bool_] = pc.is_in(tags, value_set=pa.array(sorted(self.tags), tags.type)).to_numpy(zero_copy_only=False)
         return matched
+
+
+def parse_subscription(expression_type: str, expression: str | None) -> tuple[TagFilter, Sql92Filter | None]:
+    """What `expressionType` (TAG or SQL92) and `subExpression` ask for. Raises OptionError where RocketMQ's client or broker does."""
+    if expression_type == "TAG":
+        return parse_tags(expression), None
+    if expression is None:
+        raise OptionError(
+            "expressionType: SQL92 needs a subExpression, found none; give a condition such as price > 3, or leave expressionType out"
+        )
+    return TagFilter(), parse_sql92(expression)
 
 
 def parse_tags(expression: str | None) -> TagFilter:

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.consume.sql92_machine import TRUE, Machine
+from rmq_spark.consume.sql92_machine import ERROR, TRUE, Machine
 from rmq_spark.consume.sql92_parser import Parsed, parse
 
-__all__ = ["Sql92Filter", "parse_sql92"]
+__all__ = ["CountingFilter", "Sql92Filter", "parse_sql92"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +54,19 @@ class Sql92Filter:
     def mask_of_maps(self, properties: pa.MapArray) -> pa.BooleanArray:
         """Which of the messages with these properties match; a message without a map has no property."""
         return self.mask(len(properties), lambda name: pc.map_lookup(properties, name, "last"))
+
+
+@dataclass(slots=True)
+class CountingFilter:
+    """An expression at work in one task, and how many evaluations ended in an error."""
+
+    expression: Sql92Filter
+    errors: int = 0
+
+    def mask(self, count: int, values: Callable[[str], pa.StringArray]) -> pa.BooleanArray:
+        outcomes = self.expression.outcomes(count, values)
+        self.errors += int(np.count_nonzero(outcomes == ERROR))
+        return pa.array(outcomes == TRUE)
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ from rmq_spark.option_table import CHOICES, OPTIONS, PRECEDENCE
 from rmq_spark.options import nearest, parse_read_options, user_options
 from rmq_spark.positions import EARLIEST, LATEST, Offset, OffsetSpec, QueueName, Timestamp
 from rmq_spark.topics import TopicChoice
-from store_format.errors import OptionError, StoreError, UnsupportedFormatError
+from store_format.errors import OptionError, StoreError
 
 NOW_MS = 1_700_000_000_000
 
@@ -170,6 +170,15 @@ def test_what_spark_adds_passes() -> None:
         ({"path": "/a", "columns": ""}, "columns: expected names separated by commas, found ''"),
         ({"path": "/a", "brokerName": ""}, "brokerName: expected some text, found ''; leave the option out to have its default"),
         (
+            {"path": "/a", "expressionType": "SQL92"},
+            "expressionType: SQL92 needs a subExpression, found none; give a condition such as price > 3, or leave expressionType out",
+        ),
+        (
+            {"path": "/a", "expressionType": "SQL92", "subExpression": "price > 'much'"},
+            "subExpression: expected a number or a property beside >, found 'much' at character 9: price > 'much' <-- HERE; "
+            "strings, TRUE, FALSE and conditions have no order",
+        ),
+        (
             {"path": "/a", "subExpression": "||"},
             "subExpression: expected tags between ||, found '||', which names none; use * for all messages or TagA || TagB",
         ),
@@ -191,12 +200,13 @@ def test_a_name_near_nothing_lists_all() -> None:
     assert str(caught.value) == "unknown option 'zzz'; the options are " + ", ".join(option.name for option in OPTIONS)
 
 
-def test_sql92_comes_later() -> None:
-    with pytest.raises(UnsupportedFormatError) as caught:
-        parse_read_options({"path": "/a", "expressionType": "sql92"})
-    assert str(caught.value) == (
-        "expressionType: SQL92 expressions are not evaluated yet; use TAG, or filter the DataFrame with where() on propertyColumns"
-    )
+def test_a_condition_instead_of_tags() -> None:
+    options = parse_read_options({"path": "/a", "expressionType": "sql92", "subExpression": "price > 3"})
+    assert options.tag_filter.subscribe_all
+    assert options.sql_filter is not None
+    assert options.sql_filter.names == ("price",)
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert parse_read_options({"path": "/a", "subExpression": "price > 3"}).sql_filter is None
 
 
 def test_an_option_of_another_kind_of_query_says_so() -> None:

@@ -43,7 +43,10 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     ),
     "no JSON": ({"startingOffsets": "lates"}, "OptionError: startingOffsets: expected earliest, latest or JSON, found 'lates'"),
     "an empty batch": ({"startingOffsets": "latest"}, "a batch read with startingOffsets=latest is always empty"),
-    "SQL92": ({"expressionType": "SQL92", "subExpression": "a > 1"}, "SQL92 expressions are not evaluated yet; use TAG"),
+    "SQL92": (
+        {"expressionType": "SQL92", "subExpression": "a > 'x'"},
+        "OptionError: subExpression: expected a number or a property beside >, found 'x' at character 5: a > 'x' <-- HERE; ",
+    ),
     "unknown column": ({"columns": "queueOfset"}, "OptionError: columns: unknown column 'queueOfset'; did you mean queueOffset?"),
     "a column as property": (
         {"propertyColumns": "TAGS"},
@@ -148,10 +151,10 @@ def test_dledger(spark: SparkSession, tmp_path: Path) -> None:
     assert f"{tmp_path} is a DLedger store (enableDLegerCommitLog=true), which is not read" in sentence_of(spark, tmp_path)
 
 
-def test_what_is_not_built_with_a_schema_of_ones_own(spark: SparkSession, golden: Golden) -> None:
+def test_a_wrong_option_with_a_schema_of_ones_own(spark: SparkSession, golden: Golden) -> None:
     """A schema leaves out the call that would refuse it first."""
     reader = spark.read.format("rmqlog").schema("queueOffset long").option("expressionType", "SQL92")
-    with pytest.raises(PySparkException, match="SQL92 expressions are not evaluated yet"):
+    with pytest.raises(PySparkException, match="SQL92 needs a subExpression, found none"):
         reader.load(str(golden(STORE))).collect()
 
 
