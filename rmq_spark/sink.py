@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from rmq_spark.writing import Staged, WriteTarget, abort_write, commit_write, stage_rows
+from rmq_spark.targets import WriteTarget
+from rmq_spark.writing import Staged, abort_write, commit_write, stage_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +45,7 @@ class RmqLogWriter(DataSourceArrowWriter):
         commit_write(self._target, [message.staged for message in _staged(messages)], self._target.options.txn)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        abort_write(self._target, [message.staged for message in _staged(messages)])
+        abort_write(self._target)
 
 
 class RmqLogStreamWriter(DataSourceStreamArrowWriter):
@@ -70,8 +71,7 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         found = _staged(messages)
-        if found:
-            abort_write(found[0].target, [message.staged for message in found])
+        abort_write(found[0].target if found else self._target)
 
 
 def _staged(messages: list[WriterCommitMessage | None]) -> list[StagedMessage]:

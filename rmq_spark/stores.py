@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from rmq_spark.options import ReadOptions
 from store_format import MessageStore
 from store_format.errors import OptionError, StoreNotFoundError
 from store_format.files import entry_names
 
-__all__ = ["open_stores"]
+__all__ = ["cluster_members", "open_stores"]
 
 
 def open_stores(options: ReadOptions) -> list[MessageStore]:
@@ -35,11 +36,16 @@ def open_stores(options: ReadOptions) -> list[MessageStore]:
     return stores
 
 
+def cluster_members(path: str, names: Iterable[str]) -> list[str]:
+    """The store roots among the `names` in a directory, by name."""
+    return [f"{path}/{name}" for name in sorted(names) if os.path.isdir(f"{path}/{name}/commitlog")]
+
+
 def _roots(path: str, options: ReadOptions) -> list[str]:
     names = entry_names(path)
     if "commitlog" in names or options.commit_log_paths:
         return [path]
-    members = [f"{path}/{name}" for name in sorted(names) if os.path.isdir(f"{path}/{name}/commitlog")]
+    members = cluster_members(path, names)
     if not members:
         MessageStore.open(path)  # raises, and says what was found instead
         raise StoreNotFoundError(f"{path} is no store root")

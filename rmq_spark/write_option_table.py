@@ -91,6 +91,13 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     ),
     _row("txnAppId", "text", values.text, "With `txnVersion`: a batch of this name and version is written once, however often it runs."),
     _row("txnVersion", "number", values.number(0, _LONG_MAX), "With `txnAppId`: a number that grows. One not above the last is skipped."),
+    _row(
+        "diskSpaceWarningLevelRatio",
+        "number",
+        values.number(1, 100),
+        "Nothing is written where more percent of the file system are used, as by a broker; a store of a cluster is passed over.",
+        "90",
+    ),
     _row("writerLockTimeout", "duration", values.duration_ms, "How long to wait for another writer of the store.", "10m"),
     _row("stagingRetention", "duration", values.duration_ms, "How long files of dead tasks are kept.", "24h"),
     _row("brokerName", "text", values.text, "The broker's name.", otherwise=_OWN.format("the directory's name")),

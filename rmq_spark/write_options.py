@@ -50,6 +50,7 @@ class WriteOptions:
     born_host: tuple[bytes, int] | None  # None: this machine's
     store_host: tuple[bytes, int] | None
     txn: tuple[str, int] | None  # txnAppId and txnVersion: the key of an idempotent batch
+    disk_used_percent_max: int
     writer_lock_timeout_ms: int
     staging_retention_ms: int
     new_store: NewStoreOptions
@@ -80,6 +81,7 @@ def parse_write_options(options: Mapping[str, str], *, now_ms: int = 0) -> Write
         born_host=read["bornHost"],
         store_host=read["storeHost"],
         txn=_txn(read),
+        disk_used_percent_max=read["diskSpaceWarningLevelRatio"],
         writer_lock_timeout_ms=read["writerLockTimeout"],
         staging_retention_ms=read["stagingRetention"],
         new_store=NewStoreOptions(

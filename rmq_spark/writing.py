@@ -1,15 +1,13 @@
-"""What a write does, Spark aside: the target is looked at once, tasks stage their rows, the driver commits what they staged.
+"""What a write does, Spark aside: tasks stage their rows, the driver commits what they staged.
 
-All that a task needs is in `WriteTarget`, plain values; all that the driver needs to commit is in the `Staged` of each task.
+All that a task needs is in the `WriteTarget`, plain values; all that the driver needs to commit is in the `Staged` of each task.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,80 +15,35 @@ import pyarrow as pa
 
 from rmq_spark.produce.messages import ProducedMessages, Producer, ProducerSettings
 from rmq_spark.produce.queues import QueueSelector
-from rmq_spark.produce.routes import Routes, StoreTopics
 from rmq_spark.produce.unique_ids import UniqueIds, own_address
-from rmq_spark.write_options import WriteOptions
-from store_format.append import CommitOptions, CommitResult, collect, commit, discard
-from store_format.commit_log import CommitLog
-from store_format.config_json import read_topics
-from store_format.creation import create_store
+from rmq_spark.targets import TargetStore, WriteTarget, given_settings
+from store_format.append import CommitOptions, CommitResult, commit
+from store_format.cluster import commit_cluster
+from store_format.creation import create_store, make_root, remove_place, remove_store
+from store_format.dead_staging import collect, discard
 from store_format.encode import encode
-from store_format.errors import StoreError, StoreInUseError, UnsupportedFormatError
-from store_format.files import FileCache, entry_names
-from store_format.lock import lock_holder
-from store_format.refusals import refuse_store
-from store_format.staging import StagedFile, StagingWriter
-from store_format.store_settings import StoreSettings, settings_of
+from store_format.errors import StoreError
+from store_format.files import entry_names
+from store_format.staging import OWN_DIRECTORY, StagedFile, StagingWriter
 
-__all__ = ["Staged", "WriteTarget", "abort_write", "commit_write", "open_target", "stage_rows"]
+__all__ = ["Staged", "abort_write", "commit_write", "stage_rows"]
 
 _log = logging.getLogger("rmq_spark")
 
 _BORN_PORT = 0
 _STORE_PORT = 10911  # a broker's listenPort
-
-
-@dataclass(frozen=True, slots=True)
-class WriteTarget:
-    """A store and what holds for all rows written to it. Plain values: pickled to every task."""
-
-    root: str
-    write: str  # names this write's staging
-    options: WriteOptions
-    settings: StoreSettings
-    routes: Routes
+_ABORT_LOCK_TIMEOUT = 5.0  # seconds; what is not removed then is collected later
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one task attempt staged, and the topics it needs: the number of queues of each."""
+    """What one task attempt staged, by store root, and the topics it needs: the number of queues of each."""
 
-    file: StagedFile
+    files: Mapping[str, StagedFile]
     new_topics: tuple[tuple[str, int], ...]
 
 
-def open_target(options: WriteOptions) -> WriteTarget:
-    """The store to write to, made when there is none.
-
-    Raises StoreInUseError when a broker has it, before any task runs, UnsupportedFormatError for what is not written to.
-    """
-    root = options.path
-    names = entry_names(root, missing_ok=True)
-    if "commitlog" not in names and any(os.path.isdir(f"{root}/{name}/commitlog") for name in names):
-        raise UnsupportedFormatError(f"{root} is a cluster directory; write to its stores one by one")
-    new = options.new_store
-    name = new.broker_name or os.path.basename(root)
-    given = {
-        "mapped_file_size_commit_log": new.mapped_file_size_commit_log,
-        "mapped_file_size_consume_queue": new.mapped_file_size_consume_queue,
-        "max_hash_slot_num": new.max_hash_slot_num,
-        "max_index_num": new.max_index_num,
-    }
-    wanted = StoreSettings(name, **{key: value for key, value in given.items() if value is not None})
-    if "commitlog" not in names:
-        create_store(root, wanted, timestamp=_now_ms(), exist_ok=True)
-    refuse_store(root)
-    holder = lock_holder(f"{root}/lock")
-    if holder is not None and not options.writer_lock_timeout_ms:
-        raise StoreInUseError(f"{root} is in use by process {holder}; stop the broker, or write to another store")
-    log = CommitLog.open([f"{root}/commitlog"], FileCache())
-    settings = settings_of(root, log, name, wanted)
-    routes = Routes.of(
-        [StoreTopics(settings.broker_name, dict(read_topics(root) or {}))],
-        auto_create=options.auto_create_topic_enable,
-        default_topic_queue_nums=options.default_topic_queue_nums,
-    )
-    return WriteTarget(root, secrets.token_hex(8), options, settings, routes)
+# ---- in a task ----------------------------------------------------------------------------------------------------------
 
 
 def stage_rows(target: WriteTarget, batches: Iterable[pa.RecordBatch]) -> Staged:
@@ -103,73 +56,157 @@ def stage_rows(target: WriteTarget, batches: Iterable[pa.RecordBatch]) -> Staged
             compression=options.compression,
             strict_properties=options.strict_properties,
             message_size_max=options.max_message_size,
-            file_size=target.settings.mapped_file_size_commit_log,
+            store_host_v6=options.store_host is not None and len(options.store_host[0]) == 16,
+            file_sizes=tuple(store.settings.mapped_file_size_commit_log for store in target.stores),
         ),
         QueueSelector(target.routes, options.message_queue_selector),
         UniqueIds.of_this_process(),
     )
-    writer = StagingWriter(target.root, target.write, sync=options.flush_disk_type == "SYNC_FLUSH")
     topics: dict[str, None] = {}  # in the order met
-    try:
+    with _Staging(target) as staging:
         for batch in batches:
             if batch.num_rows:
                 messages = producer.produce(batch, _now_ms())
                 parking = (messages.topics[place] for place in np.unique(messages.topic).tolist())
                 topics.update(dict.fromkeys((*messages.real_topics, *parking)))
-                _stage(writer, target, messages)
-        staged = writer.close()
-    except BaseException:
-        writer.discard()
-        raise
+                staging.append(messages)
+        files = staging.close()
     producer.report()
     created = target.routes.created(topics)
-    return Staged(staged, tuple((name, config.write_queue_nums) for name, config in created.items()))
+    return Staged(files, tuple((name, config.write_queue_nums) for name, config in created.items()))
 
 
-def _stage(writer: StagingWriter, target: WriteTarget, messages: ProducedMessages) -> None:
+class _Staging:
+    """The staged files of one task attempt, one in each store that gets messages; a context manager that removes them after an error."""
+
+    def __init__(self, target: WriteTarget) -> None:
+        self._target = target
+        self._writers: dict[int, StagingWriter] = {}  # by place in `target.stores`
+
+    def append(self, messages: ProducedMessages) -> None:
+        places = [0] if len(self._target.stores) == 1 else np.unique(messages.store).tolist()
+        for place in places:
+            self._append(self._writer(place), messages.of_store(place))
+
+    def _append(self, writer: StagingWriter, messages: ProducedMessages) -> None:
+        options = self._target.options
+        units = encode(messages.columns(options.store_host or (own_address(), _STORE_PORT)), message_size_max=options.max_message_size)
+        queues, queue_index = messages.queues()
+        hashes, owners = messages.key_hashes() if options.message_index_enable else (None, None)
+        timed = messages.timed if messages.timed.any() else None
+        writer.append(units, queues, queue_index, messages.tags_code, hashes, owners, timed)
+
+    def _writer(self, place: int) -> StagingWriter:
+        if place not in self._writers:
+            store = self._target.stores[place]
+            if store.is_new:
+                make_root(store.root)
+            self._writers[place] = StagingWriter(store.root, self._target.write, sync=_is_sync(self._target))
+        return self._writers[place]
+
+    def close(self) -> dict[str, StagedFile]:
+        return {self._target.stores[place].root: writer.close() for place, writer in self._writers.items()}
+
+    def __enter__(self) -> _Staging:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            return
+        for writer in self._writers.values():
+            writer.discard()
+        _leave(self._target.stores)
+
+
+# ---- on the driver ------------------------------------------------------------------------------------------------------
+
+
+def commit_write(target: WriteTarget, staged: Sequence[Staged], key: tuple[str, int] | None) -> dict[str, CommitResult]:
+    """Publishes what the tasks staged, in the order of the tasks; the result of each store that takes messages."""
     options = target.options
-    units = encode(messages.columns(options.store_host or (own_address(), _STORE_PORT)), message_size_max=options.max_message_size)
-    queues, queue_index = messages.queues()
-    hashes, owners = messages.key_hashes() if options.message_index_enable else (None, None)
-    timed = messages.timed if messages.timed.any() else None
-    writer.append(units, queues, queue_index, messages.tags_code, hashes, owners, timed)
+    _log.info("writing %s", ", ".join(f"{name}={value}" for name, value in options.resolved()))
+    members = {
+        store.root: [each.files[store.root] for each in staged if store.root in each.files] for store in target.stores if not store.closed
+    }
+    commit_options = _commit_options(target, staged)
+    if target.is_cluster:
+        watched = [store.root for store in target.stores if store.closed]
+        results = commit_cluster(members, key=key, watched=watched, options=commit_options)
+    else:
+        results = {target.stores[0].root: _commit_one(target.stores[0], members, key, commit_options)}
+    _tell(target, results, key)
+    for root in members:
+        try:
+            collect(root, older_than=time.time() - options.staging_retention_ms / 1000, finished=[target.write])
+        except (StoreError, OSError) as error:  # the batch is published: failing now would make a job without a key write it again
+            _log.warning("%s: files of dead tasks could not be collected; the next write tries again: %s", root, error)
+    return results
 
 
-def commit_write(target: WriteTarget, staged: Sequence[Staged], key: tuple[str, int] | None) -> CommitResult:
-    """Publishes what the tasks staged, in the order of the tasks."""
+def _commit_options(target: WriteTarget, staged: Sequence[Staged]) -> CommitOptions:
     options = target.options
     new_topics: dict[str, int] = {}
     for each in staged:
         for topic, queue_nums in each.new_topics:
             new_topics[topic] = max(new_topics.get(topic, 0), queue_nums)
-    result = commit(
-        target.root,
-        [each.file for each in staged],
-        key=key,
-        options=CommitOptions(
-            sync=options.flush_disk_type == "SYNC_FLUSH",
-            message_index_enable=options.message_index_enable,
-            new_topics=new_topics,
-            lock_timeout=options.writer_lock_timeout_ms / 1000,
-            settings=target.settings,
-        ),
+    return CommitOptions(
+        sync=_is_sync(target),
+        message_index_enable=options.message_index_enable,
+        new_topics=new_topics,
+        lock_timeout=options.writer_lock_timeout_ms / 1000,
+        settings=given_settings(options, target.stores[0].settings.broker_name),
     )
+
+
+def _commit_one(
+    store: TargetStore, members: Mapping[str, Sequence[StagedFile]], key: tuple[str, int] | None, options: CommitOptions
+) -> CommitResult:
+    """A new store is made now, when all tasks have succeeded, and taken away again if nothing gets into it."""
+    made = store.is_new and create_store(store.root, store.settings, timestamp=_now_ms(), exist_ok=True, lock_timeout=options.lock_timeout)
     try:
-        collect(target.root, older_than=time.time() - options.staging_retention_ms / 1000)
-    except (StoreError, OSError) as error:  # the batch is published: failing now would make a job without a key write it again
-        _log.warning("%s: files of dead tasks could not be collected; the next write tries again: %s", target.root, error)
-    if not result.committed:
-        _log.info("%s: batch %s is committed already; nothing was written", target.root, key)
-    return result
+        return commit(store.root, members[store.root], key=key, options=options)
+    except BaseException:
+        if made:
+            try:
+                remove_store(store.root)
+            except StoreError as error:
+                _log.warning("%s: an empty store stays: %s", store.root, error)
+        raise
 
 
-def abort_write(target: WriteTarget, staged: Sequence[Staged]) -> None:
-    """Removes what tasks staged, unless a commit that cannot be undone still needs it."""
-    options = CommitOptions(lock_timeout=target.options.writer_lock_timeout_ms / 1000)
-    if not discard(target.root, [each.file for each in staged], options=options):
-        _log.warning(
-            "%s: the commit is begun and will be completed by the next writer; a write without a key must not be run again", target.root
-        )
+def _tell(target: WriteTarget, results: Mapping[str, CommitResult], key: tuple[str, int] | None) -> None:
+    for store in target.stores:
+        if store.closed:
+            _log.warning("%s (%s) takes no messages now and was passed over: %s", store.settings.broker_name, store.root, store.closed)
+    if not all(result.committed for result in results.values()):
+        _log.info("%s: batch %s is committed already; nothing was written", target.options.path, key)
+
+
+def abort_write(target: WriteTarget) -> None:
+    """Removes what the tasks of this write staged, dead ones too, unless a commit that cannot be undone still needs it."""
+    for store in target.stores:
+        if store.closed or OWN_DIRECTORY not in entry_names(store.root, missing_ok=True):
+            continue
+        try:
+            if not discard(store.root, [target.write], lock_timeout=_ABORT_LOCK_TIMEOUT):
+                _log.warning(
+                    "%s: the commit is begun and will be completed by the next writer; a write without a key must not be run again",
+                    store.root,
+                )
+        except StoreError as error:
+            _log.warning("%s: what was staged stays until it is old enough to be collected: %s", store.root, error)
+    _leave(target.stores)
+
+
+def _leave(stores: Iterable[TargetStore]) -> None:
+    """Places that were no store before are as they were."""
+    for store in stores:
+        if store.is_new:
+            remove_place(store.root, was_missing=store.was_missing)
+
+
+def _is_sync(target: WriteTarget) -> bool:
+    return target.options.flush_disk_type == "SYNC_FLUSH"
 
 
 def _now_ms() -> int:

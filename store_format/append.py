@@ -20,7 +20,7 @@ from store_format.config_values import TopicConfig
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.finish import begin, conclude, publish, undo
 from store_format.index_files import last_index_file
-from store_format.journal import Journal, abort_mark, journal_path, read_journal, write_journal
+from store_format.journal import Journal, abort_mark, journal_path, write_journal
 from store_format.ledger import Ledger, LedgerEntry, write_ledger
 from store_format.lock import StoreLock
 from store_format.log_end import find_writer_end, queue_bases
@@ -29,7 +29,7 @@ from store_format.opening import CommitOptions, Opened, open_store
 from store_format.publish import Publication
 from store_format.refusals import refuse_store, refuse_topics
 from store_format.roll_forward import repeat
-from store_format.staged_units import check_staged, collect_staging, remove_staging
+from store_format.staged_units import check_staged, remove_staging
 from store_format.staging import TIMES_SUFFIX, StagedFile, staging_path
 from store_format.write_files import FileWrites
 
@@ -38,9 +38,7 @@ __all__ = [
     "CommitResult",
     "carry_out",
     "check",
-    "collect",
     "commit",
-    "discard",
     "flush",
     "late_reports",
     "note_empty",
@@ -121,26 +119,6 @@ def flush(root: str, *, options: CommitOptions | None = None) -> None:
     """Makes what ASYNC commits wrote outlast a power loss, as a SYNC commit does too: all files synced, checkpoint, no `abort`."""
     options = options or CommitOptions()
     recover(root, options=replace(options, sync=True))
-
-
-def discard(root: str, staged: Sequence[StagedFile], *, options: CommitOptions | None = None) -> bool:
-    """Removes staged files of a write that was given up; False, with all left, when a journal names them: they will be published."""
-    options = options or CommitOptions()
-    with StoreLock(root, timeout=options.lock_timeout):
-        journal = read_journal(root)
-        if journal is not None and set(journal.staged) & set(staged):
-            return False
-        remove_staging(root, staged, FileWrites(sync=False))
-    return True
-
-
-def collect(root: str, *, older_than: float, options: CommitOptions | None = None) -> list[str]:
-    """Removes the staging of writes in which nothing changed since `older_than` (seconds of the epoch) and that no journal names."""
-    options = options or CommitOptions()
-    with StoreLock(root, timeout=options.lock_timeout):
-        journal = read_journal(root)
-        named = {each.write for each in journal.staged} if journal is not None else set()
-        return collect_staging(root, named, older_than=older_than, files=FileWrites(sync=False))
 
 
 # ---- the journal ------------------------------------------------------------------------------------------------------

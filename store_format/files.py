@@ -27,6 +27,7 @@ __all__ = [
     "FileCache",
     "FileView",
     "StoreFile",
+    "disk_usage",
     "entry_names",
     "file_status",
     "list_directories",
@@ -210,6 +211,22 @@ def file_status(path: str) -> tuple[int, int] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_blocks * 512, status.st_mtime_ns // 1_000_000
+
+
+def disk_usage(path: str) -> tuple[str, int]:
+    """The file system a path is on, or will be, by its mount point, and its used share in percent, rounded up.
+
+    As a broker counts it, without the blocks kept for root (UtilAll.getDiskPartitionSpaceUsedPercent).
+    """
+    place = os.path.realpath(path)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    status = os.statvfs(place)
+    while not os.path.ismount(place):
+        place = os.path.dirname(place)
+    used = status.f_blocks - status.f_bfree
+    entire = used + status.f_bavail
+    return place, -(-100 * used // entire) if entire else 0
 
 
 class FileView:

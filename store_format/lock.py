@@ -21,13 +21,14 @@ from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files import entry_names, open_descriptor, read_bytes
 from store_format.write_files import open_lock_descriptor
 
-__all__ = ["StoreLock", "lock_holder"]
+__all__ = ["StoreLock", "described", "lock_holder"]
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid; padded to 32 bytes. Java locks byte range [0, 1).
 _FLOCK = struct.Struct("hhqqi4x")
 _LINUX = sys.platform.startswith("linux")
 _POLL_SECONDS = 0.02
 _GLANCE_SECONDS = 0.25  # a reader that asks has the file open for microseconds, a broker for as long as it lives
+_LET_GO = "a process that let go of it just now"
 _mutex = threading.Lock()
 _held: dict[tuple[int, int], int] = {}  # (device, inode) -> the descriptor whose lock this process holds
 
@@ -69,6 +70,14 @@ def lock_holder(path: str) -> int | None:
 def _identity(descriptor: int) -> tuple[int, int]:
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
+
+
+def _is_named(path: str, descriptor: int) -> bool:
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return (status.st_dev, status.st_ino) == _identity(descriptor)
 
 
 def _holder_of(descriptor: int) -> int | None:
@@ -125,10 +134,13 @@ class StoreLock:
             except (BlockingIOError, PermissionError):
                 holder = _holder_of(descriptor) if _LINUX else 0
                 os.close(descriptor)
-                return "a process that let go of it just now" if holder is None else _described(holder)
+                return _LET_GO if holder is None else described(holder)
             except BaseException:
                 os.close(descriptor)
                 raise
+            if not _is_named(self.path, descriptor):
+                os.close(descriptor)
+                return _LET_GO  # and took the file away: a store that came to nothing
             self._identity = _identity(descriptor)
             _held[self._identity] = descriptor
             return None
@@ -145,7 +157,7 @@ class StoreLock:
         deadline = self._clock() + _GLANCE_SECONDS
         while (opener := _other_opener(self._identity)) is not None:
             if self._clock() >= deadline:
-                raise StoreInUseError(f"{self.path}: opened by {_described(opener)}, a broker that is starting? Stop it, then write again")
+                raise StoreInUseError(f"{self.path}: opened by {described(opener)}, a broker that is starting? Stop it, then write again")
             self._sleep(_POLL_SECONDS)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -155,7 +167,8 @@ class StoreLock:
             self._identity = None
 
 
-def _described(process_id: int) -> str:
+def described(process_id: int) -> str:
+    """A holder in words: its id and its command."""
     if process_id <= 0:
         return "a process on another host or in another process namespace"
     try:

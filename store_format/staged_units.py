@@ -1,9 +1,9 @@
-"""Staged files as the committer sees them: checked, read in runs of bounded size, removed when published or dead."""
+"""Staged files as the committer sees them: checked, read in runs of bounded size, removed when published."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +11,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWriteError
-from store_format.files import FileView, entry_names, list_directories, stat_identity
-from store_format.staging import OWN_DIRECTORY, RECORDS_SUFFIX, TIMES_SUFFIX, BlockSum, StagedFile, staging_path
+from store_format.files import FileView, entry_names
+from store_format.staging import RECORDS_SUFFIX, TIMES_SUFFIX, BlockSum, StagedFile, staging_path
 from store_format.write_files import FileWrites
 
-__all__ = ["RecordsCheck", "StagedUnits", "check_staged", "collect_staging", "read_staged", "remove_staging"]
+__all__ = ["RecordsCheck", "StagedUnits", "check_staged", "read_staged", "remove_staging"]
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ def _runs(part: StagedUnits, position: int, chunk_size: int, units_max: int, ski
 def remove_staging(root: str, staged: Sequence[StagedFile], files: FileWrites) -> None:
     """The files of these handles, and the directories of their writes with what else is in them. What is missing already is fine.
 
-    The batch is committed by then: what cannot be removed is left to `collect_staging`, with a warning.
+    The batch is committed by then: what cannot be removed is left to `dead_staging`, with a warning.
     """
     try:
         for each in staged:
@@ -160,19 +160,3 @@ def remove_staging(root: str, staged: Sequence[StagedFile], files: FileWrites) -
             files.remove_directory(directory)
     except StoreWriteError as error:
         _log.warning("%s", error)
-
-
-def collect_staging(root: str, named: Collection[str], *, older_than: float, files: FileWrites) -> list[str]:
-    """Removes writes unchanged since `older_than` (seconds of the epoch) that no journal has `named`; which they were."""
-    removed = []
-    for write, directory in list_directories(f"{root}/{OWN_DIRECTORY}/staging"):
-        names = entry_names(directory, missing_ok=True)
-        paths = [f"{directory}/{name}" for name in names]
-        identities = [identity for identity in map(stat_identity, [directory, *paths]) if identity is not None]
-        if write in named or any(mtime_ns >= older_than * 1e9 for _, _, mtime_ns in identities):
-            continue
-        for path in paths:
-            files.remove(path)
-        files.remove_directory(directory)
-        removed.append(write)
-    return removed

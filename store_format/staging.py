@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.encode import EncodedUnits
+from store_format.errors import StoreWriteError
 from store_format.write_files import FileWrites, WritableFile
 
 __all__ = [
@@ -36,6 +37,7 @@ RECORDS_SUFFIX = ".records"
 TIMES_SUFFIX = ".times"  # store times of a write, one for each message
 _STAGING = "staging"
 _SUM_BLOCK = 1 << 16
+_ATTEMPTS_MAX = 3
 NO_QUEUE = -1  # a prepared unit: indexed, but in no queue (CommitLogDispatcherBuildConsumeQueue)
 NOT_DISPATCHED = -2  # a rolled back unit: neither
 _META = pa.schema(
@@ -128,15 +130,25 @@ class StagingWriter:
         self._files = FileWrites(sync=sync)
         self._write = write
         self._name = secrets.token_hex(8)  # attempt numbers of tasks repeat
-        self._directory = self._files.make_directories(root, OWN_DIRECTORY, _STAGING, write)
-        self._records = self._files.append_file(f"{self._directory}/{self._name}{RECORDS_SUFFIX}")
-        self._meta = self._files.append_file(f"{self._directory}/{self._name}.meta")
+        self._directory, self._records, self._meta = self._make(root)
         self._sums = (BlockSum(), BlockSum())
         self._sizes = [0, 0]
         self._units = 0
         self._unit_size_max = 0
         self._queues: dict[tuple[str, int], int] = {}
         self._crc_property = False
+
+    def _make(self, root: str) -> tuple[str, WritableFile, WritableFile]:
+        """Anew when another attempt that failed has just removed the empty directory."""
+        for attempt in range(_ATTEMPTS_MAX):
+            try:
+                directory = self._files.make_directories(root, OWN_DIRECTORY, _STAGING, self._write)
+                records = self._files.append_file(f"{directory}/{self._name}{RECORDS_SUFFIX}")
+                return directory, records, self._files.append_file(f"{directory}/{self._name}.meta")
+            except StoreWriteError as error:
+                if attempt == _ATTEMPTS_MAX - 1 or not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     def append(
         self,
@@ -200,7 +212,8 @@ class StagingWriter:
         )  # fmt: skip
 
     def discard(self) -> None:
-        """Removes what was written, for a task that failed."""
+        """Removes what was written, for a task that failed; the directory too when no other task has staged in it."""
         for file in (self._records, self._meta):
             file.close()
             self._files.remove(file.path)
+        self._files.remove_directory(self._directory)

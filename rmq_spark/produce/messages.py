@@ -47,7 +47,7 @@ class ProducerSettings:
     compression: Compression | None = None
     strict_properties: bool = False
     message_size_max: int = MESSAGE_SIZE_MAX
-    file_size: int = 1 << 30  # of the store's commitlog files
+    file_sizes: tuple[int, ...] = (1 << 30,)  # of the commitlog files of each store, in the order of the routes
     store_host_v6: bool = False
     crc_property: bool = False  # enabledAppendPropCRC: 20 more bytes of properties
 
@@ -193,12 +193,16 @@ class Producer:
         topic_sizes = np.array([len(topic) for topic in messages.topics], np.int64)
         sizes = pc.add(pc.binary_length(messages.body), pc.binary_length(messages.properties)).to_numpy() + topic_sizes[messages.topic]
         sizes += np.where(messages.sys_flag & BORN_HOST_V6 != 0, *(self._overhead(born_v6) for born_v6 in (1, 0)))
-        if int(sizes.max(initial=0)) + BLANK_HEAD.itemsize > settings.file_size:
-            row = int(sizes.argmax())
+        if int(sizes.max(initial=0)) + BLANK_HEAD.itemsize <= min(settings.file_sizes):
+            return
+        file_sizes = np.array(settings.file_sizes)[messages.store]
+        over = sizes + BLANK_HEAD.itemsize - file_sizes
+        if int(over.max()) > 0:
+            row = int(over.argmax())
             rows.refuse(
                 row,
-                f"a unit of {sizes[row]} bytes, at most {settings.file_size - BLANK_HEAD.itemsize} fit "
-                f"a commitlog file of {settings.file_size} (mappedFileSizeCommitLog)",
+                f"a unit of {sizes[row]} bytes, at most {file_sizes[row] - BLANK_HEAD.itemsize} fit "
+                f"a commitlog file of {file_sizes[row]} (mappedFileSizeCommitLog)",
             )
 
     def _overhead(self, born_v6: int) -> int:

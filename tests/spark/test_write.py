@@ -10,8 +10,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq_spark.sink import RmqLogStreamWriter
+from rmq_spark.targets import open_target
 from rmq_spark.write_options import parse_write_options
-from rmq_spark.writing import open_target, stage_rows
+from rmq_spark.writing import stage_rows
 from store_format import MessageStore
 from store_format.config_json import read_topics
 

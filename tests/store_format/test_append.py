@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from store_format.append import CommitOptions, collect, commit, discard, flush, prepare, recover
+from store_format.append import CommitOptions, commit, flush, recover
 from store_format.checkpoint import read_checkpoint
 from store_format.config_json import read_topics
 from store_format.encode import MessageColumns
@@ -28,13 +28,11 @@ from store_format.errors import (
     StoreWriteError,
     UnsupportedFormatError,
 )
-from store_format.journal import abort_mark, write_journal
+from store_format.journal import abort_mark
 from store_format.lock import StoreLock, lock_holder
-from store_format.opening import open_store
-from store_format.staged_units import collect_staging, read_staged
+from store_format.staged_units import read_staged
 from store_format.staging import StagedFile
 from store_format.store import MessageStore
-from store_format.write_files import FileWrites
 from tests.staged import append, make_store, messages_of, numbered, stage
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -319,32 +317,6 @@ def test_staged_units_come_in_runs_of_bounded_size(root: Path, skip: int) -> Non
     numbers = np.cumsum([skip, *[len(run) for run in runs]])[:-1]
     assert [run.position for run in runs] == starts[numbers.astype(int)].tolist()
     assert all(run.message_index.max(initial=-1) < len(run) for run in runs)
-
-
-def test_dead_staging_is_collected_when_it_is_old_and_in_no_journal(root: Path) -> None:
-    for write in ("old", "named", "fresh"):
-        stage(root, numbered("T", 0, 3), write=write)
-    for write in ("old", "named"):
-        directory = root / ".rmqlog" / "staging" / write
-        for path in [*directory.iterdir(), directory]:
-            os.utime(path, (1_000, 1_000))
-    assert collect_staging(str(root), {"named"}, older_than=2_000, files=FileWrites(sync=False)) == ["old"]
-    assert sorted(path.name for path in (root / ".rmqlog" / "staging").iterdir()) == ["fresh", "named"]
-
-
-def test_what_a_journal_names_is_not_discarded(root: Path) -> None:
-    staged = [stage(root, numbered("T", 10 * i, 10), write=f"w{i}") for i in range(2)]
-    files, options = FileWrites(sync=False), CommitOptions()
-    journal, _ = prepare(str(root), open_store(str(root), options, files), (staged[0],), None, None, options, files)
-    write_journal(str(root), journal, files)  # and here the writer died
-    assert not discard(str(root), staged)
-    assert discard(str(root), staged[1:])
-    assert collect(str(root), older_than=time.time() + 10) == []
-    recover(str(root))
-    assert _bodies(root) == _expected(10)
-    stage(root, numbered("T", 0, 1), write="dead")
-    assert collect(str(root), older_than=0.0) == []
-    assert collect(str(root), older_than=time.time() + 10) == ["dead"]
 
 
 # ---- one writer at a time ------------------------------------------------------------------------------------------------

@@ -359,9 +359,9 @@ def test_a_unit_that_fits_no_file_is_refused(host: tuple[bytes, int], store_v6: 
     born = {"bornHost": [f"[::]:{host[1]}"]} if len(host[0]) == 16 else {}
     size = int(encode(columns, crc_property=crc).sizes[0]) + (12 if born else 0)
     batch = batch_of(topic=["t"], body=[b"x" * 1000], **born)
-    assert len(produce(batch, file_size=size + 8, **settings)) == 1
+    assert len(produce(batch, file_sizes=(size + 8,), **settings)) == 1
     with pytest.raises(IllegalMessageError) as caught:
-        produce(batch, file_size=size + 7, **settings)
+        produce(batch, file_sizes=(size + 7,), **settings)
     assert (
         str(caught.value)
         == f"topic t: a unit of {size} bytes, at most {size - 1} fit a commitlog file of {size + 7} (mappedFileSizeCommitLog)"

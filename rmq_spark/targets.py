@@ -1,0 +1,135 @@
+"""Where a write goes: the stores of its path, looked at once before any task runs, and which of them take messages now.
+
+A single store that takes none is an error. In a cluster it is passed over, as a producer passes over a broker that does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+
+from rmq_spark.produce.routes import Routes, StoreTopics
+from rmq_spark.stores import cluster_members
+from rmq_spark.write_options import WriteOptions
+from store_format.config_json import read_topics
+from store_format.creation import is_store
+from store_format.errors import OptionError, StoreInUseError, StoreWriteError
+from store_format.files import disk_usage, entry_names
+from store_format.journal import abort_mark
+from store_format.lock import described, lock_holder
+from store_format.refusals import refuse_store
+from store_format.store import MessageStore
+from store_format.store_settings import StoreSettings, settings_of
+
+__all__ = ["TargetStore", "WriteTarget", "given_settings", "open_target"]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStore:
+    """One store. What is new is made with the first commit; `was_missing` says that not even its directory was there."""
+
+    root: str
+    settings: StoreSettings
+    closed: str | None = None  # why it takes no messages now
+    is_new: bool = False
+    was_missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTarget:
+    """The stores of a write and what holds for all its rows. Plain values: pickled to every task."""
+
+    stores: tuple[TargetStore, ...]  # in the order of `routes.stores`
+    write: str  # names this write's staging
+    options: WriteOptions
+    routes: Routes
+    is_cluster: bool
+
+    @property
+    def open_stores(self) -> list[TargetStore]:
+        return [store for store in self.stores if store.closed is None]
+
+
+def open_target(options: WriteOptions) -> WriteTarget:
+    """The stores to write to; nothing is made or changed in them.
+
+    Raises StoreInUseError when a broker has the only one, StoreWriteError when its disk is full, UnsupportedFormatError for what is not
+    written to. Another writer of ours is no reason: commits wait for each other.
+    """
+    path = options.path
+    names = entry_names(path, missing_ok=True)
+    members = [] if "commitlog" in names else cluster_members(path, names)
+    stores = [_member(root, options) for root in members] or [_only(path, options)]
+    by_name: dict[str, TargetStore] = {}
+    for store in stores:
+        other = by_name.setdefault(store.settings.broker_name, store)
+        if other is not store:
+            raise OptionError(f"{other.root} and {store.root} are both of broker {store.settings.broker_name}; write to one of them")
+    routes = Routes.of(
+        [StoreTopics(name, dict(read_topics(store.root) or {}), store.closed) for name, store in by_name.items()],
+        auto_create=options.auto_create_topic_enable,
+        default_topic_queue_nums=options.default_topic_queue_nums,
+    )
+    ordered = tuple(by_name[store.broker_name] for store in routes.stores)
+    return WriteTarget(ordered, secrets.token_hex(8), options, routes, bool(members))
+
+
+def given_settings(options: WriteOptions, broker_name: str) -> StoreSettings:
+    """What a new store is made with, and what counts where a broker's files do not tell their sizes."""
+    new = options.new_store
+    given = {
+        "mapped_file_size_commit_log": new.mapped_file_size_commit_log,
+        "mapped_file_size_consume_queue": new.mapped_file_size_consume_queue,
+        "max_hash_slot_num": new.max_hash_slot_num,
+        "max_index_num": new.max_index_num,
+    }
+    return StoreSettings(broker_name, **{key: value for key, value in given.items() if value is not None})
+
+
+def _only(root: str, options: WriteOptions) -> TargetStore:
+    was_missing = not os.path.isdir(root)
+    if not was_missing:
+        refuse_store(root)
+    is_new = not is_store(root)
+    held, full = _held(root, options), _full(root, options)
+    if held:
+        raise StoreInUseError(f"{root} is {held}; stop the broker, or write to another store")
+    if full:
+        raise StoreWriteError(f"{root}: {full}; free some space, or raise diskSpaceWarningLevelRatio")
+    if is_new:
+        return TargetStore(root, given_settings(options, options.new_store.broker_name or os.path.basename(root)), None, True, was_missing)
+    return TargetStore(root, _settings(root, options))
+
+
+def _member(root: str, options: WriteOptions) -> TargetStore:
+    if options.new_store.broker_name is not None:
+        raise OptionError(f"brokerName is for one store and {options.path} is a cluster; leave it out, each store says its own")
+    refuse_store(root)
+    return TargetStore(root, _settings(root, options), _held(root, options) or _full(root, options))
+
+
+def _settings(root: str, options: WriteOptions) -> StoreSettings:
+    store = MessageStore.open(root, broker_name=options.new_store.broker_name)
+    return settings_of(root, store.log, store.broker_name, given_settings(options, store.broker_name))
+
+
+def _held(root: str, options: WriteOptions) -> str | None:
+    """Who has the store and will not let go of it soon.
+
+    A broker that runs has its own `abort` there (DefaultMessageStore.start); a writer of ours that commits has none, or one with our mark.
+    """
+    holder = lock_holder(f"{root}/lock")
+    if holder is None or (options.writer_lock_timeout_ms and abort_mark(root) != ""):
+        return None
+    return f"in use by {described(holder)}"
+
+
+def _full(root: str, options: WriteOptions) -> str | None:
+    """Why a broker on these disks would refuse to write (DefaultMessageStore.CleanCommitLogService.isSpaceToDelete)."""
+    limit = options.disk_used_percent_max
+    for path in (root, f"{root}/commitlog", f"{root}/consumequeue"):
+        mount, used = disk_usage(path)
+        if used > limit:
+            return f"the file system {mount} is {used} % full, and above {limit} % nothing is written"
+    return None
