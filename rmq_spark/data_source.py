@@ -15,6 +15,9 @@ from rmq_spark.sink import RmqLogStreamWriter, RmqLogWriter
 from rmq_spark.sql_tables import recall_options, remember_options
 from rmq_spark.stream import RmqLogStreamReader
 from rmq_spark.targets import WriteTarget, open_target
+from rmq_spark.view_columns import view_from_options, view_from_schema
+from rmq_spark.view_names import MESSAGES
+from rmq_spark.views import RmqLogViewReader
 from rmq_spark.write_options import parse_write_options
 from store_format.errors import OptionError
 
@@ -34,11 +37,14 @@ class RmqLogDataSource(DataSource):
 
     def schema(self) -> StructType:
         options = _plain(self.options)
-        projection = projection_from_options(parse_read_options(options, where=None))  # Spark does not say what it is for
-        return remember_options(projection.to_spark_schema(), options)
+        parsed = parse_read_options(options, where=None)  # Spark does not say what it is for
+        columns = projection_from_options(parsed) if parsed.view == MESSAGES else view_from_options(parsed)
+        return remember_options(columns.to_spark_schema(), options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_read_options(recall_options(schema, _plain(self.options)))
+        if options.view != MESSAGES:
+            return RmqLogViewReader(view_from_schema(schema, options), options)
         return RmqLogReader(Scan(projection_from_schema(schema, options), options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

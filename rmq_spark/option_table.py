@@ -15,6 +15,7 @@ from rmq_spark.paths import path_list, paths_json, single_path
 from rmq_spark.positions import EARLIEST, LATEST, parse_offsets, parse_offsets_by_timestamp, parse_timestamp
 from rmq_spark.topics import parse_assign, parse_subscribe
 from rmq_spark.values import Given
+from rmq_spark.view_names import MESSAGES, parse_view
 from store_format.columns import BODY_SIZE_MAX
 
 __all__ = ["BATCH", "CHOICES", "OPTIONS", "PRECEDENCE", "STREAM", "Option"]
@@ -124,7 +125,14 @@ _WHAT = (
         values.names,
         "Properties as string columns of their own, after the others; with a schema, the extra columns it may name.",
     ),
-    Option("view", "word", values.one_of("messages"), "What to show: `messages`.", "messages"),
+    Option(
+        "view",
+        "word",
+        parse_view,
+        "What to show: `messages`, or what is in the store: `topics`, `queues`, `groups`, `lag`, `files` and the other views.",
+        MESSAGES,
+        applies=frozenset({BATCH}),
+    ),
 )
 
 _FROM_TO = (

@@ -17,6 +17,7 @@ from rmq_spark.option_table import BATCH, CHOICES, OPTIONS, PRECEDENCE, STREAM, 
 from rmq_spark.positions import OffsetSpec, Timestamp
 from rmq_spark.topics import TopicChoice
 from rmq_spark.values import Given, nearest
+from rmq_spark.view_names import refuse_beside_view
 from store_format.errors import OptionError
 
 __all__ = ["OPTIONS", "ReadOptions", "is_catalog", "nearest", "parse_read_options", "user_options"]
@@ -80,6 +81,7 @@ def parse_read_options(options: Mapping[str, str], *, where: str | None = BATCH,
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     given = {name: Given(name, text, now) for name, text in user_options(options, where).items()}
     _refuse_contradictions(given)
+    refuse_beside_view(given)
     read = {option.name: option.read(given, now, where or STREAM) for option in OPTIONS}
     _refuse_inverted_rate(read)
     starting, ending = (_first_given(given, names) for names in PRECEDENCE)

@@ -27,6 +27,9 @@ __all__ = [
     "Projection",
     "projection_from_options",
     "projection_from_schema",
+    "same_type",
+    "to_spark_schema",
+    "type_name",
 ]
 
 CORRUPT_RECORD = "_corrupt_record"
@@ -48,7 +51,7 @@ class Column:
     @property
     def ddl(self) -> str:
         """The type as SQL writes it."""
-        return _ddl(self.arrow_type)
+        return type_name(self.arrow_type)
 
     @property
     def default(self) -> bool:
@@ -133,9 +136,7 @@ class Projection:
         return pa.schema([pa.field(output.name, output.arrow_type, output.nullable) for output in self.outputs])
 
     def to_spark_schema(self) -> StructType:
-        from pyspark.sql.types import StructField, StructType
-
-        return StructType([StructField(output.name, _spark_type(output.arrow_type), output.nullable) for output in self.outputs])
+        return to_spark_schema(self.to_arrow_schema())
 
 
 def projection_from_options(options: ReadOptions) -> Projection:
@@ -176,11 +177,11 @@ def _output(name: str, spark_type: DataType, nullable: bool, properties: dict[st
         output = Output(name, source, is_property=True, nullable=nullable)
     else:
         output = Output(name, _column(name, "schema", tuple(properties.values())).name, nullable=nullable)
-    if not _same_type(spark_type, output.arrow_type):
+    if not same_type(spark_type, output.arrow_type):
         found = spark_type.simpleString()
-        if found == _ddl(output.arrow_type):
+        if found == type_name(output.arrow_type):
             found += " whose elements may not be null"
-        raise OptionError(f"schema: expected {name} {_ddl(output.arrow_type)}, found {name} {found}")
+        raise OptionError(f"schema: expected {name} {type_name(output.arrow_type)}, found {name} {found}")
     never_null = not output.is_property and _BY_LOWER[output.source.lower()].never_null and not options.permissive
     if not (nullable or never_null):
         raise OptionError(f"schema: expected {name} to allow null, found {name} NOT NULL; leave NOT NULL out")
@@ -219,14 +220,33 @@ def _refuse_duplicates(where: str, names: Iterable[str]) -> None:
         seen[name.lower()] = name
 
 
-def _ddl(arrow_type: pa.DataType) -> str:
+_DDL = {
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.bool_(): "boolean",
+    pa.float64(): "double",
+    pa.date32(): "date",
+}
+
+
+def type_name(arrow_type: pa.DataType) -> str:
+    """The type as SQL writes it."""
     if pa.types.is_map(arrow_type):
-        return f"map<{_ddl(arrow_type.key_type)},{_ddl(arrow_type.item_type)}>"
+        return f"map<{type_name(arrow_type.key_type)},{type_name(arrow_type.item_type)}>"
     if pa.types.is_list(arrow_type):
-        return f"array<{_ddl(arrow_type.value_type)}>"
+        return f"array<{type_name(arrow_type.value_type)}>"
     if pa.types.is_timestamp(arrow_type):
         return "timestamp"
-    return {pa.string(): "string", pa.binary(): "binary", pa.int32(): "int", pa.int64(): "bigint"}[arrow_type]
+    return _DDL[arrow_type]
+
+
+def to_spark_schema(schema: pa.Schema) -> StructType:
+    """What Spark makes of batches of this schema."""
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(field.name, _spark_type(field.type), field.nullable) for field in schema])
 
 
 def _spark_type(arrow_type: pa.DataType) -> DataType:
@@ -243,11 +263,14 @@ def _spark_type(arrow_type: pa.DataType) -> DataType:
         pa.binary(): types.BinaryType(),
         pa.int32(): types.IntegerType(),
         pa.int64(): types.LongType(),
+        pa.bool_(): types.BooleanType(),
+        pa.float64(): types.DoubleType(),
+        pa.date32(): types.DateType(),
     }
     return plain[arrow_type]
 
 
-def _same_type(found: DataType, arrow_type: pa.DataType) -> bool:
+def same_type(found: DataType, arrow_type: pa.DataType) -> bool:
     """A string of any collation is a string; elements and values that may not be null are another type to Arrow."""
     from pyspark.sql.types import StringType
 

@@ -162,7 +162,14 @@ def test_what_spark_adds_passes() -> None:
             {"path": "/a", "startingTimestamp": "5", "endingTimestamp": "4"},
             "startingTimestamp 5 (1970-01-01T00:00:00.005Z) is after endingTimestamp 4 (1970-01-01T00:00:00.004Z); swap them",
         ),
-        ({"path": "/a", "view": "queues"}, "view: expected one of messages, found 'queues'"),
+        (
+            {"path": "/a", "view": "queue"},
+            "view: expected one of messages, topics, queues, groups, lag, files, found 'queue'; did you mean queues?",
+        ),
+        (
+            {"path": "/a", "view": "queues", "subscribe": "a"},
+            "subscribe has no meaning with view=queues, which shows the whole store; leave it out and filter the DataFrame",
+        ),
         ({"path": "/a", "mode": "lenient"}, "mode: expected one of FAILFAST, DROPMALFORMED, PERMISSIVE, found 'lenient'"),
         ({"path": "/a", "minpartitions": "0"}, "minPartitions: expected a whole number from 1 to 2147483647, found '0'"),
         ({"path": "/a", "maxMessageSize": "2g"}, "maxMessageSize: expected a size from 1 to 1073741824 bytes, found '2g'"),
