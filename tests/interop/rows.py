@@ -14,12 +14,12 @@ from store_format.store import MessageStore
 from tests.interop.programs import Line
 from tests.rows import rows_of
 
-__all__ = ["as_client", "by_place", "data_files", "ours"]
+__all__ = ["COLUMNS", "as_client", "by_place", "data_files", "line_of", "ours"]
 
 _PLACE = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize")
 _SAME = (*_PLACE, "sysFlag", "flag", "bornHost", "storeHost", "reconsumeTimes", "preparedTransactionOffset", "bodyCRC", "tagsCode")
 _RENAMED = {"bornTimestampMs": "bornTimestamp", "storeTimestampMs": "storeTimestamp", "offsetMsgId": "msgId"}
-_COLUMNS = [*_SAME, *_RENAMED, "body", "rawBody", "properties"]
+COLUMNS = [*_SAME, *_RENAMED, "body", "rawBody", "properties"]  # of a read, for `line_of`
 _COMPRESSED = 0x1  # MessageSysFlag.COMPRESSED_FLAG, which the client clears when it has decompressed
 # Not a byte of a message or of its index: RocketMQ rewrites these by loading, starting or stopping.
 _OWN_BUSINESS = ("config", "rocksdbstore", "compaction", "checkpoint", "lock", "abort", "timerwheel", "timerlog")
@@ -29,10 +29,11 @@ def ours(store: Path, topics: Iterable[str] | None = None) -> list[Line]:
     """Every message that MessageStore reads from the queues of these topics, or of all, in order."""
     wanted = None if topics is None else set(topics)
     queues = [queue for queue in MessageStore.open(str(store)).queues() if wanted is None or queue.topic in wanted]
-    return by_place(_line(row) for queue in queues for batch in queue.read(columns=_COLUMNS) for row in rows_of(batch))
+    return by_place(line_of(row) for queue in queues for batch in queue.read(columns=COLUMNS) for row in rows_of(batch))
 
 
-def _line(row: Line) -> Line:
+def line_of(row: Line) -> Line:
+    """A row of ours, with `COLUMNS`, in the fields of expected.jsonl.gz."""
     line = {name: row[name] for name in _SAME} | {name: row[column] for column, name in _RENAMED.items()}
     line |= {"body": _base64(row["body"]), "properties": dict(row["properties"])}
     return line | ({"rawBody": _base64(row["rawBody"])} if row["rawBody"] != row["body"] else {})
