@@ -1,0 +1,124 @@
+"""Filters at work in a scan, without Spark: colliding hashes, the extension of the consume queue, and what never is decoded.
+
+The store is made here: one queue whose messages have tags of equal Java hashes, plain tags codes and addresses side by side.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.options import parse_read_options
+from rmq_spark.plan import plan
+from rmq_spark.scan import Scan
+from rmq_spark.schema import projection_from_options
+from store_format.errors import CorruptStoreError
+from store_format.java_hash import java_hash
+from tests import oracle
+from tests.oracle import Message
+from tests.rows import placed, table_rows
+
+# "Aa" and "BB" have one hash, "AaBB" and "BBAa" another; "f5a5a608" has that of no tag at all, which is 0.
+TAGS = ["Aa", "BB", None, "AaBB", "BBAa", "f5a5a608", "red", "Aa", "", "BB"]
+PRICES = ["1", "2", None, "x", "5", "6.5", "7", "8", "9", "10"]
+LOG_SIZE = 4096
+
+
+def write(root: Path, *, extended: bool = False) -> Path:
+    """The store; where `extended`, every second unit of the queue holds an address (enableConsumeQueueExt)."""
+    messages = []
+    for i, (tag, price) in enumerate(zip(TAGS, PRICES, strict=True)):
+        properties = [("TAGS", tag), ("price", price)]
+        raw = oracle.encode_properties([(name, value) for name, value in properties if value])
+        messages.append(Message(b"T", b"body%d" % i, raw, 0, i))
+    data, stored = placed(messages, 0)
+    units, ext = b"", b""
+    for i, message in enumerate(stored):
+        code = oracle.tags_code(message)
+        if extended and i % 2:
+            unit = oracle.cq_ext_unit(code, message.store_timestamp, b"")
+            code, ext = oracle.cq_ext_address(len(ext)), ext + unit
+        units += oracle.cq_unit(message.physical_offset, message.total_size, code)
+    files = {"commitlog": data.ljust(LOG_SIZE, b"\0"), "consumequeue/T/0": units.ljust(20 * 20, b"\0")}
+    if extended:
+        files["consumequeue_ext/T/0"] = ext.ljust(1024, b"\0")
+    for name, content in files.items():
+        (root / name).mkdir(parents=True)
+        (root / name / oracle.file_name(0)).write_bytes(content)
+    return root
+
+
+def offsets(root: Path, **options: str) -> list[int]:
+    read = parse_read_options({"path": str(root), "columns": "queueOffset", **options})
+    scan = Scan(projection_from_options(read), read)
+    return [row["queueOffset"] for split in plan(read).splits for row in table_rows(scan.read(split))]
+
+
+@pytest.mark.parametrize("extended", [False, True])
+@pytest.mark.parametrize("split_by", ["queue", "commitlog"])
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("Aa", [0, 7]),
+        ("BB", [1, 9]),
+        ("BB || AaBB", [1, 3, 9]),
+        ("BBAa||red", [4, 6]),
+        ("f5a5a608", [5]),
+        ("blue", []),
+        ("aa", []),
+        ("*", list(range(10))),
+    ],
+)
+def test_equal_hashes_do_not_leak(tmp_path: Path, expression: str, expected: list[int], split_by: str, extended: bool) -> None:
+    assert java_hash("f5a5a608") == 0
+    assert offsets(write(tmp_path, extended=extended), subExpression=expression, splitBy=split_by) == expected
+
+
+def test_without_consume_queues_the_text_alone_decides(tmp_path: Path) -> None:
+    root = write(tmp_path)
+    shutil.rmtree(root / "consumequeue")
+    assert offsets(root, subExpression="BB") == [1, 9]
+    assert offsets(root, subExpression="TAGS = 'BB'", expressionType="SQL92") == [1, 9]
+
+
+def test_an_address_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+    root = write(tmp_path, extended=True)
+    (root / "consumequeue_ext/T/0" / oracle.file_name(0)).unlink()
+    with pytest.raises(CorruptStoreError, match="an extension of the consume queue, as a unit holds an address, found no file"):
+        offsets(root, subExpression="BB")
+
+
+@pytest.mark.parametrize("extended", [False, True])
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("price > 4", [4, 6, 7, 8, 9]),  # x and 6.5 are no whole numbers
+        ("price > 4.0", [4, 5, 6, 7, 8, 9]),
+        ("price IS NULL OR TAGS IS NULL", [2, 8]),
+        ("TAGS IN ('Aa', 'red') AND price <> 7", [0, 7]),
+        ("price = 'x'", [3]),
+        ("1 = 1", list(range(10))),
+        ("NULL", []),
+    ],
+)
+def test_conditions(tmp_path: Path, expression: str, expected: list[int], extended: bool) -> None:
+    root = write(tmp_path, extended=extended)
+    assert offsets(root, subExpression=expression, expressionType="SQL92") == expected
+    assert offsets(root, subExpression=expression, expressionType="SQL92", startingOffsets='{"T":{"0":5}}') == [
+        i for i in expected if i >= 5
+    ]
+
+
+def test_failed_evaluations_are_told_once_a_task(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        offsets(write(tmp_path), subExpression="price > 4", expressionType="SQL92")
+    assert [record.getMessage() for record in caplog.records if record.name == "rmq_spark.scan"] == [
+        "2 evaluations of subExpression failed; such messages are left out, as a broker does"
+    ]
+
+
+def test_a_condition_with_a_key(tmp_path: Path) -> None:
+    assert offsets(write(tmp_path), subExpression="price > 4", expressionType="SQL92", key="nobody") == []
