@@ -94,7 +94,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     _row(
         "diskSpaceWarningLevelRatio",
         "number",
-        values.number(1, 100),
+        values.number(0, 100),
         "Nothing is written where more percent of the file system are used, as by a broker; a store of a cluster is passed over.",
         "90",
     ),

@@ -15,7 +15,7 @@ from store_format.finish import save_checkpoint
 from store_format.journal import read_journal
 from store_format.ledger import read_ledger
 from store_format.lock import StoreLock
-from store_format.staging import OWN_DIRECTORY, staging_path
+from store_format.staging import OWN_DIRECTORY, STAGING
 from store_format.store_settings import StoreSettings, read_settings, settings_path
 from store_format.write_files import FileWrites
 
@@ -64,15 +64,35 @@ def create_store(root: str, settings: StoreSettings, *, timestamp: int, exist_ok
     with StoreLock(root, timeout=lock_timeout):
         if not _is_free(root, exist_ok=exist_ok):  # somebody else was first
             return False
-        files.make_directories(root, OWN_DIRECTORY)
-        files.replace(settings_path(root), settings.to_json())
-        files.replace(f"{root}/{OWN_DIRECTORY}/broker.conf", settings.broker_conf())
-        files.make_directories(root, "config")
-        files.persist_config(f"{root}/config/topics.json", _topics(settings.broker_name, timestamp), is_good=False)
-        save_checkpoint(root, Checkpoint(), files)
-        for directory in _QUEUED:
-            files.make_directories(root, directory)
+        try:
+            _create(root, settings, timestamp, files)
+        except BaseException:
+            _clear(root, files)
+            raise
     return True
+
+
+def _create(root: str, settings: StoreSettings, timestamp: int, files: FileWrites) -> None:
+    files.make_directories(root, OWN_DIRECTORY)
+    files.replace(settings_path(root), settings.to_json())
+    files.replace(f"{root}/{OWN_DIRECTORY}/broker.conf", settings.broker_conf())
+    files.make_directories(root, "config")
+    files.persist_config(f"{root}/config/topics.json", _topics(settings.broker_name, timestamp), is_good=False)
+    save_checkpoint(root, Checkpoint(), files)
+    for directory in _QUEUED:
+        files.make_directories(root, directory)
+
+
+def _clear(root: str, files: FileWrites) -> None:
+    """Takes away what a creation makes, and what a commit that was undone leaves. What is staged stays."""
+    for name in reversed(_QUEUED):
+        files.remove_directory(f"{root}/{name}")
+    for name in ("config/topics.json", "config/topics.json.bak", "checkpoint", "abort"):
+        files.remove(f"{root}/{name}")
+    files.remove_directory(f"{root}/config")
+    for name in entry_names(f"{root}/{OWN_DIRECTORY}", missing_ok=True) - {STAGING}:
+        files.remove(f"{root}/{OWN_DIRECTORY}/{name}")
+    files.sync_directory(root)
 
 
 def _is_free(root: str, *, exist_ok: bool) -> bool:
@@ -91,14 +111,7 @@ def remove_store(root: str, *, lock_timeout: float = 0.0) -> bool:
         used = any(entry_names(f"{root}/{name}", missing_ok=True) for name in _QUEUED)
         if used or not is_store(root) or read_journal(root) is not None or read_ledger(root).last is not None or read_ledger(root).keys:
             return False
-        for name in reversed(_QUEUED):
-            files.remove_directory(f"{root}/{name}")
-        for name in ("config/topics.json", "config/topics.json.bak", "checkpoint", "abort"):
-            files.remove(f"{root}/{name}")
-        files.remove_directory(f"{root}/config")
-        for name in ("ledger.json", "broker.conf", "store.json"):
-            files.remove(f"{root}/{OWN_DIRECTORY}/{name}")
-        files.sync_directory(root)
+        _clear(root, files)
     return True
 
 
@@ -108,7 +121,7 @@ def remove_place(root: str, *, was_missing: bool) -> None:
     names = entry_names(root, missing_ok=True)
     if names - {OWN_DIRECTORY, "lock"}:
         return
-    files.remove_directory(os.path.dirname(staging_path(root, "")))
+    files.remove_directory(f"{root}/{OWN_DIRECTORY}/{STAGING}")
     files.remove_directory(f"{root}/{OWN_DIRECTORY}")
     if entry_names(root, missing_ok=True) == {"lock"}:
         try:

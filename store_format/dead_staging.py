@@ -9,7 +9,7 @@ from store_format.errors import StoreError
 from store_format.files import entry_names, list_directories, stat_identity
 from store_format.journal import read_journal
 from store_format.lock import StoreLock
-from store_format.staging import staging_path
+from store_format.staging import OWN_DIRECTORY, STAGING, staging_path
 from store_format.write_files import FileWrites
 
 __all__ = ["collect", "discard"]
@@ -53,7 +53,7 @@ def _named(root: str) -> set[str]:
 
 
 def _writes(root: str) -> Iterator[tuple[str, str]]:
-    yield from list_directories(staging_path(root, "").rstrip("/"))
+    yield from list_directories(f"{root}/{OWN_DIRECTORY}/{STAGING}")
 
 
 def _last_change(directory: str) -> float:

@@ -46,10 +46,14 @@ class LogFiles:
     def _open(self, start: int) -> WritableFile:
         path = self._paths.get(start) or self._new_path(start)
         file, made = self._files.open_full(path, self._file_size)
-        if made:
-            self.made.append(path)
-            self._files.sync_directory(os.path.dirname(path))
         self._paths[start] = path
+        if made:
+            self.made.append(path)  # at once: what fails from here on takes it away again
+            try:
+                self._files.sync_directory(os.path.dirname(path))
+            except BaseException:
+                file.close()
+                raise
         return file
 
     def _new_path(self, start: int) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "NO_QUEUE",
     "OWN_DIRECTORY",
     "RECORDS_SUFFIX",
+    "STAGING",
     "TIMES_SUFFIX",
     "BlockSum",
     "StagedFile",
@@ -33,9 +34,9 @@ __all__ = [
 ]
 
 OWN_DIRECTORY = ".rmqlog"  # brokers leave it alone
+STAGING = "staging"  # in it
 RECORDS_SUFFIX = ".records"
 TIMES_SUFFIX = ".times"  # store times of a write, one for each message
-_STAGING = "staging"
 _SUM_BLOCK = 1 << 16
 _ATTEMPTS_MAX = 3
 NO_QUEUE = -1  # a prepared unit: indexed, but in no queue (CommitLogDispatcherBuildConsumeQueue)
@@ -81,7 +82,7 @@ class StagedFile:
 
 
 def staging_path(root: str, write: str) -> str:
-    return f"{root}/{OWN_DIRECTORY}/{_STAGING}/{write}"
+    return f"{root}/{OWN_DIRECTORY}/{STAGING}/{write}"
 
 
 class BlockSum:
@@ -142,7 +143,7 @@ class StagingWriter:
         """Anew when another attempt that failed has just removed the empty directory."""
         for attempt in range(_ATTEMPTS_MAX):
             try:
-                directory = self._files.make_directories(root, OWN_DIRECTORY, _STAGING, self._write)
+                directory = self._files.make_directories(root, OWN_DIRECTORY, STAGING, self._write)
                 records = self._files.append_file(f"{directory}/{self._name}{RECORDS_SUFFIX}")
                 return directory, records, self._files.append_file(f"{directory}/{self._name}.meta")
             except StoreWriteError as error:
