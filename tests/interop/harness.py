@@ -171,6 +171,10 @@ class Client:
         """Every message of every queue from min to max by pulling; of all topics, system topics too, when none is named."""
         return self.ask("consume-all", *topics)
 
+    def matching(self, topic: str, condition: str) -> list[Line]:
+        """What the broker delivers for an SQL92 condition, with enablePropertyFilter=true."""
+        return self.ask("consume-where", topic, condition)
+
     def by_key(self, topic: str, key: str, *, max_count: int = 64, begin: int = 0, end: int = (1 << 63) - 1) -> list[Line]:
         return self.ask("query-key", topic, key, max_count, begin, end)
 

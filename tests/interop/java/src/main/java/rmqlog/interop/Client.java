@@ -9,6 +9,7 @@ import java.util.TreeSet;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.exception.MQClientException;
@@ -50,7 +51,8 @@ public final class Client {
         switch (words.get(0)) {
             case "topics" -> topics().forEach(topic -> Lines.put(Map.of("topic", topic)));
             case "min-max" -> eachQueue(rest, this::putEnds);
-            case "consume-all" -> eachQueue(rest, this::putMessages);
+            case "consume-all" -> eachQueue(rest, queue -> putMessages(queue, MessageSelector.byTag("*")));
+            case "consume-where" -> consumeWhere(rest.get(0), rest.get(1));
             case "query-key" -> queryKey(rest.get(0), rest.get(1), Integer.parseInt(rest.get(2)), Long.parseLong(rest.get(3)), Long.parseLong(rest.get(4)));
             case "query-id" -> put(admin().queryMessageByUniqKey(rest.get(0), rest.get(1)));
             case "view-message" -> viewMessage(rest.get(0), Long.parseLong(rest.get(1)));
@@ -122,10 +124,10 @@ public final class Client {
     // ---- messages ---------------------------------------------------------------------------------------------------------
 
     /** From the first to the last at the time of asking; a broker that does not move on is an error, no empty queue. */
-    private void putMessages(MessageQueue queue) throws Exception {
+    private void putMessages(MessageQueue queue, MessageSelector selector) throws Exception {
         long stop = admin().maxOffset(queue);
         for (long offset = admin().minOffset(queue); offset < stop; ) {
-            PullResult result = consumer.pull(queue, "*", offset, PULL_MAX);
+            PullResult result = consumer.pull(queue, selector, offset, PULL_MAX);
             if (result.getPullStatus() == PullStatus.NO_NEW_MSG || result.getNextBeginOffset() <= offset) {
                 throw new IllegalStateException(queue + " at offset " + offset + " of " + stop + ": " + result);
             }
@@ -134,6 +136,13 @@ public final class Client {
             }
             offset = result.getNextBeginOffset();
         }
+    }
+
+    /** What the broker delivers of a topic for an SQL92 condition; it has to have enablePropertyFilter=true. */
+    private void consumeWhere(String topic, String condition) throws Exception {
+        instance().updateTopicRouteInfoFromNameServer(topic);
+        instance().sendHeartbeatToAllBrokerWithLock(); // the answer has the broker's version, without which the client asks for no SQL92
+        eachQueue(List.of(topic), queue -> putMessages(queue, MessageSelector.bySql(condition)));
     }
 
     private void put(MessageExt message) {
