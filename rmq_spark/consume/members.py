@@ -1,0 +1,308 @@
+"""A query's part in a consumer group: which queues are its own now, from where, and what it may record.
+
+Members meet in a directory. Who owns a queue is written in its state, which is changed only under the directory's lock; a member
+looks at it at the boundaries of its micro-batches. A queue changes hands when its owner has recorded how far it read and gives it back,
+or when the owner's lease is gone. Each owner has an epoch of its own, and one that was stopped for longer than its lease finds, when it
+goes on, that its epoch is over: it reads on nothing that it lost, and nothing that it says is recorded.
+
+    member = join(directory, Membership("orders", ("c@0", "c@1"), strategy("AVG"), "Orders *"), offsets)
+    now = member.settle(queues, positions, begin=first_offset)     # at each boundary
+    member.leave(positions)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from rmq_spark.consume.group_changes import Change, Held
+from rmq_spark.consume.group_state import GroupState, MemberEntry, read_state, state_identity, write_state
+from rmq_spark.consume.leases import Lease, Watch, host_name, remove_lease
+from rmq_spark.consume.membership import Assignment, Clocks, Membership, Owned
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.offsets import OffsetStore, make_path
+from rmq_spark.consume.ownership_log import append_events
+from store_format.errors import StoreInUseError
+from store_format.lock import StoreLock
+from store_format.write_files import FileWrites
+
+__all__ = ["Member", "join"]
+
+_log = logging.getLogger(__name__)
+
+_LOCK_SECONDS = 5.0  # changes take milliseconds: whoever has the lock for longer was stopped with it
+_LOOKS_A_LEASE = 15  # how often other members' leases are looked at
+_LOOK_SECONDS_MAX = 1.0
+_WAIT_STEP_SECONDS = 0.05
+_NOWHERE = -1
+
+
+def join(directory: str, membership: Membership, offsets: OffsetStore, *, clocks: Clocks | None = None) -> Member:
+    """Becomes a member; the queues come with `settle`.
+
+    Raises OptionError for a subscription, a strategy or a client id that does not fit the other members.
+    """
+    make_path(directory)
+    member = Member(directory, membership, offsets, clocks or Clocks())
+    member.enter()
+    return member
+
+
+class Member:
+    """One query in a group; made by `join`. For one thread: the query's reader."""
+
+    def __init__(self, directory: str, membership: Membership, offsets: OffsetStore, clocks: Clocks) -> None:
+        self._directory = directory
+        self._membership = membership
+        self._offsets = offsets
+        self._clocks = clocks
+        self._files = FileWrites(sync=True)
+        self._id = ""
+        self._lease: Lease | None = None
+        self._watches: dict[str, Watch] = {}
+        self._held: dict[MessageQueue, Held] = {}
+        self._mirrored: dict[MessageQueue, int] = {}
+        self._seen_reset = membership.checkpoint_reset
+        self._now = Assignment()
+        self._identity: tuple[int, int, int] | None = None
+        self._queues: Sequence[MessageQueue] = ()
+        self._positions: Mapping[MessageQueue, int] = {}
+        self._look_seconds = min(membership.lease_seconds / _LOOKS_A_LEASE, _LOOK_SECONDS_MAX)
+        self._next_look = self._next_record = clocks.monotonic()
+        self._is_mirror_due = self._is_waiting = False
+
+    @property
+    def id(self) -> str:
+        """The name in the state and in the ownership log; another one after it was expelled and came back."""
+        return self._id
+
+    def enter(self) -> None:
+        with self._locked():
+            change = self._begin()
+            self._admit(change)
+            self._write(change)
+
+    def settle(
+        self,
+        queues: Sequence[MessageQueue],
+        positions: Mapping[MessageQueue, int],
+        *,
+        begin: Callable[[MessageQueue], int],
+        force: bool = False,
+    ) -> Assignment:
+        """At a boundary: records, gives back, takes, and says what is the query's own from here on.
+
+        `queues` are all readable ones of the subscribed topics, `positions` what Spark has durably committed (the next offsets, in the
+        first call those of the checkpoint). `begin` gives the start of a queue of which nobody knows a position. `force` records even if
+        persistConsumerOffsetInterval is not over. Where nothing can have changed this costs one look at a file; the same objects again
+        for unchanged queues and positions keep it so.
+        """
+        now = self._clocks.monotonic()
+        if not force and not self._is_due(queues, positions, now):
+            return self._now if not (self._now.starts or self._now.lost) else self._quiet()
+        try:
+            with self._locked():
+                found = self._settle(queues, positions, begin, now)
+        except StoreInUseError as error:
+            return self._without_lock(error)
+        self._queues, self._positions, self._is_waiting = queues, positions, False
+        return found
+
+    def wait_settled(
+        self, queues: Sequence[MessageQueue], positions: Mapping[MessageQueue, int], *, begin: Callable[[MessageQueue], int]
+    ) -> Assignment:
+        """`settle` until it is settled, at most one lease time: what a bounded run needs before it takes its end."""
+        deadline = self._clocks.monotonic() + self._membership.lease_seconds
+        starts: dict[MessageQueue, int] = {}
+        lost: frozenset[MessageQueue] = frozenset()
+        while True:
+            found = self.settle(queues, positions, begin=begin)
+            starts |= found.starts
+            lost = (lost | found.lost) - found.owned.keys()
+            if found.is_settled or self._clocks.monotonic() >= deadline:
+                return replace(found, starts={queue: n for queue, n in starts.items() if queue in found.owned}, lost=lost)
+            self._clocks.sleep(_WAIT_STEP_SECONDS)
+
+    def record(self, positions: Mapping[MessageQueue, int]) -> frozenset[MessageQueue]:
+        """Records outside of a boundary; the queues of `positions` that are not this member's any more, of which nothing is recorded."""
+        with self._locked():
+            change = self._begin()
+            change.record(self._id, self._held, positions)
+            self._write(change)
+            self._mirror(change.state)
+            return frozenset(q for q in positions if q not in self._held or not change.owns(self._id, q, self._held[q]))
+
+    def note_replay(self, queues: Sequence[MessageQueue]) -> None:
+        """Marks in the ownership log that Spark repeats a micro-batch of these queues, whoever owns them by now."""
+        with self._locked():
+            change = self._begin()
+            change.replay(self._id, queues)
+            self._write(change)
+
+    def leave(self, positions: Mapping[MessageQueue, int]) -> None:
+        """Records, gives everything back and goes."""
+        with self._locked():
+            change = self._begin()
+            if self._id in change.state.members:
+                change.record(self._id, self._held, positions)
+                self._mirror(change.state)
+                change.dismiss(self._id)
+                self._write(change)
+        if self._lease is not None:
+            self._lease.end()
+        self._lease, self._held, self._now = None, {}, Assignment()
+
+    # ---- under the lock -------------------------------------------------------------------------------------------------
+
+    def _locked(self) -> StoreLock:
+        return StoreLock(self._directory, timeout=_LOCK_SECONDS)
+
+    def _begin(self) -> Change:
+        return Change(read_state(self._directory), self._id, self._clocks.epoch_ms())
+
+    def _write(self, change: Change) -> None:
+        if change.is_changed:
+            append_events(self._directory, change.events, self._files)
+            change.state.serial += 1
+            write_state(self._directory, change.state, self._files)
+        self._identity = state_identity(self._directory)
+
+    def _settle(
+        self, queues: Sequence[MessageQueue], positions: Mapping[MessageQueue, int], begin: Callable[[MessageQueue], int], now: float
+    ) -> Assignment:
+        change = self._begin()
+        before = set(self._held)
+        if self._id in change.state.members:
+            self._expel_gone(change)
+        else:
+            self._come_back(change)
+        change.record(self._id, self._held, positions)
+        self._held = {queue: held for queue, held in self._held.items() if change.owns(self._id, queue, held)}
+        starts = self._follow_resets(change.state)
+        target = self._membership.allocate(change.state.clients(), queues)
+        for queue in [queue for queue in self._held if queue not in target]:
+            change.release(queue, self._id)
+            del self._held[queue]
+        starts |= self._take(change, target, positions, begin)
+        self._write(change)
+        if now >= self._next_record or self._is_mirror_due:
+            self._mirror(change.state)
+            self._next_record = now + self._membership.persist_seconds
+        self._seen_reset = change.state.reset
+        owned = {queue: Owned(change.state.queues[queue].client or "", held.epoch) for queue, held in self._held.items()}
+        lost = frozenset(before - owned.keys())
+        self._now = Assignment(owned, starts, lost, target.keys() == owned.keys(), change.state.reset)
+        return self._now
+
+    def _admit(self, change: Change) -> None:
+        """As a new member, with a new id and a new lease. Refused ones leave no lease behind."""
+        spec = self._membership
+        self._id = change.writer = secrets.token_hex(8)
+        self._expel_gone(change)
+        entry = MemberEntry(list(spec.clients), host_name(), os.getpid(), spec.lease_seconds)
+        change.admit(spec.group, self._id, entry, subscription=spec.subscription, strategy=spec.strategy.name)
+        self._lease = Lease(self._directory, self._id, spec.lease_seconds)
+        self._lease.begin()
+
+    def _come_back(self, change: Change) -> None:
+        """After others took this member for gone: what it held is theirs, and it begins anew."""
+        _log.warning(
+            "group %s: the lease of %s had run out (%g s), its %d queues went to other members; it joins again",
+            self._membership.group, ", ".join(self._membership.clients), self._membership.lease_seconds, len(self._held),
+        )  # fmt: skip
+        self._held = {}
+        if self._lease is not None:
+            self._lease.end()
+        self._admit(change)
+
+    def _expel_gone(self, change: Change) -> None:
+        others = {name: entry for name, entry in change.state.members.items() if name != self._id}
+        self._watches = {name: watch for name, watch in self._watches.items() if name in others}
+        for name, entry in others.items():
+            watch = self._watches.get(name)
+            if watch is None:
+                watch = self._watches[name] = Watch(self._directory, name, entry, self._clocks.monotonic)
+            why = watch.why_gone()
+            if why is not None:
+                _log.warning("group %s: %s is no member any more, %s", self._membership.group, ", ".join(entry.clients), why)
+                change.expel(name, why)
+                remove_lease(self._directory, name)
+
+    def _follow_resets(self, state: GroupState) -> dict[MessageQueue, int]:
+        starts = {}
+        for queue, held in self._held.items():
+            entry = state.queues[queue]
+            if entry.reset != held.reset and entry.position is not None:
+                starts[queue] = self._mirrored[queue] = entry.position  # the reset has put it into the offset store too
+                held.reset = entry.reset
+        return starts
+
+    def _take(
+        self,
+        change: Change,
+        target: Mapping[MessageQueue, str],
+        checkpoint: Mapping[MessageQueue, int],
+        begin: Callable[[MessageQueue], int],
+    ) -> dict[MessageQueue, int]:
+        starts: dict[MessageQueue, int] = {}
+        known: Mapping[MessageQueue, int] | None = None  # read only when a queue is to be had
+        for queue, client in target.items():
+            entry = change.state.entry(queue)
+            if queue in self._held:
+                if entry.client != client:
+                    self._held[queue] = change.hand_on(queue, self._id, client)
+            elif entry.owner is None:
+                known = self._offsets.read() if known is None else known
+                candidates = [entry.position, known.get(queue)]
+                if entry.reset <= self._seen_reset:  # a checkpoint from before the reset says nothing
+                    candidates.append(checkpoint.get(queue))
+                at = [position for position in candidates if position is not None and position >= 0]
+                starts[queue] = max(at) if at else begin(queue)
+                self._held[queue] = change.take(queue, self._id, client, starts[queue])
+                self._mirrored[queue] = known.get(queue, _NOWHERE)
+        return starts
+
+    def _mirror(self, state: GroupState) -> None:
+        """Shows RocketMQ's tools how far the group is, under the lock still: a reset cannot come in between."""
+        changed = {}
+        for queue in self._held:
+            entry = state.queues[queue]
+            if entry.owner == self._id and entry.position is not None and self._mirrored[queue] != entry.position:
+                changed[queue] = entry.position
+        if changed and self._offsets.save(changed):
+            self._mirrored |= changed
+            changed = {}
+        self._is_mirror_due = bool(changed)
+
+    # ---- without it -----------------------------------------------------------------------------------------------------
+
+    def _is_due(self, queues: Sequence[MessageQueue], positions: Mapping[MessageQueue, int], now: float) -> bool:
+        if state_identity(self._directory) != self._identity:
+            return True
+        if now >= self._next_look:
+            self._next_look = now + self._look_seconds
+            if any(watch.why_gone() for watch in self._watches.values()):
+                return True
+        if queues is not self._queues and list(queues) != list(self._queues):
+            return True
+        return now >= self._next_record and positions is not self._positions and positions != self._positions
+
+    def _quiet(self) -> Assignment:
+        """The same again, with nothing new in it."""
+        self._now = replace(self._now, starts={}, lost=frozenset())
+        return self._now
+
+    def _without_lock(self, error: StoreInUseError) -> Assignment:
+        """Somebody was stopped with the lock. What the state still gives this member it goes on reading; nothing is recorded meanwhile."""
+        if not self._is_waiting:
+            _log.warning("group %s: queues stay where they are and nothing is recorded for now: %s", self._membership.group, error)
+        self._is_waiting = True
+        change = self._begin()
+        before = set(self._held)
+        self._held = {queue: held for queue, held in self._held.items() if change.owns(self._id, queue, held)}
+        owned = {queue: owned for queue, owned in self._now.owned.items() if queue in self._held}
+        self._now = replace(self._now, owned=owned, starts={}, lost=frozenset(before - owned.keys()), is_settled=False)
+        return self._now

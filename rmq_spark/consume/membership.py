@@ -1,0 +1,84 @@
+"""What a query brings into a group, and what it gets: plain values between the stream reader and `members`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rmq_spark.consume.allocate import AllocateMessageQueueStrategy
+from rmq_spark.consume.message_queue import MessageQueue, sort_clients, sort_queues
+
+__all__ = ["LEASE_SECONDS", "Assignment", "Clocks", "Membership", "Owned"]
+
+LEASE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a query brings into the group. `subscription` is its topics and expression as text, which all members must share.
+
+    `persist_seconds` is persistConsumerOffsetInterval: 0 records at each boundary. `checkpoint_reset` is the group's reset number that
+    the query's checkpoint has seen (`Assignment.reset`), 0 where it does not say.
+    """
+
+    group: str
+    clients: tuple[str, ...]
+    strategy: AllocateMessageQueueStrategy
+    subscription: str
+    lease_seconds: float = LEASE_SECONDS
+    persist_seconds: float = 0.0
+    checkpoint_reset: int = 0
+
+    def allocate(self, clients: Iterable[str], queues: Iterable[MessageQueue]) -> dict[MessageQueue, str]:
+        """What the strategy gives the own ones of all `clients`, topic by topic (RebalanceImpl.rebalanceByTopic)."""
+        sorted_clients = sort_clients(clients)
+        by_topic: dict[str, list[MessageQueue]] = {}
+        for queue in sort_queues(queues):
+            by_topic.setdefault(queue.topic, []).append(queue)
+        found: dict[MessageQueue, str] = {}
+        for of_topic in by_topic.values():
+            there = set(of_topic)
+            for client in self.clients:
+                for queue in self.strategy.allocate(self.group, client, of_topic, sorted_clients):
+                    if queue in there:  # CONFIG gives what was configured, of whatever topic
+                        found.setdefault(queue, client)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """`monotonic` in seconds measures leases and intervals, `epoch_ms` dates the ownership log."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    epoch_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A queue that this query reads now: for which of its clients, and in which epoch."""
+
+    client: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What is the query's own at this boundary. `starts` has the first offset of the queues that are new to it, or were reset.
+
+    `lost` went since the last boundary. `is_settled`: all that the strategy gives it is its own. `reset` is the group's reset number.
+    """
+
+    owned: Mapping[MessageQueue, Owned] = field(default_factory=dict)
+    starts: Mapping[MessageQueue, int] = field(default_factory=dict)
+    lost: frozenset[MessageQueue] = frozenset()
+    is_settled: bool = False
+    reset: int = 0
+
+    def by_client(self) -> dict[str, list[MessageQueue]]:
+        """The queues of each client, in order: one Spark partition each."""
+        found: dict[str, list[MessageQueue]] = {}
+        for queue in sort_queues(self.owned):
+            found.setdefault(self.owned[queue].client, []).append(queue)
+        return found
