@@ -6,7 +6,7 @@ of them, by one walk over the log.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,12 +23,11 @@ from store_format.reading import Tolerance, cut_slice, read_slice
 if TYPE_CHECKING:
     from store_format.store import MessageStore, Queue
 
-__all__ = ["Stretches", "measure"]
+__all__ = ["LogPart", "Stretches", "look", "measure", "walk_queues"]
 
 _COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs")
 
 _Key = tuple[str, int]
-_Ints = NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -36,12 +35,14 @@ class Stretches:
     """What lies between the edges of one queue, which are queue offsets, ascending, each once.
 
     `bytes[i]` are those of the units that begin from edge i up to edge i + 1, so there is one less than edges. `times[i]` is
-    the store time in ms of the message at edge i; None where there is no message. `cut[i]` are the bytes of a batch that edge i cuts.
+    the store time in ms of the message at edge i and `places[i]` its physical offset; None where there is no message. `cut[i]` are
+    the bytes of a batch that edge i cuts.
     """
 
     edges: list[int]
     bytes: list[int] = field(default_factory=list)
     times: list[int | None] = field(default_factory=list)
+    places: list[int | None] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
 
     def bytes_between(self, start: int, stop: int) -> int:
@@ -51,6 +52,9 @@ class Stretches:
 
     def time_at(self, offset: int) -> int | None:
         return self.times[self.edges.index(offset)] if offset in self.edges else None
+
+    def place_of(self, offset: int) -> int | None:
+        return self.places[self.edges.index(offset)] if offset in self.edges else None
 
 
 def measure(store: MessageStore, queues: Sequence[Queue], edges: Mapping[_Key, Sequence[int]]) -> dict[_Key, Stretches]:
@@ -68,11 +72,14 @@ def measure(store: MessageStore, queues: Sequence[Queue], edges: Mapping[_Key, S
         if queue.scanned is not None:
             scanned.append(queue)
             continue
-        looked_at = [_look(store, queue, edge) for edge in stretches.edges]
-        stretches.times, stretches.cut = [time for time, _ in looked_at], [cut for _, cut in looked_at]
+        for edge in stretches.edges:
+            time, place, cut = look(store, queue, edge)
+            stretches.times.append(time)
+            stretches.places.append(place)
+            stretches.cut.append(cut)
         stretches.bytes = [_bytes_of(queue, i, stretches.edges) for i in range(len(stretches.edges) - 1)]
     if scanned:
-        _walk(store, scanned, found)
+        _measure_scanned(store, scanned, found)
     return found
 
 
@@ -90,64 +97,78 @@ def _bytes_of(queue: Queue, i: int, edges: Sequence[int]) -> int:
     return total
 
 
-def _look(store: MessageStore, queue: Queue, offset: int) -> tuple[int | None, int]:
-    """The store time of the message at an offset, and the bytes of the batch that it is in the midst of."""
+def look(store: MessageStore, queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
+    """The store time of the message at an offset, its physical offset, and the bytes of the batch that it is in the midst of."""
     if offset >= queue.max_offset:
-        return None, 0
+        return None, None, 0
     try:
         _, units = read_slice(queue.piece(offset, offset + 1))
     except (OffsetOutOfRangeError, StoreNotFoundError):
-        return None, 0
+        return None, None, 0
     if not len(units):
-        return None, 0
+        return None, None, 0
     unit, cut = units[0], 0
+    place = int(unit["physical_offset"])
     if units.dtype == BATCH_CQ_UNIT:
         time = int(unit["store_timestamp"])
         cut = int(unit["size"]) if int(unit["base_offset"]) < offset else 0
     else:
-        time = store.log.store_timestamp_at(int(unit["physical_offset"]))
-    return (time if time >= 0 else None), max(cut, 0)
+        time = store.log.store_timestamp_at(place)
+    return (time if time >= 0 else None), place, max(cut, 0)
 
 
-def _walk(store: MessageStore, queues: Sequence[Queue], found: Mapping[_Key, Stretches]) -> None:
-    """One pass over the log for all queues that no units describe."""
-    by_key = {(queue.topic, queue.queue_id): queue for queue in queues}
-    for key in by_key:
-        found[key].bytes = [0] * max(len(found[key].edges) - 1, 0)
-        found[key].times = [None] * len(found[key].edges)
-        found[key].cut = [0] * len(found[key].edges)
+def _measure_scanned(store: MessageStore, queues: Sequence[Queue], found: Mapping[_Key, Stretches]) -> None:
+    for queue in queues:
+        stretches = found[queue.topic, queue.queue_id]
+        count = len(stretches.edges)
+        stretches.bytes = [0] * max(count - 1, 0)
+        stretches.times, stretches.places, stretches.cut = [None] * count, [None] * count, [0] * count
+    for key, part in walk_queues(store, queues):
+        _add(found[key], part)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Messages of one queue as a walk over the log meets them. `begins` is false for all but the first message of a batch."""
+
+    offsets: NDArray[np.int64]
+    places: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    times: NDArray[np.int64]
+    begins: NDArray[np.bool_]
+
+
+def walk_queues(store: MessageStore, queues: Sequence[Queue]) -> Iterator[tuple[_Key, LogPart]]:
+    """One pass over the log for all queues that no consume queue describes (`Queue.scanned`)."""
+    log_queues = {(queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None}
+    if not log_queues:
+        return
     reader = store.reader(Projection(_COLUMNS, verify_crc=False), Tolerance("DROPMALFORMED", fail_on_data_loss=False))
-    log_queues = {key: queue.scanned for key, queue in by_key.items() if queue.scanned is not None}
     stop = max(queue.physical_stop for queue in log_queues.values())
     for batch in LogReader(reader, [queue.piece() for queue in queues], log_queues).read(store.log.min_offset, stop):
-        for key, rows in _by_queue(batch).items():
-            if key in by_key:
-                _add(found[key], *rows)
+        yield from _by_queue(batch)
 
 
-def _by_queue(batch: pa.RecordBatch) -> dict[_Key, tuple[_Ints, _Ints, _Ints, NDArray[np.bool_]]]:
-    """(queue offsets, sizes, store times, whether a unit begins there) of each queue; messages of an inner batch share a unit."""
+def _by_queue(batch: pa.RecordBatch) -> Iterator[tuple[_Key, LogPart]]:
     topics = batch["topic"].dictionary_encode()
     combined = topics.indices.to_numpy().astype(np.int64) << 32 | batch["queueId"].to_numpy().astype(np.int64)
-    offsets, places = batch["queueOffset"].to_numpy(), batch["physicalOffset"].to_numpy()
-    sizes, times = batch["storeSize"].to_numpy().astype(np.int64), batch["storeTimestampMs"].to_numpy()
-    found = {}
+    columns = [batch[name].to_numpy().astype(np.int64) for name in ("queueOffset", "physicalOffset", "storeSize", "storeTimestampMs")]
     for value in np.unique(combined).tolist():
         rows = np.flatnonzero(combined == value)
+        offsets, places, sizes, times = (column[rows] for column in columns)
         begins = np.ones(len(rows), bool)
-        begins[1:] = places[rows][1:] != places[rows][:-1]
-        found[topics.dictionary[value >> 32].as_py(), value & 0xFFFFFFFF] = (offsets[rows], sizes[rows], times[rows], begins)
-    return found
+        begins[1:] = places[1:] != places[:-1]
+        yield (topics.dictionary[value >> 32].as_py(), value & 0xFFFFFFFF), LogPart(offsets, places, sizes, times, begins)
 
 
-def _add(stretches: Stretches, offsets: _Ints, sizes: _Ints, times: _Ints, begins: NDArray[np.bool_]) -> None:
-    place = np.searchsorted(np.array(stretches.edges, np.int64), offsets, "right") - 1
-    place = np.where(begins, place, -1)
-    for i in np.unique(place[(place >= 0) & (place < len(stretches.bytes))]).tolist():
-        stretches.bytes[i] += int(sizes[place == i].sum())
+def _add(stretches: Stretches, part: LogPart) -> None:
+    stretch = np.searchsorted(np.array(stretches.edges, np.int64), part.offsets, "right") - 1
+    stretch = np.where(part.begins, stretch, -1)
+    for i in np.unique(stretch[(stretch >= 0) & (stretch < len(stretches.bytes))]).tolist():
+        stretches.bytes[i] += int(part.sizes[stretch == i].sum())
     for i, edge in enumerate(stretches.edges):
-        at = np.flatnonzero(offsets == edge)
+        at = np.flatnonzero(part.offsets == edge)
         if len(at):
             last = int(at[-1])
-            stretches.times[i] = int(times[last])
-            stretches.cut[i] = 0 if begins[last] else int(sizes[last])
+            stretches.times[i], stretches.places[i] = int(part.times[last]), int(part.places[last])
+            stretches.cut[i] = 0 if part.begins[last] else int(part.sizes[last])

@@ -16,9 +16,15 @@ import pyarrow as pa
 from store_format.errors import OptionError
 from store_format.lag import LAG_COLUMNS, lag_table
 from store_format.views.columns import ViewColumn, schema_of
+from store_format.views.dead_letters import DEAD_LETTER_COLUMNS, dead_letters
+from store_format.views.delayed import DELAYED_COLUMNS, delayed
 from store_format.views.files import FILE_COLUMNS, files
 from store_format.views.groups import GROUP_COLUMNS, groups
 from store_format.views.queues import QUEUE_COLUMNS, TOPIC_COLUMNS, queues, topics
+from store_format.views.retention import RETENTION_COLUMNS, retention
+from store_format.views.state import CHECKPOINT_COLUMNS, INDEX_COLUMNS, PROBLEM_COLUMNS, checkpoint, index, problems
+from store_format.views.transactions import TRANSACTION_COLUMNS, transactions
+from store_format.views.usage import USAGE_COLUMNS, usage
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore
@@ -49,7 +55,15 @@ VIEWS: tuple[View, ...] = (
     View("queues", "Each queue: its offsets, messages, bytes and times.", QUEUE_COLUMNS, queues),
     View("groups", "Each consumer group: its settings and how far behind it is.", GROUP_COLUMNS, groups),
     View("lag", "Each group on each of its queues: how far behind in messages, bytes and time.", LAG_COLUMNS, _lag),
+    View("retention", "Groups that have lost messages to retention or will lose some, and when.", RETENTION_COLUMNS, retention),
+    View("usage", "Bytes of the commitlog by topic and day.", USAGE_COLUMNS, usage),
     View("files", "The store's files: what they hold and how full they are.", FILE_COLUMNS, files),
+    View("index", "The entries of the index files.", INDEX_COLUMNS, index),
+    View("checkpoint", "How far the broker had flushed.", CHECKPOINT_COLUMNS, checkpoint),
+    View("delayed", "Messages that wait for their time, at a delay level or in the timer.", DELAYED_COLUMNS, delayed),
+    View("transactions", "Half messages, one row a transaction, and how each ended.", TRANSACTION_COLUMNS, transactions),
+    View("deadLetters", "Messages that a group has given up.", DEAD_LETTER_COLUMNS, dead_letters),
+    View("problems", "What `diagnose` finds wrong.", PROBLEM_COLUMNS, problems),
 )
 
 _BY_NAME = {view.name: view for view in VIEWS}

@@ -164,7 +164,10 @@ def test_what_spark_adds_passes() -> None:
         ),
         (
             {"path": "/a", "view": "queue"},
-            "view: expected one of messages, topics, queues, groups, lag, files, found 'queue'; did you mean queues?",
+            (
+                "view: expected one of messages, topics, queues, groups, lag, retention, usage, files, index, checkpoint, delayed, "
+                "transactions, deadLetters, problems, found 'queue'; did you mean queues?"
+            ),
         ),
         (
             {"path": "/a", "view": "queues", "subscribe": "a"},

@@ -1,0 +1,36 @@
+"""Messages that a view is made of, out of chosen queues: columns and properties, whether or not consume queues are there.
+
+A damaged message is left out and counted in a warning: a view of a thousand others is worth having, and `problems` names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from store_format.columns import Projection
+from store_format.log_reading import LogReader
+from store_format.reading import Tolerance
+
+if TYPE_CHECKING:
+    from store_format.store import MessageStore, Queue
+
+__all__ = ["read_queues"]
+
+
+def read_queues(
+    store: MessageStore, queues: Sequence[Queue], columns: Sequence[str], starts: Mapping[tuple[str, int], int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The messages of the queues, those of one queue in order, from `starts` on where given. Names that are no column are properties."""
+    tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
+    reader = store.reader(Projection(tuple(columns), verify_crc=False), tolerance)
+    from_files = [queue for queue in queues if queue.scanned is None]
+    pieces = [queue.piece((starts or {}).get((queue.topic, queue.queue_id))) for queue in from_files]
+    yield from reader.read([piece for piece in pieces if piece.start < piece.stop])
+    scanned = {(queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None}
+    if scanned:
+        slices = [queue.piece((starts or {}).get((queue.topic, queue.queue_id))) for queue in queues if queue.scanned is not None]
+        stop = max(queue.physical_stop for queue in scanned.values())
+        yield from LogReader(reader, slices, scanned).read(store.log.min_offset, stop)

@@ -1,0 +1,179 @@
+"""Transactions: the half messages, one row a transaction, and what the broker knows of how each ended.
+
+A half message is hidden in a topic of the broker's. Whether it was decided stands in op messages that list its queue offset, and
+how it was decided in no record at all: a commit is a message that names the half's place, a rollback leaves nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from store_format import sysflag
+from store_format.lag import read_committed
+from store_format.queue_sums import look
+from store_format.tags_codes import SCHEDULE_TOPIC, parse_long
+from store_format.views.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.views.delayed import TIMER_TOPIC
+from store_format.views.messages import read_queues
+
+if TYPE_CHECKING:
+    from store_format.store import MessageStore
+
+__all__ = ["HALF_TOPIC", "OP_TOPIC", "TRANSACTION_COLUMNS", "Transaction", "find_transactions", "transactions"]
+
+HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+_ROCKSDB_HALF_TOPIC, _ROCKSDB_OP_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
+_DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+_CHECKER_GROUP = "CID_RMQ_SYS_TRANS"
+
+TRANSACTION_COLUMNS = (
+    BROKER,
+    ViewColumn(
+        "state",
+        TEXT,
+        "`pending`, `committed`, `rolled back`, `discarded` (checked too often); `decided` where what a commit left may be deleted; "
+        "`unknown` where op messages are.",
+    ),
+    ViewColumn("topic", TEXT, "The topic it is for."),
+    ViewColumn("queueId", INT, "The queue it is for."),
+    ViewColumn("producerGroup", TEXT, "The group that is asked how it ended."),
+    ViewColumn("msgId", TEXT, "The id a client shows."),
+    ViewColumn("ageMs", LONG, "Since the half message was first stored."),
+    ViewColumn("checkTimes", INT, "How often the broker has asked: each time it stores the half message anew."),
+    ViewColumn("bornTimestamp", TIME, "When the producer made it."),
+    ViewColumn("firstStoreTimestamp", TIME, "When its oldest copy that is left was stored."),
+    ViewColumn("storeTimestamp", TIME, "When its newest copy was stored."),
+    ViewColumn("decidedTimestamp", TIME, "When the op message was stored; null while there is none."),
+    ViewColumn("halfQueueOffset", LONG, "The newest copy's place in the half topic."),
+    ViewColumn("halfPhysicalOffset", LONG, "Its place in the commitlog."),
+    ViewColumn("copies", INT, "How many copies the half topic has."),
+    ViewColumn("committedQueueOffset", LONG, "The place of the committed message in its queue."),
+    ViewColumn("committedPhysicalOffset", LONG, "Its place in the commitlog."),
+)
+
+_HALF_COLUMNS = (
+    "topic", "queueId", "queueOffset", "physicalOffset", "storeTimestampMs", "bornTimestampMs", "msgId",
+    "UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "PGROUP", "TRANSACTION_CHECK_TIMES",
+)  # fmt: skip
+_COMMIT_COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "preparedTransactionOffset", "sysFlag", "storeTimestampMs")
+
+
+@dataclass(slots=True)
+class Transaction:
+    """The copies of a half message in the order of its queue, and what was found of its end."""
+
+    copies: list[dict[str, Any]] = field(default_factory=list)  # Any: values of _HALF_COLUMNS
+    decided_ms: int | None = None
+    op_physical_offset: int | None = None
+    commit: dict[str, Any] | None = None
+    state: str = "pending"
+
+
+def transactions(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+    """One row a transaction whose half message is still in the log, by the place of its newest copy."""
+    return batches_of(TRANSACTION_COLUMNS, (_row(store, each, now_ms) for each in find_transactions(store)))
+
+
+def find_transactions(store: MessageStore, uniq_key: str | None = None) -> list[Transaction]:
+    """All, or those of one UNIQ_KEY. Reads the half and op topics and the heads of the topics that committed messages are in."""
+    found = _halves(store, uniq_key)
+    if not found:
+        return []
+    ops = _ops(store)
+    commits, oldest = _commits(store, found)
+    discarded = _discarded(store)
+    consumed = read_committed(store.path).offsets.get((_CHECKER_GROUP, HALF_TOPIC), {})
+    for each in found:
+        for copy in each.copies:
+            op = ops.get((copy["topic"], copy["queueId"], copy["queueOffset"])) or ops.get(("", 0, copy["physicalOffset"]))
+            if op is not None:
+                each.decided_ms, each.op_physical_offset = op
+            each.commit = commits.get(copy["physicalOffset"], each.commit)
+        each.state = _state(each, consumed, oldest, discarded)
+    return sorted(found, key=lambda each: int(each.copies[-1]["physicalOffset"]))
+
+
+def _state(each: Transaction, consumed: dict[int, int], oldest: dict[str, int | None], discarded: set[tuple[str, str]]) -> str:
+    last = each.copies[-1]
+    if each.commit is not None:
+        return "committed"
+    if (last["UNIQ_KEY"], last["REAL_TOPIC"]) in discarded:
+        return "discarded"
+    if each.decided_ms is not None:
+        since = oldest.get(last["REAL_TOPIC"], 0)
+        return "rolled back" if since is not None and since <= each.copies[0]["storeTimestampMs"] else "decided"
+    # What the checker has passed without an op message and without a newer copy was decided by one that retention has deleted.
+    return "pending" if last["topic"] != HALF_TOPIC or last["queueOffset"] >= consumed.get(last["queueId"], 0) else "unknown"
+
+
+def _halves(store: MessageStore, uniq_key: str | None) -> list[Transaction]:
+    by_key: dict[object, Transaction] = {}
+    queues = store.queues((HALF_TOPIC, _ROCKSDB_HALF_TOPIC).__contains__)
+    for batch in read_queues(store, queues, _HALF_COLUMNS):
+        for row in batch.to_pylist():
+            if uniq_key is None or row["UNIQ_KEY"] == uniq_key:
+                key = row["physicalOffset"] if row["UNIQ_KEY"] is None else (row["UNIQ_KEY"], row["REAL_TOPIC"])
+                by_key.setdefault(key, Transaction()).copies.append(row)
+    return list(by_key.values())
+
+
+def _ops(store: MessageStore) -> dict[tuple[str, int, int], tuple[int, int]]:
+    """(half topic, queue id, queue offset), or ("", 0, physical offset) of RocksDB's, -> store time and place of the op message."""
+    found: dict[tuple[str, int, int], tuple[int, int]] = {}
+    queues = store.queues((OP_TOPIC, _ROCKSDB_OP_TOPIC).__contains__)
+    columns = ("topic", "queueId", "physicalOffset", "storeTimestampMs", "tags", "body", "TRANS_OFFSET")
+    for batch in read_queues(store, queues, columns):
+        for row in batch.to_pylist():
+            decided = (row["storeTimestampMs"], row["physicalOffset"])
+            if row["topic"] == _ROCKSDB_OP_TOPIC:
+                offset = parse_long(row["TRANS_OFFSET"])
+                keys = [] if offset is None else [("", 0, offset)]
+            else:
+                offsets = (parse_long(text) for text in row["body"].decode("latin-1").split(",")) if row["tags"] == "d" else ()
+                keys = [(HALF_TOPIC, row["queueId"], offset) for offset in offsets if offset is not None]
+            for key in keys:
+                found.setdefault(key, decided)
+    return found
+
+
+def _commits(store: MessageStore, found: Sequence[Transaction]) -> tuple[dict[int, dict[str, Any]], dict[str, int | None]]:
+    """Committed messages by the half's physical offset; and for each topic since when it is complete, None where that is unknown."""
+    halves = np.array(sorted({copy["physicalOffset"] for each in found for copy in each.copies}), np.int64)
+    first = min(int(copy["storeTimestampMs"]) for each in found for copy in each.copies)
+    topics = {each.copies[-1]["REAL_TOPIC"] for each in found}
+    queues = store.queues(lambda topic: topic in topics or topic in (SCHEDULE_TOPIC, TIMER_TOPIC))  # up to 5.4 one may be delayed too
+    oldest: dict[str, int | None] = {}
+    starts = {}
+    for queue in queues:
+        starts[queue.topic, queue.queue_id] = queue.min_offset if queue.scanned is not None else queue.offset_at(first)
+        if queue.min_offset and oldest.get(queue.topic, 0) is not None:
+            time = None if queue.scanned is not None else look(store, queue, queue.min_offset)[0]
+            oldest[queue.topic] = None if time is None else max(time, oldest.get(queue.topic) or 0)
+    commits: dict[int, dict[str, Any]] = {}
+    for batch in read_queues(store, queues, _COMMIT_COLUMNS, starts):
+        kind = batch["sysFlag"].to_numpy() & sysflag.TRANSACTION_MASK
+        mine = (kind == sysflag.TRANSACTION_COMMIT) & np.isin(batch["preparedTransactionOffset"].to_numpy(), halves)
+        for row in batch.filter(pa.array(mine)).to_pylist():
+            commits.setdefault(row["preparedTransactionOffset"], row)
+    return commits, oldest
+
+
+def _discarded(store: MessageStore) -> set[tuple[str, str]]:
+    queues = store.queues(_DISCARDED_TOPIC.__eq__)
+    rows = (row for batch in read_queues(store, queues, ("UNIQ_KEY", "REAL_TOPIC")) for row in batch.to_pylist())
+    return {(row["UNIQ_KEY"], row["REAL_TOPIC"]) for row in rows if row["UNIQ_KEY"] is not None}
+
+
+def _row(store: MessageStore, each: Transaction, now_ms: int) -> tuple[object, ...]:
+    first, last, commit = each.copies[0], each.copies[-1], each.commit or {}
+    return (
+        store.broker_name, each.state, last["REAL_TOPIC"], parse_long(last["REAL_QID"]), last["PGROUP"], last["msgId"],
+        now_ms - first["storeTimestampMs"], parse_long(last["TRANSACTION_CHECK_TIMES"]) or 0, time_us(last["bornTimestampMs"]),
+        time_us(first["storeTimestampMs"]), time_us(last["storeTimestampMs"]), time_us(each.decided_ms), last["queueOffset"],
+        last["physicalOffset"], len(each.copies), commit.get("queueOffset"), commit.get("physicalOffset"),
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""Who eats the disk: bytes of the commitlog by topic and day, and what belongs to no topic's queues."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from store_format.queue_sums import look, measure, walk_queues
+from store_format.views.columns import BROKER, DAY, LONG, TEXT, ViewColumn, batches_of
+from store_format.views.files import log_end
+
+if TYPE_CHECKING:
+    from store_format.store import MessageStore, Queue
+
+__all__ = ["USAGE_COLUMNS", "usage"]
+
+USAGE_COLUMNS = (
+    BROKER,
+    ViewColumn("topic", TEXT, "The topic; null for what is in no queue: padding, deleted topics, undecided messages, damage."),
+    ViewColumn("day", DAY, "The day on which it was stored, in UTC; null where that is not known."),
+    ViewColumn("messages", LONG, "Messages of the topic stored that day."),
+    ViewColumn("bytes", LONG, "Their bytes in the commitlog."),
+)
+
+_DAY_MS = 86_400_000
+_DAYS = (-719162, 2932896)  # of the years 1 to 9999, counted from 1970
+_LIGHT_PREFIX = "%LMQ%"
+
+_Days = dict[tuple[str, int | None], list[int]]  # (topic, day) -> [messages, bytes]
+
+
+def usage(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+    """One row a topic and day, by topic, and one for the rest. The sum is the written part of the commitlog.
+
+    Light queues (`%LMQ%`) are left out, since their messages are stored, and counted, under another topic.
+    """
+    queues = store.queues()
+    found: _Days = defaultdict(lambda: [0, 0])
+    own = [queue for queue in queues if not queue.topic.startswith(_LIGHT_PREFIX)]
+    for queue in own:
+        if queue.scanned is None:
+            _add_queue(store, queue, found)
+    _add_scanned(store, [queue for queue in own if queue.scanned is not None], found)
+    end = log_end(store, {(queue.topic, queue.queue_id): queue.range for queue in queues})
+    rest = max(end - store.log.min_offset - sum(size for _, size in found.values()), 0)
+    rows = [(store.broker_name, topic, day, *sums) for (topic, day), sums in sorted(found.items(), key=_order)]
+    return batches_of(USAGE_COLUMNS, [*rows, (store.broker_name, None, None, None, rest)] if rest else rows)
+
+
+def _order(item: tuple[tuple[str, int | None], list[int]]) -> tuple[str, int]:
+    (topic, day), _ = item
+    return topic, _DAYS[0] - 1 if day is None else day
+
+
+def _day(time_ms: int | None) -> int | None:
+    day = None if time_ms is None else time_ms // _DAY_MS
+    return day if day is not None and _DAYS[0] <= day <= _DAYS[1] else None
+
+
+def _add_queue(store: MessageStore, queue: Queue, found: _Days) -> None:
+    """Cut where the day changes. Times rise along a queue, so a stretch that begins and ends on one day is all of that day."""
+    if queue.min_offset >= queue.max_offset:
+        return
+    days: dict[int, int | None] = {}
+
+    def day_at(offset: int) -> int | None:
+        if offset not in days:
+            days[offset] = _day(look(store, queue, offset)[0])
+        return days[offset]
+
+    edges: list[tuple[int, int | None]] = []
+    open_ranges = [(queue.min_offset, queue.max_offset - 1)]
+    while open_ranges:
+        low, high = open_ranges.pop()
+        if day_at(low) == day_at(high) or low == high:
+            if not edges or edges[-1][1] != day_at(low):
+                edges.append((low, day_at(low)))
+        else:
+            middle = (low + high) // 2
+            open_ranges += [(middle + 1, high), (low, middle)]
+    offsets = [offset for offset, _ in edges] + [queue.max_offset]
+    stretches = measure(store, [queue], {(queue.topic, queue.queue_id): offsets})[queue.topic, queue.queue_id]
+    for i, (offset, day) in enumerate(edges):
+        sums = found[queue.topic, day]
+        sums[0] += offsets[i + 1] - offset
+        sums[1] += stretches.bytes[i] + (stretches.cut[i] if i == 0 else 0)
+
+
+def _add_scanned(store: MessageStore, queues: list[Queue], found: _Days) -> None:
+    for (topic, _), part in walk_queues(store, queues):
+        days = part.times // _DAY_MS
+        for value in np.unique(days).tolist():
+            mine = days == value
+            sums = found[topic, _day(value * _DAY_MS)]
+            sums[0] += int(mine.sum())
+            sums[1] += int(part.sizes[mine & part.begins].sum())
