@@ -27,7 +27,7 @@ def change(kind: str, root: str) -> None:
     if kind == "store":
         StoreOffsets("g", {"b": root}, clock_ms=lambda: 1_700_000_300_000).write(queue)
     else:
-        LocalOffsets(f"{root}/home/g/offsets.json").write(queue)
+        LocalOffsets(f"{root}/offsets/g/offsets.json").write(queue)
 
 
 def main(base: str, copies: str, what: str, kind: str) -> None:

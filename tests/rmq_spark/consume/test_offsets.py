@@ -196,11 +196,11 @@ def test_killed_at_every_change(tmp_path: Path, kind: str, what: str, is_new: bo
     """What is read afterwards is the old offset or the new one, others' stand, and the next one saves."""
     base = tmp_path / "base"
     _store(base)
-    home = base / "home" / "g" / "offsets.json"
+    home = base / "offsets" / "g" / "offsets.json"
 
     def store_at(root: Path) -> OffsetStore:
         in_store = StoreOffsets("g", {"b": str(root)})
-        return in_store if kind == "store" else LocalOffsets(f"{root}/home/g/offsets.json", in_store)
+        return in_store if kind == "store" else LocalOffsets(f"{root}/offsets/g/offsets.json", in_store)
 
     other = MessageQueue("Other", "b", 1)
     if not is_new:
@@ -232,16 +232,16 @@ def test_killed_at_every_change(tmp_path: Path, kind: str, what: str, is_new: bo
 def test_a_clustering_group_shares_a_file_and_begins_where_the_broker_has_it(tmp_path: Path) -> None:
     root = _store(tmp_path / "store", '{"offsetTable":{"T@g":{0:5,1:6}}}')
     before = sorted((tmp_path / "store").rglob("*"))
-    local = offset_store("local", group="g", roots={"b": root}, offset_store_path=str(tmp_path / "home"))
+    local = offset_store("local", group="g", roots={"b": root}, offset_store_path=str(tmp_path / "offsets"))
     assert isinstance(local, LocalOffsets)
-    assert local.path == str(tmp_path / "home" / "g" / "offsets.json")
+    assert local.path == str(tmp_path / "offsets" / "g" / "offsets.json")
     local.check()
     with _broker(root):  # a local store has nothing to do with it
         local.check()
         assert local.save({T0: 9})
         assert local.read() == {T0: 9, MessageQueue("T", "b", 1): 6}
     assert sorted((tmp_path / "store").rglob("*")) == before
-    other = offset_store("local", group="g", roots={"b": root}, offset_store_path=str(tmp_path / "home"))
+    other = offset_store("local", group="g", roots={"b": root}, offset_store_path=str(tmp_path / "offsets"))
     assert other.save({MessageQueue("T", "b", 1): 7, T0: 8})
     assert local.read() == {T0: 9, MessageQueue("T", "b", 1): 7}
     assert local.save({T0: 2}, is_reset=True)
@@ -250,13 +250,13 @@ def test_a_clustering_group_shares_a_file_and_begins_where_the_broker_has_it(tmp
 
 def test_a_broadcasting_client_has_rocketmqs_path_and_nobody_elses_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = _store(tmp_path / "store", '{"offsetTable":{"T@g":{0:5}}}')
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(tmp_path / "offsets"))
     client = default_client_id("BROADCASTING", process_id=1, now_ns=2)
     assert client.endswith("@DEFAULT")
     store = offset_store(None, group="g", roots={"b": root}, message_model="BROADCASTING", client_id=client)
     assert store.read() == {}
     assert store.save({T0: 3})
-    path = tmp_path / "home" / ".rocketmq_offsets" / client / "g" / "offsets.json"
+    path = tmp_path / "offsets" / ".rocketmq_offsets" / client / "g" / "offsets.json"
     assert read_local_offsets(str(path)) == {("T", "b", 0): 3}
     assert store.save({T0: 4})
     assert "}:3" in path.with_suffix(".json.bak").read_text()
@@ -275,8 +275,8 @@ def test_none_keeps_nothing(tmp_path: Path) -> None:
 
 def test_where_members_meet(tmp_path: Path) -> None:
     roots = {"b2": str(tmp_path / "two"), "b1": str(tmp_path / "one")}
-    for kind, expected in [("store", f"{tmp_path}/one/.rmqlog/groups/g"), ("local", f"{tmp_path}/home/g/members"), ("none", None)]:
-        store = offset_store(kind, group="g", roots=roots, offset_store_path=str(tmp_path / "home"))
+    for kind, expected in [("store", f"{tmp_path}/one/.rmqlog/groups/g"), ("local", f"{tmp_path}/offsets/g/members"), ("none", None)]:
+        store = offset_store(kind, group="g", roots=roots, offset_store_path=str(tmp_path / "offsets"))
         assert group_directory(store, group="g", roots=roots) == expected
         assert group_directory(store, group="g", roots=roots, group_path="/shared/") == "/shared/g"
 
