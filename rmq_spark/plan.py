@@ -60,11 +60,12 @@ def available_cores() -> int:
 
 def _look(store: MessageStore, options: ReadOptions, found: Findings) -> None:
     there = find_queues(store, options.topics)
+    log_bytes = store.log.size_bytes
     for queue in there.queues:
         found.queues.append((queue.topic, store.broker_name, queue.queue_id))
         piece = _slice(queue, options, found)
         if piece.start < piece.stop:
-            found.pieces.append(Piece(store, piece, min(estimate_bytes(piece), store.log.size_bytes)))
+            found.pieces.append(Piece(store, piece, min(estimate_bytes(piece), log_bytes)))
     slices = []
     repeated = []
     for queue in there.scanned:

@@ -14,6 +14,7 @@ from rmq_spark.schema import Projection
 from rmq_spark.splits import Share, Split
 from store_format import MessageStore
 from store_format.columns import Projection as DecodeProjection
+from store_format.files import FileCache
 from store_format.log_reading import LogReader
 from store_format.reading import Tolerance
 
@@ -21,6 +22,9 @@ __all__ = ["Scan"]
 
 _log = logging.getLogger(__name__)
 
+# Files stay mapped from task to task, as Spark keeps its Python workers: each page that a task touches first costs a fault, and
+# tasks of interleaved queues touch the same pages. Spark ends a worker that had nothing to do for a minute.
+_FILES = FileCache(capacity=64, bytes_max=4 << 30)
 _LOG_ORDER_ENTRIES = 1 << 21  # one pass over the files needs all entries of a partition at once: about 80 MB
 
 
@@ -45,7 +49,8 @@ class Scan:
             _log.warning("%d evaluations of subExpression failed; such messages are left out, as a broker does", where.errors)
 
     def _read_share(self, share: Share, tolerance: Tolerance, where: CountingFilter | None) -> Iterator[pa.RecordBatch]:
-        store = MessageStore.open(share.store_path, broker_name=share.broker_name, commit_log_paths=share.commit_log_paths)
+        _FILES.forget_deleted()
+        store = MessageStore.open(share.store_path, broker_name=share.broker_name, commit_log_paths=share.commit_log_paths, files=_FILES)
         tags = self.options.tag_filter
         decoding = DecodeProjection(
             self.projection.sources,

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-import numpy as np
-
 from rmq_spark.options import ReadOptions
 from store_format import MessageStore
 from store_format.log_reading import LogQueue
@@ -84,13 +82,15 @@ def estimate_bytes(piece: QueueSlice) -> int:
     count = piece.stop - piece.start
     if piece.bounds is None or count <= 0:
         return len(piece.extra) or 1
-    sizes = [piece.bounds.last_size]
+    mean_size = float(piece.bounds.last_size)
     if count > _SAMPLED_ABOVE:
+        sizes = [piece.bounds.last_size]
         for start in range(piece.start, piece.stop, count // _SAMPLES + 1):
             _, units = read_slice(replace(piece, start=start, stop=min(start + 1, piece.stop)))
             sizes += units["size"].tolist()
+        mean_size = sum(sizes) / len(sizes)
     spanned = piece.bounds.last_physical_offset + piece.bounds.last_size - max(piece.bounds.first_physical_offset, 0)
-    estimate = int(count * np.mean(sizes))
+    estimate = int(count * mean_size)
     return max(estimate if piece.extra else min(estimate, spanned), 1)
 
 

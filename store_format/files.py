@@ -300,14 +300,16 @@ class FileView:
 
 
 class FileCache:
-    """Open views by path, the least recently used closed first.
+    """Open views by path, at most `capacity`, of at most `bytes_max` bytes together; the least recently used closed first.
 
     An entry counts only while the path still names the same file (device and inode, one `stat`): a store that was
     cleaned or restored in between is seen anew.
     """
 
-    def __init__(self, capacity: int = 256) -> None:
+    def __init__(self, capacity: int = 256, bytes_max: int = 1 << 50) -> None:
         self._capacity = capacity
+        self._bytes_max = bytes_max
+        self._bytes = 0
         self._views: OrderedDict[str, FileView] = OrderedDict()
 
     def open(self, path: str) -> FileView:
@@ -319,15 +321,32 @@ class FileCache:
                 if (status.st_dev, status.st_ino) == view.identity and status.st_size == view.size:
                     self._views.move_to_end(path)
                     return view
-                del self._views[path]
+                self._forget(path)
             view = FileView(path)
         except FileNotFoundError as error:
-            self._views.pop(path, None)
+            self._forget(path)
             raise StoreNotFoundError(f"{path}: the file is gone; it was deleted (retention?) after planning") from error
         self._views[path] = view
-        while len(self._views) > self._capacity:
-            self._views.popitem(last=False)  # closed when nobody uses it any more
+        self._bytes += view.size
+        while len(self._views) > 1 and (len(self._views) > self._capacity or self._bytes > self._bytes_max):
+            self._forget(next(iter(self._views)))
         return view
+
+    def forget_deleted(self) -> None:
+        """Closes views of files that are gone or replaced: the disk gets their space back only then."""
+        for path, view in list(self._views.items()):
+            try:
+                status = os.stat(path, follow_symlinks=False)
+            except OSError:
+                self._forget(path)
+            else:
+                if (status.st_dev, status.st_ino) != view.identity:
+                    self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        view = self._views.pop(path, None)  # closed when nobody uses it any more
+        if view is not None:
+            self._bytes -= view.size
 
     def __len__(self) -> int:
         return len(self._views)

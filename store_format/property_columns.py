@@ -70,26 +70,31 @@ class PropertyTable:
             and bool((kinds[1::2] == PROPERTY_SEPARATOR).all())
             and bool((data[filled - 1] == PROPERTY_SEPARATOR).all())
         )
-        if regular:
+        # Set for a plain run of name 0x01 value 0x02: then what stands between two of them is name, value, name, value …
+        self._separators = separators if regular and _all_apart(separators) else None
+        self._row: NDArray[np.int64] | None = None
+        if self._separators is not None:
             middles, stops = separators[0::2], separators[1::2]
             starts = np.empty_like(stops)
-            if len(starts):
-                starts[0] = 0
-                starts[1:] = stops[:-1] + 1
+            starts[:1] = 0
+            np.add(stops[:-1], 1, out=starts[1:])
+            self._set_segments(starts, middles, stops)
+            each = len(stops) // max(self.count, 1)
+            if each * self.count == len(stops) and each and bool((stops[each - 1 :: each] == ends - 1).all()):
+                self.counts = np.full(self.count, each)
+                return
         else:
             starts, middles, stops = _irregular_segments(data, offsets, separators, kinds)
-        accepted = (middles > starts) & (middles < stops - 1)
-        # Set for a plain run of name 0x01 value 0x02: then what stands between two of them is name, value, name, value …
-        self._separators = separators if regular and accepted.all() else None
-        if not accepted.all():
+            accepted = (middles > starts) & (middles < stops - 1)
             starts, middles, stops = starts[accepted], middles[accepted], stops[accepted]
+            self._set_segments(starts, middles, stops)
+        self.counts = np.diff(np.searchsorted(starts, offsets))
+
+    def _set_segments(self, starts: NDArray[np.int64], middles: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
         self.name_start = starts
         self.name_length = middles - starts
         self.value_start = middles + 1
         self.value_stop = stops
-        bounds = np.searchsorted(starts, offsets)
-        self.counts = np.diff(bounds)
-        self._row: NDArray[np.int64] | None = None
 
     @property
     def row(self) -> NDArray[np.int64]:
@@ -105,11 +110,12 @@ class PropertyTable:
         each = int(self.counts[0]) if self.count else 0
         if not each or not (self.counts == each).all():
             return None
-        words, lengths = self._words.reshape(-1, each), self.name_length.reshape(-1, each)
-        if not ((words == words[0]).all() and (lengths == lengths[0]).all()):
+        words, lengths = self._words, self.name_length
+        # Each equal to the one a message before: what numpy compares in one go, where rows of a few would be loops.
+        if not ((words[each:] == words[:-each]).all() and (lengths[each:] == lengths[:-each]).all()):
             return None
         names = []
-        for column, size in enumerate(lengths[0].tolist()):
+        for column, size in enumerate(lengths[:each].tolist()):
             starts = self.name_start[column::each]
             name = self.data[int(starts[0]) : int(starts[0]) + size].tobytes()
             if size > _WORD:
@@ -233,6 +239,11 @@ class PropertyTable:
 def _repeated_names(names: tuple[bytes, ...]) -> pa.StringArray:
     """The names again and again, for `_REPEATED_ROWS` messages. Batches take slices, which cost nothing."""
     return pa.array([decode_utf8(name) for name in names], pa.string()).take(pa.array(np.tile(np.arange(len(names)), _REPEATED_ROWS)))
+
+
+def _all_apart(separators: NDArray[np.int64]) -> bool:
+    """Whether at least one byte stands before the first separator and between any two: no name and no value is empty."""
+    return not len(separators) or bool(separators[0] > 0 and (len(separators) == 1 or np.diff(separators).min() > 1))
 
 
 def _irregular_segments(

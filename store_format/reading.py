@@ -23,6 +23,7 @@ from store_format.decode import BadUnit, Identity, UnitRefs
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.files import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
+from store_format.plain_value import PlainValue
 from store_format.tags_codes import SCHEDULE_TOPIC
 from store_format.unit_files import QueueBounds
 
@@ -41,10 +42,11 @@ _SPLIT_WHOLE_MAX = 1 << 16  # a slice up to this length is read to be cut; a lon
 _LIGHT_PREFIX = "%LMQ%"
 
 _Ints = NDArray[np.int64]
+_SliceUnits = tuple[_Ints, NDArray[np.void]]  # queue offsets and units
 
 
 @dataclass(frozen=True, slots=True)
-class QueueSlice:
+class QueueSlice(PlainValue):
     """Queue offsets [start, stop) of one queue, in plain values that travel to a task.
 
     `bounds` says where the queue's files are; `extra` holds units (as stored) that the files lack, all behind offset
@@ -143,36 +145,51 @@ class QueueReader:
     def _chunks(self, slices: Sequence[QueueSlice]) -> Iterator[tuple[list[QueueSlice], Entries]]:
         """Entries of as many slices as fit a chunk; a slice larger than that comes in several."""
         pieces: list[QueueSlice] = []
-        parts: list[Entries] = []
+        parts: list[_SliceUnits] = []
         held = 0
         for whole in slices:
             for piece in cut_slice(whole):
-                entries = self._entries(piece, len(pieces))
+                part = self._units(piece)
                 pieces.append(piece)
-                parts.append(entries)
-                held += len(entries)
+                parts.append(part)
+                held += len(part[1])
                 if held >= self.chunk_entries:
-                    yield pieces, _join(parts)
+                    yield pieces, self._entries(pieces, parts)
                     pieces, parts, held = [], [], 0
         if pieces:
-            yield pieces, _join(parts)
+            yield pieces, self._entries(pieces, parts)
 
-    def _entries(self, piece: QueueSlice, index: int) -> Entries:
+    def _units(self, piece: QueueSlice) -> _SliceUnits:
         try:
-            offsets, units = read_slice(piece)
+            return read_slice(piece)
         except (OffsetOutOfRangeError, StoreNotFoundError) as error:
-            piece = self._after_loss(piece, error)
-            offsets, units = read_slice(piece)
+            return read_slice(self._after_loss(piece, error))
+
+    def _entries(self, pieces: Sequence[QueueSlice], parts: Sequence[_SliceUnits]) -> Entries:
+        """The entries of all slices, those of a kind of queue in one go: slices may be thousands, of a few units each."""
+        kinds = [np.array([i for i, piece in enumerate(pieces) if piece.is_batch == is_batch], np.int32) for is_batch in (False, True)]
+        made = [self._entries_of(index, pieces, [parts[i] for i in index.tolist()]) for index in kinds if len(index)]
+        return made[0] if len(made) == 1 else _join(made)
+
+    def _entries_of(self, index: NDArray[np.int32], pieces: Sequence[QueueSlice], parts: Sequence[_SliceUnits]) -> Entries:
+        """Of the slices at `index`, all of one kind."""
+        is_batch = pieces[int(index[0])].is_batch
+        offsets = np.concatenate([offsets for offsets, _ in parts])
+        # Without a type numpy joins records in native byte order.
+        units = np.concatenate([units for _, units in parts], dtype=BATCH_CQ_UNIT if is_batch else CQ_UNIT)
+        piece_of = np.repeat(index, [len(units) for _, units in parts])
         tags = units["tags_code"].astype(np.int64)
-        if is_ext_address(tags).any():
-            tags = resolve_tags_codes(f"{self.ext_directory}/{piece.topic}/{piece.queue_id}", tags)
+        external = is_ext_address(tags)
+        for i in np.unique(piece_of[external]).tolist():
+            mine = piece_of == i
+            tags[mine] = resolve_tags_codes(f"{self.ext_directory}/{pieces[i].topic}/{pieces[i].queue_id}", tags[mine])
         physical, size = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
-        count = units["batch_size"].astype(np.int16) if piece.is_batch else None
-        entries = Entries(np.full(len(units), index, np.int32), offsets, physical, size, tags, count)
-        if self.tags_codes is not None and piece.topic != SCHEDULE_TOPIC and not piece.is_batch:
-            # ExpressionMessageFilter.isMatchedByConsumeQueue: (int) tagsCode. A batch unit has the code of the batch, not of its messages.
-            entries = entries.select(np.isin(tags.astype(np.int32), np.array(sorted(self.tags_codes), np.int32)))
-        return entries
+        entries = Entries(piece_of, offsets, physical, size, tags, units["batch_size"].astype(np.int16) if is_batch else None)
+        if self.tags_codes is None or is_batch:
+            return entries  # a batch unit has the code of the batch, not of its messages
+        # ExpressionMessageFilter.isMatchedByConsumeQueue: (int) tagsCode. A scheduled message's is a time.
+        timed = np.array([pieces[i].topic == SCHEDULE_TOPIC for i in range(len(pieces))])[piece_of]
+        return entries.select(timed | np.isin(tags.astype(np.int32), np.array(sorted(self.tags_codes), np.int32)))
 
     def _after_loss(self, piece: QueueSlice, error: OffsetOutOfRangeError | StoreNotFoundError) -> QueueSlice:
         """The rest of a slice whose first files retention has deleted since planning."""
@@ -329,6 +346,9 @@ def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
 
 def cut_slice(whole: QueueSlice) -> Iterator[QueueSlice]:
     """A slice in pieces of at most a chunk of entries. Steps follow entries, not offsets, which hostile units can make huge."""
+    if whole.stop - whole.start <= _CHUNK_ENTRIES and whole.stop <= whole.extra_start and whole.bounds is not None:
+        yield whole
+        return
     stop = min(whole.stop, whole.extra_start)
     step = _CHUNK_ENTRIES
     if whole.is_batch and whole.bounds is not None:
@@ -345,9 +365,10 @@ def read_slice(piece: QueueSlice) -> tuple[_Ints, NDArray[np.void]]:
     """(queue offsets, units) of the entries of a slice that stand for messages: from files first, then what they lack."""
     stop = min(piece.stop, piece.extra_start)
     read, of_units = (read_batch_units, _batch_entries) if piece.is_batch else (read_units, _simple_entries)
-    offsets, units = np.empty(0, np.int64), np.empty(0, BATCH_CQ_UNIT if piece.is_batch else CQ_UNIT)
     if piece.bounds is not None and piece.start < stop:
         offsets, units = of_units(piece, read(piece.bounds, piece.start, stop))
+    else:
+        offsets, units = np.empty(0, np.int64), np.empty(0, BATCH_CQ_UNIT if piece.is_batch else CQ_UNIT)
     if piece.stop > piece.extra_start:
         extra, extra_offsets = np.frombuffer(piece.extra, units.dtype), np.frombuffer(piece.extra_offsets, np.int64)
         ends = extra_offsets + (extra["batch_size"] if piece.is_batch else 1)

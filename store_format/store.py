@@ -12,7 +12,7 @@ import secrets
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -59,10 +59,15 @@ class MessageStore:
     broker_name: str
     log: CommitLog
     commit_log_paths: tuple[str, ...]
+    files: FileCache = field(default_factory=FileCache, repr=False, compare=False)
 
     @staticmethod
-    def open(path: str, *, broker_name: str | None = None, commit_log_paths: Sequence[str] = ()) -> MessageStore:
+    def open(
+        path: str, *, broker_name: str | None = None, commit_log_paths: Sequence[str] = (), files: FileCache | None = None
+    ) -> MessageStore:
         """`commit_log_paths` are directories of commitlog files that lie elsewhere (`storePathCommitLog`).
+
+        Stores that are opened one after the other may share the commitlog files they hold open in `files`.
 
         Raises StoreNotFoundError for a path that is no store root, and CorruptStoreError for commitlog files that do not fit together.
         """
@@ -71,8 +76,8 @@ class MessageStore:
         directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
         if "commitlog" not in names and not commit_log_paths:
             _refuse_root(root, names)
-        log = CommitLog.open(directories, FileCache())
-        return MessageStore(root, broker_name or _broker_name(root), log, directories)
+        files = FileCache() if files is None else files
+        return MessageStore(root, broker_name or _broker_name(root), CommitLog.open(directories, files), directories, files)
 
     @staticmethod
     def create(
@@ -162,7 +167,7 @@ class MessageStore:
 
     def _list_log(self) -> None:
         """The commitlog's files anew: queues may lead to some that were made since. This class is frozen for its users alone."""
-        object.__setattr__(self, "log", CommitLog.open(self.commit_log_paths, FileCache()))
+        object.__setattr__(self, "log", CommitLog.open(self.commit_log_paths, self.files))
 
     def survey(self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20) -> Survey:
         """The queues as the commitlog itself shows them, by one walk over all of it."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError, TruncatedRecordError
 from store_format.files import FileView, StoreFile, list_store_files, offset_file_name
+from store_format.plain_value import PlainValue
 
 __all__ = ["FileRun", "QueueBounds", "UnitFiles", "Validity", "file_run", "find_bounds", "valid_below"]
 
@@ -39,7 +40,7 @@ class FileRun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueBounds:
+class QueueBounds(PlainValue):
     """Where one queue begins and ends on disk, in plain values that can travel to a task.
 
     `min_offset` and `max_offset` are queue offsets, max exclusive. Units `unit_start` (inclusive) to `unit_stop` (exclusive)
