@@ -1,35 +1,244 @@
-"""One store of a stream, followed: the chosen queues as of the last look, and which of them that look changed."""
+"""One store of a stream, followed: the chosen queues as of the last look, and which of them that look changed.
+
+A look compares what tells that nothing happened: the store's state and its commits, the times of its directories, and the bytes where
+the next unit of the log will stand. Sizes and times of files say nothing, because a broker writes into mapped files of full size. What was
+appended names the queues to look at; everything else, a crash, damage, a store without consume queues, is looked at as a batch
+read does.
+"""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from rmq_spark.store_queues import find_queues
 from rmq_spark.topics import TopicChoice
 from store_format import MessageStore, Queue
+from store_format.commit_log import CommitLog
+from store_format.errors import CorruptStoreError
+from store_format.files import FileCache, entry_names, stat_identity
+from store_format.journal import CommitState, committed_end, read_commit_state
+from store_format.log_tail import Newest, News, follow_queue, near_end, read_head, read_news
+from store_format.snapshot import StoreState, take_queue
 
 __all__ = ["StoreFollower"]
 
 _Key = tuple[str, int]
+_Identity = tuple[int, int, int] | None
+
+_YOUNG_NS = 50_000_000  # a directory may change again within a tick of its clock
+_MARGIN_SIZE = 16 << 20  # how far a broker may be behind with its consume queues, when a store is first looked at
+_NEWS_SIZE = 8 << 20  # so many bytes of the log are read before the queues themselves are asked, and more where they are many
+_NEWS_SIZE_OF_QUEUE = 64 << 10
+_WORD_SIZE = 8  # size and magic code of what stands there; zeros where nothing does
+_STUCK_NS, _STUCK_NS_MAX = 1_000_000_000, 10_000_000_000
+_QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
+
+
+@dataclass(frozen=True, slots=True)
+class _Signs:
+    """What is compared before a byte of the log is read."""
+
+    state: StoreState
+    commit: CommitState
+    queue_directories: tuple[_Identity, ...]
+    log_directories: tuple[_Identity, ...]
 
 
 class StoreFollower:
     """`queues` are the chosen ones by (topic, queue id); `changed` those that the last look that returned True found different."""
 
-    def __init__(self, store: MessageStore, choice: TopicChoice) -> None:
+    def __init__(self, store: MessageStore, choice: TopicChoice, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.store = store
         self.queues: dict[_Key, Queue] = {}
         self.changed: dict[_Key, Queue | None] = {}
         self.cuts: list[int] = []
         self._choice = choice
+        self._clock_ns = clock_ns
+        self._signs: _Signs | None = None
+        self._log = store.log
+        self._end = 0  # of the log; everything before it is in `queues`, but for what is `_pending`
+        self._head = b""
+        self._pending: dict[_Key, Newest] = {}  # messages of the log that their consume queues do not hold yet
+        self._follows = False
+        self._stuck_since = self._stuck_wait = 0
 
     def look(self, *, anew: bool = False) -> bool:
-        """Whether anything is different now."""
+        """Whether anything is different now. `anew` trusts nothing seen before."""
+        signs = self._read_signs()
+        if not anew and self._signs is not None:
+            quiet = signs == self._signs and not self._pending and not self._is_due()
+            if quiet and read_head(self._log, self._end) == self._head:
+                return False
+            self.changed = {}
+            can_follow = self._follows and signs.state is not StoreState.CRASHED and self._stuck_wait < _STUCK_NS
+            if can_follow and self._follow(signs, self._size_max()):
+                return bool(self.changed)
+            return self._look_anew(signs, self.changed)
+        return self._look_anew(signs, {})
+
+    # ---- what tells that something happened -----------------------------------------------------------------------------
+
+    def _read_signs(self) -> _Signs:
+        root = self.store.path
+        return _Signs(
+            self.store.state,
+            read_commit_state(root),
+            tuple(stat_identity(f"{root}/{folder}") for folder in _QUEUE_FOLDERS),
+            tuple(stat_identity(path) for path in self.store.commit_log_paths),
+        )
+
+    def _settled(self, signs: _Signs) -> _Signs:
+        """The signs to compare with at the next look: a directory that changed just now may do so again without showing it."""
+        young = self._clock_ns() - _YOUNG_NS
+
+        def old(identities: tuple[_Identity, ...]) -> tuple[_Identity, ...]:
+            return tuple((-1, -1, -1) if identity is not None and identity[2] > young else identity for identity in identities)
+
+        return replace(signs, queue_directories=old(signs.queue_directories), log_directories=old(signs.log_directories))
+
+    def _is_due(self) -> bool:
+        """Whether a log that goes on with no unit is to be looked at again: one that is being written will be whole soon."""
+        return self._stuck_wait > 0 and self._clock_ns() - self._stuck_since >= self._stuck_wait
+
+    # ---- all of it, as a batch read looks ---------------------------------------------------------------------------------
+
+    def _look_anew(self, signs: _Signs, changed: dict[_Key, Queue | None]) -> bool:
+        """`changed` is what an attempt to follow has found already."""
+        self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
+        crashed = signs.state is StoreState.CRASHED
+        near, end = (0, 0) if crashed else self._begin(signs)  # before the queues are looked at: what comes later is told by the log
         there = find_queues(self.store, self._choice)
         self.cuts = there.cuts
         found = {(queue.topic, queue.queue_id): queue for queue in (*there.queues, *there.scanned)}
-        self.changed = {key: queue for key, queue in found.items() if not _same(self.queues.get(key), queue)}
-        self.changed |= dict.fromkeys(self.queues.keys() - found.keys())
+        changed |= {key: queue for key, queue in found.items() if not _same(self.queues.get(key), queue)}
+        changed |= dict.fromkeys(self.queues.keys() - found.keys())
         self.queues = found
+        self._pending = {}
+        self._follows = not crashed and not there.scanned and self.store.has_consume_queues
+        last = max((queue.range.bounds.last_physical_offset for queue in there.queues if queue.range.bounds is not None), default=-1)
+        if there.scanned:
+            near = max(queue.scanned.physical_stop for queue in there.scanned if queue.scanned is not None)
+        elif last >= end:
+            near = last  # a queue's entry leads over damage that a walk does not get over
+        moved, self._end = near != self._end, near
+        self.changed = changed
+        if not self._follows or not self._follow(signs, None):
+            self._note_stuck(self._log_goes_on(), moved, signs)
+            self._remember(signs)
         return bool(self.changed)
+
+    def _begin(self, signs: _Signs) -> tuple[int, int]:
+        """Where to read the log from: a place where a unit begins, before anything that the consume queues may lack."""
+        begun = [file.start for file in self._log.files if any(read_head(self._log, file.start)[:_WORD_SIZE])]
+        if not begun:
+            return self._log.min_offset, self._log.min_offset
+        start = begun[-2] if len(begun) > 1 else begun[-1]  # the newest may have just begun
+        start = self._end if self._follows and self._end >= start and self._log.file_at(self._end) is not None else start
+        found = near_end(self._log, start, signs.commit.base, _MARGIN_SIZE)
+        if read_commit_state(self.store.path) == signs.commit:
+            return found
+        return near_end(self._log, start, committed_end(self.store.path), _MARGIN_SIZE)
+
+    def _log_goes_on(self) -> bool:
+        return any(read_head(self._log, self._end)[:_WORD_SIZE])
+
+    def _remember(self, signs: _Signs, *, was_unwritten: bool = False) -> None:
+        self._signs = self._settled(signs)
+        head = read_head(self._log, self._end)
+        # A unit that came since the end was found must not be taken for what stood there.
+        self._head = b"" if was_unwritten and any(head[:_WORD_SIZE]) else head
+
+    # ---- what came -----------------------------------------------------------------------------------------------------------
+
+    def _size_max(self) -> int:
+        return _NEWS_SIZE + _NEWS_SIZE_OF_QUEUE * len(self.queues)
+
+    def _follow(self, signs: _Signs, size_max: int | None) -> bool:
+        """Takes in what came since the last look. False when that cannot be told this way, or not for `size_max` bytes."""
+        known = self._signs
+        try:
+            if known is None or signs.log_directories != known.log_directories:
+                self._list_log()
+            if known is not None and signs.queue_directories != known.queue_directories:
+                self._drop_vanished()
+            news, ends = self._news(signs, size_max)
+        except CorruptStoreError:
+            return False
+        if news is None or (news.is_torn and news.end == self._end and known is not None and signs.commit != known.commit):
+            return False  # too much; or something was committed behind bytes that are no unit
+        for key, queue in ends.items():
+            if not _same(self.queues.get(key), queue):
+                self.queues[key] = self.changed[key] = queue
+        self._pending = {key: newest for key, newest in (self._pending | news.queues).items() if self._lacks(key, newest)}
+        moved, self._end = news.end != self._end, news.end
+        self._note_stuck(news.is_torn, moved, signs)
+        self._remember(signs, was_unwritten=news.is_unwritten)
+        return True
+
+    def _news(self, signs: _Signs, size_max: int | None) -> tuple[News | None, dict[_Key, Queue]]:
+        """The log's news and the ends that follow. When a commit of ours went on meanwhile: of what was complete before."""
+        stop = signs.commit.base
+        for _ in range(2):
+            news = read_news(self._log, self._end, stop, self._choice.chooses_topic, size_max)
+            ends = {} if news is None else self._ends(self._pending | news.queues, signs.state, stop)
+            if read_commit_state(self.store.path) == signs.commit:
+                break
+            stop = committed_end(self.store.path)
+        return news, ends
+
+    def _ends(self, newest: dict[_Key, Newest], state: StoreState, stop: int | None) -> dict[_Key, Queue]:
+        ends = {}
+        for (topic, queue_id), told in newest.items():
+            known = self.queues.get((topic, queue_id))
+            if known is not None and known.max_offset >= told.stop:
+                continue
+            if not self._choice.chooses_queue(topic, self.store.broker_name, queue_id):
+                continue
+            whole = told.is_whole or state is not StoreState.LIVE
+            found = follow_queue(known.range, told) if known is not None and whole else None
+            found = found or take_queue(self.store.path, self._log, state, topic, queue_id, stop)
+            if found is not None and (known is None or found.max_offset > known.max_offset):
+                ends[topic, queue_id] = Queue(self.store, found, None)
+        return ends
+
+    def _lacks(self, key: _Key, newest: Newest) -> bool:
+        queue = self.queues.get(key)
+        return self._choice.chooses_queue(key[0], self.store.broker_name, key[1]) and (queue is None or queue.max_offset < newest.stop)
+
+    def _note_stuck(self, is_torn: bool, moved: bool, signs: _Signs) -> None:
+        """A live log that goes on with what is no unit is read again at once, then ever more seldom: it may be old and stay so."""
+        if not is_torn or signs.state is not StoreState.LIVE:
+            self._stuck_wait = 0
+        elif moved or not self._stuck_wait:
+            self._stuck_since, self._stuck_wait = self._clock_ns(), 1
+        elif self._clock_ns() - self._stuck_since >= _STUCK_NS:
+            self._stuck_since, self._stuck_wait = self._clock_ns(), min(max(2 * self._stuck_wait, _STUCK_NS), _STUCK_NS_MAX)
+
+    # ---- files that came and went ----------------------------------------------------------------------------------------------
+
+    def _list_log(self) -> None:
+        """The commitlog's files anew. Where retention deleted some, the queues that had messages there begin later."""
+        before = self._log.min_offset
+        self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
+        self.store = replace(self.store, log=self._log)
+        if self._log.min_offset == before:
+            return
+        for key, queue in list(self.queues.items()):
+            bounds = queue.range.bounds
+            if bounds is None or bounds.first_physical_offset >= self._log.min_offset or bounds.first_physical_offset < 0:
+                continue
+            now = take_queue(self.store.path, self._log, StoreState.CLEAN, *key)
+            if now is not None:
+                high = max(now.min_offset, queue.max_offset)
+                self.queues[key] = self.changed[key] = Queue(self.store, replace(now, max_offset=high), None)
+
+    def _drop_vanished(self) -> None:
+        there = frozenset().union(*(entry_names(f"{self.store.path}/{folder}", missing_ok=True) for folder in _QUEUE_FOLDERS))
+        for key in [key for key in self.queues if key[0] not in there]:
+            del self.queues[key]
+            self.changed[key] = None
 
 
 def _same(before: Queue | None, now: Queue) -> bool:

@@ -28,7 +28,7 @@ from store_format.reading import Entries, QueueReader, QueueSlice, Tolerance
 from store_format.tags_codes import parse_long
 from store_format.walk import Damage, UnitRun
 
-__all__ = ["LogQueue", "LogReader", "Survey", "scan_units", "survey"]
+__all__ = ["FoundEntries", "LogQueue", "LogReader", "Survey", "find_entries", "scan_units", "survey"]
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class FoundEntries:
     """Queue entries read off units: `key` indexes `keys`, (topic, queue id)."""
 
     keys: list[tuple[str, int]]
@@ -124,7 +124,7 @@ def survey(
         if first - result.cuts[-1] >= cut_bytes:
             result.cuts.append(first)
         units, _ = locate(refs, verify_crc=False)
-        _collect(result.queues, _found(units, select), units)
+        _collect(result.queues, find_entries(units, select), units)
         end = refs.base + int(refs.positions[-1] + refs.sizes[-1])
     if end > result.cuts[-1] or len(result.cuts) == 1:
         result.cuts.append(end)
@@ -175,7 +175,7 @@ def _is_written(refs: UnitRefs) -> bool:
     return bool(refs.buffer[last])
 
 
-def _collect(queues: dict[tuple[str, int], LogQueue], found: _Found, units: Units) -> None:
+def _collect(queues: dict[tuple[str, int], LogQueue], found: FoundEntries, units: Units) -> None:
     order = np.argsort(found.key, kind="stable")
     edges = np.flatnonzero(np.diff(found.key[order])) + 1
     for rows in np.split(order, edges) if len(order) else []:
@@ -198,7 +198,7 @@ def _refs(log: CommitLog, run: UnitRun) -> Iterator[UnitRefs]:
         yield UnitRefs(path, buffer, run.file.start, run.positions[part], run.sizes[part], None)
 
 
-def _found(units: Units, select: Callable[[str], bool]) -> _Found:
+def find_entries(units: Units, select: Callable[[str], bool]) -> FoundEntries:
     """The queue entries that a broker would make of these units (DefaultMessageStore.CommitLogDispatcherBuildConsumeQueue)."""
     kind = units.sys_flag & sysflag.TRANSACTION_MASK
     queued = np.flatnonzero((kind == sysflag.TRANSACTION_NONE) | (kind == sysflag.TRANSACTION_COMMIT))
@@ -213,12 +213,12 @@ def _found(units: Units, select: Callable[[str], bool]) -> _Found:
     offset = units.integers("queue_offset").astype(np.int64)
     rows = np.flatnonzero(chosen[key] & _is_place(offset)) if len(keys) else np.empty(0, np.int64)
     physical, size = units.refs.positions + units.refs.base, units.refs.sizes
-    normal = _Found(keys, key[rows], offset[rows], _counts(units)[rows], physical[rows], size[rows])
+    normal = FoundEntries(keys, key[rows], offset[rows], _counts(units)[rows], physical[rows], size[rows])
     light = _light_entries(units, select)
     if light is None:
         return normal
     columns = (np.concatenate([getattr(normal, name), getattr(light, name)]) for name in ("offset", "count", "physical", "size"))
-    return _Found(keys + light.keys, np.concatenate([normal.key, light.key + len(keys)]), *columns)
+    return FoundEntries(keys + light.keys, np.concatenate([normal.key, light.key + len(keys)]), *columns)
 
 
 def _is_place(offset: _Ints) -> NDArray[np.bool_]:
@@ -251,7 +251,7 @@ def _counts(units: Units) -> _Ints:
     return counts
 
 
-def _light_entries(units: Units, select: Callable[[str], bool]) -> _Found | None:
+def _light_entries(units: Units, select: Callable[[str], bool]) -> FoundEntries | None:
     """Entries of light queues (LmqDispatch): named in one property of the unit, their offsets in another."""
     if not len(units):
         return None
@@ -272,7 +272,7 @@ def _light_entries(units: Units, select: Callable[[str], bool]) -> _Found | None
         return None
     key, offset, row = (np.array(column, np.int64) for column in zip(*entries, strict=True))
     physical = units.refs.positions + units.refs.base
-    return _Found(list(keys), key, offset, np.ones(len(key), np.int64), physical[row], units.refs.sizes[row])
+    return FoundEntries(list(keys), key, offset, np.ones(len(key), np.int64), physical[row], units.refs.sizes[row])
 
 
 @dataclass(slots=True)
@@ -298,7 +298,7 @@ class LogReader:
             for refs in _refs(self.reader.log, step):
                 units, _ = locate(refs, verify_crc=False)
                 self.reader.tolerance.drop(_without_place(units, topics.__contains__))
-                yield from self._rows(_found(units, topics.__contains__), pieces)
+                yield from self._rows(find_entries(units, topics.__contains__), pieces)
 
     def _without_deleted(self, start: int, stop: int) -> int:
         """Where to begin, of a range whose first files retention may have deleted since planning."""
@@ -314,7 +314,7 @@ class LogReader:
         _log.warning("messages lost, uncounted because only the deleted bytes could tell: %s", error)
         return minimum
 
-    def _rows(self, found: _Found, pieces: dict[tuple[str, int], int]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, found: FoundEntries, pieces: dict[tuple[str, int], int]) -> Iterator[pa.RecordBatch]:
         piece_of_key = np.array([pieces.get(key, -1) for key in found.keys], np.int32)
         if not len(found.key):
             return

@@ -33,7 +33,7 @@ from store_format.recovery import find_end, missing_entries
 from store_format.tags_codes import SCHEDULE_TOPIC
 from store_format.unit_files import QueueBounds
 
-__all__ = ["QueueRange", "Snapshot", "StoreState", "list_queues", "take_snapshot"]
+__all__ = ["QueueRange", "Snapshot", "StoreState", "list_queues", "take_queue", "take_snapshot"]
 
 _log = logging.getLogger(__name__)
 
@@ -132,6 +132,23 @@ def _taken(root: str, log: CommitLog, state: StoreState, select: Callable[[str],
     if state is StoreState.LIVE:
         queues = {key: _settled(queue, log) for key, queue in queues.items()}
     return Snapshot(state, queues, damaged, log_end)
+
+
+def take_queue(root: str, log: CommitLog, state: StoreState, topic: str, queue_id: int, log_end: int | None = None) -> QueueRange | None:
+    """One queue of a store that no crash left, as `take_snapshot` sees it; None without its directory or its files.
+
+    With `log_end` nothing at or behind it counts. Raises CorruptStoreError where the files cannot be used.
+    """
+    clean = state is StoreState.CLEAN and log_end is None
+    for kind, folder in _FOLDERS.items():
+        directory = f"{root}/{folder}/{topic}/{queue_id}"
+        _refuse_foreign_name(topic, directory)
+        find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
+        bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=log_end, scan=log_end is not None, clean=clean)
+        if bounds is not None:
+            queue = QueueRange(topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch")
+            return _settled(queue, log) if state is StoreState.LIVE else queue
+    return None
 
 
 def _queues_on_disk(
