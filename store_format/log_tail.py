@@ -50,7 +50,7 @@ class Newest:
 
 @dataclass(slots=True)
 class News:
-    """Queues that got messages, and where the log ends now. There stood nothing (`is_unwritten`), or what is no unit, or not yet one (`is_torn`)."""
+    """Queues that got messages, and where the log ends now: with nothing (`is_unwritten`), or with what is no unit yet (`is_torn`)."""
 
     queues: dict[tuple[str, int], Newest] = field(default_factory=dict)
     end: int = 0
