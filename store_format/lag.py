@@ -112,12 +112,13 @@ def _take(found: dict[tuple[str, str], dict[int, int]], key: str, table: Mapping
     found.setdefault((group, topic), {}).update(known)
 
 
-def group_queues(store: MessageStore, group: str | None = None) -> list[GroupQueue]:
+def group_queues(store: MessageStore, group: str | None = None, committed: Committed | None = None) -> list[GroupQueue]:
     """Every queue of every topic that a group has offsets of, sorted; with the queues of its retry topic, if that is configured.
 
-    The queues of a topic are those on disk, those below readQueueNums and those that offsets name.
+    The queues of a topic are those on disk, those below readQueueNums and those that offsets name. `committed` are offsets that are
+    kept somewhere else than in the store.
     """
-    committed, topics = read_committed(store.path), read_topics(store.path)
+    committed, topics = committed or read_committed(store.path), read_topics(store.path)
     pairs = committed.pairs()
     pairs |= {(name, f"{RETRY_PREFIX}{name}") for name, _ in pairs if topics is not None and f"{RETRY_PREFIX}{name}" in topics}
     pairs = {pair for pair in pairs if group in (None, pair[0])}
@@ -148,13 +149,13 @@ def _empty(store: MessageStore, topics: Topics | None, topic: str, queue_id: int
     return (0, 0) if queue_id in _configured(topics, topic) and store.has_consume_queues else None
 
 
-def lag_table(store: MessageStore, group: str | None = None, *, now_ms: int | None = None) -> pa.Table:
+def lag_table(store: MessageStore, group: str | None = None, *, now_ms: int | None = None, committed: Committed | None = None) -> pa.Table:
     """One row a group and queue, by `LAG_COLUMNS`; of one group, or of all. `now_ms` is what ages count to (default: the clock).
 
-    As every file that a running broker writes, its offsets are up to 5 s old.
+    As every file that a running broker writes, its offsets are up to 5 s old. `committed` are offsets kept somewhere else.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    places = group_queues(store, group)
+    places = group_queues(store, group, committed)
     measured = measure(store, *_questions(places))
     rows = (_row(store.broker_name, place, measured, now) for place in places)
     return pa.Table.from_batches([batch_of(LAG_COLUMNS, rows)])

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from store_format.config_json import config_path, read_consumer_offsets, read_lmq_consumer_offsets, read_topics
-from store_format.config_values import split_offset_key
+from store_format.config_values import ConsumerOffsets, split_offset_key
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
-from store_format.files import entry_names, read_bytes, stat_identity
+from store_format.files import entry_names, read_bytes
 from store_format.lock import StoreLock
 from store_format.offset_write import merge_consumer_offsets
 from store_format.write_files import FileWrites
@@ -46,17 +46,19 @@ def refuse_foreign_offsets(root: str) -> None:
 
 
 def offsets_file(root: str) -> str:
-    """The name of the file in which the broker keeps offsets: where both kinds are, the one that was written last.
+    """The name of the file in which the broker keeps offsets: where both kinds are, the one whose data version is the later one.
 
     A broker with light queues (enableLmq) has all offsets in lmqConsumerOffset.json, and never looks at the other file.
     """
-    written = {}
-    for name in (_PLAIN, _LIGHT):
-        paths = (config_path(root, name), config_path(root, f"{name}.bak"))
-        times = [identity[2] for identity in map(stat_identity, paths) if identity is not None]
-        if times:
-            written[name] = max(times)
-    return max(written, key=lambda name: written[name]) if written else _PLAIN
+    light = read_lmq_consumer_offsets(root)
+    if light is None:
+        return _PLAIN
+    plain = read_consumer_offsets(root)
+    return _PLAIN if plain is not None and _written_at(plain) > _written_at(light) else _LIGHT
+
+
+def _written_at(offsets: ConsumerOffsets) -> int:
+    return 0 if offsets.data_version is None else offsets.data_version.timestamp
 
 
 def read_group_offsets(root: str, group: str) -> GroupOffsets:
