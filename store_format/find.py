@@ -25,7 +25,7 @@ from store_format.reading import Tolerance
 from store_format.snapshot import StoreState, list_queues, take_snapshot
 from store_format.unit_check import UnitKind, check_unit
 
-__all__ = ["Found", "Searched", "Wanted", "find"]
+__all__ = ["Found", "Searched", "Wanted", "find", "ordered", "stands_at"]
 
 _ORDER_COLUMNS = ("physicalOffset", "queueOffset")
 
@@ -61,7 +61,8 @@ class Searched:
 class Found:
     """The messages in the order of the log, with `physicalOffset` among the columns, and where they were looked for.
 
-    `how` is "index" (nothing else was read than the messages at the edges of its files), "scan", or "index and scan".
+    `how` is "index" (nothing else was read than the messages at the edges of its files), "scan", or "index and scan"; "offset" for
+    an offset message id, "consume queue" where neither key nor id was given.
     """
 
     table: pa.Table
@@ -100,7 +101,7 @@ def find(
             f"{root}/index",
             log.min_offset,
             stop,
-            is_unit=lambda offset: _stands_at(log, offset),
+            is_unit=lambda offset: stands_at(log, offset),
             timestamp_max=checkpoint.index_msg_timestamp if crashed else None,
             hash_slot_num=hash_slot_num,
             index_num=index_num,
@@ -148,7 +149,7 @@ def _search(search: KeySearch, coverage: Coverage, topics: tuple[str, ...], stop
         search.bytes_scanned,
         search.damaged_bytes,
     )
-    return Found(_ordered(batches, search.names).select(shown), how, searched)
+    return Found(ordered(batches, search.names).select(shown), how, searched)
 
 
 def _candidates(wanted: Wanted, coverage: Coverage, topics: Sequence[str]) -> NDArray[np.int64]:
@@ -158,7 +159,7 @@ def _candidates(wanted: Wanted, coverage: Coverage, topics: Sequence[str]) -> ND
     return np.unique(np.concatenate(parts))
 
 
-def _ordered(batches: list[pa.RecordBatch], names: tuple[str, ...]) -> pa.Table:
+def ordered(batches: list[pa.RecordBatch], names: tuple[str, ...]) -> pa.Table:
     """By place in the log, each message once: index and scan both know those at the edges."""
     table = pa.Table.from_batches(batches, arrow_schema(names))
     places = np.stack([table[name].to_numpy().astype(np.int64) for name in _ORDER_COLUMNS])
@@ -166,7 +167,7 @@ def _ordered(batches: list[pa.RecordBatch], names: tuple[str, ...]) -> pa.Table:
     return table.take(pa.array(first))
 
 
-def _stands_at(log: CommitLog, physical_offset: int) -> bool:
+def stands_at(log: CommitLog, physical_offset: int) -> bool:
     """Whether a message begins at the offset; its CRC is not looked at."""
     file = log.file_at(physical_offset)
     if file is None:

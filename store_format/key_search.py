@@ -22,7 +22,7 @@ from store_format.property_columns import PropertyTable
 from store_format.reading import Tolerance
 from store_format.walk import Damage, UnitRun
 
-__all__ = ["KeySearch", "Wanted"]
+__all__ = ["KeySearch", "Wanted", "unit_sizes"]
 
 _INNER_MARK = b"INNER_NUM\x01"  # in every batch that hides its messages' keys in its body
 
@@ -77,9 +77,7 @@ class KeySearch:
             file = self.log.files[index]
             buffer = self.log.view(file).map()
             positions = mine - file.start
-            yield from self._matching(
-                UnitRefs(file.path, buffer, file.start, positions, _sizes(buffer, positions), np.zeros_like(positions))
-            )
+            yield from self._matching(UnitRefs(file.path, buffer, file.start, positions, unit_sizes(buffer, positions), None))
 
     # ---- from the log -----------------------------------------------------------------------------------------------
 
@@ -102,7 +100,7 @@ class KeySearch:
     def _refs(self, run: UnitRun) -> UnitRefs:
         """Over the mapped file, so that errors name its bytes; the units are below the end that the walk has seen."""
         buffer = self.log.view(run.file).map()
-        return UnitRefs(run.file.path, buffer, run.file.start, run.positions, run.sizes, np.zeros(len(run.sizes), np.int64))
+        return UnitRefs(run.file.path, buffer, run.file.start, run.positions, run.sizes, None)
 
     # ---- what matches -----------------------------------------------------------------------------------------------
 
@@ -152,7 +150,7 @@ class KeySearch:
             yield batch
 
 
-def _sizes(buffer: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+def unit_sizes(buffer: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.int64]:
     """The stored total size of the unit at each position; 0, which `locate` refuses, where none fits."""
     sizes = np.zeros(len(positions), np.int64)
     inside = positions <= len(buffer) - 4

@@ -27,11 +27,12 @@ from store_format.diagnose import diagnose
 from store_format.encode import MessageColumns
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import FileCache, entry_names
-from store_format.find import Found, Wanted, find
+from store_format.find import Found
 from store_format.index_geometry import DEFAULT_GEOMETRY
 from store_format.journal import abort_mark, committed_end, read_commit_state
 from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
+from store_format.lookup import How, Question, look_up
 from store_format.offset_by_time import Boundary, offset_at
 from store_format.problems import Diagnosis
 from store_format.reading import QueueReader, QueueSlice, Tolerance, read_slice
@@ -39,6 +40,7 @@ from store_format.snapshot import QueueRange, Snapshot, StoreState, take_snapsho
 from store_format.stage_columns import stage_columns
 from store_format.staging import StagingWriter
 from store_format.store_settings import StoreSettings, read_settings
+from store_format.trace import trace
 from store_format.views.table import view_table
 
 __all__ = ["MessageStore", "Queue"]
@@ -241,8 +243,10 @@ class MessageStore:
     def find(
         self,
         *,
-        key: str,
+        key: str | None = None,
+        message_id: str | None = None,
         topic: str | None = None,
+        tags: Sequence[str] | None = None,
         begin_ms: int | None = None,
         end_ms: int | None = None,
         columns: Sequence[str] = DEFAULT_COLUMNS,
@@ -252,31 +256,18 @@ class MessageStore:
         hash_slot_num: int | None = None,
         index_num: int | None = None,
     ) -> Found:
-        """Messages with `key` as a word of KEYS or as UNIQ_KEY, stored in a topic, or in any, between two store times (both inclusive).
+        """Messages with `key` as a word of KEYS or as UNIQ_KEY; with `message_id` as UNIQ_KEY or as offset message id; else all.
 
-        Index files are used for the part of the log they cover, the rest is scanned; the answer says which. See `find.find`.
+        Of a topic, or of any; with one of `tags`; between two store times (both inclusive). Index files are used for the part of the
+        log they cover, the rest is scanned; the answer says which. See `lookup.look_up`.
         """
         _projection(columns, verify_crc)
+        how = How(tuple(columns), on_damage, verify_crc, use_index, hash_slot_num, index_num)
+        return look_up(self, Question(key, message_id, topic, None if tags is None else tuple(tags), begin_ms, end_ms), how)
 
-        def look(*, use_index: bool) -> Found:
-            return find(
-                self.path,
-                self.log,
-                self.state,
-                Wanted(key, topic, begin_ms, end_ms),
-                columns=columns,
-                broker_name=self.broker_name,
-                tolerance=Tolerance(on_damage),
-                verify_crc=verify_crc,
-                use_index=use_index,
-                hash_slot_num=hash_slot_num,
-                index_num=index_num,
-            )
-
-        before = read_commit_state(self.path)
-        found = look(use_index=use_index and before.base is None)
-        # While a commit of ours writes index entries, slots lead to units that the header does not count yet.
-        return found if read_commit_state(self.path) == before else look(use_index=False)
+    def trace(self, message_id: str) -> pa.Table:
+        """The life of a message as a timeline: its copies, retries, dead letter, and the groups that have passed it. See `trace.trace`."""
+        return trace(self, message_id)
 
     def view(self, name: str, *, now_ms: int | None = None) -> pa.Table:
         """What is in the store, as one of the tables of `views.table.VIEWS`. Ages count to `now_ms`, by default the clock."""

@@ -24,11 +24,21 @@ from store_format.views.messages import read_queues
 if TYPE_CHECKING:
     from store_format.store import MessageStore
 
-__all__ = ["HALF_TOPIC", "OP_TOPIC", "TRANSACTION_COLUMNS", "Transaction", "find_transactions", "transactions"]
+__all__ = [
+    "DISCARDED_TOPIC",
+    "HALF_TOPIC",
+    "HALF_TOPICS",
+    "OP_TOPIC",
+    "TRANSACTION_COLUMNS",
+    "Transaction",
+    "find_transactions",
+    "transactions",
+]
 
 HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _ROCKSDB_HALF_TOPIC, _ROCKSDB_OP_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
-_DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+HALF_TOPICS = (HALF_TOPIC, _ROCKSDB_HALF_TOPIC)
+DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 _CHECKER_GROUP = "CID_RMQ_SYS_TRANS"
 
 TRANSACTION_COLUMNS = (
@@ -113,7 +123,7 @@ def _state(each: Transaction, consumed: dict[int, int], oldest: dict[str, int | 
 
 def _halves(store: MessageStore, uniq_key: str | None) -> list[Transaction]:
     by_key: dict[object, Transaction] = {}
-    queues = store.queues((HALF_TOPIC, _ROCKSDB_HALF_TOPIC).__contains__)
+    queues = store.queues(HALF_TOPICS.__contains__)
     for batch in read_queues(store, queues, _HALF_COLUMNS):
         for row in batch.to_pylist():
             if uniq_key is None or row["UNIQ_KEY"] == uniq_key:
@@ -164,7 +174,7 @@ def _commits(store: MessageStore, found: Sequence[Transaction]) -> tuple[dict[in
 
 
 def _discarded(store: MessageStore) -> set[tuple[str, str]]:
-    queues = store.queues(_DISCARDED_TOPIC.__eq__)
+    queues = store.queues(DISCARDED_TOPIC.__eq__)
     rows = (row for batch in read_queues(store, queues, ("UNIQ_KEY", "REAL_TOPIC")) for row in batch.to_pylist())
     return {(row["UNIQ_KEY"], row["REAL_TOPIC"]) for row in rows if row["UNIQ_KEY"] is not None}
 
