@@ -47,6 +47,9 @@ class OffsetStore(Protocol):
     def save(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> bool:
         """False when they could not be saved now, which is warned of once; try again with the next ones."""
 
+    def write(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> None:
+        """The same, but raises what keeps them from being saved."""
+
 
 class _Saver:
     """Saving that may fail for a while: said once when it begins to fail, and once when it works again."""
@@ -190,6 +193,9 @@ class NoOffsets:
 
     def save(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> bool:
         return True
+
+    def write(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> None:
+        """Nothing to write."""
 
 
 def make_path(path: str) -> None:

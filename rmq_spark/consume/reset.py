@@ -1,0 +1,208 @@
+"""Moving a group's offsets on purpose: by time, to an end, to given ones, or to another group's. First a preview, then `apply`.
+
+A reset raises the group's reset number, by which queries that are running jump along, backwards too. The broker of the store must be
+stopped, for it would overwrite the file; a running one is asked with mqadmin (resetOffsetByTime, cloneGroupOffset).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from rmq_spark.consume.group_changes import Change
+from rmq_spark.consume.group_state import read_state, write_state
+from rmq_spark.consume.message_queue import MessageQueue, sort_queues
+from rmq_spark.consume.offsets import OffsetStore, group_directory, make_path, offset_store
+from rmq_spark.consume.ownership_log import append_events
+from rmq_spark.consume.where import is_retry_topic
+from store_format import MessageStore, Queue
+from store_format.config_json import read_topics
+from store_format.config_values import TopicConfig
+from store_format.errors import OptionError
+from store_format.lock import StoreLock
+from store_format.views.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
+from store_format.write_files import FileWrites
+
+__all__ = [
+    "RESET_COLUMNS",
+    "GroupPlace",
+    "OffsetPlan",
+    "copy_offsets",
+    "group_place",
+    "reset_by_time",
+    "reset_to",
+    "reset_to_earliest",
+    "reset_to_latest",
+]
+
+_LOCK_SECONDS = 10.0
+_READ_QUEUES_MAX = 1 << 14  # a readQueueNums above it is no topic's
+_NAMED_MAX = 5
+
+RESET_COLUMNS = (
+    ViewColumn("topic", TEXT, "The topic."),
+    BROKER,
+    ViewColumn("queueId", INT, "The queue."),
+    ViewColumn("committedOffset", LONG, "Where the group stands; null when nobody knows."),
+    ViewColumn("targetOffset", LONG, "Where it will stand: the next offset to read."),
+    ViewColumn("minOffset", LONG, "The first offset in the queue; null when the store does not have the queue."),
+    ViewColumn("maxOffset", LONG, "The offset behind the last message."),
+    ViewColumn("change", LONG, "`targetOffset` less `committedOffset`: so many messages are skipped, or with a minus read again."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlace:
+    """A group, its offsets, and the directory where its Spark members meet, if there is one."""
+
+    group: str
+    offsets: OffsetStore
+    directory: str | None
+
+
+def group_place(
+    group: str,
+    stores: Sequence[MessageStore],
+    *,
+    kind: str | None = None,
+    offset_store_path: str | None = None,
+    group_path: str | None = None,
+) -> GroupPlace:
+    """Where a CLUSTERING group has its offsets, by the options `offsetStore`, `offsetStorePath` and `groupPath` of its queries."""
+    roots = {store.broker_name: store.path for store in stores}
+    offsets = offset_store(kind, group=group, roots=roots, offset_store_path=offset_store_path)
+    return GroupPlace(group, offsets, group_directory(offsets, group=group, roots=roots, group_path=group_path))
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetPlan:
+    """What a reset would do: look at `table`, then `apply`. `limits` are the queues' own (min, max)."""
+
+    place: GroupPlace
+    targets: Mapping[MessageQueue, int]
+    committed: Mapping[MessageQueue, int]
+    limits: Mapping[MessageQueue, tuple[int, int]]
+
+    def table(self) -> pa.Table:
+        """One row a queue, by `RESET_COLUMNS`, in the order of queues."""
+        return pa.Table.from_batches([batch_of(RESET_COLUMNS, (self._row(queue) for queue in sort_queues(self.targets)))])
+
+    def _row(self, queue: MessageQueue) -> tuple[object, ...]:
+        target, committed = self.targets[queue], self.committed.get(queue, -1)
+        known = committed if committed >= 0 else None
+        low, high = self.limits.get(queue, (None, None))
+        return queue.topic, queue.broker_name, queue.queue_id, known, target, low, high, None if known is None else target - known
+
+    def apply(self, *, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> int:
+        """Writes the targets, and gives the group's new reset number; 0 for a group without a directory.
+
+        Raises StoreInUseError beside a running broker, before anything is changed.
+        """
+        if not self.targets:
+            raise OptionError(f"group {self.place.group}: there is no queue to move")
+        self.place.offsets.check()
+        directory = self.place.directory
+        if directory is None:
+            self.place.offsets.write(self.targets, is_reset=True)
+            return 0
+        make_path(directory)
+        files = FileWrites(sync=True)
+        # Under the lock of the members, so that none of them records in between what it read before.
+        with StoreLock(directory, timeout=_LOCK_SECONDS):
+            change = Change(read_state(directory), "", clock_ms())
+            change.reset(self.targets)
+            # The offsets first: a reset that a crash cuts off here is one that did not take place, for the members go on from theirs.
+            self.place.offsets.write(self.targets, is_reset=True)
+            append_events(directory, change.events, files)
+            change.state.serial += 1
+            write_state(directory, change.state, files)
+        return change.state.reset
+
+
+# ---- where to -------------------------------------------------------------------------------------------------------------
+
+
+def reset_by_time(place: GroupPlace, stores: Sequence[MessageStore], timestamp_ms: int, topics: Iterable[str] | None = None) -> OffsetPlan:
+    """To the first message stored at or after a time, the end where there is none (resetOffsetByTime).
+
+    `topics` are by default those that the group has offsets of, its retry topic among them.
+    """
+    return _plan(place, stores, topics, lambda queue: 0 if queue is None else queue.offset_at(timestamp_ms, "LOWER"))
+
+
+def reset_to_earliest(place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None) -> OffsetPlan:
+    """To the first message that is still there."""
+    return _plan(place, stores, topics, lambda queue: 0 if queue is None else queue.min_offset)
+
+
+def reset_to_latest(place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None) -> OffsetPlan:
+    """To the end: all that waits is skipped (skipAccumulatedMessage)."""
+    return _plan(place, stores, topics, lambda queue: 0 if queue is None else queue.max_offset)
+
+
+def reset_to(place: GroupPlace, stores: Sequence[MessageStore], targets: Mapping[MessageQueue, int]) -> OffsetPlan:
+    """To these offsets. Raises OptionError for a queue that no store has, and for an offset that its queue does not have."""
+    queues = _queues(stores, {queue.topic for queue in targets})
+    limits = _limits(queues)
+    for queue, target in targets.items():
+        if queue not in limits:
+            have = ", ".join(map(_short, sort_queues(limits)[:_NAMED_MAX])) or "none"
+            raise OptionError(f"no store has the queue {_short(queue)}; the queues of its topic are {have}")
+        low, high = limits[queue]
+        if not low <= target <= high:
+            raise OptionError(f"{_short(queue)}: expected an offset from {low} to {high}, found {target}")
+    return OffsetPlan(place, dict(targets), place.offsets.read(), limits)
+
+
+def copy_offsets(source: GroupPlace, place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None) -> OffsetPlan:
+    """To where another group stands, queue by queue (cloneGroupOffset). Retry topics are each group's own and are left out."""
+    wanted = None if topics is None else set(topics)
+    targets = {
+        queue: offset
+        for queue, offset in source.offsets.read().items()
+        if offset >= 0 and not is_retry_topic(queue.topic) and (wanted is None or queue.topic in wanted)
+    }
+    if not targets:
+        of_topics = "" if wanted is None else f" of {', '.join(sorted(wanted))}"
+        raise OptionError(f"group {source.group} has no offsets{of_topics} to copy")
+    limits = _limits(_queues(stores, {queue.topic for queue in targets}))
+    return OffsetPlan(place, targets, place.offsets.read(), limits)
+
+
+def _plan(
+    place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None, target: Callable[[Queue | None], int]
+) -> OffsetPlan:
+    committed = place.offsets.read()
+    names = {queue.topic for queue in committed} if topics is None else set(topics)
+    if not names:
+        raise OptionError(f"group {place.group} has no offsets yet; name the topics")
+    queues = _queues(stores, names)
+    missing = sorted(names - {queue.topic for queue in queues})
+    if missing and topics is not None:
+        raise OptionError(f"no store has a topic {missing[0]!r}")
+    return OffsetPlan(place, {name: target(queue) for name, queue in queues.items()}, committed, _limits(queues))
+
+
+def _queues(stores: Sequence[MessageStore], topics: set[str]) -> dict[MessageQueue, Queue | None]:
+    """The queues of these topics: those on disk, and those below readQueueNums, which are None while they have no message."""
+    found: dict[MessageQueue, Queue | None] = {}
+    for store in stores:
+        configured: Mapping[str, TopicConfig] = read_topics(store.path) or {}
+        for topic in topics & set(configured):
+            number = configured[topic].read_queue_nums
+            for queue_id in range(number if 0 <= number <= _READ_QUEUES_MAX else 0):
+                found[MessageQueue(topic, store.broker_name, queue_id)] = None
+        for queue in store.queues(topics.__contains__):
+            found[MessageQueue(queue.topic, store.broker_name, queue.queue_id)] = queue
+    return found
+
+
+def _limits(queues: Mapping[MessageQueue, Queue | None]) -> dict[MessageQueue, tuple[int, int]]:
+    return {name: (0, 0) if queue is None else (queue.min_offset, queue.max_offset) for name, queue in queues.items()}
+
+
+def _short(queue: MessageQueue) -> str:
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"

@@ -1,0 +1,209 @@
+"""Offset tools: each previews exactly what it then does, is refused beside a broker, and moves running members along."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.consume.allocate import strategy
+from rmq_spark.consume.group_state import read_state
+from rmq_spark.consume.members import join
+from rmq_spark.consume.membership import Membership
+from rmq_spark.consume.message_queue import MessageQueue, sort_queues
+from rmq_spark.consume.ownership_log import read_events
+from rmq_spark.consume.reset import (
+    RESET_COLUMNS,
+    GroupPlace,
+    OffsetPlan,
+    copy_offsets,
+    group_place,
+    reset_by_time,
+    reset_to,
+    reset_to_earliest,
+    reset_to_latest,
+)
+from store_format import MessageStore
+from store_format.errors import OptionError, StoreInUseError
+from store_format.offset_files import read_group_offsets
+from store_format.views.columns import schema_of
+from tests import goldens
+
+GROUP = "CG_some"
+
+
+@pytest.fixture
+def store(golden: Callable[[str], Path], tmp_path: Path) -> MessageStore:
+    return MessageStore.open(str(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store")))
+
+
+@pytest.fixture
+def place(store: MessageStore) -> GroupPlace:
+    return group_place(GROUP, [store])
+
+
+def _orders(store: MessageStore, *offsets: int) -> dict[MessageQueue, int]:
+    return {MessageQueue("Orders", store.broker_name, queue_id): offset for queue_id, offset in enumerate(offsets)}
+
+
+def _committed(store: MessageStore) -> dict[MessageQueue, int]:
+    table = goldens.expected("basic-5.5.0")["consumerOffset"]["offsetTable"][f"Orders@{GROUP}"]
+    return _orders(store, *(table[str(queue_id)] for queue_id in range(len(table))))
+
+
+def _applied(plan: OffsetPlan) -> dict[MessageQueue, int]:
+    """Applies it, after looking that the preview changed nothing and says what comes."""
+    before = plan.place.offsets.read()
+    rows = plan.table().to_pylist()
+    assert plan.table().schema == schema_of(RESET_COLUMNS)
+    assert plan.place.offsets.read() == before
+    plan.apply()
+    after = plan.place.offsets.read()
+    shown = {MessageQueue(row["topic"], row["brokerName"], row["queueId"]): row for row in rows}
+    assert {queue: row["targetOffset"] for queue, row in shown.items()} == {queue: after[queue] for queue in shown}
+    assert {queue: row["committedOffset"] for queue, row in shown.items()} == {queue: before.get(queue) for queue in shown}
+    for queue, row in shown.items():
+        assert row["change"] == (None if queue not in before else after[queue] - before[queue])
+    assert {queue: offset for queue, offset in after.items() if queue not in shown} == {q: n for q, n in before.items() if q not in shown}
+    return {queue: offset for queue, offset in after.items() if queue in shown}
+
+
+def test_to_earliest_and_latest(store: MessageStore, place: GroupPlace) -> None:
+    queues = {MessageQueue(q.topic, store.broker_name, q.queue_id): q for q in store.queues(lambda topic: topic == "Orders")}
+    latest = _applied(reset_to_latest(place, [store]))
+    assert latest == {name: queue.max_offset for name, queue in queues.items()}
+    earliest = _applied(reset_to_earliest(place, [store]))
+    assert earliest == {name: queue.min_offset for name, queue in queues.items()}
+    assert read_state(place.directory or "").reset == 2
+
+
+def test_by_time(store: MessageStore, place: GroupPlace) -> None:
+    queue = store.queue("Orders", 0)
+    [moment] = next(iter(queue.read(20, 21, columns=["storeTimestampMs"])))["storeTimestampMs"].to_pylist()
+    found = _applied(reset_by_time(place, [store], moment))
+    assert found == {q: store.queue("Orders", q.queue_id).offset_at(moment) for q in found}
+    assert 0 < found[MessageQueue("Orders", store.broker_name, 0)] <= 20
+    assert set(_applied(reset_by_time(place, [store], moment + 10**10)).values()) == {
+        store.queue("Orders", q.queue_id).max_offset for q in found
+    }
+
+
+def test_to_given_offsets(store: MessageStore, place: GroupPlace) -> None:
+    assert _applied(reset_to(place, [store], _orders(store, 3, 4))) == _orders(store, 3, 4)
+    later = {**_committed(store), **_orders(store, 3, 4)}
+    assert place.offsets.read() == later
+    for targets, said in [
+        ({MessageQueue("Orders", store.broker_name, 99): 1}, f"no store has the queue Orders/{store.broker_name}/99; the queues"),
+        ({MessageQueue("Oders", store.broker_name, 0): 1}, "the queues of its topic are none"),
+        (_orders(store, 10**6), f"Orders/{store.broker_name}/0: expected an offset from 0 to "),
+        (_orders(store, -1), "found -1"),
+    ]:
+        with pytest.raises(OptionError) as caught:
+            reset_to(place, [store], targets)
+        assert said in str(caught.value)
+    assert place.offsets.read() == later
+
+
+def test_copying_between_groups(store: MessageStore, place: GroupPlace) -> None:
+    new = group_place("new", [store])
+    assert _applied(copy_offsets(place, new, [store])) == _committed(store)
+    tags = group_place("CG_tags", [store])
+    before = tags.offsets.read()
+    plan = copy_offsets(place, tags, [store], ["Orders"])
+    assert [row["change"] for row in plan.table().to_pylist()] == [_committed(store)[q] - before[q] for q in sort_queues(before)]
+    _applied(plan)
+    with pytest.raises(OptionError) as caught:
+        copy_offsets(place, new, [store], ["Audit"])
+    assert str(caught.value) == "group CG_some has no offsets of Audit to copy"
+
+
+def test_topics_of_a_group_without_offsets(store: MessageStore) -> None:
+    new = group_place("new", [store])
+    with pytest.raises(OptionError) as caught:
+        reset_to_latest(new, [store])
+    assert str(caught.value) == "group new has no offsets yet; name the topics"
+    with pytest.raises(OptionError) as caught:
+        reset_to_latest(new, [store], ["Nothing"])
+    assert str(caught.value) == "no store has a topic 'Nothing'"
+    plan = reset_to_latest(new, [store], ["Orders"])
+    assert plan.table()["committedOffset"].null_count == plan.table().num_rows > 0
+    assert plan.table()["change"].null_count == plan.table().num_rows
+    _applied(plan)
+
+
+_HOLD = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); print(flush=True); sys.stdin.read()"
+
+
+def test_refused_beside_a_broker(store: MessageStore, place: GroupPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq_spark.consume.offsets._WAIT_SECONDS", 0.1)
+    before = {path: path.read_bytes() for path in Path(store.path, "config").iterdir() if path.is_file()}
+    plan = reset_to_latest(place, [store])
+    command = [sys.executable, "-c", _HOLD, f"{store.path}/lock"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout is not None
+        broker.stdout.readline()
+        with pytest.raises(StoreInUseError) as caught:
+            plan.apply()
+        assert f"process {broker.pid}" in str(caught.value)
+        broker.communicate()
+    assert {path: path.read_bytes() for path in before} == before
+    assert not os.path.exists(place.directory or "")
+    plan.apply()
+    with open(f"{store.path}/lock", "r+b") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)  # and the lock is free again
+
+
+def test_local_offsets_may_be_moved_beside_a_broker(store: MessageStore, tmp_path: Path) -> None:
+    local = group_place(GROUP, [store], kind="local", offset_store_path=str(tmp_path / "offsets"))
+    before = read_group_offsets(store.path, GROUP).offsets
+    _applied(reset_to_latest(local, [store]))
+    assert read_group_offsets(store.path, GROUP).offsets == before
+    assert local.directory == str(tmp_path / "offsets" / GROUP / "members")
+
+
+def test_without_a_directory_only_offsets_are_moved(store: MessageStore) -> None:
+    nowhere = group_place(GROUP, [store], kind="none")
+    assert nowhere.directory is None
+    assert reset_to_latest(nowhere, [store]).apply() == 0
+    assert read_group_offsets(store.path, GROUP).offsets == {(q.topic, q.queue_id): n for q, n in _committed(store).items()}
+    with pytest.raises(OptionError):
+        reset_to(nowhere, [store], {}).apply()
+
+
+def test_members_that_are_running_jump_along(store: MessageStore, place: GroupPlace) -> None:
+    queues = sort_queues(_committed(store))
+    member = join(place.directory or "", Membership(GROUP, ("a",), strategy("AVG"), "Orders *"), place.offsets)
+    started = member.settle(queues, {}, begin=lambda queue: 0)
+    assert started.starts == _committed(store)
+    further = {queue: offset + 5 for queue, offset in _committed(store).items()}
+    member.settle(queues, further, begin=lambda queue: 0)
+    assert place.offsets.read() == further
+    plan = reset_to(place, [store], _orders(store, 0, 1))
+    assert plan.apply(clock_ms=lambda: 1) == 1
+    jumped = member.settle(queues, {queue: offset + 1 for queue, offset in further.items()}, begin=lambda queue: 0)
+    assert (jumped.starts, jumped.reset) == (_orders(store, 0, 1), 1)
+    expected = {queue: offset + 1 for queue, offset in further.items()} | _orders(store, 0, 1)
+    member.leave({})
+    assert place.offsets.read() == expected
+    assert [(e.event, e.queue, e.position, e.at) for e in read_events(place.directory or "") if e.event == "reset"] == [
+        ("reset", 0, 0, 1), ("reset", 1, 1, 1),
+    ]  # fmt: skip
+
+
+def test_queues_that_have_no_message_yet(store: MessageStore) -> None:
+    path = Path(store.path, "config", "topics.json")
+    value = json.loads(path.read_bytes())
+    value["topicConfigTable"]["Fresh"] = dict(value["topicConfigTable"]["Orders"], topicName="Fresh", readQueueNums=2)
+    value["topicConfigTable"]["Odd"] = dict(value["topicConfigTable"]["Orders"], topicName="Odd", readQueueNums=2**31 - 1)
+    path.write_text(json.dumps(value))
+    rows = reset_to_latest(group_place("g", [store]), [store], ["Fresh"]).table().to_pylist()
+    assert [(row["queueId"], row["targetOffset"], row["minOffset"], row["maxOffset"]) for row in rows] == [(0, 0, 0, 0), (1, 0, 0, 0)]
+    with pytest.raises(OptionError):
+        reset_to_latest(group_place("g", [store]), [store], ["Odd"])  # no topic has two thousand million queues
