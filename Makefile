@@ -27,7 +27,7 @@ help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
 	@echo "make test      lint, types and every test not marked slow or interop (up to 10 minutes)"
 	@echo "make test-all  lint, types and every test (up to 30 minutes)"
-	@echo "make bench     fill a store and measure reading it"
+	@echo "make bench     fill stores, measure reading and writing"
 	@echo "make clean     remove the environments and everything that was made"
 
 demo: check-java $(DEMO)/installed

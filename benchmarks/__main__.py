@@ -15,7 +15,10 @@ from benchmarks.decode import measure_decode
 from benchmarks.fill import Filling, fill
 from benchmarks.planning import measure_planning
 from benchmarks.report import Report, write_block
-from benchmarks.spark_read import measure_queues, measure_spark, session
+from benchmarks.sessions import session
+from benchmarks.spark_read import measure_queues, measure_spark
+from benchmarks.spark_write import measure_spark_write
+from benchmarks.writing import measure_commit, measure_encode, measure_small_commits
 
 __all__ = ["main"]
 
@@ -32,11 +35,12 @@ class _Extent:
     rounds: int
     queue_messages: int
     queues: tuple[int, ...]  # of the stores that are planned; the first is also read
+    small_commits: int
 
 
-_FULL = _Extent(_BYTES, 5, 1_000_000, (10_000, 128_000))
-_QUICK = _Extent(_BYTES // 10, 3, 100_000, (1_000,))
-_SMALLEST = _Extent(2_000_000, 1, 2_000, (16,))
+_FULL = _Extent(_BYTES, 5, 1_000_000, (10_000, 128_000), 1_000)
+_QUICK = _Extent(_BYTES // 10, 3, 100_000, (1_000,), 100)
+_SMALLEST = _Extent(2_000_000, 1, 2_000, (16,), 3)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _measure_sizes(Path(directory), given.sizes, extent, given.only, report)
         if given.only in (None, "planning"):
             _measure_planning(Path(directory), extent, report)
+        if given.only in (None, "writing"):
+            _measure_writing(Path(directory), given.sizes, extent, report)
     text = report.markdown()
     print(text, end="")
     if given.markdown is not None:
@@ -56,11 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Fill stores, read them, print what it costs.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Fill stores, read them, write others, print what it costs.")
     extent = parser.add_mutually_exclusive_group()
     extent.add_argument("--quick", action="store_true", help="a tenth of the messages, three rounds: a minute")
     extent.add_argument("--smallest", action="store_true", help="one round over a few messages: shows that it runs, not how fast")
-    parser.add_argument("--only", choices=("decode", "spark", "planning"), help="leave out the rest")
+    parser.add_argument("--only", choices=("decode", "spark", "planning", "writing"), help="leave out the rest")
     parser.add_argument("--sizes", type=_sizes, default=(100, 1024, 16384), help="body sizes in bytes (100,1024,16384)")
     parser.add_argument("--directory", type=Path, help="where to put the stores, up to 2 GB at a time (the system's temporary directory)")
     parser.add_argument("--markdown", type=Path, help="a page to write the figures into, between its marks")
@@ -111,6 +117,19 @@ def _measure_planning(directory: Path, extent: _Extent, report: Report) -> None:
         with _filled(directory, _many_queues(queues, 2 * queues)) as root:
             _say("planning …")
             report.planning.append(measure_planning(root, queues, extent.rounds))
+
+
+def _measure_writing(directory: Path, sizes: Sequence[int], extent: _Extent, report: Report) -> None:
+    for size in sizes:
+        filling = Filling(messages=extent.bytes // 2 // (size + _UNIT_BYTES), body_size=size)
+        _say(f"encoding and committing {filling.messages:,} messages of {size} bytes …")
+        report.encode[size] = measure_encode(filling, extent.rounds)
+        report.commit[size] = measure_commit(directory, filling, extent.rounds)
+        with _filled(directory, filling) as root, session(directory) as spark:
+            _say("writing with Spark …")
+            report.spark_write[size] = measure_spark_write(spark, root, directory, extent.rounds)
+    _say(f"{extent.small_commits} small commits …")
+    report.small_commits = measure_small_commits(directory, extent.small_commits)
 
 
 def _many_queues(queues: int, messages: int) -> Filling:

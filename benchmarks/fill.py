@@ -22,7 +22,7 @@ from store_format.java_hash import tags_code_many
 from store_format.layouts import BLANK_HEAD, CHECKPOINT, CHECKPOINT_FILE_SIZE, CQ_UNIT, MAGIC_BLANK, pack
 from store_format.property_strings import encode_property_columns
 
-__all__ = ["BROKER_NAME", "Filling", "fill"]
+__all__ = ["BROKER_NAME", "Filling", "fill", "message_columns"]
 
 BROKER_NAME = "broker-bench"
 _MEMBER_TOPIC = f"rmq_sys_SYNC_BROKER_MEMBER_{BROKER_NAME}"  # TopicConfigManager: tells the broker's name
@@ -82,6 +82,18 @@ def _chunks(filling: Filling) -> Iterator[tuple[int, int]]:
 def _append(log: _LogFiles, filling: Filling, start: int, stop: int) -> NDArray[np.void]:
     """Messages [start, stop) of all, appended to the log. Returns their consume queue units, in the order of the log."""
     number = np.arange(start, stop)
+    messages, tags = message_columns(filling, start, stop)
+    units = encode(messages)
+    physical = log.place(units.sizes)
+    assign(units, physical_offset=physical, queue_offset=number // filling.queues, store_timestamp=_START_MS + 1 + number)
+    log.write(units, physical)
+    columns = {"physical_offset": physical, "size": units.sizes, "tags_code": tags_code_many(tags)}
+    return pack(CQ_UNIT, columns)
+
+
+def message_columns(filling: Filling, start: int, stop: int) -> tuple[MessageColumns, pa.StringArray]:
+    """(messages [start, stop) of all, their tags)"""
+    number = np.arange(start, stop)
     place = number % filling.queues  # topic after topic, and within a topic queue after queue
     rng = np.random.default_rng((filling.seed, start))
     properties, tags = _properties(number, rng)
@@ -98,12 +110,7 @@ def _append(log: _LogFiles, filling: Filling, start: int, stop: int) -> NDArray[
         store_ip=bytes([10, 1, 2, 4]),
         store_port=10911,
     )
-    units = encode(messages)
-    physical = log.place(units.sizes)
-    assign(units, physical_offset=physical, queue_offset=number // filling.queues, store_timestamp=_START_MS + 1 + number)
-    log.write(units, physical)
-    columns = {"physical_offset": physical, "size": units.sizes, "tags_code": tags_code_many(tags)}
-    return pack(CQ_UNIT, columns)
+    return messages, tags
 
 
 def _properties(number: NDArray[np.int64], rng: np.random.Generator) -> tuple[pa.LargeBinaryArray, pa.StringArray]:

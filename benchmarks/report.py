@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.planning import Planning
 from benchmarks.rounds import Figure, Rates
 from benchmarks.spark_read import Comparison, Memory
+from benchmarks.writing import SmallCommits
 
 __all__ = ["Report", "write_block"]
 
@@ -27,16 +28,23 @@ class Report:
     spark: dict[int, tuple[list[Comparison], Memory]] = field(default_factory=dict)
     queues: list[tuple[int, int, Figure]] = field(default_factory=list)  # (few, many, time of many by time of few)
     planning: list[list[Planning]] = field(default_factory=list)
+    encode: dict[int, Rates] = field(default_factory=dict)
+    commit: dict[int, dict[str, Rates]] = field(default_factory=dict)
+    spark_write: dict[int, list[Comparison]] = field(default_factory=dict)
+    small_commits: list[SmallCommits] = field(default_factory=list)
 
     def only(self, size: int) -> Report:
         """What was measured for one body size."""
         return Report(
             {key: found for key, found in self.decode.items() if key == size},
             {key: found for key, found in self.spark.items() if key == size},
+            encode={key: found for key, found in self.encode.items() if key == size},
+            commit={key: found for key, found in self.commit.items() if key == size},
+            spark_write={key: found for key, found in self.spark_write.items() if key == size},
         )
 
     def markdown(self) -> str:
-        parts = [_machine(), *self._decode(), *self._spark(), *self._queues(), *self._planning()]
+        parts = [_machine(), *self._decode(), *self._spark(), *self._queues(), *self._planning(), *self._writing(), *self._small_commits()]
         return "\n\n".join(parts) + "\n"
 
     def _decode(self) -> Iterable[str]:
@@ -76,6 +84,30 @@ class Report:
                 seconds = f"{Figure.of(times).median:.2f} ({max(times):.2f})"
                 rows.append([f"{runs[0].queues:,}", seconds, str(runs[0].partitions), memory])
             yield _table(["queues", "seconds: median (maximum)", "partitions", "memory of the process"], rows)
+
+    def _writing(self) -> Iterable[str]:
+        if self.encode:
+            yield "Writing without Spark, in millions of messages a second (median, minimum); a commit is the driver's part, one thread:"
+            names = list(next(iter(self.commit.values())))
+            rows = [["encode", *(_millions(rates.rate()) for rates in self.encode.values())]]
+            rows += [[name, *(_millions(cases[name].rate()) for cases in self.commit.values())] for name in names]
+            yield _table(["", *(f"{_size(size)} bodies" for size in self.encode)], rows)
+        if self.spark_write:
+            yield (
+                "Spark, `local[2]`, from a cached DataFrame into a new store: millions of rows a second beside a sink that takes the same "
+                "Arrow batches and only counts:"
+            )
+        for size, comparisons in self.spark_write.items():
+            yield _table([f"{_size(size)} bodies", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, comparisons))
+
+    def _small_commits(self) -> Iterable[str]:
+        if self.small_commits:
+            yield "Commits of ten messages, one after another, in milliseconds (median), and the part that waited for the disk:"
+            rows = []
+            for each in self.small_commits:
+                times = [f"{figure.median:.1f}" for figure in (each.milliseconds, each.fsync_milliseconds)]
+                rows.append([each.flush_disk_type, f"{each.commits:,}", *times, str(each.files_left)])
+            yield _table(["", "commits", "a commit", "of it fsync", "files left behind"], rows)
 
 
 def write_block(path: Path, text: str) -> None:

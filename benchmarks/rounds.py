@@ -57,18 +57,28 @@ class _Spent:
     cpu_seconds: list[float] = field(default_factory=list)
 
 
-def interleave(cases: Mapping[str, Callable[[], int]], rounds: int, cpu: Callable[[], float] | None = None) -> dict[str, Rates]:
-    """Run every case once to warm up and then `rounds` times; each returns how many rows it saw.
+def interleave(
+    cases: Mapping[str, Callable[[], int]],
+    rounds: int,
+    cpu: Callable[[], float] | None = None,
+    before: Mapping[str, Callable[[], None]] | None = None,
+) -> dict[str, Rates]:
+    """Run every case once to warm up and then `rounds` times; each returns how many rows it saw. `before` runs untimed ahead of its case.
 
     Every other round goes backwards: a machine that slows down during a round then favours nobody. `cpu` tells the CPU seconds
     used so far.
     Raises ValueError for a case that does not see the same rows each time.
     """
-    rows = {name: case() for name, case in cases.items()}
+    prepare = before or {}
+    rows = {}
+    for name, case in cases.items():
+        prepare.get(name, _nothing)()
+        rows[name] = case()
     spent: dict[str, _Spent] = {name: _Spent() for name in cases}
     for number in range(rounds):
         names = list(cases) if number % 2 == 0 else list(cases)[::-1]
         for name in names:
+            prepare.get(name, _nothing)()
             cpu_start = cpu() if cpu else 0.0
             start = time.perf_counter()
             seen = cases[name]()
@@ -77,3 +87,7 @@ def interleave(cases: Mapping[str, Callable[[], int]], rounds: int, cpu: Callabl
             if seen != rows[name]:
                 raise ValueError(f"{name}: {seen} rows, and {rows[name]} before")
     return {name: Rates(name, rows[name], tuple(spent[name].seconds), tuple(spent[name].cpu_seconds)) for name in cases}
+
+
+def _nothing() -> None:
+    pass

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-import rmq_spark
-from benchmarks.ceiling import CeilingDataSource, prepare_batches, split_rows
+from benchmarks.ceiling import prepare_batches, split_rows
 from benchmarks.processes import WorkerMemory, cpu_seconds
 from benchmarks.rounds import Figure, Rates, interleave
 from rmq_spark.options import parse_read_options
 from rmq_spark.scan import Scan
 from rmq_spark.schema import projection_from_options
 
-__all__ = ["Comparison", "Memory", "measure_queues", "measure_spark", "session"]
-
-_ROOT = Path(__file__).resolve().parent.parent
+__all__ = ["Comparison", "Memory", "measure_queues", "measure_spark"]
 
 # What is read: the options that say so. CRC is on and off in each.
 _GROUPS: dict[str, dict[str, str]] = {
@@ -49,29 +43,6 @@ class Memory:
 
     resident_bytes: int
     own_bytes: int
-
-
-@contextmanager
-def session(directory: Path) -> Iterator[SparkSession]:
-    """local[2] with the settings of conf/; workers find this checkout through PYTHONPATH."""
-    os.environ.setdefault("SPARK_CONF_DIR", str(_ROOT / "conf"))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("rmqlog benchmarks")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .getOrCreate()
-    )
-    rmq_spark.register(spark)
-    spark.dataSource.register(CeilingDataSource)
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def measure_spark(spark: SparkSession, root: Path, rounds: int) -> tuple[list[Comparison], Memory]:

@@ -110,9 +110,21 @@ def test_the_benchmarks_run(tmp_path: Path) -> None:
     assert text.endswith("<!-- /measured -->\nafter\n")
     assert "old" not in text
     assert done.stdout.strip() in text
-    for what in ("100 B", "1 KiB", "default columns, CRC on", "count()", "Most memory of one Python worker", "Planning"):
+    for what in (
+        "100 B",
+        "1 KiB",
+        "default columns, CRC on",
+        "count()",
+        "Most memory of one Python worker",
+        "Planning",
+        "Writing without Spark",
+        "a cached DataFrame",
+        "Commits of ten",
+    ):
         assert what in text, what
     # every cell of every table of rates is filled, and no rate is zero messages
     rates = re.findall(r"^\| (?:default columns|body|queueOffset)[^|]*\|(.*)\|$", text, re.MULTILINE)
     assert len(rates) >= 14
+    commits = re.findall(r"^\| A?SYNC_FLUSH \|.*\| (\d+) \|$", text, re.MULTILINE)
+    assert commits == ["0", "0"]  # files that small commits leave behind
     assert [path.name for path in tmp_path.iterdir()] == ["page.md"]  # what was filled is gone
