@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.decode import BadUnit, UnitRefs, Units, locate
+from store_format.decode import BadUnit, UnitRefs, Units, inner_batches, locate
 from store_format.gather import mapped_array
 from store_format.hosts import format_hosts, offset_msg_ids
 from store_format.java_text import decode_utf8
@@ -129,16 +129,33 @@ def decode_parts(refs: UnitRefs, projection: Projection, broker_name: str) -> It
 
 def _decode(refs: UnitRefs, projection: Projection, broker_name: str, opened_max: int | None) -> tuple[pa.RecordBatch, list[BadUnit]]:
     units, bad = locate(refs, verify_crc=projection.verify_crc)
+    places = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad]) if bad else None  # of the units in refs
+    seen = _look(units, projection, broker_name)
+    keep = None if seen is None else seen.wanted()
+    if keep is not None and 2 * np.count_nonzero(keep) < len(units):
+        units, seen = units.select(keep), None
+        places = np.flatnonzero(keep) if places is None else places[keep]
+        keep, projection = None, replace(projection, tags=None, key=None, message_id=None, where=None)
     rows = _Rows(units, projection, broker_name, opened_max)
-    if bad and rows.bad:  # places among the good units -> places in refs
-        good = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad])
-        rows.bad = [BadUnit(int(good[unit.index]), unit.error) for unit in rows.bad]
+    if places is not None and rows.bad:
+        rows.bad = [BadUnit(int(places[unit.index]), unit.error) for unit in rows.bad]
+    if seen is None or rows.bad:
+        keep = rows.wanted()
+    else:
+        rows.share_properties(seen)
     arrays = [rows.column(name) for name in projection.names]
     batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(projection.names)) if arrays else rows.empty_batch()
-    keep = rows.wanted()
     if keep is not None:
         batch = batch.filter(pa.array(keep))
     return batch, sorted(bad + rows.bad, key=lambda unit: unit.index)
+
+
+def _look(units: Units, projection: Projection, broker_name: str) -> _Rows | None:
+    """The rows as far as a filter looks at them, before bodies are opened; None where that does not settle which units to keep."""
+    if not projection.filters or inner_batches(units).any():
+        return None
+    rows = _Rows(units, replace(projection, names=()), broker_name, None)
+    return None if rows.bad else rows
 
 
 class _Rows(UnitRows):
@@ -158,6 +175,10 @@ class _Rows(UnitRows):
         if self._table is None:
             self._table = PropertyTable(self.raw_properties())
         return self._table
+
+    def share_properties(self, other: _Rows) -> None:
+        """Those of rows of the same units."""
+        self._table = other._table
 
     def wanted(self) -> NDArray[np.bool_] | None:
         """Rows to keep; None for all: the tag by its string, and the asked-for part of a batch."""

@@ -122,3 +122,54 @@ def test_failed_evaluations_are_told_once_a_task(tmp_path: Path, caplog: pytest.
 
 def test_a_condition_with_a_key(tmp_path: Path) -> None:
     assert offsets(write(tmp_path), subExpression="price > 4", expressionType="SQL92", key="nobody") == []
+
+
+# ---- bodies that cannot be opened ---------------------------------------------------------------------------------------
+
+BROKEN = b"\x78\x9cno zlib"
+
+
+def write_broken(root: Path, colours: str) -> Path:
+    """Ten messages and more, of which the upper-case ones have a compressed body that cannot be opened."""
+    messages = []
+    for i, colour in enumerate(colours):
+        body, flag = (BROKEN, 0x301) if colour.isupper() else (b"fine", 0)
+        messages.append(Message(b"T", body, oracle.encode_properties([("colour", colour.lower())]), 0, i, sys_flag=flag))
+    data, stored = placed(messages, 0)
+    units = b"".join(oracle.cq_unit(message.physical_offset, message.total_size, 0) for message in stored)
+    for name, content in {"commitlog": data.ljust(LOG_SIZE, b"\0"), "consumequeue/T/0": units.ljust(20 * 20, b"\0")}.items():
+        (root / name).mkdir(parents=True)
+        (root / name / oracle.file_name(0)).write_bytes(content)
+    return root
+
+
+def rows(root: Path, condition: str, mode: str) -> list[tuple[int, bytes | None, bool]]:
+    columns = "queueOffset,body,_corrupt_record" if mode == "PERMISSIVE" else "queueOffset,body"
+    given = {"path": str(root), "columns": columns, "mode": mode, "expressionType": "SQL92", "subExpression": condition}
+    read = parse_read_options(given)
+    scan = Scan(projection_from_options(read), read)
+    found = [row for split in plan(read).splits for row in table_rows(scan.read(split))]
+    return [(row["queueOffset"], row["body"], row.get("_corrupt_record") is not None) for row in found]
+
+
+@pytest.mark.parametrize("colours", ["rbbRbbBrbb", "bbbbbbbrBR", "RrrrrrrrrB", "BRBRrbrbRR"])
+@pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
+def test_only_bodies_that_are_wanted_are_opened(tmp_path: Path, colours: str, mode: str) -> None:
+    """Few or many of them: what is wrong is told of the right message, of others nothing where they are few."""
+    root = write_broken(tmp_path, colours)
+    found = rows(root, "colour = 'r'", mode)
+    fine = [(i, b"fine", False) for i, colour in enumerate(colours) if colour == "r"]
+    assert [row for row in found if not row[2]] == fine
+    corrupt = {row[0] for row in found if row[2]}
+    wanted, broken = ({i for i, colour in enumerate(colours) if test(colour)} for test in (lambda c: c in "rR", str.isupper))
+    assert corrupt >= (wanted & broken if mode == "PERMISSIVE" else set())
+    assert corrupt <= broken
+    if len(wanted) < len(colours) / 2:
+        assert corrupt <= wanted
+
+
+def test_a_broken_body_that_is_wanted_fails_the_read(tmp_path: Path) -> None:
+    root = write_broken(tmp_path, "bbbRbbbB")
+    with pytest.raises(CorruptStoreError, match="a body compressed with ZLIB"):
+        rows(root, "colour = 'r'", "FAILFAST")
+    assert rows(root, "colour = 'g'", "FAILFAST") == []
