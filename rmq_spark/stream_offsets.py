@@ -64,8 +64,12 @@ class StreamOffset:
 
 def _nested(positions: Mapping[QueueKey, int]) -> dict[str, dict[str, dict[str, int]]]:
     topics: dict[str, dict[str, dict[str, int]]] = {}
-    for topic, broker, queue_id in sorted(positions):
-        topics.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = positions[topic, broker, queue_id]
+    here: tuple[str, str] | None = None
+    for (topic, broker, queue_id), position in sorted(positions.items()):
+        if here != (topic, broker):
+            here = topic, broker
+            queues = topics.setdefault(topic, {}).setdefault(broker, {})
+        queues[str(queue_id)] = position
     return topics
 
 

@@ -90,6 +90,7 @@ class StreamPositions:
         # Nothing was new behind this offset when the stores were at this version.
         self._idle: tuple[int, _Json] | None = None
         self._reported: tuple[int, _Json] | None = None
+        self._last: tuple[_Json, StreamOffset] | None = None  # what was answered, so that it need not be taken apart again
 
     def initial(self) -> _Json:
         """The first offset of a new query: one answer, however often it is asked for."""
@@ -126,7 +127,7 @@ class StreamPositions:
         if self._initial is None and not self._resumed:
             self._resumed = True
             _log.info("going on from the checkpoint: the starting… options count for new queries only")
-        previous = StreamOffset.from_json(start)
+        previous = self._last[1] if self._last is not None and self._last[0] == start else StreamOffset.from_json(start)
         step = self._step(previous, is_first=is_first)
         total = sum(stop - step.begins[key] for key, stop in step.stops.items())
         if not total and not step.moved and not step.left_out:
@@ -136,7 +137,9 @@ class StreamPositions:
             return start
         counts = admit(self.stores, step.begins, step.stops, self._limits)
         positions = {key: begin + counts.get(key, 0) for key, begin in step.begins.items()}
-        end = StreamOffset(positions, dict(step.begins) if is_first else step.moved).to_json()
+        offset = StreamOffset(positions, dict(step.begins) if is_first else step.moved)
+        end = offset.to_json()
+        self._last = end, offset
         if positions == step.stops:
             self._idle = version, end
         return end
@@ -152,8 +155,9 @@ class StreamPositions:
                 if self.stores.chooses(key):
                     self._losses.vanished(key, position)
                 continue
-            begin = self._losses.begin(key, position, queue)
-            if begin != position:
+            begin = position
+            if not queue.range.min_offset <= position <= queue.range.max_offset:
+                begin = self._losses.begin(key, position, queue)
                 step.moved[key] = begin
             step.begins[key], step.stops[key] = begin, self._stop(key, begin, queue)
         for key in queues.keys() - previous.positions.keys():
