@@ -68,6 +68,8 @@ class Member:
         self._seen_reset = membership.checkpoint_reset
         self._now = Assignment()
         self._identity: tuple[int, int, int] | None = None
+        self._state: GroupState | None = None  # as this member wrote or read it last; it stands while the file's identity does
+        self._targeted: tuple[list[str], Sequence[MessageQueue], dict[MessageQueue, str]] = ([], (), {})
         self._queues: Sequence[MessageQueue] = ()
         self._positions: Mapping[MessageQueue, int] = {}
         self._look_seconds = min(membership.lease_seconds / _LOOKS_A_LEASE, _LOOK_SECONDS_MAX)
@@ -104,7 +106,7 @@ class Member:
         if not force and not self._is_due(queues, positions, now):
             return self._now if not (self._now.starts or self._now.lost) else self._quiet()
         try:
-            with self._locked():
+            with self._locked(0.0 if self._is_waiting else _LOCK_SECONDS):
                 found = self._settle(queues, positions, begin, now)
         except StoreInUseError as error:
             return self._without_lock(error)
@@ -157,11 +159,14 @@ class Member:
 
     # ---- under the lock -------------------------------------------------------------------------------------------------
 
-    def _locked(self) -> StoreLock:
-        return StoreLock(self._directory, timeout=_LOCK_SECONDS)
+    def _locked(self, seconds: float = _LOCK_SECONDS) -> StoreLock:
+        return StoreLock(self._directory, timeout=seconds)
 
     def _begin(self) -> Change:
-        return Change(read_state(self._directory), self._id, self._clocks.epoch_ms())
+        state, self._state = self._state, None  # it is changed from here on, and may not come to be written
+        if state is None or self._identity is None or state_identity(self._directory) != self._identity:
+            state = read_state(self._directory)
+        return Change(state, self._id, self._clocks.epoch_ms())
 
     def _write(self, change: Change) -> None:
         if change.is_changed:
@@ -169,6 +174,14 @@ class Member:
             change.state.serial += 1
             write_state(self._directory, change.state, self._files)
         self._identity = state_identity(self._directory)
+        self._state = change.state
+
+    def _target(self, state: GroupState, queues: Sequence[MessageQueue]) -> dict[MessageQueue, str]:
+        """What the strategy gives this member; the same again for the same clients and the same list."""
+        clients = list(state.clients())
+        if self._targeted[0] != clients or self._targeted[1] is not queues:
+            self._targeted = (clients, queues, self._membership.allocate(clients, queues))
+        return self._targeted[2]
 
     def _settle(
         self, queues: Sequence[MessageQueue], positions: Mapping[MessageQueue, int], begin: Callable[[MessageQueue], int], now: float
@@ -182,7 +195,7 @@ class Member:
         change.record(self._id, self._held, positions)
         self._held = {queue: held for queue, held in self._held.items() if change.owns(self._id, queue, held)}
         starts = self._follow_resets(change.state)
-        target = self._membership.allocate(change.state.clients(), queues)
+        target = self._target(change.state, queues)
         for queue in [queue for queue in self._held if queue not in target]:
             change.release(queue, self._id)
             del self._held[queue]

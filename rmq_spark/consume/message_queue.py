@@ -6,7 +6,7 @@ Both compare UTF-16 code units, as String.compareTo does; members of a group agr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["MessageQueue", "sort_clients", "sort_queues", "utf16"]
 
@@ -16,9 +16,8 @@ def utf16(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
-@dataclass(frozen=True, slots=True)
-class MessageQueue:
-    """RocketMQ's partition. Its text is the one that CONSISTENT_HASH hashes."""
+class MessageQueue(NamedTuple):
+    """RocketMQ's partition; equal to the plain tuple of its parts. Its text is the one that CONSISTENT_HASH hashes."""
 
     topic: str
     broker_name: str
