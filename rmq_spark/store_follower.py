@@ -67,7 +67,9 @@ class StoreFollower:
     def look(self, *, anew: bool = False) -> bool:
         """Whether anything is different now. `anew` trusts nothing seen before."""
         signs = self._read_signs()
-        if not anew and self._signs is not None:
+        if anew or self._is_another_store(signs):
+            self._follows = False
+        elif self._signs is not None:
             quiet = signs == self._signs and not self._pending and not self._is_due()
             if quiet and read_head(self._log, self._end) == self._head:
                 return False
@@ -89,12 +91,20 @@ class StoreFollower:
             tuple(stat_identity(path) for path in self.store.commit_log_paths),
         )
 
+    def _is_another_store(self, signs: _Signs) -> bool:
+        """Whether a directory is not the one it was: the store was put back from a copy, say."""
+        if self._signs is None:
+            return False
+        before = (*self._signs.queue_directories, *self._signs.log_directories)
+        pairs = zip(before, (*signs.queue_directories, *signs.log_directories), strict=True)
+        return any(one is not None and other is not None and one[0] != other[0] for one, other in pairs)
+
     def _settled(self, signs: _Signs) -> _Signs:
         """The signs to compare with at the next look: a directory that changed just now may do so again without showing it."""
         young = self._clock_ns() - _YOUNG_NS
 
         def old(identities: tuple[_Identity, ...]) -> tuple[_Identity, ...]:
-            return tuple((-1, -1, -1) if identity is not None and identity[2] > young else identity for identity in identities)
+            return tuple((identity[0], -1, -1) if identity is not None and identity[2] > young else identity for identity in identities)
 
         return replace(signs, queue_directories=old(signs.queue_directories), log_directories=old(signs.log_directories))
 
@@ -182,24 +192,26 @@ class StoreFollower:
         stop = signs.commit.base
         for _ in range(2):
             news = read_news(self._log, self._end, stop, self._choice.chooses_topic, size_max)
-            ends = {} if news is None else self._ends(self._pending | news.queues, signs.state, stop)
+            ends = {} if news is None else self._ends(self._pending | news.queues, signs.state, stop, is_first=size_max is None)
             if read_commit_state(self.store.path) == signs.commit:
                 break
             stop = committed_end(self.store.path)
         return news, ends
 
-    def _ends(self, newest: dict[_Key, Newest], state: StoreState, stop: int | None) -> dict[_Key, Queue]:
+    def _ends(self, newest: dict[_Key, Newest], state: StoreState, stop: int | None, *, is_first: bool) -> dict[_Key, Queue]:
+        """`is_first`: the queues were looked at just now, so the log's newest messages are mostly in them."""
         ends = {}
         for (topic, queue_id), told in newest.items():
             known = self.queues.get((topic, queue_id))
-            if known is not None and known.max_offset >= told.stop:
+            if is_first and known is not None and known.max_offset >= told.stop:
                 continue
             if not self._choice.chooses_queue(topic, self.store.broker_name, queue_id):
                 continue
             whole = told.is_whole or state is not StoreState.LIVE
             found = follow_queue(known.range, told) if known is not None and whole else None
+            # Its files tell, too, of a queue that begins anew: the topic was deleted and made again.
             found = found or take_queue(self.store.path, self._log, state, topic, queue_id, stop)
-            if found is not None and (known is None or found.max_offset > known.max_offset):
+            if found is not None and (known is None or found.max_offset != known.max_offset):
                 ends[topic, queue_id] = Queue(self.store, found, None)
         return ends
 
