@@ -14,14 +14,16 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from rmq_spark.consume.sql92_machine import ERROR, TRUE, Machine
+from rmq_spark.consume.sql92_logic import ERROR, TRUE, Outcomes
+from rmq_spark.consume.sql92_machine import Machine
 from rmq_spark.consume.sql92_parser import Parsed, parse
 
 __all__ = ["CountingFilter", "Sql92Filter", "parse_sql92"]
 
 _log = logging.getLogger(__name__)
+
+_SHOWN_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class Sql92Filter:
         """The properties that the expression names."""
         return self.parsed.names
 
-    def outcomes(self, count: int, values: Callable[[str], pa.StringArray]) -> NDArray[np.uint8]:
-        """What the expression is for each of `count` messages: FALSE, TRUE, UNKNOWN or ERROR (sql92_machine).
+    def outcomes(self, count: int, values: Callable[[str], pa.StringArray]) -> Outcomes:
+        """What the expression is for each of `count` messages: FALSE, TRUE, UNKNOWN or ERROR.
 
         `values(name)` is a property of all of them, null where it is absent.
         """
@@ -53,7 +55,8 @@ class Sql92Filter:
 
     def mask_of_maps(self, properties: pa.MapArray) -> pa.BooleanArray:
         """Which of the messages with these properties match; a message without a map has no property."""
-        return self.mask(len(properties), lambda name: pc.map_lookup(properties, name, "last"))
+        keys = properties.type.key_type  # maps from elsewhere may have large strings
+        return self.mask(len(properties), lambda name: pc.map_lookup(properties, pa.scalar(name, keys), "last").cast(pa.string()))
 
 
 @dataclass(slots=True)
@@ -79,5 +82,9 @@ def parse_sql92(expression: str) -> Sql92Filter:
     parsed = parse(expression)
     if parsed.ignored:
         read = expression[: len(expression) - len(parsed.ignored)].rstrip()
-        _log.warning("subExpression: RocketMQ evaluates %r and ignores what follows it, %r", read, parsed.ignored)
+        _log.warning("subExpression: RocketMQ evaluates %s and ignores what follows it, %s", _shown(read), _shown(parsed.ignored))
     return Sql92Filter(expression, parsed)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…")

@@ -16,35 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmq_spark.consume import sql92_logic as logic
 from rmq_spark.consume.java_numbers import double_keys, read_doubles, read_integers
+from rmq_spark.consume.sql92_logic import ERROR, FALSE, TRUE, UNKNOWN, Outcomes, decide
 from rmq_spark.consume.sql92_steps import Between, In, Kind, Literal, Operator, Ordering, Property, Search, Step
 
-__all__ = ["ERROR", "FALSE", "TRUE", "UNKNOWN", "Machine", "Outcomes"]
+__all__ = ["Machine"]
 
-FALSE, TRUE, UNKNOWN, ERROR = (np.uint8(code) for code in range(4))
-
-Outcomes: TypeAlias = NDArray[np.uint8]
 _Value: TypeAlias = Literal | Property | Outcomes
 _Mask: TypeAlias = NDArray[np.bool_]
 _Keys: TypeAlias = NDArray[np.int64] | np.int64
-
-
-def _table(*rows: str) -> NDArray[np.uint8]:
-    return np.array([["FTUE".index(letter) for letter in row] for row in rows], np.uint8)
-
-
-# Rows are the left operand, columns the right one: FALSE, TRUE, UNKNOWN, ERROR. The left one comes first: what it decides
-# alone hides an error on the right, and its own error is the result (LogicExpression).
-_AND = _table("FFFF", "FTUE", "FUUE", "EEEE")
-_OR = _table("FTUE", "TTTT", "UTUE", "EEEE")
-# ComparisonExpression.doCreateEqual: both null is TRUE, null on the left unknown, null on the right FALSE.
-_EQUAL = _table("TFFE", "FTFE", "UUTE", "EEEE")
-(_NOT,) = _table("TFUE")
-(_NEGATE,) = _table("UUUE")  # no number: null
-(_IS_NULL,) = _table("FFTE")
-(_NEVER,) = _table("FFFE")  # a search in what is no text, equality with what is of another kind
-(_BESIDE_TEXT,) = _table("EEUE")  # a condition = a text
-(_BESIDE_NUMBER,) = _table("FFUE")
 
 _ORDER: dict[str, Callable[[Any, Any], Any]] = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _SEARCH: dict[str, tuple[Callable[..., pa.BooleanArray], Callable[[str, str], bool]]] = {
@@ -83,8 +64,8 @@ class Machine:
             case Between(negated):
                 high, low, value = pop(), pop(), pop()
                 if negated:
-                    return _decide(_OR, self._ordered("<", value, low), self._ordered(">", value, high))
-                return _decide(_AND, self._ordered(">=", value, low), self._ordered("<=", value, high))
+                    return decide(logic.OR, self._ordered("<", value, low), self._ordered(">", value, high))
+                return decide(logic.AND, self._ordered(">=", value, low), self._ordered("<=", value, high))
             case In(values, negated):
                 return self._in(pop(), values, negated)
             case Search():
@@ -99,15 +80,15 @@ class Machine:
                 assert isinstance(right, Property)
                 return np.where(self._present(right), FALSE, UNKNOWN)
             case Operator.NOT:
-                return _decide(_NOT, self._outcomes(right))
+                return decide(logic.NOT, self._outcomes(right))
             case Operator.IS_NULL:
                 return self._is_null(right)
             case Operator.EQUAL:
                 return self._equal(self._stack.pop(), right)
             case Operator.AND:
-                return _decide(_AND, self._outcomes(self._stack.pop()), self._outcomes(right))
+                return decide(logic.AND, self._outcomes(self._stack.pop()), self._outcomes(right))
             case Operator.OR:
-                return _decide(_OR, self._outcomes(self._stack.pop()), self._outcomes(right))
+                return decide(logic.OR, self._outcomes(self._stack.pop()), self._outcomes(right))
 
     # ---- values -----------------------------------------------------------------------------------------------------
 
@@ -152,12 +133,12 @@ class Machine:
             assert isinstance(value.value, int | float)
             return Literal(value.kind, -value.value)
         if self._is_outcome(value):
-            return _decide(_NEGATE, self._outcomes(value))
+            return decide(logic.NEGATE, self._outcomes(value))
         return np.full(self._count, UNKNOWN)
 
     def _is_null(self, value: _Value) -> Outcomes:
         if self._is_outcome(value):
-            return _decide(_IS_NULL, self._outcomes(value))
+            return decide(logic.IS_NULL, self._outcomes(value))
         assert isinstance(value, Literal | Property)
         return np.where(self._present(value), FALSE, TRUE)
 
@@ -177,7 +158,7 @@ class Machine:
             return ((_mask(in_column(column, step.text)) ^ step.negated) & present).view(np.uint8)
         if isinstance(value, Literal) and isinstance(value.value, str):
             return np.full(self._count, TRUE if in_text(value.value, step.text) ^ step.negated else FALSE)
-        return _decide(_NEVER, self._outcomes(value)) if self._is_outcome(value) else np.full(self._count, FALSE)
+        return decide(logic.NEVER, self._outcomes(value)) if self._is_outcome(value) else np.full(self._count, FALSE)
 
     def _ordered(self, symbol: str, left: _Value, right: _Value) -> Outcomes:
         """ComparisonExpression.evaluate: null on either side is unknown, and is seen before anything is read as a number."""
@@ -189,7 +170,7 @@ class Machine:
 
     def _equal(self, left: _Value, right: _Value) -> Outcomes:
         if self._is_outcome(left) and self._is_outcome(right):
-            return _decide(_EQUAL, self._outcomes(left), self._outcomes(right))
+            return decide(logic.EQUAL, self._outcomes(left), self._outcomes(right))
         if self._is_outcome(left):
             return self._truth_equals(self._outcomes(left), right)
         if self._is_outcome(right):
@@ -208,18 +189,18 @@ class Machine:
     def _truth_equals(self, left: Outcomes, right: _Value) -> Outcomes:
         """A condition beside a text is an error, as in Java, where the cast fails; beside a number it is unequal."""
         assert isinstance(right, Literal | Property)
-        beside = _BESIDE_TEXT if _kind(right) is Kind.TEXT else _BESIDE_NUMBER
-        return np.where(self._present(right), _decide(beside, left), _decide(_IS_NULL, left))
+        beside = logic.BESIDE_TEXT if _kind(right) is Kind.TEXT else logic.BESIDE_NUMBER
+        return np.where(self._present(right), decide(beside, left), decide(logic.IS_NULL, left))
 
     def _equals_truth(self, left: _Value, right: Outcomes) -> Outcomes:
         """A text is TRUE when it says so in any case, else FALSE (Boolean.valueOf); a number is neither."""
         assert isinstance(left, Literal | Property)
         if _kind(left) is not Kind.TEXT:
-            return _decide(_NEVER, right)
+            return decide(logic.NEVER, right)
         text = self._text(left)
         said = pc.equal(pc.ascii_lower(text), "true")
         said = np.full(self._count, said.as_py()) if isinstance(said, pa.Scalar) else _mask(said)
-        return _decide(_EQUAL, np.where(self._present(left), said.astype(np.uint8), UNKNOWN), right)
+        return decide(logic.EQUAL, np.where(self._present(left), said.astype(np.uint8), UNKNOWN), right)
 
     def _compared(self, compare: Callable[[Any, Any], Any], left: _Value, right: _Value, present: _Mask) -> Outcomes:
         """Both read as numbers: of the constant's kind, of the wider one of two constants, as doubles without a constant."""
@@ -235,11 +216,6 @@ class Machine:
 
     def _text(self, value: Literal | Property) -> pa.StringArray | pa.StringScalar:
         return self._column(value.name)[0] if isinstance(value, Property) else pa.scalar(value.value, pa.string())
-
-
-def _decide(table: NDArray[np.uint8], *operands: Outcomes) -> Outcomes:
-    decided: Outcomes = table[operands]
-    return decided
 
 
 def _kind(value: Literal | Property) -> Kind:

@@ -173,6 +173,8 @@ def test_maps_without_the_property_and_messages_without_a_map() -> None:
     assert parse_sql92("a IS NULL").mask_of_maps(maps).to_pylist() == [False, True, True, True, False]
     assert parse_sql92("1 = 1").mask_of_maps(maps).to_pylist() == [True] * 5
     assert parse_sql92("a > 3").mask_of_maps(maps[:0]).to_pylist() == []
+    large = pa.array(maps.to_pylist(), pa.map_(pa.large_string(), pa.large_string()))
+    assert parse_sql92("a > 3 AND b = 'x'").mask_of_maps(large).to_pylist() == [False, False, False, False, True]
 
 
 def test_errors_are_counted_and_deliver_nothing() -> None:

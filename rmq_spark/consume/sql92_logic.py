@@ -1,0 +1,57 @@
+"""Three-valued logic with errors, as tables: what AND, OR, NOT, equality and IS NULL make of outcomes.
+
+Only TRUE delivers a message. An ERROR is what RocketMQ throws while it evaluates.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "AND",
+    "BESIDE_NUMBER",
+    "BESIDE_TEXT",
+    "EQUAL",
+    "ERROR",
+    "FALSE",
+    "IS_NULL",
+    "NEGATE",
+    "NEVER",
+    "NOT",
+    "OR",
+    "TRUE",
+    "UNKNOWN",
+    "Outcomes",
+    "decide",
+]
+
+FALSE, TRUE, UNKNOWN, ERROR = (np.uint8(code) for code in range(4))
+
+Outcomes: TypeAlias = NDArray[np.uint8]  # one of these for each message
+
+
+def _table(*rows: str) -> NDArray[np.uint8]:
+    return np.array([["FTUE".index(letter) for letter in row] for row in rows], np.uint8)
+
+
+def decide(table: NDArray[np.uint8], *operands: Outcomes) -> Outcomes:
+    """What a table says of its operands, message by message."""
+    decided: Outcomes = table[operands]
+    return decided
+
+
+# Rows are the left operand, columns the right one: FALSE, TRUE, UNKNOWN, ERROR. The left one comes first: what it decides
+# alone hides an error on the right, and its own error is the result (LogicExpression).
+AND = _table("FFFF", "FTUE", "FUUE", "EEEE")
+OR = _table("FTUE", "TTTT", "UTUE", "EEEE")
+# ComparisonExpression.doCreateEqual: both null is TRUE, null on the left unknown, null on the right FALSE.
+EQUAL = _table("TFFE", "FTFE", "UUTE", "EEEE")
+(NOT,) = _table("TFUE")
+(NEGATE,) = _table("UUUE")  # no number: null
+(IS_NULL,) = _table("FFTE")
+(NEVER,) = _table("FFFE")  # a search in what is no text, equality with what is of another kind
+(BESIDE_TEXT,) = _table("EEUE")  # a condition = a text
+(BESIDE_NUMBER,) = _table("FFUE")
