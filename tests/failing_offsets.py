@@ -1,7 +1,8 @@
 """Processes that change a group's offsets and die at their Nth change of a file: run as `python -m tests.failing_offsets`.
 
 Arguments: a directory that is copied for each process, where the copies go, what to do (`kill` or `torn`) and whose offsets change
-(`store` or `local`). Each process is a fork. Prints how many changes a whole run makes; copy N is the one of a kill at change N.
+(`store`, `local`, or `member`: of a group that it joins and leaves). Each process is a fork. Prints how many changes a whole run
+makes; copy N is the one of a kill at change N.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import shutil
 import signal
 import sys
 
+from rmq_spark.consume.allocate import strategy
+from rmq_spark.consume.members import join
+from rmq_spark.consume.membership import Membership
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offsets import LocalOffsets, StoreOffsets
 from tests.failing_writer import Failure, install
@@ -18,14 +22,19 @@ from tests.failing_writer import Failure, install
 __all__ = ["NEW_OFFSET", "change"]
 
 NEW_OFFSET = 20
-_CHANGES_MAX = 60
+_CHANGES_MAX = 120
 
 
 def change(kind: str, root: str) -> None:
-    """Offset 20 for queue 0 of T."""
+    """Offset 20 for queue 0 of T; a member begins at 3 and says 5 before that."""
     queue = {MessageQueue("T", "b", 0): NEW_OFFSET}
     if kind == "store":
         StoreOffsets("g", {"b": root}, clock_ms=lambda: 1_700_000_300_000).write(queue)
+    elif kind == "member":
+        member = join(f"{root}/group", Membership("g", ("a",), strategy("AVG"), "T *"), StoreOffsets("g", {"b": root}))
+        for positions in ({}, dict.fromkeys(queue, 5)):
+            member.settle(list(queue), positions, begin=lambda _: 3)
+        member.leave(queue)
     else:
         LocalOffsets(f"{root}/offsets/g/offsets.json").write(queue)
 

@@ -48,10 +48,14 @@ class QueueEntry:
 
 @dataclass(slots=True)
 class GroupState:
-    """`reset` is the group's reset number. `subscription` and `strategy` are those of the members there are."""
+    """`reset` is the group's reset number, `log_size` the length of the ownership log in bytes.
+
+    `subscription` and `strategy` are those of the members there are.
+    """
 
     serial: int = 0
     reset: int = 0
+    log_size: int = 0
     subscription: str = ""
     strategy: str = ""
     members: dict[str, MemberEntry] = field(default_factory=dict)
@@ -91,6 +95,7 @@ def read_state(directory: str) -> GroupState:
         state = GroupState(
             serial=_number(value["serial"]),
             reset=_number(value["reset"]),
+            log_size=_number(value["logSize"]),
             subscription=_text(value["subscription"]),
             strategy=_text(value["strategy"]),
             members={_id(name): _member(member) for name, member in value["members"].items()},
@@ -153,6 +158,7 @@ def write_state(directory: str, state: GroupState, files: FileWrites) -> None:
         "version": _VERSION,
         "serial": state.serial,
         "reset": state.reset,
+        "logSize": state.log_size,
         "subscription": state.subscription,
         "strategy": state.strategy,
         "members": members,

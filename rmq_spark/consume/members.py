@@ -170,7 +170,7 @@ class Member:
 
     def _write(self, change: Change) -> None:
         if change.is_changed:
-            append_events(self._directory, change.events, self._files)
+            change.state.log_size = append_events(self._directory, change.events, change.state.log_size, self._files)
             change.state.serial += 1
             write_state(self._directory, change.state, self._files)
         self._identity = state_identity(self._directory)

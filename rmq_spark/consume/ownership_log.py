@@ -1,7 +1,7 @@
 """Who owned which queue when, in `ownership.log` of a group's directory: one JSON object a line, for people and for tests.
 
-Lines are written under the directory's lock just before the state they belong to, and carry its serial number. Those of a process that
-died in between never came true; the next change has the same number, so of equal numbers the last writer's lines count.
+Lines are written under the directory's lock just before the state they belong to, and the state says how long the log is. What a process
+wrote that died in between never came true: it lies behind that length, and the next lines go over it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from rmq_spark.consume.group_state import read_state
 from rmq_spark.consume.message_queue import MessageQueue
-from store_format.errors import StoreWriteError
+from store_format.errors import CorruptStoreError, StoreWriteError
 from store_format.files import read_bytes
 from store_format.write_files import FileWrites
 
@@ -47,12 +48,18 @@ class OwnershipEvent:
         return MessageQueue(self.topic, self.broker, self.queue)
 
 
-def append_events(directory: str, events: Iterable[OwnershipEvent], files: FileWrites) -> None:
-    """Adds lines; of a log that has become long the older half goes. The caller holds the directory's lock."""
+def append_events(directory: str, events: Iterable[OwnershipEvent], size: int, files: FileWrites) -> int:
+    """Adds lines to a log of `size` bytes; how long it is then, which the state has to say. Of a log that is long the older half goes.
+
+    The caller holds the directory's lock.
+    """
     lines = "".join(json.dumps(asdict(event), separators=(",", ":")) + "\n" for event in events).encode()
     if not lines:
-        return
+        return size
     path = f"{directory}/ownership.log"
+    if size > _SIZE_MAX:
+        data = (read_bytes(path) or b"")[:size]
+        files.replace(path, data[data.find(b"\n", len(data) // 2) + 1 :])
     try:
         file = files.open(path)
     except StoreWriteError as error:
@@ -60,27 +67,20 @@ def append_events(directory: str, events: Iterable[OwnershipEvent], files: FileW
             raise
         file = files.append_file(path)
     with file:
-        if file.size and file.read(file.size - 1, 1) != b"\n":
-            lines = b"\n" + lines  # whoever wrote last was killed in the middle of a line
-        start, file.size = file.size, file.size + len(lines)
+        start = min(size, file.size)  # shorter than the state says: somebody died when it had halved it
+        file.size = start + len(lines)
         file.write(start, lines)
-        is_long = file.size > _SIZE_MAX
-    if is_long:
-        data = read_bytes(path) or b""
-        files.replace(path, data[data.index(b"\n", len(data) // 2) + 1 :])
+    return start + len(lines)
 
 
 def read_events(directory: str) -> list[OwnershipEvent]:
-    """The events that came true, in their order. A line that a kill cut off is none."""
-    lines = (read_bytes(f"{directory}/ownership.log") or b"").split(b"\n")
-    found = []
-    for line in lines:
-        try:
-            found.append(OwnershipEvent(**json.loads(line)))
-        except (ValueError, TypeError):
-            continue  # a line whose writer was killed
-    last_writer = {event.serial: (event.writer, event.at) for event in found}
-    return [event for event in found if last_writer[event.serial] == (event.writer, event.at)]
+    """The events that came true, in their order. Raises CorruptStoreError for a log that is none of ours."""
+    path = f"{directory}/ownership.log"
+    lines = (read_bytes(path) or b"")[: read_state(directory).log_size].split(b"\n")[:-1]
+    try:
+        return [OwnershipEvent(**json.loads(line)) for line in lines]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptStoreError(path, 0, "a log of ownership", f"something else ({str(error)[:100]})") from error
 
 
 def double_ownership(events: Iterable[OwnershipEvent]) -> list[str]:

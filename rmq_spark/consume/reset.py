@@ -116,7 +116,7 @@ class OffsetPlan:
             change.reset(self.targets)
             # The offsets first: a reset that a crash cuts off here is one that did not take place, for the members go on from theirs.
             self.place.offsets.write(self.targets, is_reset=True)
-            append_events(directory, change.events, files)
+            change.state.log_size = append_events(directory, change.events, change.state.log_size, files)
             change.state.serial += 1
             write_state(directory, change.state, files)
         return change.state.reset

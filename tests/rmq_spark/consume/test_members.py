@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,12 +20,13 @@ from rmq_spark.consume.group_state import GroupState, MemberEntry, QueueEntry, r
 from rmq_spark.consume.members import Member, join
 from rmq_spark.consume.membership import Assignment, Clocks, Membership
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.consume.offsets import LocalOffsets, NoOffsets, OffsetStore
+from rmq_spark.consume.offsets import LocalOffsets, NoOffsets, OffsetStore, StoreOffsets
 from rmq_spark.consume.ownership_log import OwnershipEvent, append_events, double_ownership, read_events
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError
 from store_format.lock import StoreLock
 from store_format.write_files import FileWrites
 
+ROOT = Path(__file__).resolve().parents[3]
 QUEUES = [MessageQueue("T", "b", queue_id) for queue_id in range(4)]
 LEASE = 30.0
 
@@ -245,6 +248,28 @@ def test_a_lease_that_is_renewed_lasts(group: Group) -> None:
         assert set(_settle(b).owned) == set(QUEUES[2:])
 
 
+def test_a_member_on_another_host_is_judged_by_its_beat_alone(group: Group) -> None:
+    """Its lock is not held by anybody that this host could ask about."""
+    far = "f" * 16
+    beat = Path(group.directory, "leases", far, "beat")
+    beat.parent.mkdir(parents=True)
+    beat.write_bytes(b"%020d" % 1)
+    state = GroupState(1, 0, 0, "T *", "AVG", {far: MemberEntry(["a"], "elsewhere/boot", 1, LEASE)})
+    state.queues[QUEUES[0]] = QueueEntry(far, "a", 4, 17)
+    write_state(group.directory, state, FileWrites(sync=False))
+    b = group.join("b")
+    assert set(_settle(b).owned) == set(QUEUES[2:])
+    for count in range(2, 5):
+        group.now += LEASE - 1
+        beat.write_bytes(b"%020d" % count)
+        assert set(_settle(b).owned) == set(QUEUES[2:])
+    group.now += LEASE
+    found = _settle(b)
+    assert found.starts == _at(q0=17, q1=0)
+    assert found.owned[QUEUES[0]].epoch == 5
+    assert not beat.exists()
+
+
 def test_what_lies_in_the_place_of_a_beat_does_not_beat(group: Group) -> None:
     a, b = group.join("a"), group.join("b")
     group.stand_still(a)
@@ -391,7 +416,7 @@ def _reset(group: Group, targets: dict[MessageQueue, int]) -> None:
         change = Change(state, "", int(group.now * 1000))
         change.reset(targets)
         group.offsets.save(targets, is_reset=True)
-        append_events(group.directory, change.events, FileWrites(sync=False))
+        state.log_size = append_events(group.directory, change.events, state.log_size, FileWrites(sync=False))
         state.serial += 1
         write_state(group.directory, state, FileWrites(sync=False))
 
@@ -424,7 +449,7 @@ def test_a_checkpoint_from_before_a_reset_says_nothing(group: Group, seen: int, 
 
 
 def test_the_state_comes_back(tmp_path: Path) -> None:
-    state = GroupState(7, 2, "s", "AVG", {"0" * 16: MemberEntry(["é\n"], "h", 4, 1.5)})
+    state = GroupState(7, 2, 9, "s", "AVG", {"0" * 16: MemberEntry(["é\n"], "h", 4, 1.5)})
     state.queues = {MessageQueue("T\u2028", "b", 2**31 - 1): QueueEntry("0" * 16, "c", 3, 2**63 - 1, 1), QUEUES[0]: QueueEntry()}
     write_state(str(tmp_path), state, FileWrites(sync=False))
     assert read_state(str(tmp_path)) == state
@@ -432,7 +457,15 @@ def test_the_state_comes_back(tmp_path: Path) -> None:
 
 
 def _broken(change: Callable[[dict], object]) -> bytes:
-    value = {"version": 1, "serial": 1, "reset": 0, "subscription": "", "strategy": "", "queues": [["T", "b", 0, None, None, 1, 5, 0]]}
+    value = {
+        "version": 1,
+        "serial": 1,
+        "reset": 0,
+        "logSize": 0,
+        "subscription": "",
+        "strategy": "",
+        "queues": [["T", "b", 0, None, None, 1, 5, 0]],
+    }
     value["members"] = {"0" * 16: {"clients": ["c"], "host": "h", "processId": 1, "leaseSeconds": 30}}
     change(value)
     return json.dumps(value).encode()
@@ -477,30 +510,79 @@ def test_the_log_shows_a_queue_owned_twice() -> None:
     assert "epoch 1 of b is no new one" in double_ownership([_event(1, "gain", 1), _event(2, "expire", 1), _event(3, "gain", 1, "b")])[0]
 
 
-def test_lines_of_a_change_that_never_came_true_do_not_count(tmp_path: Path) -> None:
+def _log(directory: Path, size: int, *events: OwnershipEvent) -> int:
+    """Adds them and has the state say so."""
     files = FileWrites(sync=False)
-    append_events(str(tmp_path), [_event(1, "gain", 1, "a", "x")], files)  # killed before the state was written
-    append_events(str(tmp_path), [_event(1, "gain", 1, "b", "y")], files)
-    with open(tmp_path / "ownership.log", "ab") as log:
-        log.write(b'{"serial":2,"writ')  # killed in a line
-    append_events(str(tmp_path), [_event(2, "release", 1, "b", "y")], files)
-    assert [(event.serial, event.client) for event in read_events(str(tmp_path))] == [(1, "b"), (2, "b")]
-    append_events(str(tmp_path), [], files)
+    size = append_events(str(directory), events, size, files)
+    write_state(str(directory), GroupState(log_size=size), files)
+    return size
+
+
+def test_lines_of_a_change_that_never_came_true_do_not_count(tmp_path: Path) -> None:
+    size = _log(tmp_path, 0, _event(1, "gain", 1))
+    append_events(str(tmp_path), [_event(2, "release", 1), _event(2, "gain", 2, "x" * 50)], size, FileWrites(sync=False))  # killed here
+    assert [event.serial for event in read_events(str(tmp_path))] == [1]
+    size = _log(tmp_path, size)
+    size = _log(tmp_path, size, _event(2, "gain", 2, "c"))
+    assert [(event.serial, event.client) for event in read_events(str(tmp_path))] == [(1, "a"), (2, "c")]
 
 
 def test_the_log_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq_spark.consume.ownership_log._SIZE_MAX", 4000)
+    size = 0
     for serial in range(100):
-        append_events(str(tmp_path), [_event(serial, "gain", serial)], FileWrites(sync=False))
+        before = size
+        size = _log(tmp_path, size, _event(serial, "gain", serial))
     found = [event.serial for event in read_events(str(tmp_path))]
     assert found == list(range(found[0], 100))
-    assert (tmp_path / "ownership.log").stat().st_size <= 4200
+    assert 2000 < size < 4400
+    # One that died when it had halved the log, before the state could say so.
+    _log(tmp_path, 100 * before, _event(100, "gain", 100))
+    assert [event.serial for event in read_events(str(tmp_path))] == list(range(found[0], 101))[-len(read_events(str(tmp_path))) :]
+
+
+@pytest.mark.parametrize("data", [b"5\n", b"{}\n", b'{"serial":\n', b"\xff\n", b"[" * 100_000 + b"\n"])
+def test_a_log_that_is_none_names_its_file(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "ownership.log").write_bytes(data)
+    write_state(str(tmp_path), GroupState(log_size=len(data)), FileWrites(sync=False))
+    with pytest.raises(CorruptStoreError) as caught:
+        read_events(str(tmp_path))
+    assert caught.value.file == f"{tmp_path}/ownership.log"
 
 
 def test_replays_are_marked(group: Group) -> None:
     a = group.join("a")
     a.note_replay(QUEUES[:2])
     assert [(event.event, event.queue) for event in read_events(group.directory)] == [("replay", 0), ("replay", 1)]
+
+
+@pytest.mark.parametrize("what", ["kill", "torn"])
+def test_a_member_killed_at_every_change_is_succeeded(tmp_path: Path, what: str) -> None:
+    """It joins, begins at 3, records 5, leaves with 20. Whoever comes next goes on from one of these, and never from an earlier one."""
+    base, copies = tmp_path / "base", tmp_path / "copies"
+    (base / "config").mkdir(parents=True)
+    copies.mkdir()
+    command = [sys.executable, "-m", "tests.failing_offsets", str(base), str(copies), what, "member"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    starts = []
+    for at in range(1, int(done.stdout) + 2):
+        root = str(copies / str(at))
+        queue = MessageQueue("T", "b", 0)
+        store = StoreOffsets("g", {"b": root})
+        shown = store.read().get(queue, 0)
+        member = join(f"{root}/group", Membership("g", ("b",), strategy("AVG"), "T *"), store)
+        found = member.settle([queue], {}, begin=lambda _: 3)
+        assert found.is_settled
+        assert shown <= found.starts[queue]
+        starts.append(found.starts[queue])
+        member.leave({queue: 30})
+        assert store.read() == {queue: 30}
+        assert read_state(f"{root}/group").members == {}
+        assert double_ownership(read_events(f"{root}/group")) == []
+    assert starts == sorted(starts)
+    assert set(starts) == {3, 5, 20}
+    assert len(starts) > 30
 
 
 # ---- any order of events --------------------------------------------------------------------------------------------------------
