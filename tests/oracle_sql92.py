@@ -200,7 +200,7 @@ def _evaluate(tree: Tree, properties: Mapping[str, str]) -> Any:
         case "not":
             return _not(_evaluate(_as_condition(parts[0]), properties))
         case "and" | "or":
-            return _logic(kind == "or", *map(_as_condition, parts), properties)
+            return _logic(kind == "or", _as_condition(parts[0]), _as_condition(parts[1]), properties)
         case "=" | "<>":
             equal = _equal(_evaluate(parts[0], properties), _evaluate(parts[1], properties))
             return equal if kind == "=" else _not(equal)
