@@ -19,7 +19,7 @@ from tests import goldens
 from tests import oracle_sql92 as oracle
 from tests.interop.harness import Client, RocketMQ
 from tests.interop.programs import Program
-from tests.rmq_spark.consume.test_sql92 import VECTORS, messages, outcome, trees
+from tests.rmq_spark.consume.test_sql92 import CORNERS, VECTORS, messages, outcome, trees
 from tests.rows import table_rows
 
 CONDITIONS = [
@@ -54,7 +54,7 @@ def decided(module: Program, expression: str, properties: dict[str, str]) -> str
 
 def test_vectors(module: Program) -> None:
     """What was recorded once is what it says today."""
-    for case in VECTORS["cases"]:
+    for case in [*VECTORS["cases"], *CORNERS]:
         assert decided(module, case["expr"], VECTORS["properties"]) == case["result"], case
 
 

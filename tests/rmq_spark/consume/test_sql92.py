@@ -17,7 +17,9 @@ from rmq_spark.consume.sql92 import CountingFilter, parse_sql92
 from store_format.errors import OptionError
 from tests import oracle_sql92 as oracle
 
-VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "sql92_vectors.json").read_text())
+_VECTORS = Path(__file__).parents[2] / "vectors"
+VECTORS: dict[str, Any] = json.loads((_VECTORS / "sql92_vectors.json").read_text())
+CORNERS: list[dict[str, str]] = json.loads((_VECTORS / "sql92_corners.json").read_text())["cases"]
 OUTCOMES = ("false", "true", "null", "eval_error")
 
 
@@ -38,8 +40,13 @@ def test_vectors(case: dict[str, Any]) -> None:
         assert parse_sql92(case["expr"]).mask_of_maps(maps).to_pylist() == [case["delivered"]]
 
 
+@pytest.mark.parametrize("case", CORNERS, ids=lambda case: case["expr"])
+def test_corners(case: dict[str, str]) -> None:
+    assert outcome(case["expr"], VECTORS["properties"]) == case["result"]
+
+
 def test_there_are_so_many_vectors() -> None:
-    assert len(VECTORS["cases"]) == 223
+    assert (len(VECTORS["cases"]), len(CORNERS)) == (223, 53)
 
 
 # ---- against the oracle -------------------------------------------------------------------------------------------------
@@ -150,6 +157,19 @@ def test_columns_give_what_the_oracle_gives_one_by_one(tree: oracle.Tree, rows: 
     columns = {name: pa.array([row.get(name) for row in rows], pa.string()) for name in parsed.names}
     found = [OUTCOMES[code] for code in parsed.outcomes(len(rows), columns.__getitem__)]
     assert found == [oracles_outcome(tree, row) for row in rows]
+
+
+@pytest.mark.parametrize("number", [number for number in NUMBERS if number not in ("9223372036854775808", "0.0", "1E+400")])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_every_text_beside_every_number(number: str, sign: str) -> None:
+    literal: oracle.Tree = ("number", number)
+    literal = ("-", literal) if sign else literal
+    column = pa.array([*TEXTS, None], pa.string())
+    rows = [{"a": text} for text in TEXTS] + [{}]
+    for symbol in ("=", "<>", *ORDERINGS):
+        for tree in ((symbol, ("property", "a"), literal), (symbol, literal, ("property", "a"))):
+            found = parse_sql92(oracle.text(tree)).outcomes(len(rows), lambda name: column)
+            assert [OUTCOMES[code] for code in found] == [oracles_outcome(tree, row) for row in rows], oracle.text(tree)
 
 
 @given(trees, st.randoms(use_true_random=False))
