@@ -1,6 +1,8 @@
 package rmqlog.interop;
 
 import java.net.InetSocketAddress;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -12,6 +14,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.store.OffsetSerializeWrapper;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.MQAdminImpl;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
@@ -58,10 +61,22 @@ public final class Client {
             case "view-message" -> viewMessage(rest.get(0), Long.parseLong(rest.get(1)));
             case "search-offset" -> searchOffset(queue(rest.get(0), Integer.parseInt(rest.get(1))), Long.parseLong(rest.get(2)), rest.get(3));
             case "consumer-offsets" -> consumerOffsets(rest.get(0), rest.subList(1, rest.size()));
+            case "local-offsets" -> localOffsets(Path.of(rest.get(0)));
             case "push-consume" -> PushConsumer.run(namesrv, rest.get(0), rest.get(1), Long.parseLong(rest.get(2)), Long.parseLong(rest.get(3)));
             case "send" -> sender.send(rest.get(0), Integer.parseInt(rest.get(1)), rest.subList(2, rest.size()));
             default -> throw new IllegalArgumentException("no such command: " + words.get(0));
         }
+    }
+
+    /** As LocalFileOffsetStore reads offsets.json and writes it back. */
+    private static void localOffsets(Path file) throws Exception {
+        OffsetSerializeWrapper offsets = OffsetSerializeWrapper.fromJson(Files.readString(file), OffsetSerializeWrapper.class);
+        offsets.getOffsetTable().forEach((queue, offset) -> {
+            Map<String, Object> line = line(queue);
+            line.put("offset", offset.get());
+            Lines.put(line);
+        });
+        Files.writeString(file, offsets.toJson(true));
     }
 
     // ---- topics and queues ------------------------------------------------------------------------------------------------

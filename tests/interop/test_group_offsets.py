@@ -1,0 +1,88 @@
+"""A group's offsets between this project and RocketMQ: each goes on where the other one stopped, and reads the other one's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.offsets import LocalOffsets
+from rmq_spark.consume.reset import copy_offsets, group_place, reset_by_time, reset_to
+from store_format import MessageStore
+from store_format.offset_files import read_group_offsets
+from tests import goldens
+from tests.interop.harness import RocketMQ
+
+VERSIONS = ("4.9.7", "5.5.0")
+TOPIC = "Orders"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_java_consumer_goes_on_where_we_stopped_and_we_where_it_did(
+    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], version: str
+) -> None:
+    path = copy_of(f"basic-{version}")
+    store = MessageStore.open(str(path))
+    queues = {q.queue_id: q for q in store.queues(lambda topic: topic == TOPIC)}
+    ours = group_place("from_spark", [store])
+    others = {name: read_group_offsets(str(path), name).offsets for name in ("CG_some", "CG_all", "CG_tags2")}
+    # Half way through each queue, but for one at its very beginning and one at its end.
+    at = {queue_id: (queue.min_offset + queue.max_offset) // 2 for queue_id, queue in queues.items()}
+    first, *_, last = sorted(queues)
+    at |= {first: 0, last: queues[last].max_offset}
+    assert ours.offsets.save({MessageQueue(TOPIC, store.broker_name, queue_id): offset for queue_id, offset in at.items()})
+    with rocketmq(version).broker(path, goldens.config(f"basic-{version}")) as broker:
+        client = broker.client()
+        assert client.group_offsets("from_spark", TOPIC) == {(TOPIC, queue_id): offset for queue_id, offset in at.items()}
+        assert client.group_offsets("CG_some", TOPIC) == {key: n for key, n in others["CG_some"].items() if key[0] == TOPIC}
+        got = client.push_consume("from_spark", TOPIC)
+    expected = {(queue_id, offset) for queue_id, queue in queues.items() for offset in range(at[queue_id], queue.max_offset)}
+    assert {(line["queueId"], line["queueOffset"]) for line in got} == expected
+    assert len(got) == len(expected) > 0
+    # And where it stopped is where we begin.
+    after = {queue.queue_id: offset for queue, offset in ours.offsets.read().items() if queue.topic == TOPIC}
+    assert after == {queue_id: queue.max_offset for queue_id, queue in queues.items()}
+    for name, offsets in others.items():
+        assert read_group_offsets(str(path), name).offsets.items() >= offsets.items()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_broker_takes_over_what_the_tools_have_set(
+    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], version: str
+) -> None:
+    path = copy_of(f"basic-{version}")
+    store = MessageStore.open(str(path))
+    some, copied, timed = (group_place(name, [store]) for name in ("CG_some", "copied", "timed"))
+    [moment] = next(iter(store.queue(TOPIC, 0).read(5, 6, columns=["storeTimestampMs"])))["storeTimestampMs"].to_pylist()
+    reset_to(some, [store], {MessageQueue(TOPIC, store.broker_name, 0): 2}).apply()
+    copy_offsets(some, copied, [store], [TOPIC]).apply()
+    by_time = reset_by_time(timed, [store], moment, [TOPIC])
+    by_time.apply()
+    expected = {queue.queue_id: offset for queue, offset in by_time.targets.items()}
+    with rocketmq(version).broker(path, goldens.config(f"basic-{version}")) as broker:
+        client = broker.client()
+        assert client.group_offsets("CG_some", TOPIC)[TOPIC, 0] == 2
+        assert client.group_offsets("copied", TOPIC) == client.group_offsets("CG_some", TOPIC)
+        assert client.group_offsets("timed", TOPIC) == {(TOPIC, queue_id): offset for queue_id, offset in expected.items()}
+        if version.startswith("5"):  # 4.9 searches in another way: for a time in an earlier file it answers with that file's last one
+            assert expected == {queue_id: client.offset_at(TOPIC, queue_id, moment, "LOWER") for queue_id in expected}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_broadcasting_clients_file(rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], version: str) -> None:
+    path = copy_of(f"basic-{version}")
+    file = path / "client" / "offsets.json"
+    queues = {MessageQueue("T", "broker-a", 0): 12, MessageQueue("%RETRY%g", "b|1", 2**31 - 1): 2**62, MessageQueue("é\u4e2d", "x", 1): 0}
+    expected = {(queue.topic, queue.broker_name, queue.queue_id): offset for queue, offset in queues.items()}
+    with rocketmq(version).broker(path, goldens.config(f"basic-{version}")) as broker:
+        client = broker.client()
+        LocalOffsets(str(file)).save(queues)
+        for _ in range(2):  # ours, and then what it wrote itself
+            lines = client.ask("local-offsets", file)
+            assert {(line["topic"], line["brokerName"], line["queueId"]): line["offset"] for line in lines} == expected
+            assert LocalOffsets(str(file)).read() == queues
+        java = file.read_text()
+        assert LocalOffsets(str(file)).save({MessageQueue("T", "broker-a", 0): 13})
+        assert file.read_text() == java.replace(":12", ":13")  # nothing but the number is another one
