@@ -1,6 +1,6 @@
-"""A store that a real broker wrote, read with Spark: messages, counts per queue, one SQL query.
+"""A store that a real broker wrote, read with Spark: messages, counts per queue, one SQL query. Then a stream from it into a new log.
 
-`make demo` runs it; with a path it reads that store instead: `python examples/demo.py /data/store`.
+`make demo` runs it; with a path it reads that store instead, and writes nothing: `python examples/demo.py /data/store`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,27 @@ def show(spark: SparkSession, store: str) -> None:
     spark.sql(query).show(truncate=False)
 
 
+def copy(spark: SparkSession, store: str, log: str) -> None:
+    """One topic into a new log, as a stream: each micro-batch once, however often it is repeated."""
+    print("A stream writes the topic Orders into a new log, as OrdersCopy\n")
+    orders = spark.readStream.format("rmqlog").option("subscribe", "Orders").option("startingOffsets", "earliest")
+    query = (
+        orders.option("maxOffsetsPerTrigger", 1000)
+        .load(store)
+        .writeStream.format("rmqlog")
+        .option("topic", "OrdersCopy")
+        .option("mappedFileSizeCommitLog", "16m")
+        .option("checkpointLocation", f"{log}-checkpoint")
+        .trigger(availableNow=True)
+        .start(log)
+    )
+    query.awaitTermination()
+    rows = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+    print(f"{sum(rows)} messages, by {len(rows)} micro-batches. What is in the new log:\n")
+    written = spark.read.format("rmqlog").load(log)
+    written.groupBy("topic").agg(f.count("*").alias("messages"), f.countDistinct("msgId").alias("ids")).show()
+
+
 def main() -> None:
     spark = (
         SparkSession.builder.master("local[2]")
@@ -59,6 +80,7 @@ def main() -> None:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.adaptive.enabled", "false")  # a stream turns it off itself, and warns
         .getOrCreate()
     )
     rmq_spark.register(spark)
@@ -66,11 +88,13 @@ def main() -> None:
         if len(sys.argv) > 1:
             show(spark, sys.argv[1])
             return
-        with tempfile.TemporaryDirectory(prefix="rmqlog-demo-") as store:
+        with tempfile.TemporaryDirectory(prefix="rmqlog-demo-") as place:
+            store = f"{place}/store"
             with tarfile.open(ARCHIVE) as archive:
                 archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)  # since Python 3.11.4
                 archive.extractall(store)
             show(spark, store)
+            copy(spark, store, f"{place}/log")
     finally:
         spark.stop()
 

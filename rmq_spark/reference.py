@@ -1,7 +1,7 @@
 """The option and column tables as Markdown, made from the rows the code itself uses.
 
-`python -m rmq_spark.reference README.md README.zh-CN.md` rewrites what stands between `<!-- options -->` and
-`<!-- /options -->`, and the same for `columns`; a test fails when a file is not current.
+`python -m rmq_spark.reference README.md README.zh-CN.md docs/write.md` rewrites what stands between `<!-- options -->` and
+`<!-- /options -->`, and the same for the other blocks of a page; a test fails when a file is not current.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from itertools import groupby
 from pathlib import Path
 
 from rmq_spark.option_table import OPTIONS, Option
+from rmq_spark.produce.columns import WRITE_COLUMNS
 from rmq_spark.schema import COLUMN_TABLE
+from rmq_spark.write_option_table import WRITE_OPTIONS
 
-__all__ = ["column_table", "main", "option_table", "render"]
+__all__ = ["PAGES", "column_table", "main", "option_table", "render", "write_column_table", "write_option_table"]
 
 
 def option_table() -> str:
@@ -28,18 +30,45 @@ def option_table() -> str:
     return "\n\n".join(parts)
 
 
+def write_option_table() -> str:
+    """Those of a write, batch and stream alike."""
+    rows = [(f"`{option.name}`", option.kind, _default(option), option.about) for option in WRITE_OPTIONS]
+    return _table(("option", "type", "default", "meaning"), rows)
+
+
+def write_column_table() -> str:
+    """What a write looks at, then what it takes and does not look at."""
+    columns = sorted(WRITE_COLUMNS, key=lambda column: column.ignored)
+    rows = [(f"`{column.name}`", " or ".join(f"`{kind}`" for kind in column.types) or "any", column.about) for column in columns]
+    return _table(("column", "type", "meaning"), rows)
+
+
 def column_table() -> str:
     """The default columns, then those on request."""
     rows = [(f"`{column.name}`", f"`{column.ddl}`", "yes" if column.default else "", column.about) for column in COLUMN_TABLE]
     return _table(("column", "type", "default", "meaning"), rows)
 
 
-_BLOCKS: dict[str, Callable[[], str]] = {"options": option_table, "columns": column_table}
+_BLOCKS: dict[str, Callable[[], str]] = {
+    "options": option_table,
+    "columns": column_table,
+    "write-options": write_option_table,
+    "write-columns": write_column_table,
+}
+_READ_BLOCKS = ("options", "columns")
+
+# The blocks of each page; one that is not named here is taken for a README.
+PAGES: dict[str, Sequence[str]] = {
+    "README.md": _READ_BLOCKS,
+    "README.zh-CN.md": _READ_BLOCKS,
+    "docs/write.md": ("write-columns", "write-options"),
+}
 
 
 def render(document: str, name: str) -> str:
-    """`document` with its blocks made anew. `name` is for the error: a ValueError where a marker is missing or twice."""
-    for block, make in _BLOCKS.items():
+    """`document`, the page `name`, with its blocks made anew. Raises ValueError, naming it, where a marker is missing or twice."""
+    for block in next((blocks for page, blocks in PAGES.items() if Path(name).as_posix().endswith(page)), _READ_BLOCKS):
+        make = _BLOCKS[block]
         begin, end = f"<!-- {block} -->", f"<!-- /{block} -->"
         if document.count(begin) != 1 or document.count(end) != 1 or document.index(begin) > document.index(end):
             raise ValueError(f"{name}: expected {begin} and {end}, once each and in this order")

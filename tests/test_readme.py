@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from store_format import MessageStore
 from tests import goldens
 
 if TYPE_CHECKING:
@@ -78,18 +80,26 @@ def test_the_sql_runs(spark: SparkSession, golden: Callable[[str], Path]) -> Non
     assert {row.tags: row.messages for row in rows} == Counter(map(_tags, _expected_orders()))
 
 
-def test_the_dataframe_runs(spark: SparkSession, golden: Callable[[str], Path]) -> None:
-    script, _ = _blocks(ENGLISH, "python")
+def test_the_dataframe_and_the_write_run(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path) -> None:
+    script, _, writing = _blocks(ENGLISH, "python")
     names: dict[str, object] = {}
     with redirect_stdout(StringIO()) as output:
         exec(script.replace("/data/store", str(golden(STORE))), names)
     assert names["spark"] is spark
     assert "|TagA|" in output.getvalue()
     assert names["orders"].count() == len(_expected_orders())  # type: ignore[attr-defined]  # a DataFrame
+    exec(writing.replace("/data/archive", str(tmp_path / "archive")), names)
+    written = [
+        row for queue in MessageStore.open(str(tmp_path / "archive")).queues() for batch in queue.read() for row in batch.to_pylist()
+    ]
+    assert {row["topic"] for row in written} == {"Archive"}
+    assert Counter((row["tags"], row["body"]) for row in written) == Counter(
+        (_tags(row), b64decode(str(row["body"]))) for row in _expected_orders()
+    )
 
 
 def test_the_plain_python_runs(golden: Callable[[str], Path]) -> None:
-    _, script = _blocks(ENGLISH, "python")
+    _, script, _ = _blocks(ENGLISH, "python")
     with redirect_stdout(StringIO()) as output:
         exec(script.replace("/data/store", str(golden(STORE))), {})
     lines = output.getvalue().splitlines()
@@ -109,6 +119,9 @@ def test_the_demo_shows_the_store_and_nothing_else(tmp_path: Path) -> None:
     assert len(counts) == 13
     for (topic, queue), count in counts.items():
         assert re.search(rf"\| *{topic}\| *{queue}\| *{count}\|", done.stdout), f"{topic} {queue}: {count} not in\n{done.stdout}"
+    orders = [count for (topic, _), count in counts.items() if topic == "Orders"]
+    assert f"{sum(orders)} messages, by 2 micro-batches" in done.stdout
+    assert re.search(rf"\| *OrdersCopy\| *{sum(orders)}\| *{sum(orders)}\|", done.stdout), done.stdout
     # The JVM's own remark about a module that Spark asks for; and Spark's about pandas, which nothing of ours uses.
     noise = [line for line in done.stderr.splitlines() if "incubator modules" not in line and "pandas" not in line]
     assert noise == []

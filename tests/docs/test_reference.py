@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.option_table import OPTIONS
-from rmq_spark.reference import column_table, main, option_table, render
+from rmq_spark.produce.columns import WRITE_COLUMNS
+from rmq_spark.reference import PAGES, column_table, main, option_table, render, write_column_table, write_option_table
 from rmq_spark.schema import COLUMN_TABLE
+from rmq_spark.write_option_table import WRITE_OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = "a\n<!-- options -->\nstale\n<!-- /options -->\nb\n<!-- columns --><!-- /columns -->\nc\n"
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+@pytest.mark.parametrize("name", PAGES)
 def test_the_tables_are_current(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert render(text, name) == text, f"run: python -m rmq_spark.reference {name}"
@@ -27,6 +29,16 @@ def test_every_option_and_column_has_one_row() -> None:
     assert [row.split("`")[1] for row in columns] == [column.name for column in COLUMN_TABLE]
     assert {row.replace("\\|", "").count("|") for row in rows} == {6}  # five cells each, whatever stands in them
     assert {row.replace("\\|", "").count("|") for row in columns} == {5}
+
+
+def test_every_option_and_column_of_a_write_has_one_row() -> None:
+    for table, names, bars in ((write_option_table(), [option.name for option in WRITE_OPTIONS], 5), (write_column_table(), None, 4)):
+        rows = [line for line in table.splitlines() if line.startswith("| `")]
+        found = [row.split("`")[1] for row in rows]
+        assert found == names if names else sorted(found) == sorted(column.name for column in WRITE_COLUMNS)
+        assert {row.replace("\\|", "").count("|") for row in rows} == {bars}
+    assert "| `topic` | text | the column `topic` | The topic of all rows. |" in write_option_table()
+    assert write_column_table().index("| `deliverTimestamp` |") < write_column_table().index("| `queueOffset` | any |")
 
 
 def test_a_row_says_type_default_and_meaning() -> None:
