@@ -16,8 +16,7 @@ from store_format.config_json import read_topics
 from store_format.creation import is_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.files import disk_usage, entry_names
-from store_format.journal import abort_mark
-from store_format.lock import described, lock_holder
+from store_format.lock import described, foreign_holder, lock_holder
 from store_format.refusals import refuse_store
 from store_format.store import MessageStore
 from store_format.store_settings import StoreSettings, settings_of
@@ -115,14 +114,10 @@ def _settings(root: str, options: WriteOptions) -> StoreSettings:
 
 
 def _held(root: str, options: WriteOptions) -> str | None:
-    """Who has the store and will not let go of it soon.
-
-    A broker that runs has its own `abort` there (DefaultMessageStore.start); a writer of ours that commits has none, or one with our mark.
-    """
-    holder = lock_holder(f"{root}/lock")
-    if holder is None or (options.writer_lock_timeout_ms and abort_mark(root) != ""):
-        return None
-    return f"in use by {described(holder)}"
+    """Who has the store and will not let go of it soon: a broker. A writer of ours is waited for, unless that is not wanted."""
+    holder_of = foreign_holder if options.writer_lock_timeout_ms else lock_holder
+    holder = holder_of(f"{root}/lock")
+    return None if holder is None else f"in use by {described(holder)}"
 
 
 def _full(root: str, options: WriteOptions) -> str | None:

@@ -1,5 +1,7 @@
 """The store's `lock` (DefaultMessageStore.start, spec 5.3): asked who holds it, and taken as a Java broker takes it.
 
+Writers of ours lock the second byte too, which no broker does: who waits for one knows that it will not take long.
+
 Closing any descriptor of a file drops every POSIX lock the process holds on it. So all opening and closing of lock files
 happens here, under one mutex, and never for a file whose lock this process holds.
 """
@@ -21,10 +23,12 @@ from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files import entry_names, open_descriptor, read_bytes
 from store_format.write_files import open_lock_descriptor
 
-__all__ = ["StoreLock", "described", "lock_holder"]
+__all__ = ["StoreLock", "described", "foreign_holder", "lock_holder"]
 
-# struct flock of 64-bit Linux: type, whence, start, length, pid; padded to 32 bytes. Java locks byte range [0, 1).
+# struct flock of 64-bit Linux: type, whence, start, length, pid; padded to 32 bytes.
 _FLOCK = struct.Struct("hhqqi4x")
+_STORE_BYTE = 0  # Java locks byte range [0, 1)
+_OWN_BYTE = 1  # says that a writer of ours has it, or is about to take it
 _LINUX = sys.platform.startswith("linux")
 _POLL_SECONDS = 0.02
 _GLANCE_SECONDS = 0.25  # a reader that asks has the file open for microseconds, a broker for as long as it lives
@@ -50,19 +54,37 @@ def lock_holder(path: str) -> int | None:
 
     0 or -1 is a holder on another host or in another process namespace. Only Linux can be asked; elsewhere a store counts as not held.
     """
-    if not _LINUX:
+    return _holders(path)[0]
+
+
+def foreign_holder(path: str) -> int | None:
+    """The same, None also for a writer of ours: what is left is a broker, which lets go of the store only when it is stopped."""
+    found = _holders(path)
+    if found[0] in (None, found[1]):
         return None
+    time.sleep(_POLL_SECONDS)  # a writer may have come or gone between two questions
+    return found[0] if _holders(path) == found else None
+
+
+def _holders(path: str) -> tuple[int | None, int | None]:
+    """Of the store's byte, and of our own."""
+    if not _LINUX:
+        return None, None
     with _mutex:
         try:
             status = os.stat(path, follow_symlinks=False)
             if (status.st_dev, status.st_ino) in _held:
-                return None
+                return None, None
             descriptor = open_descriptor(path)
         except FileNotFoundError:
-            return None
+            return None, None
+        except BlockingIOError:
+            return 0, 0  # the lease of a writer that holds the lock and looks just now who else has it open: see _is_only_opener
         try:
             # Again: the path may have got another file meanwhile, but nobody here takes its lock under this mutex.
-            return None if _identity(descriptor) in _held else _holder_of(descriptor)
+            if _identity(descriptor) in _held:
+                return None, None
+            return _holder_of(descriptor, _STORE_BYTE), _holder_of(descriptor, _OWN_BYTE)
         finally:
             os.close(descriptor)
 
@@ -80,8 +102,8 @@ def _is_named(path: str, descriptor: int) -> bool:
     return (status.st_dev, status.st_ino) == _identity(descriptor)
 
 
-def _holder_of(descriptor: int) -> int | None:
-    answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+def _holder_of(descriptor: int, byte: int) -> int | None:
+    answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
     kind, _, _, _, holder = _FLOCK.unpack(answer)
     return None if kind == fcntl.F_UNLCK else int(holder)
 
@@ -89,7 +111,7 @@ def _holder_of(descriptor: int) -> int | None:
 class StoreLock:
     """The exclusive lock of a store, for one writer of all threads and processes; a context manager.
 
-    Waits at most `timeout` seconds for whoever holds it. Raises StoreInUseError, which names the holder.
+    Waits at most `timeout` seconds for another writer of ours, and not for a broker. Raises StoreInUseError, which names the holder.
     """
 
     def __init__(
@@ -105,6 +127,7 @@ class StoreLock:
         self._clock = clock
         self._sleep = sleep
         self._identity: tuple[int, int] | None = None
+        self._is_foreign = False  # the holder that was met last
 
     def __enter__(self) -> StoreLock:
         deadline = self._clock() + self._timeout
@@ -112,13 +135,14 @@ class StoreLock:
             holder = self._try()
             if holder is None:
                 return self
-            if self._clock() >= deadline:
-                waited = f" (waited {self._timeout:g} s)" if self._timeout else ""
+            if self._is_foreign or self._clock() >= deadline:
+                waited = f" (waited {self._timeout:g} s)" if self._timeout and not self._is_foreign else ""
                 raise StoreInUseError(f"{self.path}: held by {holder}{waited}; a store has one writer at a time, stop it first")
             self._sleep(_POLL_SECONDS)
 
     def _try(self) -> str | None:
         """None when the lock is taken now; else who has it."""
+        self._is_foreign = False
         with _mutex:
             try:
                 status = os.stat(self.path, follow_symlinks=False)
@@ -130,9 +154,13 @@ class StoreLock:
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise CorruptStoreError(self.path, 0, "a regular file", "something else")
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+                refused = _OWN_BYTE  # first, so that whoever has it meets nobody at the other but a broker
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _OWN_BYTE)
+                refused = _STORE_BYTE
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _STORE_BYTE)
             except (BlockingIOError, PermissionError):
-                holder = _holder_of(descriptor) if _LINUX else 0
+                self._is_foreign = refused == _STORE_BYTE
+                holder = _holder_of(descriptor, refused) if _LINUX else 0
                 os.close(descriptor)
                 return _LET_GO if holder is None else described(holder)
             except BaseException:

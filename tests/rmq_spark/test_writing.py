@@ -10,13 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from rmq_spark.writing import abort_write, commit_write, stage_rows
+from rmq_spark.writing import abort_write, begin_write, commit_write, stage_rows
 from store_format.creation import create_store
 from store_format.errors import (
     IllegalMessageError,
     OptionError,
     StoreError,
     StoreInUseError,
+    StoreNotFoundError,
     StoreWriteError,
     UnsupportedFormatError,
 )
@@ -60,7 +61,7 @@ def test_a_broker_that_runs_is_named_at_once(tmp_path: Path) -> None:
     with held(root), pytest.raises(StoreInUseError, match=r"store is in use by process \d+ \(.*python.*\); stop the broker, or write to "):
         target_of(root, writerLockTimeout="10m")
     assert time.monotonic() - begun < 60
-    with held(root, abort=""):  # a writer of ours that commits: commits wait for each other
+    with held(root, kind="writer"):  # a writer of ours that commits: commits wait for each other
         assert target_of(root).stores[0].closed is None
 
 
@@ -121,6 +122,27 @@ def test_a_first_write_that_fails_in_a_task_leaves_the_place_as_it_was(place: Pa
     stage_rows(target, [numbered_rows(0, 10)])
     abort_write(target)
     assert _looks(place) == before
+
+
+def test_a_task_that_runs_on_after_its_write_was_given_up_stages_nothing(place: Path) -> None:
+    """Spark does not wait for the tasks it kills."""
+    before = _looks(place)
+    target = begin_write(target_of(place))
+    abort_write(target)
+    with pytest.raises(StoreNotFoundError, match="the write was given up, or driver and executors do not see the same directory"):
+        stage_rows(target, [numbered_rows(0, 10)])
+    assert _looks(place) == before
+
+
+def test_a_stream_has_no_directory_made_for_its_tasks(place: Path) -> None:
+    """Spark makes a stream's writer anew to commit or abort, and then tells of the tasks that were successful only."""
+    before = _looks(place)
+    target = target_of(place)
+    with pytest.raises(IllegalMessageError):
+        stage_rows(target, [numbered_rows(0, 10), _ILLEGAL])
+    assert _looks(place) == before
+    commit_write(target, [stage_rows(target, [numbered_rows(0, 10)])], ("q", 0))
+    assert bodies(place) == dict.fromkeys(range(10), 1)
 
 
 def test_a_failed_write_beside_another_one_leaves_what_that_needs(place: Path) -> None:

@@ -130,7 +130,7 @@ def test_without_any_store_that_takes_messages_nothing_is_written(cluster: Path)
 
 
 def test_another_writer_is_waited_for_and_not_passed_over(cluster: Path) -> None:
-    with held(cluster / "broker-a", abort=""):
+    with held(cluster / "broker-a", kind="writer"):
         assert [store.closed for store in target_of(cluster).stores] == [None, None]
         with pytest.raises(StoreInUseError, match="broker-a/lock: held by process "):
             write(cluster, numbered_rows(0, 8), writerLockTimeout="100ms")
@@ -209,7 +209,7 @@ def _check_killed_at(cluster: Path, at: int, closed: str | None) -> None:
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert bodies(*_stores(cluster)).keys() >= set(range(40))
     if closed:
-        with held(cluster / closed, abort=""):
+        with held(cluster / closed, kind="writer"):
             write(cluster, numbered_rows(1000, 1060), key=("q", 1), writerLockTimeout="0s")
     else:
         write(cluster, numbered_rows(1000, 1060), key=("q", 1))

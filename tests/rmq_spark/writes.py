@@ -25,17 +25,19 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"mappedFileSizeCommitLog": "16384", "mappedFileSizeConsumeQueue": "400", "maxHashSlotNum": "50", "maxIndexNum": "200"}
 
 _HOLDER = """
-import sys
-from pathlib import Path
+import contextlib, fcntl, sys
 from store_format.lock import StoreLock
-root, abort = sys.argv[1:]
-with StoreLock(root):
-    if abort:
-        (Path(root) / "abort").write_text(abort)
+
+@contextlib.contextmanager
+def broker(root):
+    with open(f"{root}/lock", "r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
+        yield
+
+root, kind = sys.argv[1:]
+with StoreLock(root) if kind == "writer" else broker(root):
     print("held", flush=True)
     sys.stdin.read()
-    if abort:
-        (Path(root) / "abort").unlink()
 """
 
 
@@ -73,9 +75,9 @@ def bodies(*roots: Path) -> Counter[int]:
 
 
 @contextmanager
-def held(root: Path, *, abort: str = "4711") -> Iterator[None]:
-    """Another process holds the store. With its own `abort` there it looks like a broker that runs; without, like a writer that commits."""
-    command = [sys.executable, "-c", _HOLDER, str(root), abort]
+def held(root: Path, *, kind: str = "broker") -> Iterator[None]:
+    """Another process has the lock of the store, as a broker takes it, or as a `writer` of ours does."""
+    command = [sys.executable, "-c", _HOLDER, str(root), kind]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

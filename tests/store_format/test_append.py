@@ -29,7 +29,7 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.journal import abort_mark
-from store_format.lock import StoreLock, lock_holder
+from store_format.lock import StoreLock, foreign_holder, lock_holder
 from store_format.staged_units import read_staged
 from store_format.staging import StagedFile
 from store_format.store import MessageStore
@@ -339,12 +339,23 @@ def test_a_store_that_a_broker_holds_is_refused_by_name(root: Path) -> None:
     with _other_process("fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)", root) as process:
         staged = stage(root, numbered("T", 0, 3))
         with pytest.raises(StoreInUseError) as caught:
-            commit(str(root), [staged], options=CommitOptions(lock_timeout=0.1))
+            commit(str(root), [staged], options=CommitOptions(lock_timeout=600.0))  # it is not waited for: it does not let go
         assert f"process {process.pid}" in str(caught.value)
         assert "python" in str(caught.value)
-        assert lock_holder(str(root / "lock")) == process.pid
+        assert lock_holder(str(root / "lock")) == foreign_holder(str(root / "lock")) == process.pid
         process.communicate()
     assert commit(str(root), [staged]).committed
+
+
+def test_another_writer_is_waited_for_and_no_broker(root: Path) -> None:
+    with _other_process("fcntl.lockf(fd, fcntl.LOCK_EX, 1, 1); fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)", root) as process:
+        assert lock_holder(str(root / "lock")) == process.pid
+        assert foreign_holder(str(root / "lock")) is None
+        with pytest.raises(StoreInUseError) as caught, StoreLock(str(root), timeout=0.1):
+            pass
+        assert f"held by process {process.pid}" in str(caught.value)
+        assert "waited 0.1 s" in str(caught.value)
+        process.communicate()
 
 
 def test_a_broker_that_is_still_loading_is_seen(root: Path) -> None:
