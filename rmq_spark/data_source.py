@@ -19,6 +19,7 @@ from rmq_spark.view_columns import view_from_options, view_from_schema
 from rmq_spark.view_names import MESSAGES
 from rmq_spark.views import RmqLogViewReader
 from rmq_spark.write_options import parse_write_options
+from rmq_spark.writing import begin_write
 from store_format.errors import OptionError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class RmqLogDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise OptionError("a message log is only appended to: use mode('append'); to begin anew, write to another path")
-        return RmqLogWriter(self._target(schema))
+        return RmqLogWriter(begin_write(self._target(schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Output mode complete arrives as `overwrite`: each whole result is appended, as Kafka's sink does."""

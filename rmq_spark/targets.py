@@ -44,6 +44,7 @@ class WriteTarget:
     options: WriteOptions
     routes: Routes
     is_cluster: bool
+    is_begun: bool = False  # the directories that tasks stage in are made
 
     @property
     def open_stores(self) -> list[TargetStore]:

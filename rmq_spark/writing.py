@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +24,9 @@ from store_format.dead_staging import collect, discard
 from store_format.encode import encode
 from store_format.errors import StoreError
 from store_format.files import entry_names
-from store_format.staging import OWN_DIRECTORY, StagedFile, StagingWriter
+from store_format.staging import OWN_DIRECTORY, StagedFile, StagingWriter, begin_staging
 
-__all__ = ["Staged", "abort_write", "commit_write", "stage_rows"]
+__all__ = ["Staged", "abort_write", "begin_write", "commit_write", "stage_rows"]
 
 _log = logging.getLogger("rmq_spark")
 
@@ -99,9 +99,11 @@ class _Staging:
     def _writer(self, place: int) -> StagingWriter:
         if place not in self._writers:
             store = self._target.stores[place]
-            if store.is_new:
+            if store.is_new and not self._target.is_begun:
                 make_root(store.root)
-            self._writers[place] = StagingWriter(store.root, self._target.write, sync=_is_sync(self._target))
+            self._writers[place] = StagingWriter(
+                store.root, self._target.write, sync=_is_sync(self._target), makes_directory=not self._target.is_begun
+            )
         return self._writers[place]
 
     def close(self) -> dict[str, StagedFile]:
@@ -121,13 +123,23 @@ class _Staging:
 # ---- on the driver ------------------------------------------------------------------------------------------------------
 
 
+def begin_write(target: WriteTarget) -> WriteTarget:
+    """Makes the directories that tasks stage in. Commit or abort takes them away, and a task that runs on after that stages nothing.
+
+    Only for a write of which the driver sees every end: without it tasks make their directories themselves.
+    """
+    for store in target.open_stores:
+        if store.is_new:
+            make_root(store.root)
+        begin_staging(store.root, target.write)
+    return replace(target, is_begun=True)
+
+
 def commit_write(target: WriteTarget, staged: Sequence[Staged], key: tuple[str, int] | None) -> dict[str, CommitResult]:
     """Publishes what the tasks staged, in the order of the tasks; the result of each store that takes messages."""
     options = target.options
     _log.info("writing %s", ", ".join(f"{name}={value}" for name, value in options.resolved()))
-    members = {
-        store.root: [each.files[store.root] for each in staged if store.root in each.files] for store in target.stores if not store.closed
-    }
+    members = {store.root: [each.files[store.root] for each in staged if store.root in each.files] for store in target.open_stores}
     commit_options = _commit_options(target, staged)
     if target.is_cluster:
         watched = [store.root for store in target.stores if store.closed]
@@ -184,8 +196,8 @@ def _tell(target: WriteTarget, results: Mapping[str, CommitResult], key: tuple[s
 
 def abort_write(target: WriteTarget) -> None:
     """Removes what the tasks of this write staged, dead ones too, unless a commit that cannot be undone still needs it."""
-    for store in target.stores:
-        if store.closed or OWN_DIRECTORY not in entry_names(store.root, missing_ok=True):
+    for store in target.open_stores:
+        if OWN_DIRECTORY not in entry_names(store.root, missing_ok=True):
             continue
         try:
             if not discard(store.root, [target.write], lock_timeout=_ABORT_LOCK_TIMEOUT):

@@ -16,6 +16,8 @@ __all__ = ["collect", "discard"]
 
 _log = logging.getLogger(__name__)
 
+_ROUNDS_MAX = 3  # a task that has not heard yet that its write was given up may have begun a file meanwhile
+
 
 def discard(root: str, writes: Collection[str], *, lock_timeout: float = 0.0) -> bool:
     """Removes all that was staged for writes that were given up; False when a journal names one, which is left: it will be published."""
@@ -64,6 +66,8 @@ def _last_change(directory: str) -> float:
 
 def _remove(directory: str) -> None:
     files = FileWrites(sync=False)
-    for name in sorted(entry_names(directory, missing_ok=True)):
-        files.remove(f"{directory}/{name}")
-    files.remove_directory(directory)
+    for _ in range(_ROUNDS_MAX):
+        for name in sorted(entry_names(directory, missing_ok=True)):
+            files.remove(f"{directory}/{name}")
+        if files.remove_directory(directory):
+            return

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.encode import EncodedUnits
-from store_format.errors import StoreWriteError
+from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.write_files import FileWrites, WritableFile
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "BlockSum",
     "StagedFile",
     "StagingWriter",
+    "begin_staging",
     "staging_path",
 ]
 
@@ -85,6 +86,11 @@ def staging_path(root: str, write: str) -> str:
     return f"{root}/{OWN_DIRECTORY}/{STAGING}/{write}"
 
 
+def begin_staging(root: str, write: str) -> None:
+    """The directory of a write, made by the driver: what comes after it was removed stages nothing any more."""
+    FileWrites(sync=False).make_directories(root, OWN_DIRECTORY, STAGING, write)
+
+
 class BlockSum:
     """A checksum at memory speed: the CRC32 of the 64-bit sums of blocks of 64 KiB, the last one filled up with zeros.
 
@@ -124,12 +130,14 @@ class StagingWriter:
     """Writes one staged pair, part by part: memory is that of a part. `close` syncs and gives the handle.
 
     Units have queueOffset, physicalOffset and storeTimestamp 0; the commit patches them. With `sync=False` nothing waits for the
-    disk (ASYNC_FLUSH). A writer that is not closed leaves files that the collection of staging removes.
+    disk (ASYNC_FLUSH). A writer that is not closed leaves files that the collection of staging removes. Without `makes_directory`,
+    `begin_staging` has made it, and a writer that comes after the write was given up finds none: StoreNotFoundError.
     """
 
-    def __init__(self, root: str, write: str, *, sync: bool = True) -> None:
+    def __init__(self, root: str, write: str, *, sync: bool = True, makes_directory: bool = True) -> None:
         self._files = FileWrites(sync=sync)
         self._write = write
+        self._makes_directory = makes_directory
         self._name = secrets.token_hex(8)  # attempt numbers of tasks repeat
         self._directory, self._records, self._meta = self._make(root)
         self._sums = (BlockSum(), BlockSum())
@@ -141,13 +149,21 @@ class StagingWriter:
 
     def _make(self, root: str) -> tuple[str, WritableFile, WritableFile]:
         """Anew when another attempt that failed has just removed the empty directory."""
+        directory = staging_path(root, self._write)
         for attempt in range(_ATTEMPTS_MAX):
             try:
-                directory = self._files.make_directories(root, OWN_DIRECTORY, STAGING, self._write)
+                if self._makes_directory:
+                    self._files.make_directories(root, OWN_DIRECTORY, STAGING, self._write)
                 records = self._files.append_file(f"{directory}/{self._name}{RECORDS_SUFFIX}")
                 return directory, records, self._files.append_file(f"{directory}/{self._name}.meta")
             except StoreWriteError as error:
-                if attempt == _ATTEMPTS_MAX - 1 or not isinstance(error.__cause__, FileNotFoundError):
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                if not self._makes_directory:
+                    raise StoreNotFoundError(
+                        f"{directory} is not there: the write was given up, or driver and executors do not see the same directory"
+                    ) from error
+                if attempt == _ATTEMPTS_MAX - 1:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
@@ -217,4 +233,5 @@ class StagingWriter:
         for file in (self._records, self._meta):
             file.close()
             self._files.remove(file.path)
-        self._files.remove_directory(self._directory)
+        if self._makes_directory:
+            self._files.remove_directory(self._directory)

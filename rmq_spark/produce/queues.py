@@ -143,7 +143,8 @@ class QueueSelector:
         store = self._named_stores(rows)
         group = np.where(store < 0, -1, self._group_of[rows.codes, store])
         unknown = fixed & (group < 0)
-        if unknown.any():
+        if unknown.any():  # a closed store is not among those of a new topic
+            self._refuse_closed(rows, store, unknown, lambda row: f"queueId {queue_id[row]}")
             self._refuse_broker(rows, int(unknown.argmax()))
         beyond = fixed & (queue_id >= self._all.queue_nums[group])
         if beyond.any():
