@@ -194,9 +194,12 @@ class StoreFollower:
             news = read_news(self._log, self._end, stop, self._choice.chooses_topic, size_max)
             ends = {} if news is None else self._ends(self._pending | news.queues, signs.state, stop, is_first=size_max is None)
             if read_commit_state(self.store.path) == signs.commit:
-                break
+                return news, ends
             stop = committed_end(self.store.path)
-        return news, ends
+            self._list_log()
+        # Less than all of it, because damage is in between or files came meanwhile, could be a part of a commit.
+        is_part = news is not None and stop is not None and news.end < stop
+        return (None, {}) if is_part else (news, ends)
 
     def _ends(self, newest: dict[_Key, Newest], state: StoreState, stop: int | None, *, is_first: bool) -> dict[_Key, Queue]:
         """`is_first`: the queues were looked at just now, so the log's newest messages are mostly in them."""

@@ -1,0 +1,277 @@
+"""A followed store shows at each look what a batch read would see then; a look where nothing happened reads next to nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.fill import Filling, fill
+from rmq_spark.option_table import STREAM
+from rmq_spark.options import parse_read_options
+from rmq_spark.store_follower import StoreFollower
+from rmq_spark.store_queues import find_queues
+from rmq_spark.stream_positions import StreamPositions
+from rmq_spark.stream_stores import StreamStores
+from rmq_spark.topics import TopicChoice
+from store_format import MessageStore
+from tests import goldens, oracle
+from tests.staged import append, make_store, messages_of, numbered
+from tests.test_live_store import writer
+
+Ends = dict[tuple[str, int], tuple[int, int]]
+
+
+def followed(root: Path, choice: TopicChoice = TopicChoice(), **more: Callable[[], int]) -> StoreFollower:  # noqa: B008 # frozen
+    follower = StoreFollower(MessageStore.open(str(root)), choice, **more)
+    follower.look()
+    return follower
+
+
+def ends(follower: StoreFollower) -> Ends:
+    return {key: (queue.min_offset, queue.max_offset) for key, queue in follower.queues.items()}
+
+
+def in_batch(root: Path, choice: TopicChoice = TopicChoice()) -> Ends:  # noqa: B008 # frozen
+    there = find_queues(MessageStore.open(str(root)), choice)
+    return {(queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset) for queue in (*there.queues, *there.scanned)}
+
+
+def state(root: Path) -> str:
+    return MessageStore.open(str(root)).state
+
+
+def no_further(one: Ends, other: Ends) -> bool:
+    return all(key in other and stop <= other[key][1] for key, (_, stop) in one.items())
+
+
+# ---- the same as a batch ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choice", [TopicChoice(), TopicChoice(names=("Other",))], ids=["all", "a quiet topic"])
+def test_beside_a_broker_each_look_lies_between_two_batches(tmp_path: Path, choice: TopicChoice) -> None:
+    root = tmp_path / "store"
+    with writer(root, 600) as done:
+        follower, totals = followed(root, choice), set()
+        while not done():
+            before = in_batch(root, choice)
+            follower.look()
+            seen = ends(follower)
+            assert no_further(before, seen)
+            assert no_further(seen, in_batch(root, choice))
+            totals.add(sum(stop for _, stop in seen.values()))
+        follower.look()
+        assert state(root) == "live"
+        assert ends(follower) == in_batch(root, choice)
+    assert len(totals) > 10
+    follower.look()
+    assert state(root) == "crashed"
+    assert ends(follower) == in_batch(root, choice)
+    assert {stop for _, stop in ends(follower).values()} == {150}
+
+
+def test_beside_a_broker_looks_follow_the_log_alone(tmp_path: Path) -> None:
+    """Looking at all queues anew would cost a second where there are 10,000."""
+    root = tmp_path / "store"
+    with writer(root, 600) as done:
+        follower, anew = followed(root), []
+        follower._look_anew = lambda *signs: bool(anew.append(signs))  # type: ignore[method-assign, func-returns-value] # counts
+        while not done():
+            follower.look()
+        follower.look()
+        assert {stop for _, stop in ends(follower).values()} == {150}
+    assert anew == []
+
+
+_COMMITS = """
+import sys
+from pathlib import Path
+from tests.staged import append, numbered
+print("ready", flush=True)
+for number in range(int(sys.argv[2])):
+    append(Path(sys.argv[1]), numbered("T", 40 * number, 40))
+"""
+
+
+@contextmanager
+def committing(root: Path, commits: int) -> Iterator[Callable[[], bool]]:
+    """Another process that commits 40 messages at a time."""
+    command = [sys.executable, "-c", _COMMITS, str(root), str(commits)]
+    with subprocess.Popen(command, cwd=Path(__file__).parent.parent.parent, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield lambda: process.poll() is not None
+        assert process.wait(60) == 0
+
+
+def test_commits_are_seen_whole(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40))
+    totals = []
+    with committing(root, 30) as done:
+        follower = followed(root)
+        while not done():
+            before = in_batch(root)
+            follower.look()
+            seen = ends(follower)
+            assert no_further(before, seen)
+            assert no_further(seen, in_batch(root))
+            time.sleep(0.005)  # who opens the lock all the while keeps a writer from it
+            totals.append(sum(stop for _, stop in seen.values()))
+    follower.look()
+    totals.append(sum(stop for _, stop in ends(follower).values()))
+    assert totals == sorted(totals)
+    assert {total % 40 for total in totals} == {0}
+    assert totals[-1] == 40 * 31
+    assert len(set(totals)) > 3
+
+
+@pytest.mark.parametrize("name", [name for name in goldens.NAMES if name != "cluster-5.5.0"])
+def test_stores_of_every_kind(golden: Callable[[str], Path], unchanged: Callable[[Path], object], name: str) -> None:
+    root, choice = golden(name), TopicChoice(include_system_topics=True)
+    with unchanged(root):  # type: ignore[attr-defined] # the fixture's type is a context manager
+        follower = followed(root, choice)
+        assert ends(follower) == in_batch(root, choice)
+        assert not follower.look()
+        assert not follower.look(anew=True)
+
+
+# ---- what changes a store ------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_look_changed_is_told(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 8))
+    follower = followed(root)
+    assert not follower.look()
+    append(root, numbered("T", 8, 1))
+    append(root, numbered("U", 0, 1))
+    assert follower.look()
+    assert {key: queue and queue.max_offset for key, queue in follower.changed.items()} == {("T", 0): 3, ("U", 0): 1}
+    shutil.rmtree(root / "consumequeue" / "U")
+    assert follower.look()
+    assert follower.changed == {("U", 0): None}
+    assert not follower.look()
+
+
+def test_damage_in_the_log_does_not_hide_what_is_committed_behind_it(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 20))
+    unit = messages_of(root)[10]
+    with (root / "commitlog" / oracle.file_name(0)).open("r+b") as file:
+        file.seek(unit.physical_offset + 4)
+        file.write(b"\xff" * 60)
+    follower = followed(root)
+    for number in range(20, 30):
+        append(root, numbered("T", number, 1))
+        assert follower.look()
+        assert ends(follower) == in_batch(root)
+
+
+class _Broker:
+    """A store whose lock another process holds, so that this one may write into it as a broker does."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        code = "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); "
+        code += "print(flush=True); sys.stdin.read()"
+        self.process = subprocess.Popen([sys.executable, "-c", code, str(root / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+
+    def __enter__(self) -> _Broker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.communicate()
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        with (self.root / path).open("r+b") as file:
+            file.seek(position)
+            file.write(data)
+
+
+def test_a_unit_that_is_being_written_and_a_queue_that_is_behind(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 4))
+    last = messages_of(root)[-1]
+    end = last.physical_offset + last.total_size
+    unit = replace(numbered("T", 4, 1)[0], queue_id=0, queue_offset=1, physical_offset=end, store_timestamp=1_700_000_200_000)
+    data = oracle.encode_message(unit)
+    entry = oracle.cq_unit(end, len(data), oracle.tags_code(unit))
+    log, queue = f"commitlog/{oracle.file_name(0)}", f"consumequeue/T/0/{oracle.file_name(0)}"
+    with _Broker(root) as broker:
+        follower = followed(root)
+        broker.write(log, end, data[:120])
+        assert not follower.look()
+        assert not follower.look()
+        broker.write(log, end, data)
+        assert not follower.look()  # the log has it, the queue does not
+        broker.write(queue, 20, entry[:12])
+        assert not follower.look()
+        assert ends(follower) == in_batch(root)
+        broker.write(queue, 20, entry)
+        assert follower.look()
+        assert ends(follower)["T", 0] == (0, 2)
+        assert not follower.look()
+
+
+def test_old_bytes_behind_the_end_are_looked_at_ever_more_seldom(tmp_path: Path) -> None:
+    """A broker that recovered leaves them there: truncation moves positions and clears nothing."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 4))
+    last = messages_of(root)[-1]
+    end = last.physical_offset + last.total_size
+    now = [time.time_ns() + 10**9]
+    with _Broker(root) as broker:
+        broker.write(f"commitlog/{oracle.file_name(0)}", end, oracle.encode_message(replace(last, physical_offset=end))[:150])
+        follower = followed(root, clock_ns=lambda: now[0])
+        reads, follow = [], follower._follow
+
+        def counted(*told: Any) -> bool:  # Any: the arguments, passed on
+            reads.append(now[0])
+            return follow(*told)
+
+        follower._follow = counted  # type: ignore[method-assign, assignment]
+        for _ in range(600):
+            now[0] += 100_000_000
+            assert not follower.look()
+        assert len(reads) < 40
+
+
+# ---- what it costs -----------------------------------------------------------------------------------------------------------------
+
+
+def idle_seconds(root: Path) -> float:
+    options = parse_read_options({"path": str(root), "startingOffsets": "earliest"}, where=STREAM)
+    positions = StreamPositions(StreamStores(options))
+    end = positions.latest(positions.initial())
+    taken = []
+    for _ in range(300):
+        start = time.perf_counter()
+        assert positions.latest(end) is end
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def test_an_idle_look_at_16_queues_costs_microseconds(tmp_path: Path) -> None:
+    fill(tmp_path / "store", Filling(messages=1000, body_size=100, topics=2, commit_log_file_size=1 << 20))
+    time.sleep(0.06)  # directories count once they are older than a tick of the clock
+    assert idle_seconds(tmp_path / "store") < 0.0002
+
+
+@pytest.mark.slow
+def test_an_idle_look_at_10000_queues_costs_less_than_a_millisecond(tmp_path: Path) -> None:
+    fill(tmp_path / "store", Filling(messages=20_000, body_size=100, topics=1250, commit_log_file_size=64 << 20))
+    time.sleep(0.06)
+    assert len(os.listdir(tmp_path / "store" / "consumequeue")) == 1250
+    assert idle_seconds(tmp_path / "store") < 0.001
