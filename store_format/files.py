@@ -269,6 +269,13 @@ class FileView:
             done += count
         return done
 
+    def data_from(self, position: int) -> int:
+        """The first place at or behind `position` that is not in a hole, which reads as zeros; the file's size where only one follows."""
+        try:
+            return max(os.lseek(self._descriptor, position, os.SEEK_DATA), position)
+        except OSError as error:
+            return self.size if error.errno == errno.ENXIO else position  # a file system that knows of no holes
+
     def map(self) -> NDArray[np.uint8]:
         """The file as bytes, without reading it: pages come when touched. Read-only.
 

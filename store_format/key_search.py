@@ -5,7 +5,9 @@ Both ways end in the same test of topic, key and time, and both are done for man
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,17 +16,22 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store_format import sysflag
+from store_format.byte_search import occurrences
 from store_format.columns import BODY_SIZE_MAX, Projection, decode
 from store_format.commit_log import CommitLog
 from store_format.decode import UnitRefs, Units, inner_batches, locate
 from store_format.errors import CorruptStoreError, OptionError
+from store_format.log_reading import is_written
 from store_format.property_columns import PropertyTable
 from store_format.reading import Tolerance
 from store_format.walk import Damage, UnitRun
 
 __all__ = ["KeySearch", "Wanted", "unit_sizes"]
 
-_INNER_MARK = b"INNER_NUM\x01"  # in every batch that hides its messages' keys in its body
+_INNER = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
+_SYS_FLAG_LOW = 39  # the byte of a unit that has these bits
+_OCCURRENCES_MAX = 256  # of a key in one window, before all of its units are looked at
+_WINDOWS_AHEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +91,47 @@ class KeySearch:
     def scan(self, start: int, stop: int, edges: frozenset[int]) -> Iterator[pa.RecordBatch]:
         """What was asked for among the units that begin in [start, stop)."""
         known = np.array(sorted(edges), np.int64)
-        key, marks = self.wanted.key.encode(), "\ufffd" in self.wanted.key  # malformed bytes are read as that character
-        for step in self.log.walk(start, stop, resync=True):
-            if isinstance(step, Damage):
-                if not (step.at_tail and self.is_live):  # there it is a message being written
-                    self.damaged_bytes += step.stop - step.start
-                    self.tolerance.damage(CorruptStoreError(step.file.path, step.start, step.expected, step.found))
-                continue
-            self.bytes_scanned += step.stop - int(step.positions[0])
-            self.units_scanned += int((~np.isin(step.physical_offsets, known)).sum())
-            data = None if step.buffer is None else step.buffer.tobytes()
-            if marks or data is None or key in data or _INNER_MARK in data:
-                yield from self._matching(self._refs(step))
+        searched: deque[tuple[UnitRun, Future[NDArray[np.int64]]]] = deque()
+        with ThreadPoolExecutor(1) as searcher:  # one follows the units while the other looks for the key's bytes
+            for step in self.log.walk(start, stop, resync=True):
+                if isinstance(step, Damage):
+                    if not (step.at_tail and self.is_live):  # there it is a message being written
+                        self.damaged_bytes += step.stop - step.start
+                        self.tolerance.damage(CorruptStoreError(step.file.path, step.start, step.expected, step.found))
+                    continue
+                self.bytes_scanned += step.stop - int(step.positions[0])
+                self.units_scanned += len(step.positions) - _count_in(known, step.physical_offsets)
+                searched.append((step, searcher.submit(self._rows_with_key, step)))
+                if len(searched) > _WINDOWS_AHEAD:
+                    yield from self._found_in(*searched.popleft())
+            while searched:
+                yield from self._found_in(*searched.popleft())
 
-    def _refs(self, run: UnitRun) -> UnitRefs:
+    def _found_in(self, run: UnitRun, rows: Future[NDArray[np.int64]]) -> Iterator[pa.RecordBatch]:
+        if len(rows.result()):
+            yield from self._matching(self._refs(run, rows.result()))
+
+    def _rows_with_key(self, run: UnitRun) -> NDArray[np.int64]:
+        """Units whose bytes hold the key's, and batches, which may be compressed: few enough to be decoded."""
+        everything = np.arange(len(run.positions))
+        key = self.wanted.key
+        if run.buffer is None or "\ufffd" in key:  # malformed bytes are read as that character
+            return everything
+        starts = run.positions - run.buffer_start
+        batches = np.flatnonzero((run.buffer[starts + _SYS_FLAG_LOW] & _INNER) == _INNER)
+        places = occurrences(run.buffer, key.encode(), _OCCURRENCES_MAX)
+        if places is None:
+            return everything
+        rows = np.searchsorted(starts, places, "right") - 1
+        return np.union1d(rows[rows >= 0], batches)
+
+    def _refs(self, run: UnitRun, rows: NDArray[np.int64]) -> UnitRefs:
         """Over the mapped file, so that errors name its bytes; the units are below the end that the walk has seen."""
         buffer = self.log.view(run.file).map()
-        return UnitRefs(run.file.path, buffer, run.file.start, run.positions, run.sizes, None)
+        refs = UnitRefs(run.file.path, buffer, run.file.start, run.positions[rows], run.sizes[rows], None)
+        if self.is_live and int(rows[-1]) == len(run.positions) - 1 and not is_written(refs):
+            return refs.select(np.arange(len(refs) - 1))
+        return refs
 
     # ---- what matches -----------------------------------------------------------------------------------------------
 
@@ -148,6 +179,12 @@ class KeySearch:
         self.tolerance.drop(bad)
         if batch.num_rows:
             yield batch
+
+
+def _count_in(few: NDArray[np.int64], ascending: NDArray[np.int64]) -> int:
+    """How many of `few` are among many in ascending order."""
+    places = np.minimum(np.searchsorted(ascending, few), len(ascending) - 1)
+    return int((ascending[places] == few).sum())
 
 
 def unit_sizes(buffer: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.int64]:

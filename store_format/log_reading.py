@@ -28,7 +28,7 @@ from store_format.reading import Entries, QueueReader, QueueSlice, Tolerance
 from store_format.tags_codes import parse_long
 from store_format.walk import Damage, UnitRun
 
-__all__ = ["FoundEntries", "LogQueue", "LogReader", "Survey", "find_entries", "scan_units", "survey"]
+__all__ = ["FoundEntries", "LogQueue", "LogReader", "Survey", "find_entries", "is_written", "scan_units", "survey"]
 
 _log = logging.getLogger(__name__)
 
@@ -155,12 +155,12 @@ def _units(log: CommitLog, stop: int | None, is_live: bool) -> Iterator[UnitRefs
                 yield step
             continue
         for refs in _refs(log, step):
-            whole = not is_live or _is_written(refs)
+            whole = not is_live or is_written(refs)
             if whole or len(refs) > 1:
                 yield refs if whole else refs.select(np.arange(len(refs) - 1))
 
 
-def _is_written(refs: UnitRefs) -> bool:
+def is_written(refs: UnitRefs) -> bool:
     """Whether the last unit is there to its last byte. No sum covers properties, so one that is being appended can look right.
 
     Something behind it, or a last byte that is not zero, says that it is whole.

@@ -41,6 +41,7 @@ def search_unit(view: FileView, file: StoreFile, position: int, stop: int, is_un
     """
     at, zeros_from, size = position, position, _BLOCK_SIZE_MIN
     while at < stop:
+        at = max(at, view.data_from(at) - _HEAD_SIZE)  # what begins with zeros may begin at the end of a hole
         data = np.frombuffer(view.read(at, min(size + _HEAD_SIZE, file.size - at)), np.uint8)
         if not len(data):
             return None, stop  # the file became shorter

@@ -1,0 +1,64 @@
+"""Where some bytes occur in many: libc's memmem, which runs at 3 to 6 GB/s without the interpreter's lock, so that a thread can do it.
+
+Python's own `bytes.find` is as fast, but keeps every other thread waiting; it is taken where libc has no memmem.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["occurrences"]
+
+_Search = Callable[[int, int, bytes, int], int | None]
+
+
+@cache
+def _memmem() -> _Search | None:
+    try:
+        function = ctypes.CDLL(None).memmem
+    except (AttributeError, OSError):
+        return None
+    function.restype = ctypes.c_void_p
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+    search: _Search = function
+    return search
+
+
+def occurrences(buffer: NDArray[np.uint8], wanted: bytes, count_max: int) -> NDArray[np.int64] | None:
+    """The places at which `wanted`, not empty, begins in `buffer`, overlapping ones too; None when there are more than `count_max`.
+
+    >>> occurrences(np.frombuffer(b"abcabc", np.uint8), b"bc", 9).tolist()
+    [1, 4]
+    """
+    assert wanted
+    assert buffer.flags.c_contiguous
+    memmem = _memmem()
+    find = _finder(buffer, wanted) if memmem is None else _libc_finder(memmem, buffer, wanted)
+    places: list[int] = []
+    place = find(0)
+    while place >= 0:
+        if len(places) == count_max:
+            return None
+        places.append(place)
+        place = find(place + 1)
+    return np.array(places, np.int64)
+
+
+def _libc_finder(memmem: _Search, buffer: NDArray[np.uint8], wanted: bytes) -> Callable[[int], int]:
+    base, size = buffer.ctypes.data, len(buffer)
+
+    def find(start: int) -> int:
+        found = memmem(base + start, size - start, wanted, len(wanted)) if start < size else None
+        return -1 if found is None else found - base
+
+    return find
+
+
+def _finder(buffer: NDArray[np.uint8], wanted: bytes) -> Callable[[int], int]:
+    data = buffer.tobytes()
+    return lambda start: data.find(wanted, start)
