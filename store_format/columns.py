@@ -132,6 +132,8 @@ def _decode(refs: UnitRefs, projection: Projection, broker_name: str, opened_max
     places = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad]) if bad else None  # of the units in refs
     seen = _look(units, projection, broker_name)
     keep = None if seen is None else seen.wanted()
+    # Beginning anew with what stays pays where that is less than half: at one message in five 5 to 15 % of the time of default
+    # columns, three quarters of it where bodies of 8 KiB are compressed.
     if keep is not None and 2 * np.count_nonzero(keep) < len(units):
         units, seen = units.select(keep), None
         places = np.flatnonzero(keep) if places is None else places[keep]
