@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import datetime
 import logging
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from store_format.batch_consume_queue import batch_queue_bounds
 from store_format.checkpoint import Checkpoint, read_checkpoint
 from store_format.commit_log import CommitLog
+from store_format.config_json import read_topics
 from store_format.consume_queue import simple_queue_bounds
 from store_format.cq_writer import pre_blank_bytes
 from store_format.decode import UnitRefs, locate
@@ -56,21 +59,34 @@ def repair(
 ) -> LogEnd:
     """Makes log, consume queues and index agree, and gives the log's end. Doing it again changes nothing more.
 
-    `index` False leaves the index files as they are. Raises UnsupportedFormatError when a batch consume queue lacks entries.
+    `index` False leaves the index files as they are. Raises UnsupportedFormatError when a batch consume queue lacks entries, and has
+    changed nothing then.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     end = find_end(log, checkpoint, crashed=True, dispatch_from=-1)
     _log.warning("%s: a broker crashed here; its log ends at %d, entries are completed from %d on", root, end.offset, end.scan_start)
-    log_files.clear_behind(end.offset, keep=end.offset + 1)
-    max_offsets, last_offsets, batch_topics = _truncate_queues(root, log, end.offset, files)
-    missing = missing_entries(log, end.scan_start, end.offset, max_offsets, last_physical_offsets=last_offsets, batch_topics=batch_topics)
-    for (topic, queue_id), entries in missing.items():
+    queues = _queues(root, log, end.offset)
+    missing = missing_entries(
+        log,
+        end.scan_start,
+        end.offset,
+        {key: queue.max_offset for key, queue in queues.items() if queue.max_offset is not None},
+        last_physical_offsets={key: queue.last_offset for key, queue in queues.items() if queue.last_offset is not None},
+        batch_topics=_batch_topics(root, queues),
+    )
+    for (topic, queue_id), entries in missing.items():  # before anything is changed
         if entries.units.dtype != CQ_UNIT:
             raise UnsupportedFormatError(
-                f"{root}: a broker crashed, and the batch consume queue {topic}-{queue_id} (queue.type=BatchCQ) lacks entries; "
-                "start that broker once so that it makes them"
+                f"{root}: a broker crashed, and the batch consume queue {topic}-{queue_id} (queue.type=BatchCQ) lacks "
+                f"{len(entries.units)} entries; start that broker once so that it makes them, stop it, then write again"
             )
-        _complete(root, (topic, queue_id), max_offsets.get((topic, queue_id), 0), entries, settings.queue_file_size, files)
+    log_files.clear_behind(end.offset, keep=end.offset + 1)
+    for queue in queues.values():
+        _truncate(queue, files)
+    for (topic, queue_id), entries in missing.items():
+        known = queues.get((topic, queue_id))
+        max_offset = 0 if known is None or known.max_offset is None else known.max_offset
+        _complete(root, (topic, queue_id), max_offset, entries, settings.queue_file_size, files)
     if index:
         _rebuild_index(root, log, end, checkpoint, settings, files, tag_keys=tag_keys, timestamp=timestamp, zone=zone)
     return end
@@ -79,32 +95,49 @@ def repair(
 # ---- consume queues -----------------------------------------------------------------------------------------------------
 
 
-def _truncate_queues(root: str, log: CommitLog, end: int, files: FileWrites) -> tuple[dict[_Queue, int], dict[_Queue, int], set[str]]:
-    """Max offset and last physical offset of each queue without what points at or behind `end`; that is zeroed, later files removed."""
-    max_offsets: dict[_Queue, int] = {}
-    last_offsets: dict[_Queue, int] = {}
-    batch_topics: set[str] = set()
+class _State(NamedTuple):
+    """A queue on disk without what points at or behind the log's end; None where nothing is left of it."""
+
+    directory: str
+    is_batch: bool
+    max_offset: int | None
+    last_offset: int | None  # physical, of the last message
+    unit_stop: int
+    first_file: int
+
+
+def _queues(root: str, log: CommitLog, end: int) -> dict[_Queue, _State]:
+    found = {}
     for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
         find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
         bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=end, scan=True)
-        if kind == "batch":
-            batch_topics.add(topic)
         if bounds is None:
-            continue
-        max_offsets[topic, queue_id] = bounds.max_offset
-        last_offsets[topic, queue_id] = bounds.last_physical_offset
-        if kind == "batch":
-            continue  # a broker truncates these itself, and nothing is appended to them here
-        stop = bounds.unit_stop * CQ_UNIT.itemsize
-        for file in reversed(list_store_files(directory)):
-            if file.start >= stop and file.start > bounds.first_file:
-                files.remove(file.path)
-                files.sync_directory(directory)
-            elif file.stop > stop:
-                with files.open(file.path) as writable:
-                    writable.zero(max(stop - file.start, 0), file.size)
-                    files.sync(writable)
-    return max_offsets, last_offsets, batch_topics
+            found[topic, queue_id] = _State(directory, kind == "batch", None, None, 0, 0)
+        else:
+            last = bounds.last_physical_offset
+            found[topic, queue_id] = _State(directory, kind == "batch", bounds.max_offset, last, bounds.unit_stop, bounds.first_file)
+    return found
+
+
+def _batch_topics(root: str, queues: Mapping[_Queue, _State]) -> set[str]:
+    """Also those whose queues the broker had not made yet."""
+    configured = {name for name, config in (read_topics(root) or {}).items() if config.queue_type == "BatchCQ"}
+    return configured | {topic for (topic, _), queue in queues.items() if queue.is_batch}
+
+
+def _truncate(queue: _State, files: FileWrites) -> None:
+    """What points at or behind the log's end is zeroed, later files are removed."""
+    if queue.is_batch or queue.max_offset is None:
+        return  # a broker truncates batch queues itself, and nothing is appended to them here
+    stop = queue.unit_stop * CQ_UNIT.itemsize
+    for file in reversed(list_store_files(queue.directory)):
+        if file.start >= stop and file.start > queue.first_file:
+            files.remove(file.path)
+            files.sync_directory(queue.directory)
+        elif file.stop > stop:
+            with files.open(file.path) as writable:
+                writable.zero(max(stop - file.start, 0), file.size)
+                files.sync(writable)
 
 
 def _complete(root: str, queue: _Queue, max_offset: int, entries: MissingEntries, file_size: int, files: FileWrites) -> None:
