@@ -14,15 +14,17 @@ from typing import Any
 
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import CorruptStoreError
-from store_format.files import read_bytes, stat_identity
+from store_format.files import FileView, read_bytes, stat_identity
 from store_format.write_files import FileWrites
 
-__all__ = ["GroupState", "MemberEntry", "QueueEntry", "read_state", "state_identity", "write_state"]
+__all__ = ["GroupState", "MemberEntry", "QueueEntry", "read_state", "state_identity", "state_serial", "write_state"]
 
 _VERSION = 1
 _ID = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _LONG = 1 << 63
 _INT = 1 << 31
+_HEAD = re.compile(rb'\{"version":1,"serial":([0-9]{1,19}),')  # as `write_state` begins a state
+_HEAD_SIZE = 64
 
 
 @dataclass(slots=True)
@@ -78,8 +80,21 @@ def _path(directory: str) -> str:
 
 
 def state_identity(directory: str) -> tuple[int, int, int] | None:
-    """Another value when the state was replaced: one look, for whoever asks often."""
+    """Another value when the state was replaced: one look, for whoever asks often.
+
+    It may be the same by chance: an inode is used again, and a filesystem's clock ticks every few milliseconds.
+    """
     return stat_identity(_path(directory))
+
+
+def state_serial(directory: str) -> int | None:
+    """The serial number of the state there, without the rest of it: never the same for two. None where it cannot be told."""
+    try:
+        with FileView(_path(directory)) as view:
+            head = _HEAD.match(view.read(0, _HEAD_SIZE))
+    except FileNotFoundError:
+        return None
+    return int(head[1]) if head else None
 
 
 def read_state(directory: str) -> GroupState:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from rmq_spark.consume.group_changes import Change, Held
-from rmq_spark.consume.group_state import GroupState, MemberEntry, read_state, state_identity, write_state
+from rmq_spark.consume.group_state import GroupState, MemberEntry, read_state, state_identity, state_serial, write_state
 from rmq_spark.consume.leases import Lease, Watch, host_name, remove_lease
 from rmq_spark.consume.membership import Assignment, Clocks, Membership, Owned
 from rmq_spark.consume.message_queue import MessageQueue
@@ -68,7 +68,8 @@ class Member:
         self._seen_reset = membership.checkpoint_reset
         self._now = Assignment()
         self._identity: tuple[int, int, int] | None = None
-        self._state: GroupState | None = None  # as this member wrote or read it last; it stands while the file's identity does
+        self._serial = 0
+        self._state: GroupState | None = None  # as this member wrote or read it last; it stands while the serial number does
         self._targeted: tuple[list[str], Sequence[MessageQueue], dict[MessageQueue, str]] = ([], (), {})
         self._queues: Sequence[MessageQueue] = ()
         self._positions: Mapping[MessageQueue, int] = {}
@@ -107,7 +108,7 @@ class Member:
             return self._now if not (self._now.starts or self._now.lost) else self._quiet()
         try:
             with self._locked(0.0 if self._is_waiting else _LOCK_SECONDS):
-                found = self._settle(queues, positions, begin, now)
+                found = self._settle(queues, positions, begin, now, force=force)
         except StoreInUseError as error:
             return self._without_lock(error)
         self._queues, self._positions, self._is_waiting = queues, positions, False
@@ -164,7 +165,7 @@ class Member:
 
     def _begin(self) -> Change:
         state, self._state = self._state, None  # it is changed from here on, and may not come to be written
-        if state is None or self._identity is None or state_identity(self._directory) != self._identity:
+        if state is None or state_serial(self._directory) != state.serial:
             state = read_state(self._directory)
         return Change(state, self._id, self._clocks.epoch_ms())
 
@@ -174,7 +175,7 @@ class Member:
             change.state.serial += 1
             write_state(self._directory, change.state, self._files)
         self._identity = state_identity(self._directory)
-        self._state = change.state
+        self._state, self._serial = change.state, change.state.serial
 
     def _target(self, state: GroupState, queues: Sequence[MessageQueue]) -> dict[MessageQueue, str]:
         """What the strategy gives this member; the same again for the same clients and the same list."""
@@ -184,7 +185,13 @@ class Member:
         return self._targeted[2]
 
     def _settle(
-        self, queues: Sequence[MessageQueue], positions: Mapping[MessageQueue, int], begin: Callable[[MessageQueue], int], now: float
+        self,
+        queues: Sequence[MessageQueue],
+        positions: Mapping[MessageQueue, int],
+        begin: Callable[[MessageQueue], int],
+        now: float,
+        *,
+        force: bool,
     ) -> Assignment:
         change = self._begin()
         before = set(self._held)
@@ -201,7 +208,7 @@ class Member:
             del self._held[queue]
         starts |= self._take(change, target, positions, begin)
         self._write(change)
-        if now >= self._next_record or self._is_mirror_due:
+        if force or now >= self._next_record or self._is_mirror_due:
             self._mirror(change.state)
             self._next_record = now + self._membership.persist_seconds
         self._seen_reset = change.state.reset
@@ -297,7 +304,7 @@ class Member:
             return True
         if now >= self._next_look:
             self._next_look = now + self._look_seconds
-            if any(watch.why_gone() for watch in self._watches.values()):
+            if state_serial(self._directory) != self._serial or any(watch.why_gone() for watch in self._watches.values()):
                 return True
         if queues is not self._queues and list(queues) != list(self._queues):
             return True
