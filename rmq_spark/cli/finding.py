@@ -1,0 +1,68 @@
+"""`find` with all of the filters: what the store's own search does not know is decided on its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_spark.cli.filters import Filters
+from store_format.columns import arrow_schema
+
+if TYPE_CHECKING:
+    from store_format import MessageStore
+    from store_format.find import Found
+
+__all__ = ["find_in"]
+
+_LOOKED_AT = ("topic", "queueId", "properties")
+
+
+def find_in(store: MessageStore, filters: Filters, message_id: str | None, names: Sequence[str], *, use_index: bool) -> Found:
+    """The messages asked for, in the order of the log, with the columns `names` among others, and how they were found."""
+    if filters.key is None and message_id is None:
+        return _by_time(store, filters, names)
+    found = store.find(
+        key=filters.key,
+        message_id=message_id,
+        topic=filters.one_topic,
+        tags=filters.tags or None,
+        begin_ms=filters.since_ms,
+        end_ms=None if filters.until_ms is None else filters.until_ms - 1,
+        columns=tuple(dict.fromkeys((*names, *_LOOKED_AT))),
+        on_damage="DROPMALFORMED",
+        use_index=use_index,
+    )
+    return replace(found, table=_chosen(found.table, filters))
+
+
+def _chosen(table: pa.Table, filters: Filters) -> pa.Table:
+    """A key or an id names its message, so RocketMQ's own topics are searched too, unless `--topic` says otherwise."""
+    if filters.topic is not None:
+        table = table.filter(pa.array([filters.chooses_topic(topic) for topic in table["topic"].to_pylist()], pa.bool_()))
+    if filters.queue_ids:
+        table = table.filter(pc.is_in(table["queueId"], value_set=pa.array(filters.queue_ids, pa.int32())))
+    if filters.where is not None:
+        table = table.filter(filters.where.mask_of_maps(table["properties"].combine_chunks()))
+    return table
+
+
+def _by_time(store: MessageStore, filters: Filters, names: Sequence[str]) -> Found:
+    """Without key or id: the queues, from back to front no further than `--limit`."""
+    from rmq_spark.cli.reading import chosen_queues, first_messages, read_messages
+    from store_format.find import Found, Searched
+    from store_format.reading import Tolerance
+
+    tolerance = Tolerance()
+    if filters.limit is not None:
+        table = first_messages(store, filters, names, filters.limit, tolerance)
+    else:
+        batches = list(read_messages(store, filters, names, tolerance))
+        table = pa.Table.from_batches(batches) if batches else arrow_schema(tuple(names)).empty_table()
+        if batches:
+            table = table.take(pc.sort_indices(table, [("physicalOffset", "ascending"), ("queueOffset", "ascending")]))
+    topics = tuple(sorted({queue.topic for queue in chosen_queues(store, filters)}))
+    return Found(table, "consume queue", Searched(topics, (), (), 0, (), 0, 0))

@@ -1,0 +1,142 @@
+"""`rmqlog`: the list of commands, and how a run ends. Each command is imported when it is called, so that help is quick.
+
+Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part of the answer is missing, 5 the system refused (I/O, locks).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from typing import NoReturn
+
+import click
+
+from rmq_spark.cli.ends import DAMAGE, INTERRUPTED, IO, NOT_FOUND, OK, USAGE
+from rmq_spark.cli.output_file import forget_output
+from rmq_spark.cli.text import shown
+from rmq_spark.values import nearest
+from store_format.errors import (
+    CorruptStoreError,
+    OffsetOutOfRangeError,
+    StoreError,
+    StoreInUseError,
+    StoreNotFoundError,
+    StoreWriteError,
+)
+
+__all__ = ["COMMANDS", "cli", "main", "run"]
+
+# Command -> the room it is in; the function has the command's name with an underscore behind it.
+COMMANDS: dict[str, str] = {
+    "info": "overview",
+    "ls": "overview",
+    "du": "overview",
+    "head": "messages",
+    "tail": "messages",
+    "get": "messages",
+    "find": "messages",
+}
+
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (StoreNotFoundError, NOT_FOUND),
+    (OffsetOutOfRangeError, NOT_FOUND),
+    (CorruptStoreError, DAMAGE),
+    (StoreInUseError, IO),
+    (StoreWriteError, IO),
+    (StoreError, USAGE),
+    (OSError, IO),
+)
+
+
+class _Commands(click.Group):
+    """The commands by name, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"rmq_spark.cli.{COMMANDS[cmd_name]}_commands")
+        command = getattr(module, f"{cmd_name}_")
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            meant = nearest(args[0], COMMANDS)
+            advice = f"did you mean {meant}?" if meant else f"the commands are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"there is no command {args[0]!r}; {advice}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="rmq-spark", message="%(version)s")
+def cli() -> None:
+    """Look at the store directory of a RocketMQ broker: running, stopped, crashed, or a copy.
+
+    Nothing is changed, except by `offsets --apply`. Data goes to stdout, remarks to stderr.
+    Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part is missing, 5 I/O.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """One run; the exit code. Nothing is raised, whatever happens."""
+    try:
+        code = cli.main(args=None if arguments is None else list(arguments), prog_name="rmqlog", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else OK
+    except click.UsageError as error:
+        _say(f"{shown(error.format_message())}" + (f"; see {error.ctx.command_path} --help" if error.ctx is not None else ""))
+        return USAGE
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        _say(shown(error.format_message()))
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        forget_output()
+        return OK
+    except (StoreError, OSError) as error:
+        _say(shown(str(error)))
+        return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
+def _say(sentence: str) -> None:
+    try:
+        sys.stdout.flush()
+        print(f"rmqlog: {sentence}", file=sys.stderr)
+    except OSError:  # nobody is left to be told
+        forget_output()
+
+
+class _WithoutPandas:
+    """Pyarrow imports pandas when it first makes an array, if it is there, only to know its types: 0.3 s that nothing here needs."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name == "pandas":
+            raise ModuleNotFoundError("rmqlog does without pandas", name=name)
+        return None
+
+
+class _Remarks(logging.Formatter):
+    """Warnings of the libraries, which may name what a hostile store contains."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"rmqlog: {record.levelname.lower()}: {shown(record.getMessage())}"
+
+
+def run() -> NoReturn:
+    """The process: what `main` leaves alone because a test or a notebook has it already."""
+    sys.meta_path.insert(0, _WithoutPandas)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Remarks())
+    logging.getLogger().addHandler(handler)
+    sys.exit(main())

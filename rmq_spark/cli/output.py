@@ -1,0 +1,206 @@
+"""Rows on stdout, in the five forms of `--output`: a table for people, JSON, JSON lines, CSV, and the bare bodies.
+
+Everything streams: memory is that of one batch, and of the rows by which a table takes its measure.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from rmq_spark.cli.parameters import Command, standing_for
+from rmq_spark.cli.text import cut, shown, width
+from rmq_spark.cli.values_text import Row, cell, csv_value, json_value, plain_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["FORMATS", "Output", "output_options", "write_jsonl", "write_rows"]
+
+FORMATS = ("table", "json", "jsonl", "csv", "raw")
+
+_MEASURED_ROWS = 1000  # a table's columns are as wide as these rows need
+_CELL_COLUMNS_MAX = 60
+_GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where and how rows are written. `columns` are those asked for, () for those the command shows by itself."""
+
+    form: str
+    columns: tuple[str, ...] = ()
+    bodies_as_text: bool = False
+    to_terminal: bool = False
+    colour: bool = False
+    terminal_columns: int | None = None
+
+    def wants(self, *forms: str) -> bool:
+        return self.form in forms
+
+
+def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
+    """`--output` and what belongs to it; the command gets an `output`. `raw` says that it has bodies to give."""
+    forms = FORMATS if raw else FORMATS[:-1]
+
+    def decorate(command: Command) -> Command:
+        def called(output: str, columns: str | None, bodies: str = "base64", **others: Any) -> Any:
+            names = () if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip())
+            return command(output=_output(output, names, bodies == "text"), **others)
+
+        called = standing_for(command, called)
+        if raw:
+            about = "How JSON and CSV give a body."
+            called = click.option("--bodies", type=click.Choice(["base64", "text"]), default="base64", show_default=True, help=about)(
+                called
+            )
+        called = click.option("--columns", metavar="NAMES", help="Columns to give, separated by commas.")(called)
+        about = "How to write; JSON and CSV have the DataFrame's columns."
+        return click.option("-o", "--output", type=click.Choice(forms), default="table", show_default=True, help=about)(called)
+
+    return decorate
+
+
+def _output(form: str, columns: tuple[str, ...], bodies_as_text: bool) -> Output:
+    to_terminal = sys.stdout.isatty()
+    colour = to_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Output(form, columns, bodies_as_text, to_terminal, colour, _terminal_columns() if to_terminal else None)
+
+
+def _terminal_columns() -> int | None:
+    """None where the terminal does not say."""
+    try:
+        return int(os.environ.get("COLUMNS", "")) or None
+    except ValueError:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+
+
+def write_rows(output: Output, batches: Iterable[pa.RecordBatch], names: Sequence[str], *, flush: bool = False) -> int:
+    """Writes the rows, with the columns `names`; how many there were. `flush` writes out what there is after each batch."""
+    counted = _Counted(row for batch in batches for row in _flushing(plain_rows(batch), flush))
+    writer = {"table": _write_table, "json": _write_json, "jsonl": _write_jsonl, "csv": _write_csv, "raw": _write_raw}[output.form]
+    writer(output, counted, list(names))
+    sys.stdout.flush()
+    return counted.count
+
+
+def _flushing(rows: Iterator[Row], flush: bool) -> Iterator[Row]:
+    yield from rows
+    if flush:
+        sys.stdout.flush()
+
+
+class _Counted:
+    """The rows, counted as they pass."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = rows
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        for row in self._rows:
+            self.count += 1
+            yield row
+
+
+# ---- for programs ---------------------------------------------------------------------------------------------------------
+
+
+def _json(row: Row, names: Sequence[str], bodies_as_text: bool) -> str:
+    # ASCII alone, so that no name or key of a store can do anything to a terminal that shows it.
+    return json.dumps({name: json_value(row[name], bodies_as_text=bodies_as_text) for name in names})
+
+
+def _write_json(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
+    first = True
+    for row in rows:
+        sys.stdout.write(("[\n" if first else ",\n") + _json(row, names, output.bodies_as_text))
+        first = False
+    sys.stdout.write("[]\n" if first else "\n]\n")
+
+
+def _write_jsonl(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
+    write_jsonl(sys.stdout.write, rows, names, bodies_as_text=output.bodies_as_text)
+
+
+def write_jsonl(write: Callable[[str], object], rows: Iterable[Row], names: Sequence[str], *, bodies_as_text: bool) -> None:
+    """A JSON object a line."""
+    for row in rows:
+        write(_json(row, names, bodies_as_text) + "\n")
+
+
+def _write_csv(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="\n")
+    for values in chain([names], ([csv_value(row[name], bodies_as_text=output.bodies_as_text) for name in names] for row in rows)):
+        writer.writerow([shown(value) if output.to_terminal and isinstance(value, str) else value for value in values])
+        sys.stdout.write(line.getvalue().encode("utf-8", "replace").decode())
+        line.seek(0)
+        line.truncate()
+
+
+def _write_raw(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
+    """The bodies as they are, a line break between two; spelled out where they would reach a terminal."""
+    sys.stdout.flush()
+    binary: BinaryIO | None = getattr(sys.stdout, "buffer", None)
+    for i, row in enumerate(rows):
+        body: bytes = row["body"] or b""
+        if output.to_terminal or binary is None:
+            sys.stdout.write(("\n" if i else "") + "\n".join(map(shown, body.decode("utf-8", "backslashreplace").split("\n"))))
+        else:
+            binary.write((b"\n" if i else b"") + body)
+    if output.to_terminal:
+        sys.stdout.write("\n")
+
+
+# ---- for people -----------------------------------------------------------------------------------------------------------
+
+
+def _write_table(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
+    """Columns as wide as the first thousand rows need; numbers to the right. Nothing at all without a row."""
+    left = iter(rows)
+    measured = list(islice(left, _MEASURED_ROWS))
+    if not measured:
+        return
+    numeric = [
+        all(row[name] is None or (isinstance(row[name], int | float) and row[name] is not True) for row in measured) for name in names
+    ]
+    cells = [[cell(row[name]) for name in names] for row in measured]
+    widths = [min(_CELL_COLUMNS_MAX, max(width(line[i]) for line in [list(names), *cells])) for i in range(len(names))]
+    widths = _fit(widths, [width(name) for name in names], output.terminal_columns)
+    header = _line(names, widths, numeric)
+    sys.stdout.write((f"\x1b[1m{header}\x1b[0m" if output.colour else header) + "\n")
+    for line in chain(cells, ([cell(row[name]) for name in names] for row in left)):
+        sys.stdout.write(_line(line, widths, numeric) + "\n")
+
+
+def _fit(widths: list[int], least: list[int], columns: int | None) -> list[int]:
+    """The widest columns give way until all fit the terminal, none below its heading."""
+    if columns is None:
+        return widths
+    fitted = list(widths)
+    while sum(fitted) + len(_GAP) * (len(fitted) - 1) > columns:
+        room = [(fitted[i] - max(least[i], 8), i) for i in range(len(fitted))]
+        most, widest = max(room)
+        if most <= 0:
+            break
+        fitted[widest] -= 1
+    return fitted
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    parts = []
+    for text, columns, right in zip(cells, widths, numeric, strict=True):
+        kept = cut(text, columns)
+        space = " " * (columns - width(kept))
+        parts.append(space + kept if right else kept + space)
+    return _GAP.join(parts).rstrip()

@@ -1,0 +1,167 @@
+"""The messages that a command's filters mean: all of them as a stream, or the first or last so many.
+
+Whole queues are read together, in the order of the commitlog; where the consume queues are gone, the commitlog is scanned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_spark.cli.filters import Filters
+from rmq_spark.consume.sql92 import CountingFilter
+from store_format.columns import BODY_SIZE_MAX, Projection, arrow_schema
+from store_format.java_hash import tags_code
+from store_format.log_reading import LogReader
+from store_format.reading import QueueReader, QueueSlice, Tolerance
+
+if TYPE_CHECKING:
+    from store_format import MessageStore, Queue
+
+__all__ = ["chosen_queues", "first_messages", "last_messages", "read_messages", "read_range", "wanted_range"]
+
+_ORDER = "physicalOffset"
+_HELPERS = ("storeTimestampMs", _ORDER, "queueOffset")
+_WINDOW = 256  # offsets of a queue looked at first, from its end backwards; each further look takes twice as many
+_WINDOW_MAX = 1 << 18
+
+
+def chosen_queues(store: MessageStore, filters: Filters) -> list[Queue]:
+    """The queues that the filters mean."""
+    return [queue for queue in store.queues(filters.chooses_topic) if filters.chooses_queue(queue.queue_id)]
+
+
+def wanted_range(queue: Queue, filters: Filters) -> tuple[int, int]:
+    """The offsets in which messages of the time window can be, as the broker searches by time. A BatchCQ queue is not narrowed."""
+    start, stop = queue.min_offset, queue.max_offset
+    if queue.range.is_batch or queue.scanned is not None:
+        return start, stop
+    if filters.since_ms is not None:
+        start = queue.offset_at(filters.since_ms)
+    if filters.until_ms is not None:
+        stop = queue.offset_at(filters.until_ms)
+    return start, max(start, stop)
+
+
+def _reader(store: MessageStore, filters: Filters, names: Sequence[str], tolerance: Tolerance) -> QueueReader:
+    tags = frozenset(filters.tags) or None
+    projection = Projection(
+        tuple(dict.fromkeys((*names, *_HELPERS))),
+        True,
+        BODY_SIZE_MAX,
+        tags=tags,
+        key=filters.key,
+        where=None if filters.where is None else CountingFilter(filters.where),
+    )
+    return store.reader(projection, tolerance, None if tags is None else frozenset(map(tags_code, tags)))
+
+
+def _in_time(batch: pa.RecordBatch, filters: Filters) -> pa.RecordBatch:
+    for bound, compare in ((filters.since_ms, pc.greater_equal), (filters.until_ms, pc.less)):
+        if bound is not None:
+            batch = batch.filter(compare(batch["storeTimestampMs"], pa.scalar(bound, pa.int64())))
+    return batch
+
+
+def read_range(
+    store: MessageStore, ranges: Sequence[tuple[Queue, int, int]], filters: Filters, names: Sequence[str], tolerance: Tolerance
+) -> Iterator[pa.RecordBatch]:
+    """The messages of these offsets, with the columns `names` and those that put them in order."""
+    reader = _reader(store, filters, names, tolerance)
+    slices: list[QueueSlice] = []
+    scanned: list[Queue] = []
+    of_log: list[QueueSlice] = []
+    for queue, start, stop in ranges:
+        if start < stop:
+            (slices if queue.scanned is None else of_log).append(queue.piece(start, stop))
+            scanned += [] if queue.scanned is None else [queue]
+    for batch in reader.read(slices):
+        yield _in_time(batch, filters)
+    if of_log:
+        queues = {(queue.topic, queue.queue_id): queue.scanned for queue in scanned if queue.scanned is not None}
+        log_stop = max(queue.physical_stop for queue in queues.values())
+        for batch in LogReader(reader, of_log, queues).read(store.log.min_offset, log_stop):
+            yield _in_time(batch, filters)
+
+
+def read_messages(store: MessageStore, filters: Filters, names: Sequence[str], tolerance: Tolerance) -> Iterator[pa.RecordBatch]:
+    """All of them, however many: memory is that of a batch and of the entries of some queues."""
+    ranges = [(queue, *wanted_range(queue, filters)) for queue in chosen_queues(store, filters)]
+    for batch in read_range(store, ranges, filters, names, tolerance):
+        if batch.num_rows:
+            yield batch
+
+
+# ---- the first and the last -----------------------------------------------------------------------------------------------
+
+
+class _Kept:
+    """At most `count` messages, those at one end of the log, out of all that are added."""
+
+    def __init__(self, names: Sequence[str], count: int, *, last: bool) -> None:
+        self._count, self._last = count, last
+        self.table = pa.Table.from_batches([], arrow_schema(tuple(dict.fromkeys((*names, *_HELPERS)))))
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        table = pa.concat_tables([self.table, pa.Table.from_batches([batch])])
+        order = pc.sort_indices(table, [(_ORDER, "ascending"), ("queueOffset", "ascending")])  # the parts of a batch share their place
+        table = table.take(order[max(len(order) - self._count, 0) :] if self._last else order[: self._count])
+        self.table = table.combine_chunks()
+
+    def edge(self) -> int | None:
+        """The place that a message must be before (of the last: behind) to be kept; None as long as there is room."""
+        if self.table.num_rows < self._count:
+            return None
+        return int(self.table[_ORDER][0 if self._last else -1].as_py())
+
+
+_Range = tuple["Queue", int, int]
+
+
+def _ranges(store: MessageStore, filters: Filters) -> tuple[list[_Range], list[_Range]]:
+    """Of queues with files of their own, and of those that only the commitlog has: these are read in one pass over it."""
+    ranges = [(queue, *wanted_range(queue, filters)) for queue in chosen_queues(store, filters)]
+    return [each for each in ranges if each[0].scanned is None], [each for each in ranges if each[0].scanned is not None]
+
+
+def first_messages(store: MessageStore, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance) -> pa.Table:
+    """The first so many in the log, in its order."""
+    kept = _Kept(names, count, last=False)
+    ranges, scanned = _ranges(store, filters)
+    at_once = [(queue, start, min(stop, start + count)) for queue, start, stop in ranges]
+    for batch in read_range(store, scanned if filters.looks_at_messages else at_once + scanned, filters, names, tolerance):
+        kept.add(batch)
+    for one in ranges if filters.looks_at_messages else ():
+        found = 0
+        for batch in read_range(store, [one], filters, names, tolerance):
+            edge = kept.edge()
+            kept.add(batch)
+            found += batch.num_rows
+            if found >= count or (edge is not None and batch.num_rows and batch[_ORDER][0].as_py() > edge):
+                break
+    return kept.table
+
+
+def last_messages(store: MessageStore, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance) -> pa.Table:
+    """The last so many in the log, in its order. Queues are looked at from their ends backwards."""
+    kept = _Kept(names, count, last=True)
+    ranges, scanned = _ranges(store, filters)
+    for batch in read_range(store, scanned, filters, names, tolerance):
+        kept.add(batch)
+    for queue, start, stop in ranges:
+        window, found = _WINDOW if filters.looks_at_messages else count, 0
+        while start < stop and found < count:
+            low, edge, newest = max(start, stop - window), kept.edge(), -1
+            for batch in read_range(store, [(queue, low, stop)], filters, names, tolerance):
+                kept.add(batch)
+                found += batch.num_rows
+                newest = max(newest, batch[_ORDER][-1].as_py()) if batch.num_rows else newest
+            if edge is not None and 0 <= newest < edge:
+                break
+            stop, window = low, min(2 * window, _WINDOW_MAX)
+    return kept.table

@@ -1,0 +1,91 @@
+"""A view of all stores, filtered and cut, on stdout: what most commands that show no messages are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from rmq_spark.cli.filters import Filters
+from rmq_spark.cli.output import Output, write_rows
+from rmq_spark.values import nearest
+from store_format.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from store_format import MessageStore
+
+__all__ = ["filtered", "first_rows", "show_batches", "show_view"]
+
+
+def show_view(
+    output: Output,
+    stores: Sequence[MessageStore],
+    view: str,
+    shown: Sequence[str] = (),
+    filters: Filters | None = None,
+    *,
+    now_ms: int | None = None,
+    time_column: str | None = None,
+    keep: Callable[[pa.RecordBatch], pa.BooleanArray] | None = None,
+) -> int:
+    """Writes the view; how many rows there were. `shown` are the columns of the table for people, () for all."""
+    from store_format.views.table import view_batches, view_named
+
+    batches: Iterable[pa.RecordBatch] = chain.from_iterable(view_batches(store, view, now_ms=now_ms) for store in stores)
+    if filters is not None:
+        batches = filtered(batches, filters, time_column)
+    if keep is not None:
+        batches = (batch.filter(keep(batch)) for batch in batches)
+    return show_batches(output, batches, view_named(view).schema.names, shown, limit=None if filters is None else filters.limit)
+
+
+def show_batches(
+    output: Output, batches: Iterable[pa.RecordBatch], names: Sequence[str], shown: Sequence[str] = (), *, limit: int | None = None
+) -> int:
+    """Writes rows with the columns `names`: those asked for, else in a table those `shown`, else all."""
+    asked = [_column(name, names) for name in output.columns]
+    wanted = asked or (list(shown) if shown and output.form == "table" else list(names))
+    return write_rows(output, (batch.select(wanted) for batch in first_rows(batches, limit)), wanted)
+
+
+def _column(name: str, known: Sequence[str]) -> str:
+    for column in known:
+        if column.lower() == name.lower():
+            return column
+    meant = nearest(name, known)
+    raise OptionError(
+        f"--columns: there is no column {name!r}; " + (f"did you mean {meant}?" if meant else f"there are {', '.join(known)}")
+    )
+
+
+def filtered(batches: Iterable[pa.RecordBatch], filters: Filters, time_column: str | None) -> Iterator[pa.RecordBatch]:
+    """The rows that the filters mean, by the columns that views have for topic, queue, tags and time."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for batch in batches:
+        if "topic" in batch.schema.names and (filters.topic is not None or not filters.all_topics):
+            topics = batch["topic"].to_pylist()
+            batch = batch.filter(pa.array([topic is not None and filters.chooses_topic(topic) for topic in topics], pa.bool_()))
+        if filters.queue_ids:
+            batch = batch.filter(pc.is_in(batch["queueId"], value_set=pa.array(filters.queue_ids, batch["queueId"].type)))
+        if filters.tags:
+            batch = batch.filter(pc.is_in(batch["tags"], value_set=pa.array(filters.tags, pa.string())))
+        if filters.key is not None:
+            words = zip(batch["keys"].to_pylist(), batch["msgId"].to_pylist(), strict=True)
+            batch = batch.filter(pa.array([filters.key in (keys or ()) or filters.key == id_ for keys, id_ in words], pa.bool_()))
+        for bound, compare in ((filters.since_ms, pc.greater_equal), (filters.until_ms, pc.less)):
+            if bound is not None and time_column is not None:
+                batch = batch.filter(compare(batch[time_column].cast(pa.int64()), pa.scalar(bound * 1000, pa.int64())))
+        yield batch
+
+
+def first_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if limit is not None and batch.num_rows >= limit:
+            yield batch.slice(0, limit)
+            return
+        limit = None if limit is None else limit - batch.num_rows
+        yield batch
