@@ -38,9 +38,12 @@ class Failure:
             if self.what == "torn" and name == "pwrite":  # half of it is written
                 data = memoryview(args[1])
                 original(args[0], data[: len(data) // 2], args[2])
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.die()
         number = getattr(errno, self.what)
         raise OSError(number, os.strerror(number))
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def install(failure: Failure) -> dict[str, Any]:
