@@ -24,7 +24,8 @@ __all__ = ["Lease", "Watch", "host_name", "lease_directory", "remove_lease"]
 
 _log = logging.getLogger(__name__)
 
-_BEATS_A_LEASE = 4
+_LOOKS_A_LEASE = 12  # at the others
+_LOOKS_A_BEAT = 3
 _BEAT_SIZE = 20  # digits: one write of one page, never seen in part
 
 
@@ -40,9 +41,12 @@ def host_name() -> str:
 
 
 class Lease:
-    """One member's own. `begin` takes it, `renew` is the beat, `end` gives it back; the thread lives as long as the process."""
+    """One member's own. `begin` takes it, `renew` is the beat, `end` gives it back; the thread lives as long as the process.
 
-    def __init__(self, group_directory: str, member: str, seconds: float) -> None:
+    `look` is called a dozen times a lease: a member whose boundaries are far apart still knows since when another one has been silent.
+    """
+
+    def __init__(self, group_directory: str, member: str, seconds: float, look: Callable[[], None]) -> None:
         self._group_directory = group_directory
         self._member = member
         self._seconds = seconds
@@ -50,6 +54,7 @@ class Lease:
         self._lock = StoreLock(self._directory)
         self._files = FileWrites(sync=False)  # a lease need not outlast the machine
         self._count = 0
+        self._look = look
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"lease {member}", daemon=True)
 
@@ -65,9 +70,13 @@ class Lease:
         self._files.write_whole(f"{self._directory}/beat", b"%020d" % self._count)
 
     def _beat(self) -> None:
-        while not self._stop.wait(self._seconds / _BEATS_A_LEASE):
+        looks = 0
+        while not self._stop.wait(self._seconds / _LOOKS_A_LEASE):
+            looks += 1
             try:
-                self.renew()
+                if looks % _LOOKS_A_BEAT == 0:
+                    self.renew()
+                self._look()
             except StoreError as error:
                 if not self._stop.is_set():
                     _log.warning("the lease of this query could not be renewed, others may take its queues: %s", error)
@@ -99,22 +108,23 @@ class Watch:
         self._can_ask = is_near and sys.platform.startswith("linux")
         self._seconds = entry.lease_seconds
         self._clock = clock
-        self._beat: bytes | None = None
-        self._since = clock()
+        self._seen: tuple[bytes | None, float] = (None, clock())  # a beat, and since when it stands still
+
+    def look(self) -> bytes | None:
+        """The beat now; None when there is none any more. May be called from any thread."""
+        beat = self._read()
+        if beat != self._seen[0]:
+            self._seen = (beat, self._clock())
+        return beat
 
     def why_gone(self) -> str | None:
         """Why the member counts as gone now; None while it lives."""
         now = self._clock()  # before looking: a watcher that is stopped in between must not take its own absence for the other's
-        beat = self._read()
-        if beat is None:
+        if self.look() is None:
             return "its lease was given back"
         if self._can_ask and lock_holder(f"{self._directory}/lock") is None:
             return "its process has ended"
-        if beat != self._beat:
-            self._beat, self._since = beat, now
-        elif now - self._since >= self._seconds:
-            return f"its lease was not renewed for {self._seconds:g} s"
-        return None
+        return f"its lease was not renewed for {self._seconds:g} s" if now - self._seen[1] >= self._seconds else None
 
     def _read(self) -> bytes | None:
         try:

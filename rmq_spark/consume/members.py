@@ -224,8 +224,13 @@ class Member:
         self._expel_gone(change)
         entry = MemberEntry(list(spec.clients), host_name(), os.getpid(), spec.lease_seconds)
         change.admit(spec.group, self._id, entry, subscription=spec.subscription, strategy=spec.strategy.name)
-        self._lease = Lease(self._directory, self._id, spec.lease_seconds)
+        self._lease = Lease(self._directory, self._id, spec.lease_seconds, self._look_around)
         self._lease.begin()
+
+    def _look_around(self) -> None:
+        """In the lease's thread."""
+        for watch in list(self._watches.values()):
+            watch.look()
 
     def _come_back(self, change: Change) -> None:
         """After others took this member for gone: what it held is theirs, and it begins anew."""

@@ -33,6 +33,7 @@ STRATEGIES: dict[str, dict[str, dict[str, Any]]] = {
     "MACHINE_ROOM_NEARBY": {name: {"inner": "AVG_BY_CIRCLE"} for name in CLIENTS},
     "CONFIG": {"one": {"config": [*range(6)]}, "two": {"config": [*range(6, 11)]}, "three": {"config": [*range(11, 16)]}},
 }
+_BUSY = 1.0  # seconds for which a machine full of tests may keep a thread waiting
 _QUICK = ("AVG", "CONFIG")
 
 
@@ -82,7 +83,7 @@ def _messages(batch: dict[str, tuple[int, int]]) -> set[tuple[int, int]]:
     return {(int(queue), number) for queue, (start, stop) in batch.items() for number in range(start, stop)}
 
 
-def _until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def _until(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
@@ -251,8 +252,10 @@ def test_a_process_stopped_past_its_lease(group: Group) -> None:
     two.read_on()
     taken_at = max(each["at"] for each in two.said() if each.get("gained"))
     assert one.killed_at is not None
-    assert taken_at - one.killed_at >= group.lease - 0.6  # not before; it had beaten within the last quarter
-    assert taken_at - one.killed_at < group.lease + 3 * group.pause + 2  # the lease, a trigger, and a busy machine
+    # Not before its lease was over, of which at most a quarter was gone; and then at the next trigger of one that looks a dozen times.
+    begun = [each["at"][0] for each in two.said() if "read" in each]
+    trigger = max(after - before for before, after in pairwise(begun))
+    assert 0.75 * group.lease <= taken_at - one.killed_at <= group.lease * (1 + 1 / 12) + trigger + _BUSY
     said = len(one.said())
     one.process.send_signal(signal.SIGCONT)
     _until(lambda: any(each.get("lost") or each.get("gained") for each in one.said()[said:]))
