@@ -38,7 +38,15 @@ try:
     error = ""
 except Exception as caught:
     error = str(caught)
+query = (
+    spark.readStream.format("rmqlog").options(subscribe="Orders", startingOffsets="earliest", maxOffsetsPerTrigger="100").load(path)
+    .select("topic", "queueId", "queueOffset").writeStream.format("parquet").option("path", "streamed")
+    .option("checkpointLocation", "checkpoint").trigger(availableNow=True).start()
+)
+query.awaitTermination()
+streamed = sorted(tuple(row) for row in spark.read.parquet("streamed").collect())
 print(json.dumps({
+    "streamed": streamed,
     "session": type(spark).__module__,
     "found": found,
     "schema": schema,
@@ -58,6 +66,7 @@ def test_a_connect_session(golden: Callable[[str], Path], tmp_path: Path) -> Non
     assert seen["found"] == 351  # by itself, before `register`
     assert seen["schema"].startswith("struct<topic:string,flag:int,body:binary,properties:map<string,string>,brokerName:string,")
     assert [tuple(place) for place in seen["places"]] == told_places(rows)
+    assert [tuple(place) for place in seen["streamed"]] == told_places(rows)
     assert seen["own"] == [["queueOffset", "BODY"], len(rows)]
     assert seen["view"] == [sum(row["properties"].get("TAGS") == "BB" for row in rows), 1, "BB"]
     assert "unknown option 'subscripe'; did you mean subscribe?" in seen["error"]

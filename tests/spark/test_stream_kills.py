@@ -1,0 +1,144 @@
+"""A stream of a growing store whose Spark process is killed again and again: every message once per checkpoint, checked by what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests import oracle
+from tests.live_writer import CQ_FILE_SIZE, LOG_FILE_SIZE, QUEUES, message_body
+from tests.spark.frames import read
+from tests.spark.processes import ROOT
+from tests.test_live_store import writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+KILLS = 30
+MESSAGES = 100_000
+_START_TIMEOUT_S, _END_TIMEOUT_S = 120, 300
+
+
+class Process:
+    """The stream in a process group of its own: the Python that drives it, the JVM and the workers die together."""
+
+    def __init__(self, store: Path, base: Path, *options: str) -> None:
+        environment = dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT))
+        command = [sys.executable, "-m", "tests.spark.stream_process", str(store), str(base / "checkpoint"), str(base / "output"), *options]
+        self.log = (base / "log").open("ab")
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=self.log, start_new_session=True, text=True
+        )
+
+    def wait_until_running(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "running\n", Path(self.log.name).read_text()[-4000:]
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.log.close()
+
+
+def batches(base: Path) -> list[Path]:
+    """The directories of batches that Spark has committed, by number."""
+    commits = base / "checkpoint" / "commits"
+    numbers = sorted(int(path.name) for path in commits.iterdir() if path.name.isdecimal()) if commits.is_dir() else []
+    return [base / "output" / f"batch={number}" for number in numbers]
+
+
+def told(base: Path) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
+    """By queue the (offset, body) of every row of every committed batch, sorted; a row that came twice is there twice."""
+    found = defaultdict(list)
+    for directory in batches(base):
+        for row in pq.ParquetDataset(directory).read().to_pylist():
+            found[row["topic"], row["queueId"]].append((row["queueOffset"], row["body"]))
+    return {queue: sorted(rows) for queue, rows in found.items()}
+
+
+def positions(base: Path) -> dict[tuple[str, int], int]:
+    """Where the last committed batch ended, from Spark's offset log."""
+    number = batches(base)[-1].name.removeprefix("batch=") if batches(base) else None
+    if number is None:
+        return {}
+    topics = json.loads((base / "checkpoint" / "offsets" / number).read_text().splitlines()[2])
+    return {(topic, int(queue)): offset for topic in topics for queue, offset in topics[topic].get("store", {}).items()}
+
+
+def delete_old_files(root: Path, read_to: dict[tuple[str, int], int]) -> int:
+    """Deletes the commitlog files whose messages were all read, but the last one; how many. What readers need is kept."""
+    needed = []
+    for (topic, queue), offset in read_to.items():
+        start = 20 * (offset - 1)
+        file = root / "consumequeue" / topic / str(queue) / oracle.file_name(start - start % CQ_FILE_SIZE)
+        needed.append(int.from_bytes(file.read_bytes()[start % CQ_FILE_SIZE :][:8], "big") if offset else 0)
+    files = sorted((root / "commitlog").iterdir())
+    old = [path for path in files[:-1] if needed and int(path.name) + LOG_FILE_SIZE <= min(needed)]
+    for path in old:
+        path.unlink()
+    return len(old)
+
+
+def checksum(rows: list[tuple[int, bytes]]) -> int:
+    total = 0
+    for offset, body in rows:
+        total = crc32(b"%d:" % offset + body, total)
+    return total
+
+
+@pytest.mark.timeout(3600)
+def test_every_message_exactly_once_over_thirty_kills(spark: SparkSession, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    choose, root, base = random.Random(seed), tmp_path / "store", tmp_path / "stream"
+    base.mkdir()
+    # 300 a batch is a little more than comes in the time of one: some batches wait for messages, others have too many.
+    options = ("startingOffsets=earliest", "maxOffsetsPerTrigger=300")
+    progress, deleted = [], 0
+    with writer(root, MESSAGES) as done:
+        for _ in range(KILLS):
+            stream = Process(root, base, *options)
+            stream.wait_until_running()
+            time.sleep(choose.uniform(0, 6))
+            stream.kill()
+            progress.append(len(batches(base)))
+            deleted += delete_old_files(root, positions(base))
+        assert deleted > 0
+        assert len(set(progress)) > KILLS // 4
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while not done():
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        stream = Process(root, base, options[0])
+        while sum(map(len, told(base).values())) < MESSAGES:
+            assert time.monotonic() < deadline + _END_TIMEOUT_S
+            assert stream.process.poll() is None
+            time.sleep(5)
+        stream.kill()
+    rows = told(base)
+    assert {queue: [offset for offset, _ in each] for queue, each in rows.items()} == {
+        queue: list(range(MESSAGES // len(QUEUES))) for queue in QUEUES
+    }
+    assert all(body == message_body(*queue, offset) for queue, each in rows.items() for offset, body in each)
+    in_batch = defaultdict(list)
+    for row in read(spark, root, columns="topic,queueId,queueOffset,body").collect():
+        in_batch[row.topic, row.queueId].append((row.queueOffset, bytes(row.body)))
+    assert in_batch.keys() == rows.keys()
+    for queue, each in in_batch.items():
+        assert checksum(rows[queue][min(each)[0] :]) == checksum(sorted(each))  # a batch sees what retention has left
