@@ -137,6 +137,7 @@ def begin_write(target: WriteTarget) -> WriteTarget:
 
 def commit_write(target: WriteTarget, staged: Sequence[Staged], key: tuple[str, int] | None) -> dict[str, CommitResult]:
     """Publishes what the tasks staged, in the order of the tasks; the result of each store that takes messages."""
+    begun = time.perf_counter()
     options = target.options
     _log.info("writing %s", ", ".join(f"{name}={value}" for name, value in options.resolved()))
     members = {store.root: [each.files[store.root] for each in staged if store.root in each.files] for store in target.open_stores}
@@ -146,12 +147,12 @@ def commit_write(target: WriteTarget, staged: Sequence[Staged], key: tuple[str, 
         results = commit_cluster(members, key=key, watched=watched, options=commit_options)
     else:
         results = {target.stores[0].root: _commit_one(target.stores[0], members, key, commit_options)}
-    _tell(target, results, key)
     for root in members:
         try:
             collect(root, older_than=time.time() - options.staging_retention_ms / 1000, finished=[target.write])
         except (StoreError, OSError) as error:  # the batch is published: failing now would make a job without a key write it again
             _log.warning("%s: files of dead tasks could not be collected; the next write tries again: %s", root, error)
+    _tell(target, results, key, sum(file.units for files in members.values() for file in files), time.perf_counter() - begun)
     return results
 
 
@@ -186,12 +187,24 @@ def _commit_one(
         raise
 
 
-def _tell(target: WriteTarget, results: Mapping[str, CommitResult], key: tuple[str, int] | None) -> None:
+def _tell(target: WriteTarget, results: Mapping[str, CommitResult], key: tuple[str, int] | None, messages: int, seconds: float) -> None:
+    """One line for each batch, and a warning for each store that was passed over."""
     for store in target.stores:
         if store.closed:
             _log.warning("%s (%s) takes no messages now and was passed over: %s", store.settings.broker_name, store.root, store.closed)
     if not all(result.committed for result in results.values()):
         _log.info("%s: batch %s is committed already; nothing was written", target.options.path, key)
+        return
+    ranges = ", ".join(f"{root} {result.start} to {result.stop}" for root, result in results.items() if result.stop > result.start)
+    synced = max((result.sync_seconds for result in results.values()), default=0.0)  # each has that of all stores together
+    _log.info(
+        "batch %s: %d messages into %s; committed in %.1f ms, of it %.1f ms waiting for the disk",
+        key or "without a key",
+        messages,
+        ranges or target.options.path,
+        seconds * 1000,
+        synced * 1000,
+    )
 
 
 def abort_write(target: WriteTarget) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
+import re
 import time
 from pathlib import Path
 
@@ -259,3 +261,19 @@ def test_what_a_standing_journal_needs_is_not_removed_when_spark_gives_up(tmp_pa
     assert "a write without a key must not be run again" in caplog.text
     write(root, numbered_rows(40, 50))
     assert bodies(root) == dict.fromkeys(range(50), 1)
+
+
+def test_one_line_tells_of_each_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = make_store(tmp_path / "store")
+    with caplog.at_level(logging.INFO, "rmq_spark"):
+        results = [write(root, numbered_rows(0, 10), numbered_rows(10, 15), key=("q", 3)) for _ in range(2)]
+        write(root, numbered_rows(15, 20))
+    told = [record.getMessage() for record in caplog.records if "batch" in record.getMessage()]
+    result = results[0][str(root)]
+    milliseconds = r"(\d+\.\d) ms, of it (\d+\.\d) ms waiting for the disk"
+    line = re.fullmatch(rf"batch \('q', 3\): 15 messages into {root} 0 to {result.stop}; committed in {milliseconds}", told[0])
+    assert line is not None, told[0]
+    assert float(line[1]) > float(line[2]) == round(result.sync_seconds * 1000, 1) > 0
+    assert told[1] == f"{root}: batch ('q', 3) is committed already; nothing was written"
+    assert re.fullmatch(rf"batch without a key: 5 messages into {root} {result.stop} to \d+; committed in {milliseconds}", told[2])
+    assert len(told) == 3
