@@ -81,13 +81,17 @@ def test_the_sql_runs(spark: SparkSession, golden: Callable[[str], Path]) -> Non
 
 
 def test_the_dataframe_and_the_write_run(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path) -> None:
-    script, _, writing = _blocks(ENGLISH, "python")
+    script, _, streaming, writing = _blocks(ENGLISH, "python")
     names: dict[str, object] = {}
     with redirect_stdout(StringIO()) as output:
         exec(script.replace("/data/store", str(golden(STORE))), names)
     assert names["spark"] is spark
     assert "|TagA|" in output.getvalue()
     assert names["orders"].count() == len(_expected_orders())  # type: ignore[attr-defined]  # a DataFrame
+    for path in ("orders-checkpoint", "orders", "store"):
+        streaming = streaming.replace(f"/data/{path}", str(golden(STORE) if path == "store" else tmp_path / path))
+    exec(streaming, names)
+    assert spark.read.parquet(str(tmp_path / "orders")).count() == len(_expected_orders())
     exec(writing.replace("/data/archive", str(tmp_path / "archive")), names)
     written = [
         row for queue in MessageStore.open(str(tmp_path / "archive")).queues() for batch in queue.read() for row in batch.to_pylist()
@@ -99,7 +103,7 @@ def test_the_dataframe_and_the_write_run(spark: SparkSession, golden: Callable[[
 
 
 def test_the_plain_python_runs(golden: Callable[[str], Path]) -> None:
-    _, script, _ = _blocks(ENGLISH, "python")
+    _, script, *_ = _blocks(ENGLISH, "python")
     with redirect_stdout(StringIO()) as output:
         exec(script.replace("/data/store", str(golden(STORE))), {})
     lines = output.getvalue().splitlines()
