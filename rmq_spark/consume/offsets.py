@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 
 OFFSET_STORES = ("store", "local", "none")
 _WAIT_SECONDS = 5.0  # for another writer of ours, which is quick; a broker holds on for as long as it lives
+_SAVE_WAIT_SECONDS = 0.5  # in between micro-batches; once it was in vain nobody waits again until it works
 _ADVICE = "a broker overwrites consumerOffset.json while it runs: stop it, or set offsetStore to local or none"
 
 
@@ -85,7 +86,7 @@ class StoreOffsets(_Saver):
         roots: Mapping[str, str],
         *,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        lock_timeout: float = 0.0,
+        lock_timeout: float = _SAVE_WAIT_SECONDS,
     ) -> None:
         super().__init__()
         self.group = check_group(group)
@@ -122,7 +123,8 @@ class StoreOffsets(_Saver):
             if root is None:
                 raise OptionError(f"{broker_name} is none of the brokers read: {', '.join(self._roots)}")
             now = self._clock_ms()
-            write_group_offsets(root, self.group, part, timestamp=now, is_reset=is_reset, lock_timeout=self._lock_timeout)
+            wait = 0.0 if self._is_failing else self._lock_timeout
+            write_group_offsets(root, self.group, part, timestamp=now, is_reset=is_reset, lock_timeout=wait)
 
 
 class LocalOffsets(_Saver):

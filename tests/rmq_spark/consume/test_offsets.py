@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -117,6 +118,18 @@ def test_a_running_broker_at_the_start_and_later(tmp_path: Path, caplog: pytest.
     assert len(said) == 2  # once when it began, once when it was over
     assert "held by process" in said[0]
     assert said[1] == "offsets are recorded again"
+
+
+def test_groups_of_one_store_wait_for_each_other(tmp_path: Path) -> None:
+    root = _store(tmp_path / "store")
+    stores = [StoreOffsets(f"g{number}", {"b": root}, lock_timeout=30) for number in range(4)]
+
+    def save(store: StoreOffsets) -> list[bool]:
+        return [store.save({T0: offset}) for offset in range(1, 6)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(save, stores)) == [[True] * 5] * 4
+    assert [store.read() for store in stores] == [{T0: 5}] * 4
 
 
 def test_a_broker_at_the_start_is_an_error_that_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
