@@ -23,6 +23,7 @@ __all__ = [
     "STRATEGIES",
     "AllocateMessageQueueStrategy",
     "client_room",
+    "described",
     "queue_room",
     "strategy",
 ]
@@ -252,6 +253,18 @@ def strategy(
     raise OptionError(
         f"allocateMessageQueueStrategy: unknown strategy {name!r}; {f'did you mean {meant}?' if meant else f'they are {STRATEGIES}'}"
     )
+
+
+def described(chosen: AllocateMessageQueueStrategy) -> str:
+    """The strategy with all that members must have in common to come to the same picture; not CONFIG's queues, which are each one's own."""
+    match chosen:
+        case _ConsistentHash():
+            return f"{chosen.name} virtualNodeCount={chosen.virtual_node_count}"
+        case _ByMachineRoom():
+            return f"{chosen.name} consumerIdcs={','.join(sorted(chosen.consumer_idcs))}"
+        case _NearbyMachineRoom():
+            return f"MACHINE_ROOM_NEARBY-{described(chosen.inner)}"
+    return chosen.name
 
 
 def _inner(name: str, virtual_node_count: int) -> AllocateMessageQueueStrategy:

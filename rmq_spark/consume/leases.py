@@ -77,7 +77,7 @@ class Lease:
                 if looks % _LOOKS_A_BEAT == 0:
                     self.renew()
                 self._look()
-            except StoreError as error:
+            except (StoreError, OSError) as error:  # tried again: a lease is lost by silence only
                 if not self._stop.is_set():
                     _log.warning("the lease of this query could not be renewed, others may take its queues: %s", error)
 

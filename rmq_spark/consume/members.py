@@ -18,6 +18,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from rmq_spark.consume.allocate import described
 from rmq_spark.consume.group_changes import Change, Held
 from rmq_spark.consume.group_state import GroupState, MemberEntry, read_state, state_identity, state_serial, write_state
 from rmq_spark.consume.leases import Lease, Watch, host_name, remove_lease
@@ -223,7 +224,7 @@ class Member:
         self._id = change.writer = secrets.token_hex(8)
         self._expel_gone(change)
         entry = MemberEntry(list(spec.clients), host_name(), os.getpid(), spec.lease_seconds)
-        change.admit(spec.group, self._id, entry, subscription=spec.subscription, strategy=spec.strategy.name)
+        change.admit(spec.group, self._id, entry, subscription=spec.subscription, strategy=described(spec.strategy))
         self._lease = Lease(self._directory, self._id, spec.lease_seconds, self._look_around)
         self._lease.begin()
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.consume.allocate import AllocateMessageQueueStrategy, strategy
+from rmq_spark.consume.allocate import AllocateMessageQueueStrategy, described, strategy
 from rmq_spark.consume.message_queue import MessageQueue, sort_clients, sort_queues
 from store_format.errors import OptionError
 
@@ -151,6 +151,17 @@ def test_config_gives_what_was_configured() -> None:
     assert strategy("CONFIG", config=queues).allocate("g", "whoever", [], []) == queues
     by_client = strategy("CONFIG", config={"a": queues, "b": []})
     assert [by_client.allocate("g", client, [], []) for client in "abc"] == [queues, [], []]
+
+
+def test_what_members_must_have_in_common() -> None:
+    told = {
+        described(strategy("AVG")): "AVG",
+        described(strategy("CONFIG", config=[])): "CONFIG",
+        described(strategy("CONSISTENT_HASH", virtual_node_count=3)): "CONSISTENT_HASH virtualNodeCount=3",
+        described(strategy("MACHINE_ROOM", consumer_idcs=["b", "a"])): "MACHINE_ROOM consumerIdcs=a,b",
+        described(strategy("MACHINE_ROOM_NEARBY", inner="CONSISTENT_HASH")): "MACHINE_ROOM_NEARBY-CONSISTENT_HASH virtualNodeCount=10",
+    }
+    assert list(told) == list(told.values())
 
 
 @pytest.mark.parametrize(

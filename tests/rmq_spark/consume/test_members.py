@@ -348,7 +348,7 @@ def test_a_directory_whose_lock_somebody_keeps(group: Group, monkeypatch: pytest
     ("changes", "said"),
     [
         ({"subscription": "T TagA"}, "its members have the subscription T *, this query has T TagA"),
-        ({"strategy": strategy("CONSISTENT_HASH")}, "its members have the allocation strategy AVG, this query has CONSISTENT_HASH"),
+        ({"strategy": strategy("CONSISTENT_HASH")}, "its members have the allocation strategy AVG, this query has CONSISTENT_HASH virtual"),
         ({"clients": ("b", "a")}, "has a member with the client id 'a' already"),
     ],
 )
