@@ -114,7 +114,12 @@ _WHAT = (
         "The language of `subExpression`: `TAG` or `SQL92`, each with RocketMQ's own rules.",
         "TAG",
     ),
-    Option("key", "text", values.text, "Only messages with this key: one word of KEYS, or the UNIQ_KEY."),
+    Option(
+        "key",
+        "text",
+        values.text,
+        "Only messages with this key: one word of KEYS, or the UNIQ_KEY. Index files are used where they cover the log.",
+    ),
     Option(
         "messageId", "text", values.text, "Only this message: the id a client shows (UNIQ_KEY), or an offset message id. Not with `key`."
     ),

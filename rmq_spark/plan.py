@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rmq_spark.key_places import narrowed, places_of_key
 from rmq_spark.options import ReadOptions
 from rmq_spark.positions import Earliest, Latest, Offset, Timestamp
 from rmq_spark.splits import Findings, Piece, Split, estimate_bytes, make_splits
@@ -61,11 +62,13 @@ def available_cores() -> int:
 def _look(store: MessageStore, options: ReadOptions, found: Findings) -> None:
     there = find_queues(store, options.topics)
     log_bytes = store.log.size_bytes
+    known = places_of_key(store, there.queues, options)
     for queue in there.queues:
         found.queues.append((queue.topic, store.broker_name, queue.queue_id))
         piece = _slice(queue, options, found)
-        if piece.start < piece.stop:
-            found.pieces.append(Piece(store, piece, min(estimate_bytes(piece), log_bytes)))
+        for part in [piece] if known is None else narrowed(piece, known.get((queue.topic, queue.queue_id), ())):
+            if part.start < part.stop:
+                found.pieces.append(Piece(store, part, min(estimate_bytes(part), log_bytes)))
     slices = []
     repeated = []
     for queue in there.scanned:

@@ -25,7 +25,7 @@ from store_format.reading import Tolerance
 from store_format.snapshot import StoreState, list_queues, take_snapshot
 from store_format.unit_check import UnitKind, check_unit
 
-__all__ = ["Found", "Searched", "Wanted", "find", "ordered", "stands_at"]
+__all__ = ["Found", "Searched", "Wanted", "cover", "find", "ordered", "stands_at"]
 
 _ORDER_COLUMNS = ("physicalOffset", "queueOffset")
 
@@ -90,27 +90,40 @@ def find(
     `use_index=False` scans all of the log: index files have no checksum, and one that lost a link hides what it led to.
     Neither does a header show that a broker ran for a while with messageIndexEnable=false and went on in the same file.
     """
-    crashed = state is StoreState.CRASHED
+    coverage, topics, stop = cover(root, log, state, wanted, use_index=use_index, hash_slot_num=hash_slot_num, index_num=index_num)
+    names = tuple(dict.fromkeys((*columns, *_ORDER_COLUMNS)))
+    search = KeySearch(log, wanted, broker_name, names, tolerance, verify_crc, state is StoreState.LIVE)
+    return _search(search, coverage, topics, stop, tuple(dict.fromkeys((*columns, "physicalOffset"))))
+
+
+def cover(
+    root: str,
+    log: CommitLog,
+    state: StoreState,
+    wanted: Wanted,
+    *,
+    use_index: bool = True,
+    hash_slot_num: int | None = None,
+    index_num: int | None = None,
+) -> tuple[Coverage, tuple[str, ...], int]:
+    """What of the log the index files answer for, for which topics, and where the log ends at most."""
     stop = take_snapshot(root, log, state, lambda topic: False).log_end  # after a crash, or during a commit of ours
     if stop is None:
         stop = log.files[-1].stop if log.files else 0
     topics, reason = _topics_to_look_up(root, wanted) if use_index else ((), "not asked for")
-    if topics:
-        checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
-        coverage = plan_coverage(
-            f"{root}/index",
-            log.min_offset,
-            stop,
-            is_unit=lambda offset: stands_at(log, offset),
-            timestamp_max=checkpoint.index_msg_timestamp if crashed else None,
-            hash_slot_num=hash_slot_num,
-            index_num=index_num,
-        )
-    else:
-        coverage = Coverage((), ((f"{root}/index", reason),), ((log.min_offset, stop),), frozenset())
-    names = tuple(dict.fromkeys((*columns, *_ORDER_COLUMNS)))
-    search = KeySearch(log, wanted, broker_name, names, tolerance, verify_crc, state is StoreState.LIVE)
-    return _search(search, coverage, topics, stop, tuple(dict.fromkeys((*columns, "physicalOffset"))))
+    if not topics:
+        return Coverage((), ((f"{root}/index", reason),), ((log.min_offset, stop),), frozenset()), topics, stop
+    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    coverage = plan_coverage(
+        f"{root}/index",
+        log.min_offset,
+        stop,
+        is_unit=lambda offset: stands_at(log, offset),
+        timestamp_max=checkpoint.index_msg_timestamp if state is StoreState.CRASHED else None,
+        hash_slot_num=hash_slot_num,
+        index_num=index_num,
+    )
+    return coverage, topics, stop
 
 
 def _topics_to_look_up(root: str, wanted: Wanted) -> tuple[tuple[str, ...], str]:

@@ -18,7 +18,7 @@ from store_format.columns import BODY_SIZE_MAX, Projection, arrow_schema, decode
 from store_format.commit_log import CommitLog
 from store_format.decode import UnitRefs
 from store_format.errors import OptionError
-from store_format.find import Found, Searched, Wanted, find, ordered, stands_at
+from store_format.find import Found, Searched, Wanted, cover, find, ordered, stands_at
 from store_format.java_hash import tags_code
 from store_format.journal import read_commit_state
 from store_format.key_search import unit_sizes
@@ -29,7 +29,7 @@ from store_format.snapshot import take_snapshot
 if TYPE_CHECKING:
     from store_format.store import MessageStore, Queue
 
-__all__ = ["How", "Question", "look_up"]
+__all__ = ["How", "Question", "bytes_to_scan", "look_up"]
 
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port, 8 of offset.
 _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})([0-9A-Fa-f]{16})\Z")
@@ -78,6 +78,18 @@ def look_up(store: MessageStore, question: Question, how: How) -> Found:
     if question.key is not None:
         return _filtered(_by_key(store, question, question.key, how), question, how)
     return _by_queues(store, question, how)
+
+
+def bytes_to_scan(store: MessageStore, question: Question, how: How) -> int:
+    """How much of the commitlog no index file covers for this question, the unwritten part of its last file included."""
+    key = question.key or question.message_id
+    if key is None:
+        return 0
+    wanted = Wanted(key, question.topic, question.begin_ms, question.end_ms)
+    coverage, _, _ = cover(
+        store.path, store.log, store.state, wanted, use_index=how.use_index, hash_slot_num=how.hash_slot_num, index_num=how.index_num
+    )
+    return sum(stop - start for start, stop in coverage.uncovered)
 
 
 def _names(how: How) -> tuple[str, ...]:
