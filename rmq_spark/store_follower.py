@@ -8,6 +8,7 @@ read does.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ class StoreFollower:
         self._head = b""
         self._pending: dict[_Key, Newest] = {}  # messages of the log that their consume queues do not hold yet
         self._follows = False
+        self._is_full = False  # a file that was made, and is not yet as long as it will be, changes no directory when it is
         self._stuck_since = self._stuck_wait = 0
 
     def look(self, *, anew: bool = False) -> bool:
@@ -70,7 +72,7 @@ class StoreFollower:
         if anew or self._is_another_store(signs):
             self._follows = False
         elif self._signs is not None:
-            quiet = signs == self._signs and not self._pending and not self._is_due()
+            quiet = signs == self._signs and not self._pending and not self._is_full and not self._is_due()
             if quiet and read_head(self._log, self._end) == self._head:
                 return False
             self.changed = {}
@@ -119,13 +121,13 @@ class StoreFollower:
         self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
         crashed = signs.state is StoreState.CRASHED
         near, end = (0, 0) if crashed else self._begin(signs)  # before the queues are looked at: what comes later is told by the log
-        there = find_queues(self.store, self._choice)
+        there = find_queues(self.store, self._choice, level=logging.DEBUG if self._signs is not None else logging.WARNING)  # once
         self.cuts = there.cuts
         found = {(queue.topic, queue.queue_id): queue for queue in (*there.queues, *there.scanned)}
         changed |= {key: queue for key, queue in found.items() if not _same(self.queues.get(key), queue)}
         changed |= dict.fromkeys(self.queues.keys() - found.keys())
         self.queues = found
-        self._pending = {}
+        self._pending, self._is_full = {}, False
         self._follows = not crashed and not there.scanned and self.store.has_consume_queues
         last = max((queue.range.bounds.last_physical_offset for queue in there.queues if queue.range.bounds is not None), default=-1)
         if there.scanned:
@@ -169,7 +171,8 @@ class StoreFollower:
         """Takes in what came since the last look. False when that cannot be told this way, or not for `size_max` bytes."""
         known = self._signs
         try:
-            if known is None or signs.log_directories != known.log_directories:
+            was_quiet = known is not None and (signs.commit, signs.log_directories) == (known.commit, known.log_directories)
+            if self._is_full or not was_quiet:
                 self._list_log()
             if known is not None and signs.queue_directories != known.queue_directories:
                 self._drop_vanished()
@@ -183,6 +186,7 @@ class StoreFollower:
                 self.queues[key] = self.changed[key] = queue
         self._pending = {key: newest for key, newest in (self._pending | news.queues).items() if self._lacks(key, newest)}
         moved, self._end = news.end != self._end, news.end
+        self._is_full = news.is_full
         self._note_stuck(news.is_torn, moved, signs)
         self._remember(signs, was_unwritten=news.is_unwritten)
         return True

@@ -24,14 +24,14 @@ class StoreQueues:
     cuts: list[int] = field(default_factory=list)
 
 
-def find_queues(store: MessageStore, choice: TopicChoice) -> StoreQueues:
-    """The chosen queues as the files are now."""
+def find_queues(store: MessageStore, choice: TopicChoice, *, level: int = logging.WARNING) -> StoreQueues:
+    """The chosen queues as the files are now. That some are scanned for is logged at `level`."""
 
     def chosen(queues: list[Queue]) -> list[Queue]:
         return [queue for queue in queues if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)]
 
     if not store.has_consume_queues:
-        _log.warning("%s has no consume queue files (RocksDB, or deleted): scanning its commitlog", store.path)
+        _log.log(level, "%s has no consume queue files (RocksDB, or deleted): scanning its commitlog", store.path)
         scanned, cuts = store.scanned_queues(choice.chooses_topic, _SCAN_CUT_BYTES)
         return StoreQueues([], chosen(scanned), cuts)
     snapshot = store.snapshot(choice.chooses_topic)
@@ -39,9 +39,8 @@ def find_queues(store: MessageStore, choice: TopicChoice) -> StoreQueues:
     if not snapshot.damaged:
         return StoreQueues(queues)
     (topic, queue_id), error = next(iter(snapshot.damaged.items()))
-    _log.warning(
-        "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s", len(snapshot.damaged), topic, queue_id, error
-    )
+    told = "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s"
+    _log.log(level, told, len(snapshot.damaged), topic, queue_id, error)
     lost = snapshot.damaged.keys()
     topics = {name for name, _ in lost}
     scanned, cuts = store.scanned_queues(topics.__contains__, _SCAN_CUT_BYTES)

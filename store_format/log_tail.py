@@ -56,6 +56,7 @@ class News:
     end: int = 0
     is_torn: bool = False
     is_unwritten: bool = False
+    is_full: bool = False  # the last file is, as far as files were listed: one that was empty then does not count
 
 
 def read_head(log: CommitLog, offset: int) -> bytes:
@@ -71,7 +72,7 @@ def read_head(log: CommitLog, offset: int) -> bytes:
 
 def read_news(log: CommitLog, start: int, stop: int | None, select: Callable[[str], bool], size_max: int | None = None) -> News | None:
     """Walks the log from `start`, where a unit begins or will begin, up to `stop` or its end. None for more than `size_max` bytes."""
-    news = News(end=start)
+    news = News(end=start, is_full=True)
     if log.file_at(start) is None:
         return news
     walk = log.walk(start, stop)
@@ -83,6 +84,7 @@ def read_news(log: CommitLog, start: int, stop: int | None, select: Callable[[st
             return None
     assert walk.end is not None
     news.is_torn, news.is_unwritten = walk.end.kind is EndKind.TORN, walk.end.kind is EndKind.UNWRITTEN
+    news.is_full = walk.end.kind in (EndKind.BLANK, EndKind.MISSING)
     if walk.end.kind is EndKind.MISSING or walk.end.offset > news.end:
         news.end = walk.end.offset
     return news

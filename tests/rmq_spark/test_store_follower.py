@@ -135,6 +135,25 @@ def test_commits_are_seen_whole(tmp_path: Path) -> None:
     assert len(set(totals)) > 3
 
 
+@pytest.mark.parametrize("at", [1, 8, 12, 16, 20, 24, 28, 32, 40, 48])
+def test_a_commit_that_was_broken_off(tmp_path: Path, at: int) -> None:
+    """Killed at one of its changes of files: before it is published nothing of it counts, and the next writer completes it."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40), key=("q", 0))
+    follower = followed(root)
+    command = [sys.executable, "-m", "tests.failing_writer", str(root), "40", "150", "1", "kill", str(at)]
+    assert subprocess.run(command, cwd=Path(__file__).parent.parent.parent, check=False).returncode < 0
+    for _ in range(3):
+        follower.look()
+        assert ends(follower) == in_batch(root)
+        assert sum(stop for _, stop in ends(follower).values()) in (40, 190)
+    assert ends(followed(root)) == in_batch(root)
+    append(root, numbered("T", 190, 10), key=("q", 2))
+    follower.look()
+    assert ends(follower) == in_batch(root)
+    assert sum(stop for _, stop in ends(follower).values()) in (50, 200)
+
+
 @pytest.mark.parametrize("name", [name for name in goldens.NAMES if name != "cluster-5.5.0"])
 def test_stores_of_every_kind(golden: Callable[[str], Path], unchanged: Callable[[Path], object], name: str) -> None:
     root, choice = golden(name), TopicChoice(include_system_topics=True)
