@@ -22,6 +22,7 @@ __all__ = ["GroupOffsets", "offsets_file", "read_group_offsets", "refuse_foreign
 
 _log = logging.getLogger(__name__)
 
+_QUEUE_ID_MAX = 2**31 - 1
 _PLAIN, _LIGHT = "consumerOffset.json", "lmqConsumerOffset.json"
 _IN_ROCKSDB = (  # directory of config/, and the broker's setting that made it
     ("consumerOffsets", "storeType=defaultRocksDB"),
@@ -62,7 +63,7 @@ def _written_at(offsets: ConsumerOffsets) -> int:
 
 
 def read_group_offsets(root: str, group: str) -> GroupOffsets:
-    """What the broker has, or had, for the group: empty when it knows nothing of it.
+    """What the broker has, or had, for the group: empty when it knows nothing of it. Ids that no queue can have are left out.
 
     Raises UnsupportedFormatError where offsets are in RocksDB, and CorruptStoreError for files that cannot be read.
     """
@@ -73,7 +74,8 @@ def read_group_offsets(root: str, group: str) -> GroupOffsets:
     for key, table in found.offsets.items() if found else ():
         topic_and_group = split_offset_key(key)
         if topic_and_group is not None and topic_and_group[1] == group:
-            offsets |= {(topic_and_group[0], queue_id): offset for queue_id, offset in table.items()}
+            topic = topic_and_group[0]
+            offsets |= {(topic, queue_id): offset for queue_id, offset in table.items() if 0 <= queue_id <= _QUEUE_ID_MAX}
     for key, offset in found.lmq_offsets.items() if found else ():
         topic_and_group = split_offset_key(key)
         if topic_and_group is not None and topic_and_group[1] == group:

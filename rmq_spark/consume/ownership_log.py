@@ -78,9 +78,17 @@ def read_events(directory: str) -> list[OwnershipEvent]:
     path = f"{directory}/ownership.log"
     lines = (read_bytes(path) or b"")[: read_state(directory).log_size].split(b"\n")[:-1]
     try:
-        return [OwnershipEvent(**json.loads(line)) for line in lines]
+        return [_event(line) for line in lines]
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptStoreError(path, 0, "a log of ownership", f"something else ({str(error)[:100]})") from error
+
+
+def _event(line: bytes) -> OwnershipEvent:
+    event = OwnershipEvent(**json.loads(line))
+    numbers, texts = (event.serial, event.at, event.queue, event.epoch), (event.event, event.topic, event.broker, event.member)
+    if not all(isinstance(each, int) for each in numbers) or not all(isinstance(each, str) for each in texts):
+        raise TypeError("a member of another type")
+    return event
 
 
 def double_ownership(events: Iterable[OwnershipEvent]) -> list[str]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
@@ -566,7 +566,10 @@ def test_the_log_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.Monk
     assert [event.serial for event in read_events(str(tmp_path))] == list(range(found[0], 101))[-len(read_events(str(tmp_path))) :]
 
 
-@pytest.mark.parametrize("data", [b"5\n", b"{}\n", b'{"serial":\n', b"\xff\n", b"[" * 100_000 + b"\n"])
+_ODD = json.dumps(asdict(_event(1, "gain", 1)) | {"epoch": "1"}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("data", [_ODD, b"5\n", b"{}\n", b'{"serial":\n', b"\xff\n", b"[" * 100_000 + b"\n"])
 def test_a_log_that_is_none_names_its_file(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "ownership.log").write_bytes(data)
     write_state(str(tmp_path), GroupState(log_size=len(data)), FileWrites(sync=False))

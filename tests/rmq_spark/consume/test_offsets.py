@@ -166,6 +166,11 @@ def test_the_file_of_a_broker_with_light_queues(tmp_path: Path) -> None:
     assert "0:1" in (tmp_path / "store" / "config" / "consumerOffset.json").read_text()
 
 
+def test_ids_that_no_queue_can_have(tmp_path: Path) -> None:
+    root = _store(tmp_path / "store", '{"offsetTable":{"T@g":{-1:5,0:7,2147483648:6},"a@b@g":{0:1},"@g":{0:1},"T@":{0:1}}}')
+    assert StoreOffsets("g", {"b": root}).read() == {T0: 7}
+
+
 def test_a_file_that_a_crash_left(tmp_path: Path) -> None:
     root = _store(tmp_path / "store", '{"offsetTable":{"T@g":{0:', "consumerOffset.json")
     _store(tmp_path / "store", '{"offsetTable":{"T@g":{0:5},"T@h":{0:7}}}', "consumerOffset.json.bak")
