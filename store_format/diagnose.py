@@ -5,7 +5,7 @@ The commitlog is walked once; queues are checked on the way, index files, checkp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from store_format.checkpoint import Checkpoint, read_checkpoint
@@ -23,15 +23,17 @@ from store_format.lock import lock_holder
 from store_format.problems import Diagnosis, Findings
 from store_format.recovery import find_end
 from store_format.snapshot import StoreState
+from store_format.walk import UnitRun
 
 __all__ = ["diagnose"]
 
 
-def diagnose(root: str, commit_log_paths: Sequence[str] = ()) -> Diagnosis:
+def diagnose(root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Callable[[int], object] | None = None) -> Diagnosis:
     """Every problem of the store at `root`, and where its commitlog's bytes went. Also for stores that `MessageStore.open` refuses.
 
     A million messages take two seconds of one core. Memory does not grow with the log: a byte for each entry of one index file,
     and what a quarter of a million queue entries take.
+    `on_offset` is called with the physical offset up to which the log has been walked, now and then.
     Raises StoreNotFoundError when `root` cannot be listed, and nothing for what is in it; but in a store that is in use
     retention may delete a file between listing and reading, which is a StoreError that says so.
     """
@@ -46,7 +48,13 @@ def diagnose(root: str, commit_log_paths: Sequence[str] = ()) -> Diagnosis:
     log_end = _end_after_crash(root, log) if state is StoreState.CRASHED else None
     lost = Lost()
     queues = QueueCheck(findings, root, log, state, log_end, has_queues=not _in_rocksdb(findings, root))
-    summary = replace(check_log(findings, log, file_size, state, lost, queues.add), unplaced_bytes=unplaced_bytes)
+
+    def visit(run: UnitRun) -> None:
+        queues.add(run)
+        if on_offset is not None:
+            on_offset(run.file.start + run.stop)
+
+    summary = replace(check_log(findings, log, file_size, state, lost, visit), unplaced_bytes=unplaced_bytes)
     queues.finish(lost, summary.log_end)
     check_topics(findings, root, queues.topics, queues.absent)
     check_index_files(findings, f"{root}/index", log, state, summary.log_end if log_end is None else log_end, lost)

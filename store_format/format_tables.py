@@ -18,7 +18,7 @@ import numpy as np
 from store_format import layouts
 from store_format.layouts import LAYOUTS
 
-__all__ = ["FORMAT_FILE", "fill", "main", "render"]
+__all__ = ["FORMAT_FILE", "field_meanings", "fill", "main", "render"]
 
 FORMAT_FILE = Path(__file__).with_name("FORMAT.md")
 
@@ -32,13 +32,20 @@ def render(source: str | None = None) -> dict[str, str]:
 
     Raises ValueError when a field has no comment, or one with another offset than its own.
     """
-    if source is None:
-        source = inspect.getsource(layouts)
-    comments = {
-        token.start[0]: token.string for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT
-    }
-    calls = _unit_calls(ast.parse(source))
+    calls, comments = _told(inspect.getsource(layouts) if source is None else source)
     return {name: _table(name, layout, calls[name], comments) for name, layout in LAYOUTS.items()}
+
+
+def field_meanings(name: str) -> dict[str, str]:
+    """Field -> meaning of one layout, for whoever shows its bytes."""
+    calls, comments = _told(inspect.getsource(layouts))
+    return {field: meaning for field, (_, meaning) in _meanings(name, calls[name], comments).items()}
+
+
+def _told(source: str) -> tuple[dict[str, ast.Call], dict[int, str]]:
+    """The `unit(...)` of each layout, and the comments by line."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return _unit_calls(ast.parse(source)), {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
 
 
 def _unit_calls(module: ast.Module) -> dict[str, ast.Call]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,10 @@ class Filters:
 
     def chooses_queue(self, queue_id: int) -> bool:
         return not self.queue_ids or queue_id in self.queue_ids
+
+    def without_topic(self) -> Filters:
+        """The rest of the filters, where the topic has been looked at."""
+        return replace(self, topic=None, all_topics=True)
 
     @property
     def one_topic(self) -> str | None:

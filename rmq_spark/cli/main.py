@@ -38,6 +38,17 @@ COMMANDS: dict[str, str] = {
     "tail": "messages",
     "get": "messages",
     "find": "messages",
+    "trace": "waiting",
+    "lag": "groups",
+    "groups": "groups",
+    "offsets": "groups",
+    "dlq": "waiting",
+    "delay": "waiting",
+    "half": "waiting",
+    "verify": "verify",
+    "dump": "dump",
+    "export": "export",
+    "doctor": "doctor",
 }
 
 _CODES: tuple[tuple[type[BaseException], int], ...] = (

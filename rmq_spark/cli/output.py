@@ -24,7 +24,7 @@ from rmq_spark.cli.values_text import Row, cell, csv_value, json_value, plain_ro
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "Output", "output_options", "write_jsonl", "write_rows"]
+__all__ = ["FORMATS", "Output", "output_options", "write_bytes", "write_csv", "write_jsonl", "write_rows"]
 
 FORMATS = ("table", "json", "jsonl", "csv", "raw")
 
@@ -139,27 +139,38 @@ def write_jsonl(write: Callable[[str], object], rows: Iterable[Row], names: Sequ
 
 
 def _write_csv(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
+    write_csv(sys.stdout.write, rows, names, bodies_as_text=output.bodies_as_text, harmless=output.to_terminal)
+
+
+def write_csv(
+    write: Callable[[str], object], rows: Iterable[Row], names: Sequence[str], *, bodies_as_text: bool, harmless: bool = False
+) -> None:
+    """The names, then the rows; with `harmless` as a terminal may have them."""
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\n")
-    for values in chain([names], ([csv_value(row[name], bodies_as_text=output.bodies_as_text) for name in names] for row in rows)):
-        writer.writerow([shown(value) if output.to_terminal and isinstance(value, str) else value for value in values])
-        sys.stdout.write(line.getvalue().encode("utf-8", "replace").decode())
+    for values in chain([names], ([csv_value(row[name], bodies_as_text=bodies_as_text) for name in names] for row in rows)):
+        writer.writerow([shown(value) if harmless and isinstance(value, str) else value for value in values])
+        write(line.getvalue())
         line.seek(0)
         line.truncate()
 
 
 def _write_raw(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
-    """The bodies as they are, a line break between two; spelled out where they would reach a terminal."""
-    sys.stdout.flush()
-    binary: BinaryIO | None = getattr(sys.stdout, "buffer", None)
+    """The bodies, a line break between two."""
     for i, row in enumerate(rows):
-        body: bytes = row["body"] or b""
-        if output.to_terminal or binary is None:
-            sys.stdout.write(("\n" if i else "") + "\n".join(map(shown, body.decode("utf-8", "backslashreplace").split("\n"))))
-        else:
-            binary.write((b"\n" if i else b"") + body)
+        write_bytes(output, (b"\n" if i else b"") + (row["body"] or b""))
     if output.to_terminal:
         sys.stdout.write("\n")
+
+
+def write_bytes(output: Output, data: bytes) -> None:
+    """Bytes as they are; spelled out, line by line, where they would reach a terminal."""
+    binary: BinaryIO | None = getattr(sys.stdout, "buffer", None)
+    if output.to_terminal or binary is None:
+        sys.stdout.write("\n".join(map(shown, data.decode("utf-8", "backslashreplace").split("\n"))))
+        return
+    sys.stdout.flush()
+    binary.write(data)
 
 
 # ---- for people -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from store_format import MessageStore
 
-__all__ = ["filtered", "first_rows", "show_batches", "show_view"]
+__all__ = ["KeepWhere", "filtered", "first_rows", "keep_where", "show_batches", "show_view"]
 
 
 def show_view(
@@ -28,7 +30,7 @@ def show_view(
     *,
     now_ms: int | None = None,
     time_column: str | None = None,
-    keep: Callable[[pa.RecordBatch], pa.BooleanArray] | None = None,
+    keep: KeepWhere | None = None,
 ) -> int:
     """Writes the view; how many rows there were. `shown` are the columns of the table for people, () for all."""
     from store_format.views.table import view_batches, view_named
@@ -58,6 +60,34 @@ def _column(name: str, known: Sequence[str]) -> str:
     raise OptionError(
         f"--columns: there is no column {name!r}; " + (f"did you mean {meant}?" if meant else f"there are {', '.join(known)}")
     )
+
+
+@dataclass(frozen=True, slots=True)
+class KeepWhere:
+    """Rows whose columns match patterns of the shell, a null as if it were empty."""
+
+    patterns: tuple[tuple[str, str], ...]
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        import pyarrow as pa
+
+        columns = [(batch[name].to_pylist(), pattern) for name, pattern in self.patterns]
+        return pa.array(
+            [all(fnmatchcase(values[i] or "", pattern) for values, pattern in columns) for i in range(batch.num_rows)], pa.bool_()
+        )
+
+    def matches(self, name: str) -> bool:
+        """Whether a name is what the first pattern means."""
+        return fnmatchcase(name, self.patterns[0][1])
+
+
+def keep_where(
+    *, group: str | None = None, topic: str | None = None, state: str | None = None, topic_column: str = "topic"
+) -> KeepWhere | None:
+    """What keeps the rows that are asked for; None for all."""
+    given = (("group", group), (topic_column, topic), ("state", state))
+    patterns = tuple((name, pattern) for name, pattern in given if pattern is not None)
+    return KeepWhere(patterns) if patterns else None
 
 
 def filtered(batches: Iterable[pa.RecordBatch], filters: Filters, time_column: str | None) -> Iterator[pa.RecordBatch]:

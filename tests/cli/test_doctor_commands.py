@@ -1,0 +1,68 @@
+"""`doctor`: a sound environment passes, and each thing that keeps Spark from the format is found, by making it so."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.cli.checks import NEEDED
+from tests.cli.runs import ROOT, Runner, process
+
+Golden = Callable[[str], Path]
+
+
+def _states(out: str) -> dict[str, tuple[str, str, str]]:
+    return {row["check"]: (row["state"], row["found"], row["advice"]) for row in json.loads(out)}
+
+
+def test_a_sound_environment(rmqlog: Runner, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    done = rmqlog("doctor", golden("rocksdb-5.5.0"), "-o", "json")
+    states = _states(done.out)
+    assert done.code == 0, states
+    assert {name for name, (state, *_) in states.items() if state == "ok"} >= {*NEEDED, "java", "pyspark_rmqlog", "workers' Python"}
+    assert "the commitlog is scanned" in states["store"][1]
+    text = rmqlog("doctor").out
+    assert re.search(r"^ok +pyarrow +version \d", text, re.MULTILINE)
+
+
+def test_what_is_in_the_way_is_found(tmp_path: Path) -> None:
+    (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('no luck today')")
+    path = f"{ROOT}{os.pathsep}{tmp_path}"
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    done = process("doctor", "-o", "json", PYTHONPATH=path, JAVA_HOME=str(tmp_path), PYSPARK_PYTHON=str(python), SPARK_HOME="/opt/spark")
+    states = _states(done.out)
+    assert done.code == 2
+    assert states["pyspark_broken"][:2] == ("fails", "does not import: RuntimeError: no luck today")
+    assert "switches automatic registration off" in states["pyspark_broken"][2]
+    assert states["java"][0] == "fails"
+    assert states["SPARK_HOME"][0] == "warning"
+    assert states["workers' Python"][0] == "fails"
+
+
+def test_a_store_that_is_none(rmqlog: Runner, tmp_path: Path) -> None:
+    done = rmqlog("doctor", tmp_path, "-o", "json")
+    assert done.code == 2
+    assert "is no store root" in _states(done.out)["store"][1]
+
+
+def test_the_versions_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
+    assert {name: tuple(map(int, version.split("."))) for name, version in (text.split(">=") for text in asked)} == NEEDED
+
+
+@pytest.mark.spark
+def test_spark_itself_is_asked() -> None:
+    done = process("doctor", "--start", "-o", "json", PYSPARK_PYTHON=sys.executable)
+    assert _states(done.out)["Spark"] == ("ok", 'started, and knows format("rmqlog")', "")

@@ -1,0 +1,116 @@
+"""`export`: what is in the file is what the broker read, the file is whole or not there, and mistakes leave nothing."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from store_format.columns import arrow_schema
+from tests import goldens
+from tests.cli.runs import Runner
+
+Golden = Callable[[str], Path]
+STORE = "basic-5.5.0"
+COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "body", "properties")
+
+
+def _expected(topic: str) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    return {
+        (row["topic"], row["queueId"], row["queueOffset"], row["physicalOffset"]): (row["body"], row["properties"])
+        for row in goldens.expected_rows(STORE)
+        if row["topic"] == topic
+    }
+
+
+def _found(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    places = [(row["topic"], int(row["queueId"]), int(row["queueOffset"]), int(row["physicalOffset"])) for row in rows]
+    return dict(zip(places, ((row["body"], row["properties"]) for row in rows), strict=True))
+
+
+def test_parquet(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    out = tmp_path / "orders.parquet"
+    done = rmqlog("export", golden(STORE), out, "--topic", "Orders", "--columns", ",".join(COLUMNS))
+    assert (done.code, done.out) == (0, "")
+    assert done.err == f"rmqlog: 1,326 messages, 710.9 kB of the log, into {out}\n"
+    table = pq.read_table(out)
+    assert table.schema.remove_metadata().names == arrow_schema(COLUMNS).names
+    rows = [{**row, "body": base64.b64encode(row["body"]).decode(), "properties": dict(row["properties"])} for row in table.to_pylist()]
+    assert _found(rows) == _expected("Orders")
+    for queue in range(4):
+        offsets = [row["queueOffset"] for row in rows if row["queueId"] == queue]
+        assert offsets == sorted(offsets)
+
+
+def test_json_lines_and_csv_in_a_file_and_on_stdout(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    arguments = ("--topic", "Orders", "--columns", ",".join(COLUMNS))
+    assert rmqlog("export", golden(STORE), tmp_path / "a.jsonl", *arguments).code == 0
+    lines = (tmp_path / "a.jsonl").read_text(encoding="utf-8")
+    assert _found([json.loads(line) for line in lines.splitlines()]) == _expected("Orders")
+    assert rmqlog("export", golden(STORE), "-", "--format", "jsonl", *arguments).out == lines
+    assert rmqlog("export", golden(STORE), tmp_path / "a.csv", *arguments).code == 0
+    before = csv.field_size_limit(1 << 20)  # one body has 200,000 bytes
+    with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as file:
+        rows = [{**row, "properties": json.loads(row["properties"])} for row in csv.DictReader(file)]
+    csv.field_size_limit(before)
+    assert _found(rows) == _expected("Orders")
+
+
+def test_filters_and_a_limit(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    assert rmqlog("export", golden(STORE), tmp_path / "a.parquet", "--tag", "TagB", "-n", 5).code == 0
+    assert pq.read_table(tmp_path / "a.parquet")["tags"].to_pylist() == ["TagB"] * 5
+    assert rmqlog("export", golden("cluster-5.5.0"), tmp_path / "b.parquet", "--columns", "brokerName").code == 0
+    assert set(pq.read_table(tmp_path / "b.parquet")["brokerName"].to_pylist()) == {"broker-a", "broker-b"}
+    assert rmqlog("export", golden(STORE), tmp_path / "c.parquet", "--until", 1000).code == 0
+    assert pq.read_table(tmp_path / "c.parquet").num_rows == 0
+
+
+def test_a_file_that_is_there_stays(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    out = tmp_path / "a.jsonl"
+    out.write_text("mine")
+    assert "exists; give another name, or --force" in rmqlog.fails(1, "export", golden(STORE), out)
+    assert out.read_text() == "mine"
+    assert rmqlog("export", golden(STORE), out, "--force", "-n", 1).code == 0
+    assert json.loads(out.read_text())["topic"] == "Metrics"
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "said"),
+    [
+        (1, ("a.txt",), "does not say the format"),
+        (1, ("-", "--format", "parquet"), "not written to stdout"),
+        (1, ("a.parquet", "--columns", "bdy"), "did you mean body?"),
+        (2, ("a.parquet", "--topic", "Oders"), "did you mean Orders?"),
+        (5, ("nowhere/a.parquet",), "No such file or directory"),
+    ],
+)
+def test_mistakes_leave_nothing(
+    rmqlog: Runner, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, arguments: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in rmqlog.fails(code, "export", golden(STORE), *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damage_leaves_no_file_unless_it_is_skipped(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    import shutil
+
+    store = tmp_path / "store"
+    shutil.copytree(golden(STORE), store)
+    row = min((row for row in goldens.expected_rows(STORE) if row["topic"] == "Orders"), key=lambda row: row["physicalOffset"])
+    log = store / "commitlog" / "00000000000000000000"
+    data = bytearray(log.read_bytes())
+    data[row["physicalOffset"] + 90] ^= 1
+    log.write_bytes(data)
+    out = tmp_path / "a.parquet"
+    assert "expected body CRC" in rmqlog.fails(3, "export", store, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    done = rmqlog("export", store, out, "--skip-damage", "--topic", "Orders")
+    assert done.code == 4
+    assert pq.read_table(out).num_rows == 1325

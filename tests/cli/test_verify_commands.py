@@ -1,0 +1,66 @@
+"""`verify`: healthy stores add up to the byte, damage is named, and its exit code is 3."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests import goldens
+from tests.cli.runs import Runner
+
+Golden = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("name", ["basic-5.5.0", "cluster-5.5.0", "edge-5.5.0", "rocksdb-5.5.0", "crash-torn-5.5.0"])
+def test_every_byte_is_accounted_for(
+    rmqlog: Runner, golden: Golden, name: str, unchanged: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    with unchanged(golden(name)):
+        done = rmqlog("verify", golden(name), "-o", "json")
+    assert done.code == 0, done.out
+    brokers = goldens.brokers(name, golden(name))
+    document = json.loads(done.out)
+    assert [each["store"] for each in document] == [str(root) for root, _ in brokers.values()]
+    for each, (root, _) in zip(document, brokers.values(), strict=True):
+        parts = ("unitBytes", "blankBytes", "damageBytes", "unwrittenBytes", "unplacedBytes")
+        assert (
+            sum(each[part] for part in parts) == each["totalBytes"] == sum(file.stat().st_size for file in (root / "commitlog").iterdir())
+        )
+        assert not [problem for problem in each["problems"] if problem["severity"] == "damage"]
+
+
+def test_the_table_ends_with_the_sums(rmqlog: Runner, golden: Golden) -> None:
+    done = rmqlog("verify", golden("basic-5.5.0"))
+    lines = done.out.splitlines()
+    assert lines[0].endswith("in 4 files up to 989368; no problem")
+    numbers = [int(line.split()[0].replace(",", "")) for line in lines[1:]]
+    assert sum(numbers[:-1]) == numbers[-1] == 1048576
+    assert lines[-1].endswith("bytes in all")
+
+
+def test_damage_is_named_and_counted(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(golden("basic-5.5.0"), store)
+    row = min((row for row in goldens.expected_rows("basic-5.5.0") if row["topic"] == "Orders"), key=lambda row: row["physicalOffset"])
+    log = store / "commitlog" / "00000000000000000000"
+    data = bytearray(log.read_bytes())
+    data[row["physicalOffset"] + 90] ^= 1
+    log.write_bytes(data)
+    done = rmqlog("verify", store)
+    assert done.code == 3
+    assert done.out.startswith(f"damage: {log} at byte {row['physicalOffset'] + 8}: expected body CRC")
+    assert f"{row['storeSize']:,}  bytes damaged" in done.out
+    as_rows = rmqlog("verify", store, "-o", "jsonl")
+    assert as_rows.code == 3
+    first = json.loads(as_rows.out.splitlines()[0])
+    assert (first["severity"], first["file"]) == ("damage", str(log))
+    assert f"{row['storeSize']:,}  bytes damaged" in as_rows.err
+
+
+def test_what_is_no_store_is_told(rmqlog: Runner, tmp_path: Path) -> None:
+    assert "does not exist" in rmqlog.fails(2, "verify", tmp_path / "nowhere")
