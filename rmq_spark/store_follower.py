@@ -34,6 +34,7 @@ _NEWS_SIZE = 8 << 20  # so many bytes of the log are read before the queues them
 _NEWS_SIZE_OF_QUEUE = 64 << 10
 _WORD_SIZE = 8  # size and magic code of what stands there; zeros where nothing does
 _STUCK_NS, _STUCK_NS_MAX = 1_000_000_000, 10_000_000_000
+_PENDING_MAX = 20_000  # a log may name any number of queues that no broker has
 _QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
 
 
@@ -184,7 +185,8 @@ class StoreFollower:
         for key, queue in ends.items():
             if not _same(self.queues.get(key), queue):
                 self.queues[key] = self.changed[key] = queue
-        self._pending = {key: newest for key, newest in (self._pending | news.queues).items() if self._lacks(key, newest)}
+        pending = {key: newest for key, newest in (self._pending | news.queues).items() if self._lacks(key, newest)}
+        self._pending = pending if len(pending) <= _PENDING_MAX else {}
         moved, self._end = news.end != self._end, news.end
         self._is_full = news.is_full
         self._note_stuck(news.is_torn, moved, signs)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from store_format.errors import OptionError
 
-__all__ = ["FROM", "QueueKey", "StreamOffset", "queue_name"]
+__all__ = ["FROM", "MARK", "QueueKey", "StreamOffset", "queue_name"]
 
 FROM = "$from"
-_MARK = "$"
+MARK = "$"  # of keys that are no topics
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 _SHOWN_MAX = 100
 
@@ -48,7 +48,7 @@ class StreamOffset:
         for name, members in value.items():
             if name == FROM:
                 starts = _flat(members, FROM)
-            elif name.startswith(_MARK):
+            elif name.startswith(MARK):
                 raise _refusal(f"no key {name!r}: the checkpoint was written by a later version; use that, or a new checkpoint")
             else:
                 topics[name] = members

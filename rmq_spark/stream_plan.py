@@ -44,6 +44,7 @@ def plan_stream(options: ReadOptions, stores: StreamStores, start: StreamOffset,
     if not all(_holds(stores.queues.get(key), *bounds) for key, bounds in wanted.items()):
         stores.look(anew=True)  # a replay, or retention since the end was decided
     found = Findings()
+    by_broker = {store.broker_name: store for store in stores.stores}
     scanned: dict[str, list[QueueSlice]] = {}
     for key, (low, high) in wanted.items():
         queue = stores.queues.get(key)
@@ -51,7 +52,8 @@ def plan_stream(options: ReadOptions, stores: StreamStores, start: StreamOffset,
         if queue is None or piece is None or piece.start >= piece.stop:
             continue
         if queue.scanned is None:
-            found.pieces.append(Piece(queue.store, piece, min(estimate_bytes(piece), queue.store.log.size_bytes)))
+            store = by_broker[key[1]]  # one object for all its queues, however old what is known of each
+            found.pieces.append(Piece(store, piece, min(estimate_bytes(piece), store.log.size_bytes)))
         else:
             scanned.setdefault(queue.store.path, []).append(piece)
     for follower in stores.followers if scanned else ():

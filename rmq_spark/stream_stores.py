@@ -5,13 +5,17 @@ The stream's positions and its planning both ask here, so that a micro-batch is 
 
 from __future__ import annotations
 
+import logging
+
 from rmq_spark.options import ReadOptions
 from rmq_spark.store_follower import StoreFollower
 from rmq_spark.stores import open_stores
-from rmq_spark.stream_offsets import QueueKey
+from rmq_spark.stream_offsets import MARK, QueueKey
 from store_format import MessageStore, Queue
 
 __all__ = ["StreamStores"]
+
+_log = logging.getLogger(__name__)
 
 
 class StreamStores:
@@ -21,6 +25,7 @@ class StreamStores:
         self.options = options
         self.queues: dict[QueueKey, Queue] = {}
         self.version = 0
+        self._left_out: set[str] = set()
         self._followers: list[StoreFollower] | None = None
 
     @property
@@ -48,9 +53,17 @@ class StreamStores:
                 continue
             changed = True
             for (topic, queue_id), queue in follower.changed.items():
-                if queue is None:
+                if topic.startswith(MARK):
+                    self._leave_out(topic)
+                elif queue is None:
                     self.queues.pop((topic, broker, queue_id), None)
                 else:
                     self.queues[topic, broker, queue_id] = queue
         self.version += changed
         return self.version
+
+    def _leave_out(self, topic: str) -> None:
+        """No broker makes such a topic."""
+        if topic not in self._left_out:
+            self._left_out.add(topic)
+            _log.warning("topic %r is not read: an offset cannot name what begins with %s", topic, MARK)

@@ -138,11 +138,15 @@ def take_queue(root: str, log: CommitLog, state: StoreState, topic: str, queue_i
     """One queue of a store that no crash left, as `take_snapshot` sees it; None without its directory or its files.
 
     With `log_end` nothing at or behind it counts. Raises CorruptStoreError where the files cannot be used.
+    The name may come from a message: one that a listing of directories could not give leads nowhere.
     """
+    if queue_id < 0 or topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+        return None
     clean = state is StoreState.CLEAN and log_end is None
     for kind, folder in _FOLDERS.items():
         directory = f"{root}/{folder}/{topic}/{queue_id}"
         _refuse_foreign_name(topic, directory)
+        _refuse_links(f"{root}/{folder}/{topic}", directory)
         find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
         bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=log_end, scan=log_end is not None, clean=clean)
         if bounds is not None:
@@ -177,6 +181,12 @@ def _refuse_foreign_name(topic: str, directory: str) -> None:
     except UnicodeEncodeError as error:
         shown = os.fsencode(directory).decode(errors="backslashreplace")
         raise CorruptStoreError(shown, 0, "a topic's name in UTF-8", "other bytes") from error
+
+
+def _refuse_links(*paths: str) -> None:
+    for path in paths:
+        if os.path.islink(path):
+            raise CorruptStoreError(path, 0, "a file or directory", "a symbolic link, which is not followed below the root level")
 
 
 def _cut_queues(root: str, queues: dict[tuple[str, int], QueueRange]) -> dict[tuple[str, int], StoreError]:

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from rmq_spark.stream_positions import StreamPositions
 from rmq_spark.stream_stores import StreamStores
 from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
-from tests import goldens
-from tests.staged import append, make_store, numbered
+from tests import goldens, oracle
+from tests.staged import append, make_store, messages_of, numbered
 
 Place = tuple[str, int, int]
 
@@ -149,6 +150,44 @@ def test_the_first_offset_is_one_answer(root: Path) -> None:
     first = json.dumps(stream.positions.initial())
     append(root, numbered("T", 20, 4))
     assert json.dumps(stream.positions.initial()) == first
+
+
+@pytest.mark.parametrize("options", [{"splitBy": "commitlog"}, {"minPartitions": 3}, {"splitBy": "commitlog", "minPartitions": 4}])
+def test_however_a_batch_is_divided(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Queues that were seen at different looks, before and behind new files of the log."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 4))
+    stream, seen = Stream(root, maxOffsetsPerTrigger=17, **options), []
+    for number in range(4, 304, 60):
+        append(root, numbered("T", number, 60))
+        append(root, numbered("U", number, 1))
+        seen += stream.step() or []
+    while (places := stream.step()) is not None:
+        assert stream.replay(-1) == places
+        seen += places
+    assert sorted(seen) == sorted(expected("T", *[(0, 76)] * 4) + expected("U", (0, 5)))
+
+
+def test_names_that_lead_elsewhere_are_none(root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Topics come from messages here, and a message may say anything."""
+    stream = Stream(root)
+    stream.step()
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(root / "consumequeue" / "T" / "0", tmp_path / "elsewhere" / "0")
+    names = ["../../elsewhere", "..", ".", "a/b", "$from"]
+    last = messages_of(root)[-1]
+    position = last.physical_offset + last.total_size
+    for name in names:
+        unit = replace(last, topic_bytes=name.encode(), physical_offset=position, queue_offset=0)
+        with (root / "commitlog" / oracle.file_name(0)).open("r+b") as file:
+            file.seek(position)
+            file.write(oracle.encode_message(unit))
+        position += unit.total_size
+    assert stream.step() is None
+    shutil.copytree(root / "consumequeue" / "T", root / "consumequeue" / "$from")
+    stream.restart()
+    assert stream.step() is None
+    assert [record.message for record in caplog.records] == ["topic '$from' is not read: an offset cannot name what begins with $"]
 
 
 # ---- where a stream starts -------------------------------------------------------------------------------------------------
