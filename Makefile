@@ -15,7 +15,7 @@ endif
 DEV := .venv
 DEMO := .venv-demo
 INSTALL = -m pip install --quiet --disable-pip-version-check
-SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py rmq_spark/*.py rmq_spark/*/*.py)
+SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py store_format/*/*.py rmq_spark/*.py rmq_spark/*/*.py)
 
 # Spark takes its settings from here, and runs its Python workers with the environment's own Python.
 export SPARK_CONF_DIR := $(CURDIR)/conf
