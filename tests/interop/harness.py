@@ -89,14 +89,24 @@ class Broker:
         self.namesrv = self.address = ""
 
     def __enter__(self) -> Self:
-        self._program = self._rocketmq.program("BrokerMain", [str(self._store), self._config])
         try:
-            ready = self._program.line(_START_SECONDS_MAX)
+            self.load()
+            self.start()
         except BaseException:
-            self._program.kill()
+            self.kill()
             raise
-        self.namesrv, self.address = ready["namesrv"], ready["broker"]
         return self
+
+    def load(self) -> None:
+        """Up to where the store is loaded and recovered, and its lock file open; only `start` takes the lock."""
+        self._program = self._rocketmq.program("BrokerMain", [str(self._store), self._config])
+        self._program.lines("loaded", _START_SECONDS_MAX)
+
+    def start(self) -> None:
+        assert self._program is not None
+        self._program.say("start")
+        ready = self._program.line(_START_SECONDS_MAX)
+        self.namesrv, self.address = ready["namesrv"], ready["broker"]
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
@@ -127,8 +137,8 @@ class Broker:
 
     def kill(self) -> None:
         """SIGKILL, then the clients: what the broker did not write by itself is not written."""
-        assert self._program is not None
-        self._program.kill()
+        if self._program is not None:
+            self._program.kill()
         for client in self._clients:
             client.program.kill()
 

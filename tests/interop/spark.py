@@ -21,7 +21,19 @@ from tests.interop.rows import COLUMNS, by_place, line_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SMALL_FILES", "Row", "as_written", "collected", "frame", "rows", "spark_lines", "wanted", "write", "write_stream"]
+__all__ = [
+    "SMALL_FILES",
+    "Row",
+    "as_written",
+    "collected",
+    "frame",
+    "rows",
+    "spark_lines",
+    "stream_into",
+    "wanted",
+    "write",
+    "write_stream",
+]
 
 Row = dict[str, Any]  # Any: values of a column
 
@@ -83,12 +95,16 @@ def write(spark: SparkSession, store: Path, rows: Iterable[Row], **options: str)
 
 def write_stream(spark: SparkSession, store: Path, batches: Iterable[Iterable[Row]], directory: Path, **options: str) -> None:
     """Each of the batches a micro-batch of one query, whose source and checkpoint are in `directory`: a second call goes on with it."""
-    source = directory / "source"
     for batch in batches:
-        frame(spark, batch).write.mode("append").parquet(str(source))
-        reader = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", "1").parquet(str(source))
-        writer = reader.writeStream.format("rmqlog").options(checkpointLocation=str(directory / "checkpoint"), path=str(store), **options)
-        writer.trigger(availableNow=True).start().awaitTermination()
+        frame(spark, batch).write.mode("append").parquet(str(directory / "source"))
+        stream_into(spark, store, directory, **options)
+
+
+def stream_into(spark: SparkSession, store: Path, directory: Path, **options: str) -> None:
+    """What is new in the source, a file each micro-batch."""
+    reader = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", "1").parquet(str(directory / "source"))
+    writer = reader.writeStream.format("rmqlog").options(checkpointLocation=str(directory / "checkpoint"), path=str(store), **options)
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 # ---- what a client must get ---------------------------------------------------------------------------------------------

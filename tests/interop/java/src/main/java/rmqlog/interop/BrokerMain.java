@@ -14,8 +14,9 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 
 /**
- * `BrokerMain store broker.conf`: a name server and a broker on that store directory, on free ports of 127.0.0.1. Says its
- * addresses when clients can come, and shuts both down in order at the command `stop` or at the end of its input.
+ * `BrokerMain store broker.conf`: a name server and a broker on that store directory, on free ports of 127.0.0.1. Says when the
+ * store is loaded and recovered, goes on at the command `start`, and then says its addresses when clients can come. Shuts both
+ * down in order at the command `stop` or at the end of its input.
  */
 public final class BrokerMain {
     private static final long WAIT_NS = 200_000_000;
@@ -50,13 +51,17 @@ public final class BrokerMain {
         return broker;
     }
 
-    private void start() throws Exception {
+    /** The store's lock file is open from here on, but only `start` takes the lock. */
+    private void load() throws Exception {
         require(namesrv.initialize(), "the name server");
         Loopback.bindServers(namesrv);
         namesrv.start();
         require(broker.initialize(), "the broker");
         Loopback.bindServers(broker);
         Loopback.bindHaService(broker.getMessageStore(), haPort);
+    }
+
+    private void start() throws Exception {
         broker.start();
         // 5.x knows its name server only a moment after its start, and would come again after 10 seconds.
         for (int tries = 0; tries < REGISTER_TRIES && namesrv.getRouteInfoManager().getAllTopicList().getTopicList().isEmpty(); tries++) {
@@ -91,20 +96,31 @@ public final class BrokerMain {
         }
     }
 
+    /** False at the end of the input. */
+    private static boolean await(String awaited) throws Exception {
+        List<String> command = Lines.next();
+        while (!command.isEmpty() && !command.get(0).equals(awaited)) {
+            command = Lines.next();
+        }
+        return !command.isEmpty();
+    }
+
     public static void main(String[] args) throws Exception {
         Lines.takeStandardOutput();
         // As BrokerStartup does: without a version 4.9's name server takes the broker for one before 3.0.11 and drops its topics.
         System.setProperty(RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
         try {
             BrokerMain main = new BrokerMain(new Config(args[0], args[1]));
-            main.start();
-            Lines.put(Map.of("ready", true, "namesrv", main.namesrvAddress, "broker", main.broker.getBrokerAddr()));
+            main.load();
+            Lines.put(Map.of("loaded", true));
             Lines.flush();
-            List<String> command = Lines.next();
-            while (!command.isEmpty() && !command.get(0).equals("stop")) {
-                command = Lines.next();
+            if (await("start")) {
+                main.start();
+                Lines.put(Map.of("ready", true, "namesrv", main.namesrvAddress, "broker", main.broker.getBrokerAddr()));
+                Lines.flush();
+                await("stop");
+                main.stop();
             }
-            main.stop();
             Lines.put(Map.of("stopped", true));
         } catch (Throwable failure) {
             failure.printStackTrace();
