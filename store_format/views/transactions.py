@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from store_format import sysflag
+from store_format.config_json import read_topics
 from store_format.lag import read_committed
-from store_format.queue_sums import look
 from store_format.tags_codes import SCHEDULE_TOPIC, parse_long
 from store_format.views.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.views.delayed import TIMER_TOPIC
@@ -46,7 +46,7 @@ TRANSACTION_COLUMNS = (
     ViewColumn(
         "state",
         TEXT,
-        "`pending`, `committed`, `rolled back`, `discarded` (checked too often); `decided` where what a commit left may be deleted; "
+        "`pending`, `committed`, `rolled back`, `discarded` (checked too often); `decided` where its topic is deleted; "
         "`unknown` where op messages are.",
     ),
     ViewColumn("topic", TEXT, "The topic it is for."),
@@ -95,7 +95,7 @@ def find_transactions(store: MessageStore, uniq_key: str | None = None) -> list[
     if not found:
         return []
     ops = _ops(store)
-    commits, oldest = _commits(store, found)
+    commits, known = _commits(store, found)
     discarded = _discarded(store)
     consumed = read_committed(store.path).offsets.get((_CHECKER_GROUP, HALF_TOPIC), {})
     for each in found:
@@ -104,19 +104,19 @@ def find_transactions(store: MessageStore, uniq_key: str | None = None) -> list[
             if op is not None:
                 each.decided_ms, each.op_physical_offset = op
             each.commit = commits.get(copy["physicalOffset"], each.commit)
-        each.state = _state(each, consumed, oldest, discarded)
+        each.state = _state(each, consumed, known, discarded)
     return sorted(found, key=lambda each: int(each.copies[-1]["physicalOffset"]))
 
 
-def _state(each: Transaction, consumed: dict[int, int], oldest: dict[str, int | None], discarded: set[tuple[str, str]]) -> str:
+def _state(each: Transaction, consumed: dict[int, int], known: set[str], discarded: set[tuple[str, str]]) -> str:
     last = each.copies[-1]
     if each.commit is not None:
         return "committed"
     if (last["UNIQ_KEY"], last["REAL_TOPIC"]) in discarded:
         return "discarded"
     if each.decided_ms is not None:
-        since = oldest.get(last["REAL_TOPIC"], 0)
-        return "rolled back" if since is not None and since <= each.copies[0]["storeTimestampMs"] else "decided"
+        # A commit stands behind its half message in the log, so retention leaves it; but its topic may be deleted.
+        return "rolled back" if last["REAL_TOPIC"] in known else "decided"
     # What the checker has passed without an op message and without a newer copy was decided by one that retention has deleted.
     return "pending" if last["topic"] != HALF_TOPIC or last["queueOffset"] >= consumed.get(last["queueId"], 0) else "unknown"
 
@@ -151,26 +151,22 @@ def _ops(store: MessageStore) -> dict[tuple[str, int, int], tuple[int, int]]:
     return found
 
 
-def _commits(store: MessageStore, found: Sequence[Transaction]) -> tuple[dict[int, dict[str, Any]], dict[str, int | None]]:
-    """Committed messages by the half's physical offset; and for each topic since when it is complete, None where that is unknown."""
+def _commits(store: MessageStore, found: Sequence[Transaction]) -> tuple[dict[int, dict[str, Any]], set[str]]:
+    """Committed messages by the half's physical offset; and the topics that the store knows."""
     halves = np.array(sorted({copy["physicalOffset"] for each in found for copy in each.copies}), np.int64)
     first = min(int(copy["storeTimestampMs"]) for each in found for copy in each.copies)
     topics = {each.copies[-1]["REAL_TOPIC"] for each in found}
     queues = store.queues(lambda topic: topic in topics or topic in (SCHEDULE_TOPIC, TIMER_TOPIC))  # up to 5.4 one may be delayed too
-    oldest: dict[str, int | None] = {}
     starts = {}
     for queue in queues:
         starts[queue.topic, queue.queue_id] = queue.min_offset if queue.scanned is not None else queue.offset_at(first)
-        if queue.min_offset and oldest.get(queue.topic, 0) is not None:
-            time = None if queue.scanned is not None else look(store, queue, queue.min_offset)[0]
-            oldest[queue.topic] = None if time is None else max(time, oldest.get(queue.topic) or 0)
     commits: dict[int, dict[str, Any]] = {}
     for batch in read_queues(store, queues, _COMMIT_COLUMNS, starts):
         kind = batch["sysFlag"].to_numpy() & sysflag.TRANSACTION_MASK
         mine = (kind == sysflag.TRANSACTION_COMMIT) & np.isin(batch["preparedTransactionOffset"].to_numpy(), halves)
         for row in batch.filter(pa.array(mine)).to_pylist():
             commits.setdefault(row["preparedTransactionOffset"], row)
-    return commits, oldest
+    return commits, {queue.topic for queue in queues} | set(read_topics(store.path) or ())
 
 
 def _discarded(store: MessageStore) -> set[tuple[str, str]]:

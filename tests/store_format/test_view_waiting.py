@@ -5,15 +5,20 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import struct
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from store_format.encode import MessageColumns
 from store_format.store import MessageStore
 from tests import goldens
+from tests.staged import make_store
 
 Golden = Callable[[str], Path]
 
@@ -171,3 +176,80 @@ def test_a_damaged_dead_letter_hides_no_other(golden: Golden, tmp_path: Path) ->
     assert len(rows) == 27
     assert victim["physicalOffset"] not in {row["physicalOffset"] for row in rows}
     assert any(row["severity"] == "damage" for row in view(root, "problems"))
+
+
+# ---- made up: what no golden store has --------------------------------------------------------------------------------------
+
+
+def _append(root: Path, topic: str, properties: list[dict[str, str]], bodies: list[bytes] | None = None, **more: Any) -> list[int]:
+    """Messages of queue 0 of a topic; their physical offsets."""
+    store = MessageStore.open(str(root))
+    before = {row["physicalOffset"] for batch in store.scan(["physicalOffset"]) for row in batch.to_pylist()}
+    text = [b"".join(b"%s\x01%s\x02" % (name.encode(), value.encode()) for name, value in each.items()) for each in properties]
+    columns = MessageColumns(
+        topic=topic, body=pa.array(bodies or [b"x"] * len(text), pa.binary()), properties=pa.array(text, pa.binary()), **more
+    )
+    store.append(columns, store_timestamps=np.full(len(text), NOW - 5000, np.int64))
+    after = {row["physicalOffset"] for batch in MessageStore.open(str(root)).scan(["physicalOffset"]) for row in batch.to_pylist()}
+    return sorted(after - before)
+
+
+def _timer(unique: str, due: int, **more: str) -> dict[str, str]:
+    return {"UNIQ_KEY": unique, "TIMER_OUT_MS": str(due), "REAL_TOPIC": "Orders", "REAL_QID": "3", **more}
+
+
+def test_timer_messages_put_back_and_recalled(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    later = NOW + 10_000
+    _append(
+        root,
+        "rmq_sys_wheel_timer",
+        [
+            _timer("fired", NOW - 60_000),
+            _timer("rolled", later),
+            _timer("victim", later),
+            _timer("old victim", later),
+            _timer("rolled", later, TIMER_ROLL_TIMES="1"),
+            _timer("recall", later, TIMER_DEL_UNIQKEY="victim"),
+            _timer("recall of 5.3", later, TIMER_DEL_UNIQKEY="Orders+old victim"),
+            {"UNIQ_KEY": "no time"},
+            _timer("not yet read", NOW - 60_000),
+        ],
+    )
+    (root / "config" / "timercheck").write_bytes(struct.pack(">7q", NOW - 1000, 0, 8, 8, 0, 0, 0).ljust(4096, b"\0"))
+    rows = {row["msgId"]: row for row in view(root, "delayed")}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "rolled": "waiting",
+        "victim": "recalled",
+        "old victim": "recalled",
+        "recall": "recall",
+        "recall of 5.3": "recall",
+        "not yet read": "due",
+    }
+    assert (rows["rolled"]["rollTimes"], rows["rolled"]["storedQueueOffset"], rows["rolled"]["queueId"]) == (1, 4, 3)
+
+
+def test_transactions_that_were_discarded_and_those_in_rocksdb(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    half = {"REAL_TOPIC": "Orders", "REAL_QID": "0", "PGROUP": "p"}
+    _append(root, "Orders", [{}])
+    _append(root, "RMQ_SYS_TRANS_HALF_TOPIC", [{"UNIQ_KEY": "a", **half}, {"UNIQ_KEY": "b", **half}, {**half}])
+    _append(root, "TRANS_CHECK_MAX_TIME_TOPIC", [{"UNIQ_KEY": "a", **half}])
+    _append(root, "RMQ_SYS_TRANS_OP_HALF_TOPIC", [{"TAGS": "d"}, {"TAGS": "other"}], [b"2,,junk,99999999999999999999,", b"1,"])
+    places = _append(root, "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", [{"UNIQ_KEY": "c", **half}, {"UNIQ_KEY": "d", **half}])
+    _append(root, "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", [{"TAGS": "d", "TRANS_OFFSET": str(places[0])}])
+    rows = view(root, "transactions")
+    by_id = {row["msgId"]: row["state"] for row in rows if len(row["msgId"]) == 1}
+    assert by_id == {"a": "discarded", "b": "pending", "c": "rolled back", "d": "pending"}
+    assert [row["state"] for row in rows if len(row["msgId"]) > 1] == ["rolled back"]  # without UNIQ_KEY, at queue offset 2
+    assert {row["ageMs"] for row in rows} == {5000}
+
+
+def test_a_transaction_is_decided_where_its_topic_is_deleted(golden: Golden, tmp_path: Path) -> None:
+    """Without the topic's queues nothing says whether a half message was committed or rolled back."""
+    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+    shutil.rmtree(root / "consumequeue" / "Tx")
+    assert Counter(row["state"] for row in view(root, "transactions")) == {"rolled back": 64, "pending": 16}  # never had a message
+    text = (root / "config" / "topics.json").read_text()
+    (root / "config" / "topics.json").write_text(text.replace('"Tx":{', '"Other":{'))
+    assert Counter(row["state"] for row in view(root, "transactions")) == {"decided": 64, "pending": 16}
