@@ -22,7 +22,7 @@ from store_format.journal import read_commit_state
 
 __all__ = ["look", "watching"]
 
-_PAUSE_SECONDS = 0.01
+_PAUSE_SECONDS = 0.03
 
 
 def look(root: Path) -> Counter[str]:

@@ -22,7 +22,7 @@ from store_format.journal import journal_path
 from tests.failing_writer import Failure, install
 from tests.rmq_spark.writes import SMALL
 
-__all__ = ["KILL", "REPORT", "DoomedDataSource", "end_session", "main"]
+__all__ = ["KILL", "REPORT", "DoomedDataSource", "end_session", "main", "session"]
 
 # When, how, and at which change, as "new torn pwrite /commitlog/" or "again kill unlink /abort": in a commit that begins with a store
 # in order, or with one that another death left; before the change, or in the midst of writing; the first of this function whose path
@@ -95,10 +95,15 @@ def end_session(session: int) -> None:
         os.kill(own, signal.SIGKILL)
 
 
+def session() -> SparkSession:
+    """Quick to start, for it does not live long: most of that is the JVM's compiler."""
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    return builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").getOrCreate()
+
+
 def main(directory: Path) -> None:
     """Writes all there is in `directory`/source that its checkpoint does not know yet, and ends."""
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.sql.session.timeZone", "UTC")
-    spark = builder.getOrCreate()
+    spark = session()
     spark.dataSource.register(DoomedDataSource)
     lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(directory / "source"))
     rows = lines.selectExpr("'T' AS topic", "value AS body", "value AS keys").repartition(2)
