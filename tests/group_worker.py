@@ -56,21 +56,22 @@ class _Checkpoint:
     def begin(self, number: int, batch: dict[int, tuple[int, int]]) -> None:
         self._write(self._begun, {"number": number, "batch": batch})
 
-    def commit(self, number: int, positions: dict[MessageQueue, int]) -> None:
-        self._write(self._committed, {"number": number, "positions": {QUEUES.index(queue): n for queue, n in positions.items()}})
+    def commit(self, number: int, positions: dict[MessageQueue, int], reset: int) -> None:
+        by_index = {QUEUES.index(queue): n for queue, n in positions.items()}
+        self._write(self._committed, {"number": number, "positions": by_index, "reset": reset})
 
-    def load(self) -> tuple[int, dict[MessageQueue, int], dict[int, tuple[int, int]]]:
-        """The number of the next batch, the committed offsets, and a batch that was begun only."""
+    def load(self) -> tuple[int, dict[MessageQueue, int], int, dict[int, tuple[int, int]]]:
+        """The number of the next batch, the committed offsets and their reset number, and a batch that was begun only."""
         committed, begun = self._read(self._committed), self._read(self._begun)
         number = committed.get("number", -1)
         positions = {QUEUES[int(i)]: n for i, n in committed.get("positions", {}).items()}
         left = {int(i): (a, b) for i, (a, b) in begun["batch"].items()} if begun.get("number", -1) > number else {}
-        return number + 1, positions, left
+        return number + 1, positions, committed.get("reset", 0), left
 
 
 def main(options: dict[str, Any]) -> None:
     checkpoint = _Checkpoint(Path(options["checkpoint"]))
-    number, positions, left = checkpoint.load()
+    number, positions, reset, left = checkpoint.load()
     member = join(options["directory"], spec_of(options), LocalOffsets(options["offsets"]))
     _say(joined=member.id)
 
@@ -84,24 +85,25 @@ def main(options: dict[str, Any]) -> None:
         member.note_replay([QUEUES[i] for i in left])
         read(left)
         positions = {QUEUES[i]: stop for i, (_, stop) in left.items()}
-        checkpoint.commit(number, positions)
+        checkpoint.commit(number, positions, reset)
         number += 1
     while not select.select([sys.stdin], [], [], 0)[0]:
-        found = member.settle(QUEUES, positions, begin=lambda queue: 0)
+        found = member.settle(QUEUES, positions, begin=lambda queue: 0, reset=reset)
         if found.starts or found.lost:
             changed = [QUEUES.index(queue) for queue in found.starts], [QUEUES.index(queue) for queue in found.lost]
             _say(gained=changed[0], lost=changed[1], at=time.monotonic(), reset=found.reset)
-        starts = {queue: found.starts.get(queue, positions.get(queue, 0)) for queue in found.owned}
+        starts = found.begins(positions)
         if not starts:
             time.sleep(options["pause"])
             continue
         batch = {QUEUES.index(queue): (n, n + options["rate"]) for queue, n in starts.items()}
+        reset = found.reset
         checkpoint.begin(number, batch)
         read(batch)
         positions = {QUEUES[i]: stop for i, (_, stop) in batch.items()}
-        checkpoint.commit(number, positions)
+        checkpoint.commit(number, positions, reset)
         number += 1
-    member.leave(positions)
+    member.leave(positions, reset)
     _say(left=True)
 
 

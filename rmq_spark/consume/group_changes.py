@@ -13,17 +13,9 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.ownership_log import OwnershipEvent
 from store_format.errors import OptionError
 
-__all__ = ["Change", "Held"]
+__all__ = ["Change"]
 
 _SHOWN_MAX = 200  # characters of a subscription in an error
-
-
-@dataclass(slots=True)
-class Held:
-    """What a member remembers of a queue it got: the epoch, and the number of the last reset it has followed there."""
-
-    epoch: int
-    reset: int
 
 
 @dataclass(slots=True)
@@ -88,33 +80,36 @@ class Change:
 
     # ---- queues ---------------------------------------------------------------------------------------------------------
 
-    def owns(self, member: str, queue: MessageQueue, held: Held) -> bool:
+    def owns(self, member: str, queue: MessageQueue, epoch: int) -> bool:
         """Whether the queue is the member's still, and not again."""
         entry = self.state.queues.get(queue)
-        return entry is not None and entry.owner == member and entry.epoch == held.epoch
+        return entry is not None and entry.owner == member and entry.epoch == epoch
 
-    def record(self, member: str, held: Mapping[MessageQueue, Held], positions: Mapping[MessageQueue, int]) -> None:
-        """Moves positions on, where the member owns the queue in the epoch it got it, and has followed its last reset. Never back."""
-        for queue, holding in held.items():
+    def record(self, member: str, held: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int) -> None:
+        """Moves positions on, where the member owns the queue in the epoch that it holds. Never back.
+
+        `reset` is the number that the positions have seen: one from before a queue's last reset says nothing about it.
+        """
+        for queue, epoch in held.items():
             position = positions.get(queue)
-            if position is None or not self.owns(member, queue, holding):
+            if position is None or not self.owns(member, queue, epoch):
                 continue
             entry = self.state.queues[queue]
-            if entry.reset == holding.reset and (entry.position is None or position > entry.position):
+            if entry.reset <= reset and (entry.position is None or position > entry.position):
                 entry.position = position
                 self.is_changed = True
 
-    def take(self, queue: MessageQueue, member: str, client: str, position: int) -> Held:
-        """Gives a free queue to a member, from a position on that is not below the recorded one."""
+    def take(self, queue: MessageQueue, member: str, client: str, position: int) -> int:
+        """Gives a free queue to a member, from a position on that is not below the recorded one; the epoch."""
         entry = self.state.entry(queue)
         assert entry.owner is None, f"{queue} has an owner"
         entry.owner, entry.client, entry.position = member, client, position
         entry.epoch += 1
         self.note("gain", queue, entry, member)
-        return Held(entry.epoch, entry.reset)
+        return entry.epoch
 
-    def hand_on(self, queue: MessageQueue, member: str, client: str) -> Held:
-        """From one client of a member to another one of it."""
+    def hand_on(self, queue: MessageQueue, member: str, client: str) -> int:
+        """From one client of a member to another one of it; the new epoch."""
         entry = self.state.queues[queue]
         position = entry.position
         self.release(queue, member)

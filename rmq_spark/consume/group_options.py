@@ -160,7 +160,7 @@ class GroupOptions:
             virtual_node_count=self.virtual_node_count,
         )
 
-    def make_membership(self, subscription: str, brokers: Sequence[str], *, checkpoint_reset: int = 0) -> Membership:
+    def make_membership(self, subscription: str, brokers: Sequence[str]) -> Membership:
         clients = self.make_client_ids()
         return Membership(
             self.group,
@@ -169,7 +169,6 @@ class GroupOptions:
             subscription,
             self.lease_seconds,
             self.persist_seconds,
-            checkpoint_reset,
         )
 
     def make_offset_store(self, roots: Mapping[str, str]) -> OffsetStore:

@@ -6,8 +6,8 @@ or when the owner's lease is gone. Each owner has an epoch of its own, and one t
 goes on, that its epoch is over: it reads on nothing that it lost, and nothing that it says is recorded.
 
     member = join(directory, Membership("orders", ("c@0", "c@1"), strategy("AVG"), "Orders *"), offsets)
-    now = member.settle(queues, positions, begin=first_offset)     # at each boundary
-    member.leave(positions)
+    now = member.settle(queues, positions, begin=first_offset, reset=reset)     # at each boundary
+    member.leave(positions, reset)
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from rmq_spark.consume.allocate import described
-from rmq_spark.consume.group_changes import Change, Held
+from rmq_spark.consume.group_changes import Change
 from rmq_spark.consume.group_state import GroupState, MemberEntry, read_state, state_identity, state_serial, write_state
 from rmq_spark.consume.leases import Lease, Watch, host_name, remove_lease
 from rmq_spark.consume.membership import Assignment, Clocks, Membership, Owned
@@ -64,9 +64,9 @@ class Member:
         self._id = ""
         self._lease: Lease | None = None
         self._watches: dict[str, Watch] = {}
-        self._held: dict[MessageQueue, Held] = {}
+        self._held: dict[MessageQueue, int] = {}  # the epoch in which it got them
         self._mirrored: dict[MessageQueue, int] = {}
-        self._seen_reset = membership.checkpoint_reset
+        self._seen_reset = 0
         self._now = Assignment()
         self._identity: tuple[int, int, int] | None = None
         self._serial = 0
@@ -74,6 +74,7 @@ class Member:
         self._targeted: tuple[list[str], Sequence[MessageQueue], dict[MessageQueue, str]] = ([], (), {})
         self._queues: Sequence[MessageQueue] = ()
         self._positions: Mapping[MessageQueue, int] = {}
+        self._reset = 0
         self._look_seconds = min(membership.lease_seconds / _LOOKS_A_LEASE, _LOOK_SECONDS_MAX)
         self._next_look = self._next_record = clocks.monotonic()
         self._is_mirror_due = self._is_waiting = False
@@ -95,46 +96,51 @@ class Member:
         positions: Mapping[MessageQueue, int],
         *,
         begin: Callable[[MessageQueue], int],
+        reset: int = 0,
         force: bool = False,
     ) -> Assignment:
         """At a boundary: records, gives back, takes, and says what is the query's own from here on.
 
         `queues` are all readable ones of the subscribed topics, `positions` what Spark has durably committed (the next offsets, in the
-        first call those of the checkpoint). `begin` gives the start of a queue of which nobody knows a position. `force` records even if
+        first call those of the checkpoint), and `reset` the number that the offset with these positions was made under
+        (`Assignment.reset`). `begin` gives the start of a queue of which nobody knows a position. `force` records even if
         persistConsumerOffsetInterval is not over. Where nothing can have changed this costs one look at a file; the same objects again
         for unchanged queues and positions keep it so.
         """
         now = self._clocks.monotonic()
-        if not force and not self._is_due(queues, positions, now):
-            return self._now if not (self._now.starts or self._now.lost) else self._quiet()
+        if not force and not self._is_due(queues, positions, reset, now):
+            return self._quiet()
         try:
             with self._locked(0.0 if self._is_waiting else _LOCK_SECONDS):
-                found = self._settle(queues, positions, begin, now, force=force)
+                found = self._settle(queues, positions, reset, begin, now, force=force)
         except StoreInUseError as error:
-            return self._without_lock(error)
-        self._queues, self._positions, self._is_waiting = queues, positions, False
+            return self._without_lock(positions, reset, error)
+        self._queues, self._positions, self._reset, self._is_waiting = queues, positions, reset, False
         return found
 
     def wait_settled(
-        self, queues: Sequence[MessageQueue], positions: Mapping[MessageQueue, int], *, begin: Callable[[MessageQueue], int]
+        self,
+        queues: Sequence[MessageQueue],
+        positions: Mapping[MessageQueue, int],
+        *,
+        begin: Callable[[MessageQueue], int],
+        reset: int = 0,
     ) -> Assignment:
         """`settle` until it is settled, at most one lease time: what a bounded run needs before it takes its end."""
         deadline = self._clocks.monotonic() + self._membership.lease_seconds
-        starts: dict[MessageQueue, int] = {}
         lost: frozenset[MessageQueue] = frozenset()
         while True:
-            found = self.settle(queues, positions, begin=begin)
-            starts |= found.starts
+            found = self.settle(queues, positions, begin=begin, reset=reset)
             lost = (lost | found.lost) - found.owned.keys()
             if found.is_settled or self._clocks.monotonic() >= deadline:
-                return replace(found, starts={queue: n for queue, n in starts.items() if queue in found.owned}, lost=lost)
+                return replace(found, lost=lost)
             self._clocks.sleep(_WAIT_STEP_SECONDS)
 
-    def record(self, positions: Mapping[MessageQueue, int]) -> frozenset[MessageQueue]:
+    def record(self, positions: Mapping[MessageQueue, int], reset: int = 0) -> frozenset[MessageQueue]:
         """Records outside of a boundary; the queues of `positions` that are not this member's any more, of which nothing is recorded."""
         with self._locked():
             change = self._begin()
-            change.record(self._id, self._held, positions)
+            change.record(self._id, self._held, positions, reset)
             self._write(change)
             self._mirror(change.state)
             return frozenset(q for q in positions if q not in self._held or not change.owns(self._id, q, self._held[q]))
@@ -146,12 +152,12 @@ class Member:
             change.replay(self._id, queues)
             self._write(change)
 
-    def leave(self, positions: Mapping[MessageQueue, int]) -> None:
+    def leave(self, positions: Mapping[MessageQueue, int], reset: int = 0) -> None:
         """Records, gives everything back and goes."""
         with self._locked():
             change = self._begin()
             if self._id in change.state.members:
-                change.record(self._id, self._held, positions)
+                change.record(self._id, self._held, positions, reset)
                 self._mirror(change.state)
                 change.dismiss(self._id)
                 self._write(change)
@@ -189,6 +195,7 @@ class Member:
         self,
         queues: Sequence[MessageQueue],
         positions: Mapping[MessageQueue, int],
+        reset: int,
         begin: Callable[[MessageQueue], int],
         now: float,
         *,
@@ -200,23 +207,36 @@ class Member:
             self._expel_gone(change)
         else:
             self._come_back(change)
-        change.record(self._id, self._held, positions)
-        self._held = {queue: held for queue, held in self._held.items() if change.owns(self._id, queue, held)}
-        starts = self._follow_resets(change.state)
+        change.record(self._id, self._held, positions, reset)
+        self._held = {queue: epoch for queue, epoch in self._held.items() if change.owns(self._id, queue, epoch)}
         target = self._target(change.state, queues)
         for queue in [queue for queue in self._held if queue not in target]:
             change.release(queue, self._id)
             del self._held[queue]
-        starts |= self._take(change, target, positions, begin)
+        self._take(change, target, positions, reset, begin)
         self._write(change)
         if force or now >= self._next_record or self._is_mirror_due:
             self._mirror(change.state)
             self._next_record = now + self._membership.persist_seconds
-        self._seen_reset = change.state.reset
-        owned = {queue: Owned(change.state.queues[queue].client or "", held.epoch) for queue, held in self._held.items()}
-        lost = frozenset(before - owned.keys())
-        self._now = Assignment(owned, starts, lost, target.keys() == owned.keys(), change.state.reset)
+        self._now = self._assignment(change.state, before, target.keys(), positions, reset)
         return self._now
+
+    def _assignment(
+        self,
+        state: GroupState,
+        before: set[MessageQueue],
+        target: Set[MessageQueue],
+        positions: Mapping[MessageQueue, int],
+        reset: int,
+    ) -> Assignment:
+        owned = {queue: Owned(state.queues[queue].client or "", epoch) for queue, epoch in self._held.items()}
+        starts = {}
+        for queue in owned:
+            entry, position = state.queues[queue], positions.get(queue)
+            recorded = entry.position or 0
+            if position is None or position < recorded or entry.reset > reset:
+                starts[queue] = recorded
+        return Assignment(owned, starts, frozenset(before - owned.keys()), target == owned.keys(), state.reset)
 
     def _admit(self, change: Change) -> None:
         """As a new member, with a new id and a new lease. Refused ones leave no lease behind."""
@@ -257,23 +277,14 @@ class Member:
                 change.expel(name, why)
                 remove_lease(self._directory, name)
 
-    def _follow_resets(self, state: GroupState) -> dict[MessageQueue, int]:
-        starts = {}
-        for queue, held in self._held.items():
-            entry = state.queues[queue]
-            if entry.reset != held.reset and entry.position is not None:
-                starts[queue] = self._mirrored[queue] = entry.position  # the reset has put it into the offset store too
-                held.reset = entry.reset
-        return starts
-
     def _take(
         self,
         change: Change,
         target: Mapping[MessageQueue, str],
         checkpoint: Mapping[MessageQueue, int],
+        reset: int,
         begin: Callable[[MessageQueue], int],
-    ) -> dict[MessageQueue, int]:
-        starts: dict[MessageQueue, int] = {}
+    ) -> None:
         known: Mapping[MessageQueue, int] | None = None  # read only when a queue is to be had
         for queue, client in target.items():
             entry = change.state.entry(queue)
@@ -283,20 +294,20 @@ class Member:
             elif entry.owner is None:
                 known = self._offsets.read() if known is None else known
                 candidates = [entry.position, known.get(queue)]
-                if entry.reset <= self._seen_reset:  # a checkpoint from before the reset says nothing
+                if entry.reset <= reset:  # a checkpoint from before the reset says nothing
                     candidates.append(checkpoint.get(queue))
                 at = [position for position in candidates if position is not None and position >= 0]
-                starts[queue] = max(at) if at else begin(queue)
-                self._held[queue] = change.take(queue, self._id, client, starts[queue])
+                self._held[queue] = change.take(queue, self._id, client, max(at) if at else begin(queue))
                 self._mirrored[queue] = known.get(queue, _NOWHERE)
-        return starts
 
     def _mirror(self, state: GroupState) -> None:
         """Shows RocketMQ's tools how far the group is, under the lock still: a reset cannot come in between."""
+        if state.reset != self._seen_reset:  # the reset has put its own offsets there
+            self._mirrored, self._seen_reset = {}, state.reset
         changed = {}
         for queue in self._held:
             entry = state.queues[queue]
-            if entry.owner == self._id and entry.position is not None and self._mirrored[queue] != entry.position:
+            if entry.owner == self._id and entry.position is not None and self._mirrored.get(queue) != entry.position:
                 changed[queue] = entry.position
         if changed and self._offsets.save(changed):
             self._mirrored |= changed
@@ -305,8 +316,8 @@ class Member:
 
     # ---- without it -----------------------------------------------------------------------------------------------------
 
-    def _is_due(self, queues: Sequence[MessageQueue], positions: Mapping[MessageQueue, int], now: float) -> bool:
-        if state_identity(self._directory) != self._identity:
+    def _is_due(self, queues: Sequence[MessageQueue], positions: Mapping[MessageQueue, int], reset: int, now: float) -> bool:
+        if state_identity(self._directory) != self._identity or reset != self._reset:
             return True
         if now >= self._next_look:
             self._next_look = now + self._look_seconds
@@ -314,21 +325,22 @@ class Member:
                 return True
         if queues is not self._queues and list(queues) != list(self._queues):
             return True
-        return now >= self._next_record and positions is not self._positions and positions != self._positions
+        is_moved = positions is not self._positions and positions != self._positions
+        return is_moved and (now >= self._next_record or bool(self._now.starts))
 
     def _quiet(self) -> Assignment:
         """The same again, with nothing new in it."""
-        self._now = replace(self._now, starts={}, lost=frozenset())
+        if self._now.lost:
+            self._now = replace(self._now, lost=frozenset())
         return self._now
 
-    def _without_lock(self, error: StoreInUseError) -> Assignment:
+    def _without_lock(self, positions: Mapping[MessageQueue, int], reset: int, error: StoreInUseError) -> Assignment:
         """Somebody was stopped with the lock. What the state still gives this member it goes on reading; nothing is recorded meanwhile."""
         if not self._is_waiting:
             _log.warning("group %s: queues stay where they are and nothing is recorded for now: %s", self._membership.group, error)
         self._is_waiting = True
         change = self._begin()
         before = set(self._held)
-        self._held = {queue: held for queue, held in self._held.items() if change.owns(self._id, queue, held)}
-        owned = {queue: owned for queue, owned in self._now.owned.items() if queue in self._held}
-        self._now = replace(self._now, owned=owned, starts={}, lost=frozenset(before - owned.keys()), is_settled=False)
+        self._held = {queue: epoch for queue, epoch in self._held.items() if change.owns(self._id, queue, epoch)}
+        self._now = replace(self._assignment(change.state, before, self._held.keys(), positions, reset), is_settled=False)
         return self._now

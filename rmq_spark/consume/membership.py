@@ -18,8 +18,7 @@ LEASE_SECONDS = 30.0
 class Membership:
     """What a query brings into the group. `subscription` is its topics and expression as text, which all members must share.
 
-    `persist_seconds` is persistConsumerOffsetInterval: 0 records at each boundary. `checkpoint_reset` is the group's reset number that
-    the query's checkpoint has seen (`Assignment.reset`), 0 where it does not say.
+    `persist_seconds` is persistConsumerOffsetInterval: 0 records at each boundary.
     """
 
     group: str
@@ -28,7 +27,6 @@ class Membership:
     subscription: str
     lease_seconds: float = LEASE_SECONDS
     persist_seconds: float = 0.0
-    checkpoint_reset: int = 0
 
     def allocate(self, clients: Iterable[str], queues: Iterable[MessageQueue]) -> dict[MessageQueue, str]:
         """What the strategy gives the own ones of all `clients`, topic by topic (RebalanceImpl.rebalanceByTopic)."""
@@ -65,9 +63,11 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What is the query's own at this boundary. `starts` has the first offset of the queues that are new to it, or were reset.
+    """What is the query's own at this boundary: its next offset has these queues and no others.
 
-    `lost` went since the last boundary. `is_settled`: all that the strategy gives it is its own. `reset` is the group's reset number.
+    `starts` has the next offset to read of those that do not go on where the positions said: gained ones of which others read more, and
+    those that were reset. It is told until positions come that know it. `lost` went since the last boundary. `is_settled`: all that the
+    strategy gives the query is its own. `reset` is the group's reset number, which belongs into the query's offset.
     """
 
     owned: Mapping[MessageQueue, Owned] = field(default_factory=dict)
@@ -75,6 +75,10 @@ class Assignment:
     lost: frozenset[MessageQueue] = frozenset()
     is_settled: bool = False
     reset: int = 0
+
+    def begins(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """The next offset to read of each queue, given the positions that `settle` was told."""
+        return {queue: self.starts[queue] if queue in self.starts else positions[queue] for queue in self.owned}
 
     def by_client(self) -> dict[str, list[MessageQueue]]:
         """The queues of each client, in order: one Spark partition each."""

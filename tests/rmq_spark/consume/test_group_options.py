@@ -98,9 +98,9 @@ def test_clients_and_their_strategy() -> None:
         allocateMessageQueueStrategy="CONFIG",
         allocateConfig='[{"T":[0]},{"T":{"b":[1]},"U":[5]}]',
     )
-    membership = options.make_membership("T *", ["a", "b"], checkpoint_reset=3)
+    membership = options.make_membership("T *", ["a", "b"])
     assert membership.clients == ("c@0", "c@1")
-    assert (membership.lease_seconds, membership.persist_seconds, membership.checkpoint_reset) == (30.0, 5.0, 3)
+    assert (membership.lease_seconds, membership.persist_seconds) == (30.0, 5.0)
     queues = [MessageQueue("T", broker, queue_id) for broker in "ab" for queue_id in range(2)]
     assert membership.allocate(membership.clients, queues) == {queues[0]: "c@0", queues[2]: "c@0", queues[3]: "c@1"}
     nearby = _group(allocateMessageQueueStrategy="MACHINE_ROOM_NEARBY-CONSISTENT_HASH").make_strategy(["c"], [])
