@@ -28,9 +28,10 @@ from store_format.log_layout import LogLayout
 from store_format.opening import CommitOptions, Opened, open_store
 from store_format.publish import Publication
 from store_format.refusals import refuse_store, refuse_topics
-from store_format.roll_forward import repeat
+from store_format.roll_forward import open_log, repeat, roll_forward
 from store_format.staged_units import check_staged, remove_staging
 from store_format.staging import TIMES_SUFFIX, StagedFile, staging_path
+from store_format.store_settings import settings_of
 from store_format.write_files import FileWrites
 
 __all__ = [
@@ -247,6 +248,12 @@ def carry_out(root: str, journal: Journal, publication: Publication, files: File
                 raise
             if not isinstance(error, Exception):
                 raise  # somebody ends this process: the next writer goes on
+            disturbance = publication.disturbance()
+            if disturbance is not None:
+                _log.warning("%s: %s; the commit is gone over again", root, disturbance)
+                settings = settings_of(root, open_log(journal.log_directories), "")
+                roll_forward(root, journal, settings, FileWrites(sync=files.is_sync))  # which knows of no file that is gone
+                return
             repeat(root, journal, files)
             conclude(root, journal, files)
         except Exception as second:

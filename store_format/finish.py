@@ -41,6 +41,7 @@ def publish(root: str, journal: Journal, publication: Publication, files: FileWr
         write_checkpoint(root, publication, files)
     key_id = journal.key[0] if journal.key else None
     write_ledger(root, read_ledger(root).with_entry(key_id, publication.entry), files)
+    publication.check_undisturbed()
 
 
 def conclude(root: str, journal: Journal, files: FileWrites) -> None:

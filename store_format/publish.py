@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from store_format.commit_log import CommitLog
 from store_format.cq_writer import CqBatch
 from store_format.encode import EncodedUnits, assign
-from store_format.errors import StoreError, TruncatedRecordError
-from store_format.files import FileView
-from store_format.index_files import IndexFiles
+from store_format.errors import StoreError, StoreInUseError, TruncatedRecordError
+from store_format.files import FileView, entry_names
+from store_format.index_files import IndexFiles, last_index_file
 from store_format.index_geometry import IndexGeometry
 from store_format.index_writer import IndexBatch
 from store_format.journal import Journal
@@ -36,6 +36,7 @@ __all__ = ["Present", "Publication", "Torn"]
 
 _CHUNK_SIZE = 4 << 20  # of the log; smaller ones cost 15 % more at 100 B, larger ones gain nothing
 _QUEUE_UNITS = 1 << 19  # messages of one batch for queues and index: about 32 MB, 20 more for each three keys of a message
+_WRITING = ("", "")  # the index's end is not known
 
 
 class _Chunk(NamedTuple):
@@ -90,6 +91,7 @@ class Publication:
         self.log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
         self.touched_queues = False
         self.index_msg_timestamp: int | None = None  # set when an index file became full and another one followed
+        self._index_end: tuple[str, str] | None = journal.index_base
         self._last_timestamp = 0
         self._last_queued = (-1, 0)  # physical offset and store time of the last message in a queue
         self._entry: LedgerEntry | None = None
@@ -234,11 +236,13 @@ class Publication:
         counter = QueueCounter(journal.queue_bases)
         queues = QueueFiles(self._root, journal.queues, journal.queue_bases, journal.queue_file_size, self._files)
         index = None
+        self.touched_queues = True
+        self.check_undisturbed()
         if journal.index:
+            self._index_end = _WRITING
             zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
             geometry = IndexGeometry(journal.hash_slot_num, journal.index_num)
             index = IndexFiles(f"{self._root}/index", geometry, journal.written_at, zone, self._files)
-        self.touched_queues = True
         for part in self._batches():
             sizes = np.concatenate([chunk.units.sizes for chunk in part])
             offsets, _ = layout.place(sizes)
@@ -257,6 +261,32 @@ class Publication:
         if index is not None:
             index.close()
             self.index_msg_timestamp = index.full_timestamp
+            self._index_end = last_index_file(f"{self._root}/index")
+
+    def disturbance(self) -> str | None:
+        """What somebody else has changed while this commit held the lock: files are gone, or the index has other entries at its end.
+
+        A broker recovers a store before it asks for the lock. It then removes index files, and log and queue files behind the end it
+        finds, and makes entries of the units that it finds.
+        """
+        gone = self._files.displaced()
+        if gone:
+            return f"{gone[0]} was removed by somebody else while a batch was written; a broker that was started?"
+        if self.journal.index and not self._index_is_ours():
+            return f"{self._root}/index was changed by somebody else while a batch was written; a broker that was started?"
+        return None
+
+    def _index_is_ours(self) -> bool:
+        directory, base = f"{self._root}/index", self.journal.index_base
+        if self._index_end is _WRITING:
+            return base is None or base[0] in entry_names(directory, missing_ok=True)
+        return last_index_file(directory) == self._index_end
+
+    def check_undisturbed(self) -> None:
+        """Raises StoreInUseError when it was."""
+        disturbance = self.disturbance()
+        if disturbance is not None:
+            raise StoreInUseError(disturbance)
 
     def _batches(self) -> Iterator[list[_Chunk]]:
         part: list[_Chunk] = []

@@ -49,6 +49,14 @@ def open_lock_descriptor(path: str) -> int:
             return descriptor
 
 
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 class WritableFile:
     """A file of the store open for positional writes; a context manager. `size` is its full length."""
 
@@ -114,6 +122,11 @@ class FileWrites:
         self.sync_seconds = 0.0
         self.syncs = 0
         self._clock = clock
+        self._opened: dict[str, tuple[int, int]] = {}  # path -> device and inode
+
+    def displaced(self) -> list[str]:
+        """Files that were opened for writing here and are not at their places any more: somebody else removed them."""
+        return [path for path, identity in self._opened.items() if _identity(path) != identity]
 
     # ---- files --------------------------------------------------------------------------------------------------------
 
@@ -125,6 +138,7 @@ class FileWrites:
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise CorruptStoreError(path, 0, "a regular file", "something else")
+        self._opened[path] = status.st_dev, status.st_ino
         return WritableFile(path, descriptor, status.st_size)
 
     def open_full(self, path: str, size: int) -> tuple[WritableFile, bool]:
@@ -155,6 +169,8 @@ class FileWrites:
                 os.close(descriptor)
                 os.unlink(path)
                 raise
+        status = os.fstat(descriptor)
+        self._opened[path] = status.st_dev, status.st_ino
         return WritableFile(path, descriptor, size)
 
     def append_file(self, path: str) -> WritableFile:
@@ -163,6 +179,7 @@ class FileWrites:
 
     def remove(self, path: str) -> bool:
         """Unlinks the file; False when it is missing."""
+        self._opened.pop(path, None)
         with _naming(path, "remove"):
             try:
                 os.unlink(path)
