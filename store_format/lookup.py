@@ -34,6 +34,7 @@ __all__ = ["How", "Question", "bytes_to_scan", "look_up"]
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port, 8 of offset.
 _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})([0-9A-Fa-f]{16})\Z")
 _LIGHT_PREFIX = "%LMQ%"
+_LOOK_SIZE = 8  # total size and magic code of a unit, never zero
 _HELPERS = ("physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs")
 
 
@@ -81,7 +82,7 @@ def look_up(store: MessageStore, question: Question, how: How) -> Found:
 
 
 def bytes_to_scan(store: MessageStore, question: Question, how: How) -> int:
-    """How much of the commitlog no index file covers for this question, the unwritten part of its last file included."""
+    """How much of the commitlog no index file covers for this question; files that were only made in advance do not count."""
     key = question.key or question.message_id
     if key is None:
         return 0
@@ -89,7 +90,8 @@ def bytes_to_scan(store: MessageStore, question: Question, how: How) -> int:
     coverage, _, _ = cover(
         store.path, store.log, store.state, wanted, use_index=how.use_index, hash_slot_num=how.hash_slot_num, index_num=how.index_num
     )
-    return sum(stop - start for start, stop in coverage.uncovered)
+    begun = [file for file in store.log.files if any(store.log.view(file).read(0, _LOOK_SIZE))]
+    return sum(max(min(stop, file.stop) - max(start, file.start), 0) for start, stop in coverage.uncovered for file in begun)
 
 
 def _names(how: How) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from store_format.errors import ChecksumError, OptionError
 from store_format.files import FileView
 from store_format.find import Found, Wanted
 from store_format.key_search import KeySearch
+from store_format.lookup import How, Question, bytes_to_scan
 from store_format.reading import Tolerance
 from store_format.store import MessageStore
 from tests import goldens, oracle
@@ -60,6 +61,25 @@ def test_both_kinds_of_id(golden: Golden, name: str, broker: str) -> None:
             found = store.find(message_id=unique)
             assert _places(found) == _told(by_unique[unique])  # duplicates of an id are all shown
             assert found.how in ("index", "index and scan", "scan")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "broker"), STORES)
+def test_every_id(golden: Golden, name: str, broker: str) -> None:
+    root, _ = goldens.brokers(name, golden(name))[broker]
+    store, rows = MessageStore.open(str(root)), _rows(name, broker)
+    by_offset: dict[str, list[dict[str, Any]]] = {}
+    by_unique: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["msgId"]:
+            by_offset.setdefault(row["msgId"], []).append(row)
+        if "UNIQ_KEY" in row["properties"]:
+            by_unique.setdefault(row["properties"]["UNIQ_KEY"], []).append(row)
+    for offset_id, mine in by_offset.items():
+        assert _places(store.find(message_id=offset_id)) == _told(mine)
+    for unique, mine in by_unique.items():
+        assert _places(store.find(message_id=unique)) == _told(mine)
 
 
 def test_an_offset_id_of_another_host_or_place_is_no_ones(golden: Golden) -> None:
@@ -123,6 +143,23 @@ def test_contradictions(golden: Golden) -> None:
         store.find(message_id="")
     with pytest.raises(OptionError, match="unknown column 'tag'"):
         store.find(message_id="b", columns=["tag"])
+
+
+def test_how_much_there_is_to_scan(golden: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    question, how = Question(key="k", topic="Orders"), How(("body",))
+    size = sum(path.stat().st_size for path in (root / "commitlog").iterdir())
+
+    def left() -> int:
+        return bytes_to_scan(MessageStore.open(str(root)), question, how)
+
+    covered = left()
+    assert 0 < covered < size // 4
+    (root / "commitlog" / oracle.file_name(size)).write_bytes(bytes(262144))  # a file made in advance
+    assert left() == covered
+    shutil.rmtree(root / "index")
+    assert left() == size
+    assert bytes_to_scan(MessageStore.open(str(root)), Question(topic="Orders"), how) == 0
 
 
 # ---- tags and time --------------------------------------------------------------------------------------------------------
