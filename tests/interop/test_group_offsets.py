@@ -66,7 +66,7 @@ def test_a_broker_takes_over_what_the_tools_have_set(
         assert client.group_offsets("CG_some", TOPIC)[TOPIC, 0] == 2
         assert client.group_offsets("copied", TOPIC) == client.group_offsets("CG_some", TOPIC)
         assert client.group_offsets("timed", TOPIC) == {(TOPIC, queue_id): offset for queue_id, offset in expected.items()}
-        if version.startswith("5"):  # 4.9 searches in another way: for a time in an earlier file it answers with that file's last one
+        if version.startswith("5"):  # 4.9 chooses the file by its modification time, and in it the nearest message
             assert expected == {queue_id: client.offset_at(TOPIC, queue_id, moment, "LOWER") for queue_id in expected}
 
 
