@@ -17,7 +17,7 @@ from rmq_spark.store_queues import find_queues
 from rmq_spark.topics import TopicChoice
 from store_format import MessageStore, Queue
 from store_format.commit_log import CommitLog
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.files import FileCache, entry_names, stat_identity
 from store_format.journal import CommitState, committed_end, read_commit_state
 from store_format.log_tail import Newest, News, follow_queue, near_end, read_head, read_news
@@ -121,7 +121,13 @@ class StoreFollower:
         """`changed` is what an attempt to follow has found already."""
         self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
         crashed = signs.state is StoreState.CRASHED
-        near, end = (0, 0) if crashed else self._begin(signs)  # before the queues are looked at: what comes later is told by the log
+        near = end = 0
+        if not crashed:  # before the queues are looked at: what comes later is told by the log
+            try:
+                near, end = self._begin(signs)
+            except StoreNotFoundError:  # retention took the file before it was read
+                self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
+                near, end = self._begin(signs)
         there = find_queues(self.store, self._choice, level=logging.DEBUG if self._signs is not None else logging.WARNING)  # once
         self.cuts = there.cuts
         found = {(queue.topic, queue.queue_id): queue for queue in (*there.queues, *there.scanned)}
@@ -178,8 +184,8 @@ class StoreFollower:
             if known is not None and signs.queue_directories != known.queue_directories:
                 self._drop_vanished()
             news, ends = self._news(signs, size_max)
-        except CorruptStoreError:
-            return False
+        except (CorruptStoreError, StoreNotFoundError, OffsetOutOfRangeError):
+            return False  # damage, or files that went meanwhile
         if news is None or (news.is_torn and news.end == self._end and known is not None and signs.commit != known.commit):
             return False  # too much; or something was committed behind bytes that are no unit
         for key, queue in ends.items():

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from benchmarks.fill import Filling, fill
 from rmq_spark.option_table import STREAM
@@ -24,6 +26,8 @@ from rmq_spark.stream_positions import StreamPositions
 from rmq_spark.stream_stores import StreamStores
 from rmq_spark.topics import TopicChoice
 from store_format import MessageStore
+from store_format.errors import StoreError
+from store_format.snapshot import StoreState
 from tests import goldens, oracle
 from tests.staged import append, make_store, messages_of, numbered
 from tests.test_live_store import writer
@@ -214,9 +218,7 @@ class _Broker:
         self.process.communicate()
 
     def write(self, path: str, position: int, data: bytes) -> None:
-        with (self.root / path).open("r+b") as file:
-            file.seek(position)
-            file.write(data)
+        _write(self.root / path, position, data)
 
 
 def test_a_unit_that_is_being_written_and_a_queue_that_is_behind(tmp_path: Path) -> None:
@@ -265,6 +267,44 @@ def test_old_bytes_behind_the_end_are_looked_at_ever_more_seldom(tmp_path: Path)
             now[0] += 100_000_000
             assert not follower.look()
         assert len(reads) < 40
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(flips=st.lists(st.tuples(st.integers(0, 700), st.integers(1, 255)), max_size=6), cut=st.integers(1, 700), live=st.booleans())
+def test_whatever_is_appended_ends_in_queues_or_a_store_error(tmp_path: Path, flips: list[tuple[int, int]], cut: int, live: bool) -> None:
+    root = tmp_path / "store"
+    shutil.rmtree(root, ignore_errors=True)
+    append(make_store(root), numbered("T", 0, 4))
+    last = messages_of(root)[-1]
+    end = last.physical_offset + last.total_size
+    data, entries, position = b"", b"", end
+    for offset in (1, 2, 3):
+        unit = replace(numbered("T", offset, 1)[0], queue_id=0, queue_offset=offset, physical_offset=position)
+        data += oracle.encode_message(unit)
+        entries += oracle.cq_unit(position, unit.total_size, oracle.tags_code(unit))
+        position += unit.total_size
+    mangled = bytearray(data + entries)
+    for at, bits in flips:
+        mangled[at % len(mangled)] ^= bits
+    follower = followed(root)
+    if live:
+        follower._read_signs = _as_live(follower._read_signs)  # type: ignore[method-assign]
+    _write(root / "commitlog" / oracle.file_name(0), end, bytes(mangled[: len(data)][:cut]))
+    _write(root / "consumequeue" / "T" / "0" / oracle.file_name(0), 20, bytes(mangled[len(data) :]))
+    with suppress(StoreError):
+        follower.look()
+        follower.look(anew=True)
+    assert all(queue.max_offset <= 20 for queue in follower.queues.values())  # the length of a queue file
+
+
+def _as_live(read_signs: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: replace(read_signs(), state=StoreState.LIVE)
+
+
+def _write(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
 
 
 # ---- what it costs -----------------------------------------------------------------------------------------------------------------
