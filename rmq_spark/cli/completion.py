@@ -5,6 +5,8 @@ bash: `eval "$(_RMQLOG_COMPLETE=bash_source rmqlog)"`; zsh and fish with zsh_sou
 
 from __future__ import annotations
 
+import os
+
 import click
 from click.shell_completion import CompletionItem
 
@@ -46,8 +48,9 @@ def complete_group(context: click.Context, parameter: click.Parameter, incomplet
 
 
 def _store(context: click.Context) -> str | None:
-    given = context.params.get("store")
-    return given if isinstance(given, str) else None
+    """An option without its value ends click's parsing: then the STORE is still among the arguments."""
+    given = context.params.get("store") or next((each for each in context.args if not each.startswith("-")), None)
+    return os.path.abspath(given) if isinstance(given, str) else None
 
 
 def _offer(names: set[str], incomplete: str) -> list[CompletionItem]:

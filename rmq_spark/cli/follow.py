@@ -15,29 +15,35 @@ from store_format.reading import Tolerance
 if TYPE_CHECKING:
     from store_format import MessageStore, Queue
 
-__all__ = ["follow_stores"]
+__all__ = ["Follower"]
 
+_PLACE = ("topic", "queueId")
 _Key = tuple[str, str, int]
 
 
-def follow_stores(
-    stores: Sequence[MessageStore], filters: Filters, names: Sequence[str], tolerance: Tolerance, *, pause: Callable[[], object]
-) -> Iterator[pa.RecordBatch]:
-    """Batches with the columns `names`, without an end. `pause` is called after each look; it may raise to end it.
+class Follower:
+    """Where each queue of the stores has been read to. First `last` once, then `news` for ever."""
 
-    The ends of the queues are noted before the last messages are read, so that nothing falls between, and each message comes once.
-    """
-    assert filters.limit is not None
-    ends: dict[_Key, int] = {}
-    for store in stores:
-        for queue in chosen_queues(store, filters):
-            ends[_key(store, queue)] = queue.max_offset
-        for batch in last_messages(store, filters, names, filters.limit, tolerance).to_batches():
-            yield _before(batch, store, ends).select(names)
-    while True:
-        pause()
-        for store in stores:
-            yield from _news(store, filters, names, tolerance, ends)
+    def __init__(self, stores: Sequence[MessageStore], filters: Filters, names: Sequence[str], tolerance: Tolerance) -> None:
+        self._stores, self._filters, self._names, self._tolerance = stores, filters, names, tolerance
+        self._ends: dict[_Key, int] = {}
+
+    def last(self, count: int) -> list[pa.RecordBatch]:
+        """The last messages there are. The ends of the queues are noted before they are read, so that nothing falls between."""
+        found = []
+        for store in self._stores:
+            for queue in chosen_queues(store, self._filters):
+                self._ends[_key(store, queue)] = queue.max_offset
+            for batch in last_messages(store, self._filters, (*self._names, *_PLACE), count, self._tolerance).to_batches():
+                found.append(_before(batch, store, self._ends).select(self._names))
+        return found
+
+    def news(self, pause: Callable[[], object]) -> Iterator[pa.RecordBatch]:
+        """What is written from then on, each message once. `pause` is called before each look; what it raises ends it."""
+        while True:
+            pause()
+            for store in self._stores:
+                yield from _news(store, self._filters, self._names, self._tolerance, self._ends)
 
 
 def _key(store: MessageStore, queue: Queue) -> _Key:

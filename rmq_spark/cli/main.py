@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -62,6 +63,9 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 
+_COMPLETE = "_RMQLOG_COMPLETE"
+
+
 class _Commands(click.Group):
     """The commands by name, each imported when it is asked for."""
 
@@ -84,8 +88,20 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _say_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(version("rmq-spark"))
+    except PackageNotFoundError:
+        click.echo("unknown: run from a checkout that is not installed")
+    context.exit()
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="rmq-spark", message="%(version)s")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version and exit.")
 def cli() -> None:
     """Look at the store directory of a RocketMQ broker: running, stopped, crashed, or a copy.
 
@@ -97,7 +113,11 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """One run; the exit code. Nothing is raised, whatever happens."""
     try:
-        code = cli.main(args=None if arguments is None else list(arguments), prog_name="rmqlog", standalone_mode=False)
+        if _COMPLETE in os.environ:
+            cli.main(prog_name="rmqlog")  # a shell asks for completions; does not come back
+        # Not cli.main, which ends a closed pipe with 1.
+        with cli.make_context("rmqlog", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            code = cli.invoke(context)
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except click.UsageError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import click
@@ -99,9 +101,12 @@ def tail_(stores: list[MessageStore], follow: bool, interval: float, skip_damage
     if follow:
         if output.form == "json":
             raise click.UsageError("a JSON array that never ends is none: use --output jsonl with --follow")
-        from rmq_spark.cli.follow import follow_stores
+        from rmq_spark.cli.follow import Follower
 
-        write_rows(output, follow_stores(stores, filters, names, tolerance, pause=lambda: time.sleep(interval)), names, flush=True)
+        follower = Follower(stores, filters, names, tolerance)
+        last = follower.last(filters.limit)
+        news = follower.news(partial(time.sleep, interval))
+        write_rows(output, chain(last, news), names, following=sum(batch.num_rows for batch in last))
         return warn_of_damage(tolerance)
     tables = [last_messages(store, filters, names, filters.limit, tolerance) for store in stores]
     if not write_rows(output, (batch for table in tables for batch in table.select(names).to_batches()), names):

@@ -30,6 +30,7 @@ FORMATS = ("table", "json", "jsonl", "csv", "raw")
 
 _MEASURED_ROWS = 1000  # a table's columns are as wide as these rows need
 _CELL_COLUMNS_MAX = 60
+_TEXT_COLUMNS_MIN = 8
 _GAP = "  "
 
 
@@ -84,10 +85,17 @@ def _terminal_columns() -> int | None:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
 
 
-def write_rows(output: Output, batches: Iterable[pa.RecordBatch], names: Sequence[str], *, flush: bool = False) -> int:
-    """Writes the rows, with the columns `names`; how many there were. `flush` writes out what there is after each batch."""
-    counted = _Counted(row for batch in batches for row in _flushing(plain_rows(batch), flush))
-    writer = {"table": _write_table, "json": _write_json, "jsonl": _write_jsonl, "csv": _write_csv, "raw": _write_raw}[output.form]
+def write_rows(output: Output, batches: Iterable[pa.RecordBatch], names: Sequence[str], *, following: int | None = None) -> int:
+    """Writes the rows, with the columns `names`; how many there were.
+
+    `following` says that rows come for as long as one looks, the first so many at once: each batch is then written out as it comes.
+    """
+    counted = _Counted(row for batch in batches for row in _flushing(plain_rows(batch), following is not None))
+    if output.form == "table":
+        _write_table(output, counted, list(names), _MEASURED_ROWS if following is None else min(max(following, 1), _MEASURED_ROWS))
+        sys.stdout.flush()
+        return counted.count
+    writer = {"json": _write_json, "jsonl": _write_jsonl, "csv": _write_csv, "raw": _write_raw}[output.form]
     writer(output, counted, list(names))
     sys.stdout.flush()
     return counted.count
@@ -176,10 +184,10 @@ def write_bytes(output: Output, data: bytes) -> None:
 # ---- for people -----------------------------------------------------------------------------------------------------------
 
 
-def _write_table(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
-    """Columns as wide as the first thousand rows need; numbers to the right. Nothing at all without a row."""
+def _write_table(output: Output, rows: Iterable[Row], names: Sequence[str], measured_rows: int) -> None:
+    """Columns as wide as the first rows need; numbers to the right. Nothing at all without a row."""
     left = iter(rows)
-    measured = list(islice(left, _MEASURED_ROWS))
+    measured = list(islice(left, measured_rows))
     if not measured:
         return
     numeric = [
@@ -187,7 +195,9 @@ def _write_table(output: Output, rows: Iterable[Row], names: Sequence[str]) -> N
     ]
     cells = [[cell(row[name]) for name in names] for row in measured]
     widths = [min(_CELL_COLUMNS_MAX, max(width(line[i]) for line in [list(names), *cells])) for i in range(len(names))]
-    widths = _fit(widths, [width(name) for name in names], output.terminal_columns)
+    widths = _fit(
+        widths, [widths[i] if numeric[i] else min(widths[i], _TEXT_COLUMNS_MIN) for i in range(len(names))], output.terminal_columns
+    )
     header = _line(names, widths, numeric)
     sys.stdout.write((f"\x1b[1m{header}\x1b[0m" if output.colour else header) + "\n")
     for line in chain(cells, ([cell(row[name]) for name in names] for row in left)):
@@ -195,16 +205,15 @@ def _write_table(output: Output, rows: Iterable[Row], names: Sequence[str]) -> N
 
 
 def _fit(widths: list[int], least: list[int], columns: int | None) -> list[int]:
-    """The widest columns give way until all fit the terminal, none below its heading."""
+    """The widest columns give way until all fit the terminal, none below what is `least` for it: a number is never cut."""
     if columns is None:
         return widths
     fitted = list(widths)
     while sum(fitted) + len(_GAP) * (len(fitted) - 1) > columns:
-        room = [(fitted[i] - max(least[i], 8), i) for i in range(len(fitted))]
-        most, widest = max(room)
-        if most <= 0:
+        can_give = [i for i in range(len(fitted)) if fitted[i] > least[i]]
+        if not can_give:
             break
-        fitted[widest] -= 1
+        fitted[max(can_give, key=fitted.__getitem__)] -= 1
     return fitted
 
 

@@ -1,0 +1,68 @@
+"""All commands together: each has a help text and a test of its own, help is made without the heavy imports, completion knows the store."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.cli.main import COMMANDS
+from tests.cli.runs import ROOT, Runner, process
+
+Golden = Callable[[str], Path]
+STORE = "basic-5.5.0"
+HEAVY = ("numpy", "pyarrow", "pyspark", "pandas")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_says_what_it_does(rmqlog: Runner, name: str) -> None:
+    done = rmqlog(name, "--help")
+    assert done.code == 0
+    assert f"Usage: rmqlog {name} " in done.out
+    overview = rmqlog("--help").out
+    (line,) = [line for line in overview.splitlines() if line.startswith(f"  {name} ")]
+    assert len(line.split()) > 3
+    assert not line.endswith("...")
+    assert f'"{name}", ' in (ROOT / "tests" / "cli" / f"test_{COMMANDS[name]}_commands.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["export", "--help"], ["ls"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = f"""
+import sys
+from rmq_spark.cli.main import main
+main({arguments!r})
+print(*(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stderr.splitlines()[-1] == ""
+
+
+def test_pandas_is_not_imported_for_a_list_of_topics(golden: Golden) -> None:
+    code = "import atexit, sys; atexit.register(lambda: print('pandas' in sys.modules)); from rmq_spark.cli.main import run; run()"
+    done = subprocess.run([sys.executable, "-c", code, "ls", str(golden(STORE))], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.endswith("\nFalse\n")
+
+
+def _complete(words: str, number: int) -> list[str]:
+    done = process(_RMQLOG_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(number))
+    return [line.partition(",")[2] for line in done.out.splitlines()]
+
+
+def test_topics_and_groups_are_completed_from_the_store(golden: Golden, tmp_path: Path) -> None:
+    store = golden(STORE)
+    assert _complete(f"rmqlog ls {store} --topic Or", 4) == ["Orders"]
+    assert _complete(f"rmqlog lag {store} --group CG_t", 4) == ["CG_tags", "CG_tags2"]
+    assert _complete(f"rmqlog offsets {store} CG_s", 3) == ["CG_some"]
+    assert _complete("rmqlog d", 1) == ["du", "dlq", "delay", "dump", "doctor"]
+    assert _complete(f"rmqlog ls {tmp_path / 'nowhere'} --topic O", 4) == []
+
+
+def test_names_that_a_shell_would_run_are_not_offered(tmp_path: Path) -> None:
+    for topic in ("good", "go$(reboot)", "go;ls", "go\x1b[2J"):
+        (tmp_path / "store" / "consumequeue" / topic / "0").mkdir(parents=True)
+    (tmp_path / "store" / "commitlog").mkdir()
+    assert _complete(f"rmqlog ls {tmp_path / 'store'} --topic go", 4) == ["good"]

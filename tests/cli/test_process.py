@@ -1,0 +1,133 @@
+"""Runs as processes of their own: exit codes, a closed pipe, Ctrl-C, and a real terminal for colour and progress."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from store_format import MessageStore
+from store_format.append import CommitOptions
+from store_format.encode import MessageColumns
+from tests.cli.runs import command, environment, process
+
+Golden = Callable[[str], Path]
+STORE = "basic-5.5.0"
+
+
+def test_exit_codes(golden: Golden, tmp_path: Path) -> None:
+    assert process("ls", golden(STORE)).code == 0
+    assert process("ls").code == 1
+    assert process("lss", golden(STORE)).err == "rmqlog: there is no command 'lss'; did you mean ls?; see rmqlog --help\n"
+    missing = process("get", golden(STORE), "nobody")
+    assert (missing.code, missing.out) == (2, "")
+    full = process("export", golden(STORE), tmp_path / "no" / "a.csv")
+    assert (full.code, full.err.count("\n")) == (5, 1)
+    assert process("--help").code == process("export", "--help").code == process("--version").code == 0
+
+
+def test_a_closed_pipe_is_no_error(golden: Golden) -> None:
+    for form in ("jsonl", "csv", "table", "raw"):
+        arguments = command("find", golden(STORE), "-o", form)
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as run:
+            assert run.stdout is not None
+            assert run.stderr is not None
+            assert run.stdout.read(10)
+            run.stdout.close()
+            said = run.stderr.read().decode()
+            assert run.wait(30) == 0, said
+        assert "Traceback" not in said
+        assert "BrokenPipe" not in said
+
+
+# ---- a terminal -----------------------------------------------------------------------------------------------------------
+
+
+def _terminal(*arguments: object, interrupt_at: bytes = b"", **more: str) -> tuple[int, str]:
+    """(exit code, all that a terminal was sent) of a run with a terminal for all three; Ctrl-C is typed when `interrupt_at` is seen."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        variables = {name: value for name, value in environment().items() if name != "NO_COLOR"}
+        os.execvpe(sys.executable, command(*arguments), {**variables, "TERM": "xterm", "COLUMNS": "100", **more})
+    seen, typed, deadline = b"", False, time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # the other side is closed
+            break
+        if not part:
+            break
+        seen += part
+        if interrupt_at and not typed and interrupt_at in seen:
+            os.write(terminal, b"\x03")
+            typed = True
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(status), seen.decode("utf-8", "replace")
+
+
+def test_colour_on_a_terminal_alone_and_not_with_no_color(golden: Golden) -> None:
+    code, seen = _terminal("ls", golden(STORE))
+    assert code == 0
+    assert seen.startswith("\x1b[1mbrokerName")
+    assert max(map(len, seen.splitlines()[1:])) <= 100
+    assert "\x1b" not in _terminal("ls", golden(STORE), NO_COLOR="1")[1]
+    assert "\x1b" not in process("ls", golden(STORE), TERM="xterm").out
+
+
+def test_raw_bodies_are_spelled_out_on_a_terminal(golden: Golden) -> None:
+    code, seen = _terminal("head", golden(STORE), "-n", "1", "-o", "raw")
+    assert code == 0
+    assert r"\xdf&" in seen
+    code, seen = _terminal("head", golden(STORE), "-n", "1", "-o", "csv", "--bodies", "text")
+    assert all(char.isprintable() or char in "\r\n" for char in seen)
+
+
+@pytest.fixture(scope="module")
+def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seconds of work for an export to JSON."""
+    root = tmp_path_factory.mktemp("long") / "store"
+    store = MessageStore.create(str(root), mapped_file_size_commit_log=16 << 20)
+    bodies, properties = pa.array([b"x" * 100] * 60_000, pa.binary()), pa.array([b"TAGS\x01a\x02"] * 60_000, pa.binary())
+    store.append(MessageColumns(topic="Long", body=bodies, properties=properties), store_timestamps=1, options=CommitOptions(sync=False))
+    return root
+
+
+_LINE = re.compile(r"export: [0-9.]+ .?[Bb]\w* of 12\.\d MB \(\d+ %\), [0-9.]+ .?[Bb]\w*/s, \d+ s left")
+
+
+def test_progress_goes_on_and_goes_away(long_store: Path, tmp_path: Path) -> None:
+    code, seen = _terminal("export", long_store, tmp_path / "a.jsonl")
+    assert code == 0
+    assert len(_LINE.findall(seen)) >= 2
+    assert seen.rpartition("\x1b[K")[2].startswith("rmqlog: 60,000 messages, 12.")
+    quiet = process("export", long_store, tmp_path / "b.jsonl")
+    assert quiet.err.startswith("rmqlog: 60,000 messages")
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+
+
+def test_ctrl_c_ends_an_export_and_leaves_nothing(long_store: Path, tmp_path: Path) -> None:
+    code, seen = _terminal("export", long_store, tmp_path / "a.jsonl", interrupt_at=b" %)")
+    assert code == 130
+    assert seen.endswith("\x1b[Krmqlog: interrupted\r\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_ends_a_tail(long_store: Path) -> None:
+    arguments = command("tail", "-f", long_store)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        run.send_signal(signal.SIGINT)
+        assert run.wait(30) == 130
+        assert run.stderr is not None
+        assert run.stderr.read() == b"rmqlog: interrupted\n"
