@@ -1,7 +1,6 @@
 """One store of a stream, followed: the chosen queues as of the last look, and which of them that look changed.
 
-A look compares what tells that nothing happened: the store's state and its commits, the times of its directories, and the bytes where
-the next unit of the log will stand. Sizes and times of files say nothing, because a broker writes into mapped files of full size. What was
+A look compares what tells that nothing happened: the store's signs, and the bytes where the next unit of the log will stand. What was
 appended names the queues to look at; everything else, a crash, damage, a store without consume queues, is looked at as a batch
 read does.
 """
@@ -11,41 +10,29 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rmq_spark.store_queues import find_queues
+from rmq_spark.store_signs import QUEUE_FOLDERS, Signs, read_signs
 from rmq_spark.topics import TopicChoice
 from store_format import MessageStore, Queue
 from store_format.commit_log import CommitLog
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
-from store_format.files import FileCache, entry_names, stat_identity
-from store_format.journal import CommitState, committed_end, read_commit_state
+from store_format.files import FileCache, entry_names
+from store_format.journal import committed_end, read_commit_state
 from store_format.log_tail import Newest, News, follow_queue, near_end, read_head, read_news
 from store_format.snapshot import StoreState, take_queue
 
 __all__ = ["StoreFollower"]
 
 _Key = tuple[str, int]
-_Identity = tuple[int, int, int] | None
 
-_YOUNG_NS = 50_000_000  # a directory may change again within a tick of its clock
 _MARGIN_SIZE = 16 << 20  # how far a broker may be behind with its consume queues, when a store is first looked at
 _NEWS_SIZE = 8 << 20  # so many bytes of the log are read before the queues themselves are asked, and more where they are many
 _NEWS_SIZE_OF_QUEUE = 64 << 10
 _WORD_SIZE = 8  # size and magic code of what stands there; zeros where nothing does
 _STUCK_NS, _STUCK_NS_MAX = 1_000_000_000, 10_000_000_000
 _PENDING_MAX = 20_000  # a log may name any number of queues that no broker has
-_QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
-
-
-@dataclass(frozen=True, slots=True)
-class _Signs:
-    """What is compared before a byte of the log is read."""
-
-    state: StoreState
-    commit: CommitState
-    queue_directories: tuple[_Identity, ...]
-    log_directories: tuple[_Identity, ...]
 
 
 class StoreFollower:
@@ -58,7 +45,7 @@ class StoreFollower:
         self.cuts: list[int] = []
         self._choice = choice
         self._clock_ns = clock_ns
-        self._signs: _Signs | None = None
+        self._signs: Signs | None = None
         self._log = store.log
         self._end = 0  # of the log; everything before it is in `queues`, but for what is `_pending`
         self._head = b""
@@ -70,7 +57,7 @@ class StoreFollower:
     def look(self, *, anew: bool = False) -> bool:
         """Whether anything is different now. `anew` trusts nothing seen before."""
         signs = self._read_signs()
-        if anew or self._is_another_store(signs):
+        if anew or (self._signs is not None and signs.is_another_store(self._signs)):
             self._follows = False
         elif self._signs is not None:
             quiet = signs == self._signs and not self._pending and not self._is_full and not self._is_due()
@@ -83,33 +70,8 @@ class StoreFollower:
             return self._look_anew(signs, self.changed)
         return self._look_anew(signs, {})
 
-    # ---- what tells that something happened -----------------------------------------------------------------------------
-
-    def _read_signs(self) -> _Signs:
-        root = self.store.path
-        return _Signs(
-            self.store.state,
-            read_commit_state(root),
-            tuple(stat_identity(f"{root}/{folder}") for folder in _QUEUE_FOLDERS),
-            tuple(stat_identity(path) for path in self.store.commit_log_paths),
-        )
-
-    def _is_another_store(self, signs: _Signs) -> bool:
-        """Whether a directory is not the one it was: the store was put back from a copy, say."""
-        if self._signs is None:
-            return False
-        before = (*self._signs.queue_directories, *self._signs.log_directories)
-        pairs = zip(before, (*signs.queue_directories, *signs.log_directories), strict=True)
-        return any(one is not None and other is not None and one[0] != other[0] for one, other in pairs)
-
-    def _settled(self, signs: _Signs) -> _Signs:
-        """The signs to compare with at the next look: a directory that changed just now may do so again without showing it."""
-        young = self._clock_ns() - _YOUNG_NS
-
-        def old(identities: tuple[_Identity, ...]) -> tuple[_Identity, ...]:
-            return tuple((identity[0], -1, -1) if identity is not None and identity[2] > young else identity for identity in identities)
-
-        return replace(signs, queue_directories=old(signs.queue_directories), log_directories=old(signs.log_directories))
+    def _read_signs(self) -> Signs:
+        return read_signs(self.store)
 
     def _is_due(self) -> bool:
         """Whether a log that goes on with no unit is to be looked at again: one that is being written will be whole soon."""
@@ -117,7 +79,7 @@ class StoreFollower:
 
     # ---- all of it, as a batch read looks ---------------------------------------------------------------------------------
 
-    def _look_anew(self, signs: _Signs, changed: dict[_Key, Queue | None]) -> bool:
+    def _look_anew(self, signs: Signs, changed: dict[_Key, Queue | None]) -> bool:
         """`changed` is what an attempt to follow has found already."""
         self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
         crashed = signs.state is StoreState.CRASHED
@@ -148,7 +110,7 @@ class StoreFollower:
             self._remember(signs)
         return bool(self.changed)
 
-    def _begin(self, signs: _Signs) -> tuple[int, int]:
+    def _begin(self, signs: Signs) -> tuple[int, int]:
         """Where to read the log from: a place where a unit begins, before anything that the consume queues may lack."""
         begun = [file.start for file in self._log.files if any(read_head(self._log, file.start)[:_WORD_SIZE])]
         if not begun:
@@ -163,8 +125,8 @@ class StoreFollower:
     def _log_goes_on(self) -> bool:
         return any(read_head(self._log, self._end)[:_WORD_SIZE])
 
-    def _remember(self, signs: _Signs, *, was_unwritten: bool = False) -> None:
-        self._signs = self._settled(signs)
+    def _remember(self, signs: Signs, *, was_unwritten: bool = False) -> None:
+        self._signs = signs.settled(self._clock_ns())
         head = read_head(self._log, self._end)
         # A unit that came since the end was found must not be taken for what stood there.
         self._head = b"" if was_unwritten and any(head[:_WORD_SIZE]) else head
@@ -174,7 +136,7 @@ class StoreFollower:
     def _size_max(self) -> int:
         return _NEWS_SIZE + _NEWS_SIZE_OF_QUEUE * len(self.queues)
 
-    def _follow(self, signs: _Signs, size_max: int | None) -> bool:
+    def _follow(self, signs: Signs, size_max: int | None) -> bool:
         """Takes in what came since the last look. False when that cannot be told this way, or not for `size_max` bytes."""
         known = self._signs
         try:
@@ -199,7 +161,7 @@ class StoreFollower:
         self._remember(signs, was_unwritten=news.is_unwritten)
         return True
 
-    def _news(self, signs: _Signs, size_max: int | None) -> tuple[News | None, dict[_Key, Queue]]:
+    def _news(self, signs: Signs, size_max: int | None) -> tuple[News | None, dict[_Key, Queue]]:
         """The log's news and the ends that follow. When a commit of ours went on meanwhile: of what was complete before."""
         stop = signs.commit.base
         for _ in range(2):
@@ -234,7 +196,7 @@ class StoreFollower:
         queue = self.queues.get(key)
         return self._choice.chooses_queue(key[0], self.store.broker_name, key[1]) and (queue is None or queue.max_offset < newest.stop)
 
-    def _note_stuck(self, is_torn: bool, moved: bool, signs: _Signs) -> None:
+    def _note_stuck(self, is_torn: bool, moved: bool, signs: Signs) -> None:
         """A live log that goes on with what is no unit is read again at once, then ever more seldom: it may be old and stay so."""
         if not is_torn or signs.state is not StoreState.LIVE:
             self._stuck_wait = 0
@@ -262,7 +224,7 @@ class StoreFollower:
                 self.queues[key] = self.changed[key] = Queue(self.store, replace(now, max_offset=high), None)
 
     def _drop_vanished(self) -> None:
-        there = frozenset().union(*(entry_names(f"{self.store.path}/{folder}", missing_ok=True) for folder in _QUEUE_FOLDERS))
+        there = frozenset().union(*(entry_names(f"{self.store.path}/{folder}", missing_ok=True) for folder in QUEUE_FOLDERS))
         for key in [key for key in self.queues if key[0] not in there]:
             del self.queues[key]
             self.changed[key] = None
