@@ -13,18 +13,15 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.append import CommitOptions, CommitResult, commit, flush
 from store_format.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, Projection
 from store_format.commit_log import CommitLog
 from store_format.config_json import read_topics
-from store_format.creation import create_store
-from store_format.diagnose import diagnose
-from store_format.encode import MessageColumns
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import FileCache, entry_names
 from store_format.find import Found
@@ -34,14 +31,15 @@ from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
 from store_format.lookup import How, Question, look_up
 from store_format.offset_by_time import Boundary, offset_at
-from store_format.problems import Diagnosis
 from store_format.reading import QueueReader, QueueSlice, Tolerance, read_slice
 from store_format.snapshot import QueueRange, Snapshot, StoreState, take_snapshot
-from store_format.stage_columns import stage_columns
-from store_format.staging import StagingWriter
 from store_format.store_settings import StoreSettings, read_settings
-from store_format.trace import trace
-from store_format.views.table import view_table
+
+# Writing, views and diagnosis are imported where they are used: half of all rooms, and a command line waits for each.
+if TYPE_CHECKING:
+    from store_format.append import CommitOptions, CommitResult
+    from store_format.encode import MessageColumns
+    from store_format.problems import Diagnosis
 
 __all__ = ["MessageStore", "Queue"]
 
@@ -95,6 +93,8 @@ class MessageStore:
 
         The broker's name is, unless given, that of the directory. Raises OptionError where something is already.
         """
+        from store_format.creation import create_store
+
         root = os.path.abspath(path)
         settings = StoreSettings(
             broker_name or os.path.basename(root),
@@ -120,6 +120,10 @@ class MessageStore:
 
         What this object has listed stays as it was: open the store again to read them.
         """
+        from store_format.append import CommitOptions, commit
+        from store_format.stage_columns import stage_columns
+        from store_format.staging import StagingWriter
+
         options = options or CommitOptions()
         options = replace(options, log_directories=options.log_directories or self.commit_log_paths)
         writer = StagingWriter(self.path, secrets.token_hex(8), sync=options.sync)
@@ -133,6 +137,8 @@ class MessageStore:
 
     def flush(self) -> None:
         """Makes commits without flush outlast a power loss."""
+        from store_format.append import CommitOptions, flush
+
         flush(self.path, options=CommitOptions(log_directories=self.commit_log_paths))
 
     # ---- what is there ------------------------------------------------------------------------------------------------
@@ -267,14 +273,20 @@ class MessageStore:
 
     def trace(self, message_id: str) -> pa.Table:
         """The life of a message as a timeline: its copies, retries, dead letter, and the groups that have passed it. See `trace.trace`."""
+        from store_format.trace import trace
+
         return trace(self, message_id)
 
     def view(self, name: str, *, now_ms: int | None = None) -> pa.Table:
         """What is in the store, as one of the tables of `views.table.VIEWS`. Ages count to `now_ms`, by default the clock."""
+        from store_format.views.table import view_table
+
         return view_table(self, name, now_ms=now_ms)
 
     def diagnose(self) -> Diagnosis:
         """Every problem of the store; `diagnose.diagnose` also looks at stores that `open` refuses."""
+        from store_format.diagnose import diagnose
+
         return diagnose(self.path, self.commit_log_paths)
 
 

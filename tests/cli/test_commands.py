@@ -49,7 +49,7 @@ def test_pandas_is_not_imported_for_a_list_of_topics(golden: Golden) -> None:
 
 def _complete(words: str, number: int) -> list[str]:
     done = process(_RMQLOG_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(number))
-    return [line.partition(",")[2] for line in done.out.splitlines()]
+    return [line.partition(",")[2] for line in done.out.splitlines() if line]
 
 
 def test_topics_and_groups_are_completed_from_the_store(golden: Golden, tmp_path: Path) -> None:
