@@ -21,7 +21,7 @@ from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.finish import begin, conclude, publish, undo
 from store_format.index_files import last_index_file
 from store_format.journal import Journal, abort_mark, journal_path, write_journal
-from store_format.ledger import Ledger, LedgerEntry, write_ledger
+from store_format.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
 from store_format.lock import StoreLock
 from store_format.log_end import find_writer_end, queue_bases
 from store_format.log_layout import LogLayout
@@ -103,7 +103,7 @@ def commit(
         journal, publication = prepare(root, opened, tuple(staged), key, store_timestamps, options, files)
         carry_out(root, journal, publication, files)
         remove_staging(root, staged, files)
-        reports += late_reports(lock, root)
+        reports += late_reports(lock, root, journal.id, files)
     return result_of(publication, reports, files)
 
 
@@ -139,13 +139,14 @@ def check(root: str, opened: Opened, staged: Sequence[StagedFile], *, records_su
     return reports
 
 
-def late_reports(lock: StoreLock, root: str) -> tuple[str, ...]:
-    """Whether a broker began to start meanwhile. Too late to refuse: what it wrote or cut is for the next commit to see."""
+def late_reports(lock: StoreLock, root: str, journal: str, files: FileWrites) -> tuple[str, ...]:
+    """Whether a broker began to start meanwhile. Too late to refuse: this journal's batch is marked, for the next commit to look through."""
     try:
         lock.refuse_other_openers()
     except StoreInUseError as error:
         report = f"while this batch was committed: {error}"
         _log.warning("%s: %s", root, report)
+        write_ledger(root, read_ledger(root).with_suspect(journal), files)
         return (report,)
     return ()
 

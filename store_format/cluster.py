@@ -69,7 +69,7 @@ def commit_cluster(
             if root not in filled:
                 note_empty(root, opened[root].ledger, key, files)
             remove_staging(root, members[root], files)
-            reports[root] += late_reports(locks[root], root)
+            reports[root] += late_reports(locks[root], root, parts[root][0].id if root in parts else "", files)
     return {
         root: result_of(parts[root][1], reports[root], files) if root in parts else CommitResult(True, reports=reports[root])
         for root in roots

@@ -16,6 +16,7 @@ from store_format.commit_log import CommitLog
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files import read_bytes
 from store_format.staging import OWN_DIRECTORY
+from store_format.walk import Damage
 from store_format.write_files import FileWrites
 
 __all__ = ["Ledger", "LedgerEntry", "ledger_path", "read_ledger", "write_ledger"]
@@ -23,7 +24,10 @@ __all__ = ["Ledger", "LedgerEntry", "ledger_path", "read_ledger", "write_ledger"
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One committed batch: physical range [start, stop), and its last unit with the CRC32 of all its bytes."""
+    """One committed batch of `units` messages: physical range [start, stop), and its last unit with the CRC32 of all its bytes.
+
+    `suspect`: somebody else had the store open while it was committed, so that all of it is looked at later, not its last unit alone.
+    """
 
     number: int
     journal: str
@@ -32,6 +36,8 @@ class LedgerEntry:
     last_offset: int
     last_size: int
     last_crc: int
+    units: int = 0
+    suspect: bool = False
 
     def damage(self, log: CommitLog) -> str | None:
         """What happened to the batch since it was committed; None when it stands, or was cleaned away by age."""
@@ -43,7 +49,16 @@ class LedgerEntry:
             return f"was cut: {error}"
         if crc32(data) != self.last_crc:
             return "was cut or overwritten: its last unit has other bytes"
-        return None
+        return self._damage_within(log) if self.suspect and self.start >= log.min_offset else None
+
+    def _damage_within(self, log: CommitLog) -> str | None:
+        """A broker that began to write at the batch's start has put units of its own there; the rest of ours stands behind them."""
+        found = 0
+        for run in log.walk(self.start, self.stop, verify_crc=True):
+            if isinstance(run, Damage):
+                return f"was overwritten: {run.file.path} at byte {run.start}: expected {run.expected}, found {run.found}"
+            found += len(run.physical_offsets)
+        return None if found == self.units else f"was overwritten: {found} messages stand where {self.units} were written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +80,14 @@ class Ledger:
     def with_entry(self, key_id: str | None, entry: LedgerEntry) -> Ledger:
         keys = self.keys if key_id is None else {**self.keys, key_id: entry}
         return replace(self, keys=keys, last=entry)
+
+    def with_suspect(self, journal: str) -> Ledger:
+        """The same with the batch of this journal marked."""
+        last = self.last
+        if last is not None and last.journal == journal:
+            last = replace(last, suspect=True)
+        keys = {key: replace(entry, suspect=True) if entry.journal == journal else entry for key, entry in self.keys.items()}
+        return replace(self, keys=keys, last=last)
 
     def reports(self, log: CommitLog) -> list[str]:
         """A sentence for each batch that was cut or overwritten."""
@@ -100,7 +123,8 @@ def read_ledger(root: str) -> Ledger:
 
 def _entry(value: Mapping[str, Any]) -> LedgerEntry:  # Any: JSON
     numbers = {name: int(value[name]) for name in ("number", "start", "stop", "last_offset", "last_size", "last_crc")}
-    return LedgerEntry(journal=str(value["journal"]), **numbers)
+    units, suspect = int(value.get("units", 0)), bool(value.get("suspect", False))
+    return LedgerEntry(journal=str(value["journal"]), units=units, suspect=suspect, **numbers)
 
 
 def write_ledger(root: str, ledger: Ledger, files: FileWrites) -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
+from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreWriteError
 from store_format.files import entry_names, open_descriptor, read_bytes
 from store_format.write_files import open_lock_descriptor
 
@@ -150,7 +150,12 @@ class StoreLock:
                     return "another thread of this process"
             except FileNotFoundError:
                 pass
-            descriptor = open_lock_descriptor(self.path)
+            try:
+                descriptor = open_lock_descriptor(self.path)
+            except StoreWriteError as error:
+                if isinstance(error.__cause__, BlockingIOError):
+                    return "another writer"  # which looks just now, with a lease, who else has it open: see _is_only_opener
+                raise
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise CorruptStoreError(self.path, 0, "a regular file", "something else")

@@ -185,7 +185,8 @@ class Publication:
             yield _Patched(data, starts, extents, chunk, queue_offsets)
         self._queue_stops = counter.next[:-2].tolist()
         number = journal.key[1] if journal.key else 0
-        self._entry = LedgerEntry(number, journal.id, journal.base, layout.position, last, len(last_unit), crc32(last_unit))
+        units = journal.units - journal.skip
+        self._entry = LedgerEntry(number, journal.id, journal.base, layout.position, last, len(last_unit), crc32(last_unit), units)
 
     def _chunk_buffer(self, size: int) -> NDArray[np.uint8]:
         """The same memory for each chunk: fresh pages would cost as much as reading into them."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 
 from store_format.append import CommitOptions, commit, flush, recover
 from store_format.checkpoint import read_checkpoint
+from store_format.commit_log import CommitLog
 from store_format.config_json import read_topics
 from store_format.encode import MessageColumns
 from store_format.errors import (
@@ -28,7 +30,9 @@ from store_format.errors import (
     StoreWriteError,
     UnsupportedFormatError,
 )
+from store_format.files import FileCache
 from store_format.journal import abort_mark
+from store_format.ledger import read_ledger
 from store_format.lock import StoreLock, foreign_holder, lock_holder
 from store_format.staged_units import read_staged
 from store_format.staging import StagedFile
@@ -447,6 +451,52 @@ def test_a_batch_that_was_overwritten_since_is_reported(root: Path) -> None:
     assert "was cut or overwritten" in result.reports[0]
 
 
+_OPENER = "import sys; file = open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="who has the lock open is seen in /proc")
+def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(root: Path, tmp_path: Path) -> None:
+    """A broker that begins to write where our batch begins leaves its end, and so its last unit, as it was."""
+    openers: list[subprocess.Popen[str]] = []
+
+    def clock() -> int:  # asked once the store was seen to be ours alone
+        command = [sys.executable, "-c", _OPENER, str(root / "lock")]
+        openers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert openers[0].stdout is not None
+        assert openers[0].stdout.readline() == "open\n"
+        return 1_700_000_000_000
+
+    try:
+        result = append(root, numbered("T", 0, 20), key=("q", 0), options=CommitOptions(new_topics={"T": 4}, clock=clock))
+    finally:
+        for opener in openers:
+            opener.communicate("")
+    assert len(result.reports) == 1
+    assert "while this batch was committed" in result.reports[0]
+    other = tmp_path / "other"
+    MessageStore.create(str(other), mapped_file_size_commit_log=1 << 14)
+    append(other, numbered("Another", 100, 3))
+    log = "commitlog/00000000000000000000"
+    written = (other / log).read_bytes()[: messages_of(other)[-1].physical_offset + messages_of(other)[-1].total_size]
+    assert append(root, numbered("T", 20, 1), key=("p", 0)).reports == ()  # the batch stands
+    with (root / log).open("r+b") as file:
+        file.write(written)
+    (report,) = append(root, numbered("T", 21, 1), key=("p", 1)).reports
+    assert "batch 0 of q" in report
+    assert "was overwritten" in report
+
+
+def test_a_batch_of_the_right_end_and_the_wrong_number_of_messages_was_overwritten(root: Path) -> None:
+    append(root, numbered("T", 0, 20), key=("q", 0))
+    log = CommitLog.open([str(root / "commitlog")], FileCache())
+    entry = read_ledger(str(root)).keys["q"]
+    assert entry.units == 20
+    assert replace(entry, suspect=True).damage(log) is None
+    wrong = replace(entry, units=21)
+    assert wrong.damage(log) is None
+    assert replace(wrong, suspect=True).damage(log) == "was overwritten: 20 messages stand where 21 were written"
+
+
 def test_a_broker_that_appended_in_between_is_followed(root: Path) -> None:
     """The ledger's end is a hint: units behind it are found, and nothing of theirs is overwritten."""
     append(root, numbered("T", 0, 20), key=("q", 0))
@@ -483,6 +533,25 @@ def test_diagnose_finds_nothing_in_what_was_appended_and_tells_of_a_cut_batch(ro
     found = [problem for problem in MessageStore.open(str(root)).diagnose() if problem.file.endswith("ledger.json")]
     assert len(found) == 1
     assert "batch 1 of q" in found[0].found
+
+
+_LEASE = (
+    "import fcntl, os, signal, sys; signal.signal(signal.SIGIO, signal.SIG_IGN); number = os.open(sys.argv[1], os.O_RDWR); "
+    "fcntl.fcntl(number, fcntl.F_SETLEASE, fcntl.F_WRLCK); print('leased', flush=True); sys.stdin.read()"
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
+def test_a_writer_that_looks_who_has_the_store_open_is_waited_for(root: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", _LEASE, str(root / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "leased\n"
+        with pytest.raises(StoreInUseError, match="another writer"), StoreLock(str(root), timeout=0.1):
+            pass
+    finally:
+        holder.communicate("")
+    append(root, numbered("T", 0, 1))
 
 
 # ---- many small ones -------------------------------------------------------------------------------------------------------
