@@ -140,7 +140,7 @@ def check(root: str, opened: Opened, staged: Sequence[StagedFile], *, records_su
 
 
 def late_reports(lock: StoreLock, root: str, journal: str, files: FileWrites) -> tuple[str, ...]:
-    """Whether a broker began to start meanwhile. Too late to refuse: this journal's batch is marked, for the next commit to look through."""
+    """Whether a broker began to start meanwhile. Too late to refuse: this journal's batch is marked; the next commit looks through it."""
     try:
         lock.refuse_other_openers()
     except StoreInUseError as error:
