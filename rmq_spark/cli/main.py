@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part of the an
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import os
 import sys
@@ -167,6 +168,8 @@ class _Remarks(logging.Formatter):
 def run() -> NoReturn:
     """The process: what `main` leaves alone because a test or a notebook has it already."""
     sys.meta_path.insert(0, _WithoutPandas)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no Chinese is no reason to stop
     handler = logging.StreamHandler()
     handler.setFormatter(_Remarks())
     logging.getLogger().addHandler(handler)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,30 +47,34 @@ def test_a_closed_pipe_is_no_error(golden: Golden) -> None:
         assert "BrokenPipe" not in said
 
 
+def test_an_output_without_chinese(golden: Golden) -> None:
+    done = process("find", golden(STORE), "--tag", "标签", "-n", "1", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.code == 0, done.err
+    assert r"\u6807\u7b7e" in done.out
+
+
 # ---- a terminal -----------------------------------------------------------------------------------------------------------
+
+
+# A process that has one thread, as forking wants it: it gives its child a terminal and passes on what goes through.
+_HOST = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
 
 
 def _terminal(*arguments: object, interrupt_at: bytes = b"", **more: str) -> tuple[int, str]:
     """(exit code, all that a terminal was sent) of a run with a terminal for all three; Ctrl-C is typed when `interrupt_at` is seen."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        variables = {name: value for name, value in environment().items() if name != "NO_COLOR"}
-        os.execvpe(sys.executable, command(*arguments), {**variables, "TERM": "xterm", "COLUMNS": "100", **more})
-    seen, typed, deadline = b"", False, time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            part = os.read(terminal, 4096)
-        except OSError:  # the other side is closed
-            break
-        if not part:
-            break
-        seen += part
-        if interrupt_at and not typed and interrupt_at in seen:
-            os.write(terminal, b"\x03")
-            typed = True
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(status), seen.decode("utf-8", "replace")
+    variables = {name: value for name, value in environment().items() if name != "NO_COLOR"}
+    variables |= {"TERM": "xterm", "COLUMNS": "100", **more}
+    host = [sys.executable, "-c", _HOST, *command(*arguments)]
+    with subprocess.Popen(host, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as terminal:
+        assert terminal.stdin is not None
+        assert terminal.stdout is not None
+        seen, typed = b"", False
+        while part := os.read(terminal.stdout.fileno(), 4096):
+            seen += part
+            if interrupt_at and not typed and interrupt_at in seen:
+                os.write(terminal.stdin.fileno(), b"\x03")
+                typed = True
+        return terminal.wait(60), seen.decode("utf-8", "replace")
 
 
 def test_colour_on_a_terminal_alone_and_not_with_no_color(golden: Golden) -> None:
