@@ -128,13 +128,13 @@ def test_every_message_exactly_once_over_thirty_kills(spark: SparkSession, tmp_p
         for _ in range(KILLS):
             stream = Process(root, base, *options)
             stream.wait_until_running()
-            _wait_for_batches(base, choose.randrange(4))
+            _wait_for_batches(base, choose.randrange(2))
             time.sleep(choose.uniform(0, 1))
             stream.kill()
             progress.append(len(batches(base)))
             deleted += delete_old_files(root, positions(base))
         assert deleted > 0
-        assert len(set(progress)) > KILLS // 4
+        assert progress[-1] > KILLS // 4
         deadline = time.monotonic() + _END_TIMEOUT_S
         while not done():
             assert time.monotonic() < deadline
