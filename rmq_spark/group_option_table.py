@@ -9,13 +9,13 @@ from rmq_spark.consume import group_options as parse
 from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING
 from rmq_spark.consume.offsets import OFFSET_STORES
 from rmq_spark.consume.where import ConsumeFromWhere
-from rmq_spark.option_table import STREAM, Option
+from rmq_spark.option_row import STREAM, Option
 
 __all__ = ["GROUP_OPTIONS"]
 
 _VIRTUAL_NODES_MAX = 10_000
-_row = partial(Option, heading="Group")
-_stream_row = partial(Option, heading="Group", applies=frozenset({STREAM}))
+_row = Option
+_stream_row = partial(Option, applies=frozenset({STREAM}))
 
 GROUP_OPTIONS: tuple[Option, ...] = (
     _row("group", "text", parse.parse_group, "Read as this consumer group: from its committed offsets, and its `%RETRY%` topic too."),

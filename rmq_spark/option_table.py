@@ -5,52 +5,24 @@ Nothing else in the project knows an option's default. The README's table is mad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from rmq_spark import values
+from rmq_spark.group_option_table import GROUP_OPTIONS
+from rmq_spark.option_row import BATCH, STREAM, Option
 from rmq_spark.paths import path_list, paths_json, single_path
 from rmq_spark.positions import EARLIEST, LATEST, parse_offsets, parse_offsets_by_timestamp, parse_timestamp
 from rmq_spark.topics import parse_assign, parse_subscribe
-from rmq_spark.values import Given
 from rmq_spark.view_names import MESSAGES, parse_view
 from store_format.columns import BODY_SIZE_MAX
 
 __all__ = ["BATCH", "CHOICES", "OPTIONS", "PRECEDENCE", "STREAM", "Option"]
 
-BATCH = "batch"
-STREAM = "stream"
-_READS = frozenset({BATCH, STREAM})
 _IN_BATCH, _IN_STREAM = frozenset({BATCH}), frozenset({STREAM})
 
 _LONG_MAX = (1 << 63) - 1
 _MESSAGE_SIZE_LIMIT = 1 << 30  # the size of a default commitlog file: no unit is larger
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One row. `default` is text, and is read like a caller's; where there is none, `otherwise` says what happens instead.
-
-    `stream` is how a stream reads it and its default there, where that is different.
-    """
-
-    name: str
-    kind: str
-    parse: Callable[[Given], Any]  # Any: the field of ReadOptions that takes the value has its type
-    about: str
-    default: str | None = None
-    otherwise: str = ""
-    heading: str = ""
-    applies: frozenset[str] = _READS
-    stream: tuple[Callable[[Given], Any], str | None] | None = None
-
-    def read(self, given: Mapping[str, Given], now_ms: int, where: str = BATCH) -> Any:
-        parse, default = self.stream if self.stream is not None and where == STREAM else (self.parse, self.default)
-        if self.name in given:
-            return parse(given[self.name])
-        return None if default is None else parse(Given(self.name, default, now_ms))
 
 
 _TIME = "ms, ISO 8601 (UTC where it names no zone) or a time back from now (`-2 hours`, `-30m`)"
@@ -257,6 +229,7 @@ OPTIONS: tuple[Option, ...] = (
     *_under("Parallel", _PARALLEL),
     *_under("Rate", _RATE),
     *_under("Trust", _TRUST),
+    *_under("Group", GROUP_OPTIONS),
 )
 
 # At most one of each is a wish.

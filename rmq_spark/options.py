@@ -11,8 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rmq_spark.consume.client_ids import CLUSTERING
 from rmq_spark.consume.filters import TagFilter, parse_subscription
+from rmq_spark.consume.group_options import GroupOptions
+from rmq_spark.consume.group_start import retry_topic, subscription_text
 from rmq_spark.consume.sql92 import Sql92Filter
+from rmq_spark.group_option_table import GROUP_OPTIONS
 from rmq_spark.option_table import BATCH, CHOICES, OPTIONS, PRECEDENCE, STREAM, Option
 from rmq_spark.positions import OffsetSpec, Timestamp
 from rmq_spark.topics import TopicChoice
@@ -59,6 +63,8 @@ class ReadOptions:
     max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
+    group: GroupOptions | None
+    subscription: str  # topics and expression, as the members of a group compare them
     effective: tuple[tuple[str, str], ...]
 
     @property
@@ -89,13 +95,16 @@ def parse_read_options(options: Mapping[str, str], *, where: str | None = BATCH,
     if len(read["paths"] or ()) > 1:
         _refuse_for_many(given)
     tag_filter, sql_filter = parse_subscription(read["expressionType"], read["subExpression"] if "subExpression" in given else None)
+    group = GroupOptions.from_read(read, given, now)
+    _refuse_beside_consumers(group, given)
+    topics = _topics(read, group)
     return ReadOptions(
         paths=read["paths"] or read["path"],
         broker_name=read["brokerName"],
         commit_log_paths=read["storePathCommitLog"] or (),
         max_hash_slot_num=read["maxHashSlotNum"],
         max_index_num=read["maxIndexNum"],
-        topics=TopicChoice(read["subscribe"] or (), read["subscribePattern"], read["assign"] or (), read["includeSystemTopics"]),
+        topics=topics,
         tag_filter=tag_filter,
         sql_filter=sql_filter,
         key=read["key"],
@@ -117,6 +126,8 @@ def parse_read_options(options: Mapping[str, str], *, where: str | None = BATCH,
         max_bytes_per_trigger=read["maxBytesPerTrigger"],
         min_offsets_per_trigger=read["minOffsetsPerTrigger"],
         max_trigger_delay_ms=read["maxTriggerDelay"],
+        group=group,
+        subscription=subscription_text(topics, read["expressionType"], read["subExpression"]),
         effective=_effective(read, {starting, ending}, where),
     )
 
@@ -191,6 +202,21 @@ def _refuse_empty_time(starting: OffsetSpec, ending: OffsetSpec) -> None:
         raise OptionError(f"{starting.option} {start} is after {ending.option} {stop}; swap them")
 
 
+def _topics(read: Mapping[str, Any], group: GroupOptions | None) -> TopicChoice:
+    # When BROADCASTING nothing is sent back, and no retry topic is subscribed (DefaultMQPushConsumerImpl.copySubscription).
+    retry = retry_topic(group.group) if group is not None and group.message_model == CLUSTERING else ""
+    return TopicChoice(read["subscribe"] or (), read["subscribePattern"], read["assign"] or (), read["includeSystemTopics"], retry)
+
+
+def _refuse_beside_consumers(group: GroupOptions | None, given: Mapping[str, Given]) -> None:
+    """The strategy decides which partition reads which queue."""
+    if group is None or group.consumers is None:
+        return
+    for name in ("minPartitions", "maxBytesPerPartition", "splitBy"):
+        if name in given:
+            raise OptionError(f"consumers and {name} are given together: each of the consumers is one partition; leave one of both out")
+
+
 def _refuse_inverted_rate(read: Mapping[str, Any]) -> None:
     least, most = read["minOffsetsPerTrigger"], read["maxOffsetsPerTrigger"]
     if least is not None and most is not None and least > most:
@@ -200,6 +226,7 @@ def _refuse_inverted_rate(read: Mapping[str, Any]) -> None:
 def _effective(read: Mapping[str, Any], deciding: set[str], where: str | None) -> tuple[tuple[str, str], ...]:
     beaten = {name for names in PRECEDENCE for name in names} - deciding
     beaten |= {option.name for option in OPTIONS if where is not None and where not in option.applies}
+    beaten |= {option.name for option in GROUP_OPTIONS} if read["group"] is None else set(PRECEDENCE[0])
     return tuple((name, _shown(value)) for name, value in read.items() if value is not None and name not in beaten)
 
 

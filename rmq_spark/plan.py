@@ -16,13 +16,14 @@ from rmq_spark.key_places import narrowed, places_of_key
 from rmq_spark.options import ReadOptions
 from rmq_spark.positions import Earliest, Latest, Offset, Timestamp
 from rmq_spark.splits import Findings, Piece, Split, estimate_bytes, make_splits
+from rmq_spark.starts import Starts, offset_at
 from rmq_spark.store_queues import find_queues
 from rmq_spark.stores import open_stores
 from store_format import MessageStore, Queue
 from store_format.errors import OffsetOutOfRangeError, OptionError
-from store_format.reading import QueueSlice, read_slice
+from store_format.reading import QueueSlice
 
-__all__ = ["Plan", "available_cores", "plan", "refuse_unknown", "start_offset"]
+__all__ = ["Plan", "available_cores", "plan", "refuse_unknown"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +46,9 @@ def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
     """
     stores = open_stores(options)
     found = Findings()
+    starts = Starts(stores, options)
     for store in stores:
-        _look(store, options, found)
+        _look(store, options, found, starts)
     refuse_unknown(stores, options, found)
     return Plan(make_splits(found, options, cores or available_cores()), found.lost)
 
@@ -59,68 +61,46 @@ def available_cores() -> int:
 # ---- queues and their ranges ------------------------------------------------------------------------------------------
 
 
-def _look(store: MessageStore, options: ReadOptions, found: Findings) -> None:
+def _look(store: MessageStore, options: ReadOptions, found: Findings, starts: Starts) -> None:
     there = find_queues(store, options.topics)
     log_bytes = store.log.size_bytes
     known = places_of_key(store, there.queues, options)
-    for queue in there.queues:
+    for queue in filter(starts.reads, there.queues):
         found.queues.append((queue.topic, store.broker_name, queue.queue_id))
-        piece = _slice(queue, options, found)
+        piece = _slice(queue, options, found, starts)
         for part in [piece] if known is None else narrowed(piece, known.get((queue.topic, queue.queue_id), ())):
             if part.start < part.stop:
                 found.pieces.append(Piece(store, part, min(estimate_bytes(part), log_bytes)))
     slices = []
     repeated = []
-    for queue in there.scanned:
+    for queue in filter(starts.reads, there.scanned):
         found.queues.append((queue.topic, store.broker_name, queue.queue_id))
-        slices.append(_slice(queue, options, found))
+        slices.append(_slice(queue, options, found, starts))
         repeated += [queue.scanned] if queue.scanned is not None and len(queue.scanned.epochs) > 1 else []
     if slices:
         found.scanned.append((store, slices, repeated, there.cuts))
 
 
-def _slice(queue: Queue, options: ReadOptions, found: Findings) -> QueueSlice:
-    start = start_offset(queue, options)
+def _slice(queue: Queue, options: ReadOptions, found: Findings, starts: Starts) -> QueueSlice:
+    start_option, start = starts.of(queue)
     stop = _stop(queue, options)
     name = f"{queue.topic}-{queue.queue_id} of {queue.store.broker_name}"
     low, high = queue.min_offset, queue.max_offset
-    for option, offset in ((options.starting.option, start), (options.ending.option, stop)):
+    for option, offset in ((start_option, start), (options.ending.option, stop)):
         if not low <= offset <= high:
             message = f"{name}: {option} {offset} is not in the queue, which holds {low} to {high}"
             if options.fail_on_data_loss:
                 raise OffsetOutOfRangeError(f"{message}; correct it, or set failOnDataLoss=false to read what is there")
             if offset < low:
-                lost = min(low, max(stop, offset)) - offset if option == options.starting.option else 0
+                lost = min(low, max(stop, offset)) - offset if option == start_option else 0
                 found.lost += max(lost, 0)
                 _log.warning("%d messages lost: %s", lost, message)
             else:
                 _log.warning("reading what is there: %s", message)
     start, stop = min(max(start, low), high), min(max(stop, low), high)
     if start > stop:
-        raise OptionError(
-            f"{name}: {options.starting.option} leads to offset {start}, behind {options.ending.option}, which leads to {stop}"
-        )
+        raise OptionError(f"{name}: {start_option} leads to offset {start}, behind {options.ending.option}, which leads to {stop}")
     return queue.range.piece(start, stop)
-
-
-def start_offset(queue: Queue, options: ReadOptions) -> int:
-    """Where the `starting…` options put the queue; perhaps outside of it."""
-    match options.starting.for_queue(queue.topic, queue.store.broker_name, queue.queue_id):
-        case Earliest():
-            return queue.min_offset
-        case Latest():
-            return queue.max_offset
-        case Offset(value):
-            return value
-        case Timestamp(ms):
-            offset = _offset_at(queue, ms)
-            missing = offset == queue.max_offset > queue.min_offset
-            if missing and options.starting_offsets_by_timestamp_strategy == "error":
-                raise OffsetOutOfRangeError(
-                    f"{queue.topic}-{queue.queue_id} of {queue.store.broker_name}: no message at or after {Timestamp(ms)}; "
-                    f"take an earlier time, or set startingOffsetsByTimestampStrategy=latest to read none of this queue"
-                )
-            return offset
 
 
 def _stop(queue: Queue, options: ReadOptions) -> int:
@@ -132,20 +112,7 @@ def _stop(queue: Queue, options: ReadOptions) -> int:
         case Offset(value):
             return value
         case Timestamp(ms):
-            return _offset_at(queue, ms)
-
-
-def _offset_at(queue: Queue, timestamp_ms: int) -> int:
-    """The first message stored at or after a time, the maximum when there is none.
-
-    For a time behind the end of a BatchCQ queue a broker answers with the last unit, which was stored before it.
-    """
-    offset = queue.offset_at(timestamp_ms, "LOWER")
-    if queue.range.is_batch and offset < queue.max_offset:
-        _, units = read_slice(queue.piece(offset, offset + 1))
-        if len(units) and int(units["store_timestamp"][0]) < timestamp_ms:
-            return queue.max_offset
-    return offset
+            return offset_at(queue, ms)
 
 
 def refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from rmq_spark.consume.filters import TagFilter
 from rmq_spark.consume.sql92 import CountingFilter
 from rmq_spark.options import ReadOptions
 from rmq_spark.schema import Projection
@@ -16,7 +17,7 @@ from store_format import MessageStore
 from store_format.columns import Projection as DecodeProjection
 from store_format.files import FileCache
 from store_format.log_reading import LogReader
-from store_format.reading import Tolerance
+from store_format.reading import QueueReader, QueueSlice, Tolerance
 
 __all__ = ["Scan"]
 
@@ -51,21 +52,31 @@ class Scan:
     def _read_share(self, share: Share, tolerance: Tolerance, where: CountingFilter | None) -> Iterator[pa.RecordBatch]:
         _FILES.forget_deleted()
         store = MessageStore.open(share.store_path, broker_name=share.broker_name, commit_log_paths=share.commit_log_paths, files=_FILES)
-        tags = self.options.tag_filter
-        decoding = DecodeProjection(
-            self.projection.sources,
-            self.options.verify_crc,
-            self.options.max_message_size,
-            None if tags.subscribe_all else tags.tags,
-            self.options.key,
-            self.options.message_id,
-            where,
-        )
-        reader = store.reader(decoding, tolerance, None if tags.subscribe_all else tags.codes)
-        if share.scan is not None:
-            queues = {(queue.topic, queue.queue_id): queue for queue in share.repeated}
-            yield from LogReader(reader, share.slices, queues).read(*share.scan)
-            return
-        if share.in_log_order:
-            reader.chunk_entries = _LOG_ORDER_ENTRIES
-        yield from reader.read(share.slices)
+        retry = self.options.topics.retry_topic
+        for is_retry in (False, True):
+            slices = [piece for piece in share.slices if (piece.topic == retry) == is_retry]
+            if not slices:
+                continue
+            # What a group gets again it asked for once: brokers do not filter it another time (the subscription of it is "*").
+            tags = TagFilter() if is_retry else self.options.tag_filter
+            decoding = DecodeProjection(
+                self.projection.sources,
+                self.options.verify_crc,
+                self.options.max_message_size,
+                None if tags.subscribe_all else tags.tags,
+                self.options.key,
+                self.options.message_id,
+                None if is_retry else where,
+                self.options.group is not None,
+            )
+            reader = store.reader(decoding, tolerance, None if tags.subscribe_all else tags.codes)
+            if share.in_log_order:
+                reader.chunk_entries = _LOG_ORDER_ENTRIES
+            yield from reader.read(slices) if share.scan is None else _scanned(reader, slices, share)
+
+
+def _scanned(reader: QueueReader, slices: Sequence[QueueSlice], share: Share) -> Iterator[pa.RecordBatch]:
+    assert share.scan is not None
+    topics = {piece.topic for piece in slices}
+    repeated = {(queue.topic, queue.queue_id): queue for queue in share.repeated if queue.topic in topics}
+    return LogReader(reader, slices, repeated).read(*share.scan)

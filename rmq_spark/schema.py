@@ -59,7 +59,7 @@ class Column:
 
 
 COLUMN_TABLE: tuple[Column, ...] = (
-    Column("topic", "The queue's topic.", True),
+    Column("topic", "The queue's topic; with `group`, of a retried or scheduled message the topic it was sent to.", True),
     Column("flag", "The user's flag.", True),
     Column("body", "Decompressed: exactly the bytes the producer gave.", True),
     Column("properties", "As the Java client gives them: the last of equal names counts, malformed segments are dropped.", True),
@@ -83,7 +83,7 @@ COLUMN_TABLE: tuple[Column, ...] = (
     Column("physicalOffset", "The place in the commitlog.", True),
     Column("storeSize", "Bytes in the commitlog.", True),
     Column("tagsCode", "The consume queue's tags code: the Java hash of the tags.", True),
-    Column("storedTopic", "The topic that the stored bytes carry, where `topic` shows another.", True),
+    Column("storedTopic", "The topic that the stored bytes carry, where `topic` shows another. With `group` a default column.", True),
     Column("rawBody", "The body as stored: compressed, if it is.", True),
     Column(CORRUPT_RECORD, "With `mode` PERMISSIVE: why the message could not be read, null when it could."),
 )
@@ -142,9 +142,11 @@ class Projection:
 def projection_from_options(options: ReadOptions) -> Projection:
     """The columns that `columns` names, or the default ones; then `propertyColumns`; then, in PERMISSIVE, `_corrupt_record`.
 
-    With `columns` given, `_corrupt_record` comes only if it is among them.
+    With `columns` given, `_corrupt_record` comes only if it is among them. A group's rows show the topic that a message was sent to, so
+    `storedTopic` is one of their default columns.
     """
-    outputs = [Output(column.name, column.name) for column in map(_column, options.columns or DEFAULT_COLUMNS)]
+    defaults = DEFAULT_COLUMNS if options.group is None else (*DEFAULT_COLUMNS, "storedTopic")
+    outputs = [Output(column.name, column.name) for column in map(_column, options.columns or defaults)]
     _refuse_duplicates("columns", (output.name for output in outputs))
     outputs += [Output(name, name, is_property=True) for name in _property_columns(options)]
     if options.columns is None and options.permissive:

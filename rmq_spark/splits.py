@@ -17,7 +17,7 @@ from store_format import MessageStore
 from store_format.log_reading import LogQueue
 from store_format.reading import QueueSlice, read_slice, split_at
 
-__all__ = ["Findings", "Piece", "Share", "Split", "estimate_bytes", "make_splits"]
+__all__ = ["Findings", "Piece", "Share", "Split", "estimate_bytes", "make_splits", "splits_of_clients"]
 
 _PARTITION_BYTES_MIN = 4 << 20  # smaller ones are not worth a task
 _SAMPLED_ABOVE = 4096  # queues with more messages have their size estimated from more than their last message
@@ -72,6 +72,21 @@ def make_splits(found: Findings, options: ReadOptions, cores: int) -> list[Split
     splits = [Split((share,)) for share in _scan_shares(found, options, cores)]
     by = _by_commitlog if options.split_by == "commitlog" else _by_queue
     return (splits + by(found.pieces, options, cores)) or [Split()]
+
+
+def splits_of_clients(found: Findings, clients: Sequence[frozenset[tuple[str, str, int]]]) -> list[Split]:
+    """One split for each client, in their order, with exactly its queues (topic, broker, queue id); empty where it has none."""
+    splits = []
+    for mine in clients:
+        own = [piece for piece in found.pieces if (piece.slice.topic, piece.store.broker_name, piece.slice.queue_id) in mine]
+        shares = list(_shares(own))
+        for store, slices, repeated, cuts in found.scanned:
+            of_client = [piece for piece in slices if (piece.topic, store.broker_name, piece.queue_id) in mine]
+            again = tuple(queue for queue in repeated if (queue.topic, store.broker_name, queue.queue_id) in mine)
+            if of_client:
+                shares.append(replace(_share(store, of_client), scan=(cuts[0], cuts[-1]), repeated=again))
+        splits.append(Split(tuple(shares)))
+    return splits
 
 
 # ---- sizes --------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
+from rmq_spark.group_positions import GroupPositions
 from rmq_spark.scan import Scan
 from rmq_spark.splits import Split
 from rmq_spark.stream_offsets import StreamOffset
@@ -33,7 +34,8 @@ class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
         self._stores = StreamStores(scan.options)
-        self._positions = StreamPositions(self._stores)
+        group = scan.options.group
+        self._positions = StreamPositions(self._stores) if group is None else GroupPositions(self._stores, group)
 
     def initialOffset(self) -> dict[str, Any]:
         _log.info("streaming %s", ", ".join(f"{name}={value}" for name, value in self._scan.options.resolved()))
@@ -50,7 +52,10 @@ class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._positions.bound_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        planned = plan_stream(self._scan.options, self._stores, StreamOffset.from_json(start), StreamOffset.from_json(end))
+        begun, ended = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        self._positions.begin_batch(begun, ended)
+        clients = self._positions.clients_of(begun, ended)
+        planned = plan_stream(self._scan.options, self._stores, begun, ended, clients=clients)
         return [InputPartition(split) for split in planned.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # Spark takes batches too

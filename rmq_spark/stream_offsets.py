@@ -1,7 +1,7 @@
-"""The offset of a stream as Spark stores it, `{"topic":{"broker":{"queue":n}},"$from":{…}}`, always in one order.
+"""The offset of a stream as Spark stores it, `{"topic":{"broker":{"queue":n}},"$from":{…},"$reset":n}`, always in one order.
 
 Spark compares offsets by their JSON. Keys are strings; topics and brokers are sorted, queues are in the order of their numbers, and
-`$from`, the starts that the previous offset does not tell, comes last.
+`$from`, the starts that the previous offset does not tell, comes behind them; then `$reset`, once a group's offsets were reset.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 from store_format.errors import OptionError
 
-__all__ = ["FROM", "MARK", "QueueKey", "StreamOffset", "queue_name"]
+__all__ = ["FROM", "MARK", "RESET", "QueueKey", "StreamOffset", "queue_name"]
 
 FROM = "$from"
+RESET = "$reset"
 MARK = "$"  # of keys that are no topics
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 _SHOWN_MAX = 100
@@ -34,31 +35,37 @@ class StreamOffset:
     """The next queue offset to read of each queue.
 
     `starts` has the queues whose start in the batch that ends here is not their value in the offset before: all of them in the
-    first batch, later new ones, and those that were moved.
+    first batch, later new ones, and those that were moved. `reset` is the number of the last reset of the group that it has seen.
     """
 
     positions: dict[QueueKey, int] = field(default_factory=dict)
     starts: dict[QueueKey, int] = field(default_factory=dict)
+    reset: int = 0
 
     @staticmethod
     def from_json(value: Mapping[str, object]) -> StreamOffset:
         """Raises OptionError for what this project did not write: the fault is the checkpoint's."""
         starts: dict[QueueKey, int] = {}
+        reset = 0
         topics: dict[str, object] = {}
         for name, members in value.items():
             if name == FROM:
                 starts = _flat(members, FROM)
+            elif name == RESET:
+                reset = _number(members, RESET)
             elif name.startswith(MARK):
                 raise _refusal(f"no key {name!r}: the checkpoint was written by a later version; use that, or a new checkpoint")
             else:
                 topics[name] = members
-        return StreamOffset(_flat(topics, ""), starts)
+        return StreamOffset(_flat(topics, ""), starts, reset)
 
     def to_json(self) -> dict[str, object]:
         """What Spark's `json.dumps` is given."""
         value: dict[str, object] = dict(_nested(self.positions))
         if self.starts:
             value[FROM] = _nested(self.starts)
+        if self.reset:
+            value[RESET] = self.reset
         return value
 
 
@@ -84,6 +91,12 @@ def _flat(topics: object, where: str) -> dict[QueueKey, int]:
                     raise _refusal(f"an offset at {where}/{topic}/{broker}/{queue}, found {_shown(offset)}")
                 found[topic, broker, int(queue)] = offset
     return found
+
+
+def _number(value: object, where: str) -> int:
+    if type(value) is not int or value < 0:
+        raise _refusal(f"a number at {where}, found {_shown(value)}")
+    return value
 
 
 def _object(value: object, where: str) -> Mapping[str, object]:

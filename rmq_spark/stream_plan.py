@@ -6,10 +6,11 @@ What lies between them and is no longer there is data loss, told queue by queue 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from rmq_spark.options import ReadOptions
 from rmq_spark.plan import Plan, available_cores
-from rmq_spark.splits import Findings, Piece, estimate_bytes, make_splits
+from rmq_spark.splits import Findings, Piece, Split, estimate_bytes, make_splits, splits_of_clients
 from rmq_spark.stream_offsets import FROM, QueueKey, StreamOffset, queue_name
 from rmq_spark.stream_stores import StreamStores
 from store_format import Queue
@@ -35,8 +36,16 @@ def ranges(start: StreamOffset, end: StreamOffset) -> dict[QueueKey, tuple[int, 
     return found
 
 
-def plan_stream(options: ReadOptions, stores: StreamStores, start: StreamOffset, end: StreamOffset, *, cores: int | None = None) -> Plan:
-    """The splits of a micro-batch, at least one.
+def plan_stream(
+    options: ReadOptions,
+    stores: StreamStores,
+    start: StreamOffset,
+    end: StreamOffset,
+    *,
+    clients: Sequence[frozenset[QueueKey]] | None = None,
+    cores: int | None = None,
+) -> Plan:
+    """The splits of a micro-batch, at least one. `clients` are the queues of each partition, where a group's strategy says it.
 
     Raises OffsetOutOfRangeError for messages that are gone, unless failOnDataLoss is false: then they are counted in the plan.
     """
@@ -62,6 +71,8 @@ def plan_stream(options: ReadOptions, stores: StreamStores, start: StreamOffset,
             queues = [follower.queues[piece.topic, piece.queue_id].scanned for piece in slices]
             repeated = [queue for queue in queues if queue is not None and len(queue.epochs) > 1]
             found.scanned.append((follower.store, slices, repeated, follower.cuts))
+    if clients is not None:
+        return Plan(splits_of_clients(found, clients) or [Split()], found.lost)
     return Plan(make_splits(found, options, cores or available_cores()), found.lost)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rmq_spark.admission import Limits, Pace
-from rmq_spark.plan import refuse_unknown, start_offset
+from rmq_spark.plan import refuse_unknown
 from rmq_spark.splits import Findings
+from rmq_spark.starts import start_offset
 from rmq_spark.stream_admission import admit
 from rmq_spark.stream_loss import Losses
 from rmq_spark.stream_offsets import QueueKey, StreamOffset
@@ -21,7 +22,7 @@ from rmq_spark.stream_stores import StreamStores
 from store_format import Queue
 from store_format.errors import OptionError
 
-__all__ = ["Starting", "StreamPositions"]
+__all__ = ["Starting", "Step", "StreamPositions"]
 
 _log = logging.getLogger(__name__)
 
@@ -59,12 +60,13 @@ class Starting:
 
 
 @dataclass(slots=True)
-class _Step:
+class Step:
     """What a micro-batch could read: by queue its start and the end of what is there; `moved` starts are not in the offset before."""
 
     begins: dict[QueueKey, int] = field(default_factory=dict)
     stops: dict[QueueKey, int] = field(default_factory=dict)
     moved: dict[QueueKey, int] = field(default_factory=dict)
+    waiting: dict[QueueKey, int] = field(default_factory=dict)  # starts of empty queues: they alone make no batch
     left_out: int = 0  # queues of the offset before that the next one does not have
 
 
@@ -88,9 +90,10 @@ class StreamPositions:
         self._bound: dict[QueueKey, int] | None = None
         self._resumed = False
         # Nothing was new behind this offset when the stores were at this version.
-        self._idle: tuple[int, _Json] | None = None
+        self._idle: tuple[int, StreamOffset] | None = None
         self._reported: tuple[int, _Json] | None = None
         self._last: tuple[_Json, StreamOffset] | None = None  # what was answered, so that it need not be taken apart again
+        self._begun: tuple[_Json, StreamOffset] = ({}, StreamOffset())  # what was asked about, for the same reason
 
     def initial(self) -> _Json:
         """The first offset of a new query: one answer, however often it is asked for."""
@@ -121,32 +124,54 @@ class StreamPositions:
         Raises OffsetOutOfRangeError for messages that are gone, unless failOnDataLoss is false.
         """
         version = self.stores.look()
-        if self._idle is not None and self._idle[0] == version and self._idle[1] == start:
+        previous = self._read(start)
+        self._attend(previous)
+        if self._idle is not None and self._idle[0] == version and self._idle[1] is previous:
             return start
         is_first = start == self._initial
         if self._initial is None and not self._resumed:
             self._resumed = True
             _log.info("going on from the checkpoint: the starting… options count for new queries only")
-        previous = self._last[1] if self._last is not None and self._last[0] == start else StreamOffset.from_json(start)
         step = self._step(previous, is_first=is_first)
         total = sum(stop - step.begins[key] for key, stop in step.stops.items())
         if not total and not step.moved and not step.left_out:
-            self._idle = version, start
+            self._idle = version, previous
             return start
         if self._bound is None and total and self._pace.waits(total, self._clock_ms()):
             return start
-        counts = admit(self.stores, step.begins, step.stops, self._limits)
-        positions = {key: begin + counts.get(key, 0) for key, begin in step.begins.items()}
-        offset = StreamOffset(positions, dict(step.begins) if is_first else step.moved)
+        offset = self._end(step, is_first=is_first)
         end = offset.to_json()
         self._last = end, offset
-        if positions == step.stops:
-            self._idle = version, end
+        if not step.waiting and offset.positions == step.stops:
+            self._idle = version, offset
         return end
 
-    def _step(self, previous: StreamOffset, *, is_first: bool) -> _Step:
+    def _read(self, start: _Json) -> StreamOffset:
+        """`start` as an offset: the same object for the same one."""
+        if self._begun[0] != start:
+            is_last = self._last is not None and self._last[0] == start
+            self._begun = start, self._last[1] if is_last and self._last is not None else StreamOffset.from_json(start)
+        return self._begun[1]
+
+    def begin_batch(self, start: StreamOffset, end: StreamOffset) -> None:
+        """Told before a micro-batch is planned, one that Spark repeats too."""
+
+    def clients_of(self, start: StreamOffset, end: StreamOffset) -> Sequence[frozenset[QueueKey]] | None:
+        """The queues of each partition, where it is not for the planning to decide."""
+        return None
+
+    def _attend(self, previous: StreamOffset) -> None:
+        """What is to be done at each boundary before looking for messages."""
+
+    def _end(self, step: Step, *, is_first: bool) -> StreamOffset:
+        counts = admit(self.stores, step.begins, step.stops, self._limits)
+        positions = step.waiting | {key: begin + counts.get(key, 0) for key, begin in step.begins.items()}
+        starts = step.begins if is_first else step.moved
+        return StreamOffset(positions, step.waiting | starts)
+
+    def _step(self, previous: StreamOffset, *, is_first: bool) -> Step:
         self._refuse_other_brokers(previous)
-        step = _Step()
+        step = Step()
         queues = self.stores.queues
         for key, position in previous.positions.items():
             queue = queues.get(key)

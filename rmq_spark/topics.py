@@ -50,13 +50,14 @@ class TopicChoice:
     """Plain values that decide about a topic or a queue. At most one of `names`, `pattern` and `queues` is given.
 
     Named topics and queues are always in. A pattern, and no choice at all, see system topics with `include_system_topics`
-    only; a pattern that itself begins with `%` asks for the topics that do.
+    only; a pattern that itself begins with `%` asks for the topics that do. `retry_topic`, a group's own, is in whatever they say.
     """
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
     queues: tuple[QueueName, ...] = ()
     include_system_topics: bool = False
+    retry_topic: str = ""
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
@@ -76,6 +77,8 @@ class TopicChoice:
         return self.names or tuple(dict.fromkeys(queue.topic for queue in self.queues if queue.topic is not None))
 
     def chooses_topic(self, topic: str) -> bool:
+        if self.retry_topic and topic == self.retry_topic:
+            return True
         if self.names or self.queues:
             return topic in self._topics
         if self.pattern is not None and not self._expression.fullmatch(topic):
@@ -84,7 +87,7 @@ class TopicChoice:
 
     def chooses_queue(self, topic: str, broker: str, queue_id: int) -> bool:
         """For a topic that `chooses_topic`: is this queue of it read?"""
-        if not self.queues:
+        if not self.queues or topic == self.retry_topic:
             return True
         return QueueName(topic, broker, queue_id) in self._queues or QueueName(topic, None, queue_id) in self._queues
 

@@ -80,7 +80,8 @@ class Projection:
     """Which columns to build, in order; names outside COLUMNS are property columns. Plain values: it travels to tasks.
 
     `tags` keeps only messages whose TAGS is one of these (the exact half of a TAG subscription), `key` those with this word
-    in KEYS or as UNIQ_KEY, `message_id` the one with this UNIQ_KEY or offset message id, `where` those it says.
+    in KEYS or as UNIQ_KEY, `message_id` the one with this UNIQ_KEY or offset message id, `where` those it says. `original_topics`
+    gives as `topic` of a message that waits for another try, or for its time, the topic it was sent to.
     """
 
     names: tuple[str, ...] = DEFAULT_COLUMNS
@@ -90,6 +91,7 @@ class Projection:
     key: str | None = None
     message_id: str | None = None
     where: PropertyFilter | None = None
+    original_topics: bool = False
 
     @property
     def filters(self) -> bool:
@@ -236,7 +238,25 @@ def _text(raw: pa.BinaryArray) -> pa.StringArray:
         return pa.array([decode_utf8(value) for value in raw.to_pylist()], _STRING)
 
 
+_RETRY_PREFIX = "%RETRY%"
+
+
 def _topic(rows: _Rows) -> pa.Array:
+    topics = _queue_topic(rows)
+    if not rows.projection.original_topics or rows.units.refs.identity is None:
+        return topics
+    names = rows.units.refs.identity.topics
+    is_scheduled = SCHEDULE_TOPIC in names
+    if is_scheduled:  # ScheduleMessageService.messageTimeup
+        real = pc.coalesce(rows.properties().values("REAL_TOPIC"), topics)
+        topics = pc.if_else(pc.equal(topics, SCHEDULE_TOPIC), real, topics)
+    if is_scheduled or any(name.startswith(_RETRY_PREFIX) for name in names):  # DefaultMQPushConsumerImpl.resetRetryAndNamespace
+        first = pc.coalesce(rows.properties().values("RETRY_TOPIC"), topics)
+        topics = pc.if_else(pc.starts_with(topics, _RETRY_PREFIX), first, topics)
+    return topics
+
+
+def _queue_topic(rows: _Rows) -> pa.Array:
     identity = rows.units.refs.identity
     if identity is None:
         return rows.take(_text(rows.units.stored_topics()))

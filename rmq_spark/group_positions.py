@@ -1,0 +1,114 @@
+"""Positions of a stream that reads as a consumer group: of the queues that are its own at each boundary, from where the group stands.
+
+What the group says at a boundary goes into the offset that ends the next micro-batch, `$from` and `$reset`, and into nothing else: a
+batch that Spark repeats is planned from the offsets alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from rmq_spark.consume.group_options import GroupOptions
+from rmq_spark.consume.membership import Assignment
+from rmq_spark.consume.message_queue import MessageQueue, sort_queues
+from rmq_spark.stream_group import StreamGroup
+from rmq_spark.stream_offsets import QueueKey, StreamOffset
+from rmq_spark.stream_plan import ranges
+from rmq_spark.stream_positions import Step, StreamPositions
+from rmq_spark.stream_stores import StreamStores
+
+__all__ = ["GroupPositions"]
+
+_Json = dict[str, object]
+
+
+class GroupPositions(StreamPositions):
+    """A new query's first offset is empty: `$from` of its first batch says where each queue began."""
+
+    def __init__(
+        self, stores: StreamStores, options: GroupOptions, *, clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
+    ) -> None:
+        super().__init__(stores, clock_ms=clock_ms)
+        self._group = StreamGroup(stores, options)
+        self._options = options
+        self._now = Assignment()
+        self._has_left = False
+        self._resumed = True
+
+    def initial(self) -> _Json:
+        """What the group says of starts is asked at the first boundary, which a repeated batch comes before."""
+        if self._initial is None:
+            self._initial = {}
+        return self._initial
+
+    def latest(self, start: _Json) -> _Json:
+        if self._has_left:
+            return start
+        end = super().latest(start)
+        if self._bound is not None and end is start:
+            self._has_left = True
+            self._group.leave(self._read(start))
+        return end
+
+    def begin_batch(self, start: StreamOffset, end: StreamOffset) -> None:
+        """A batch that another process decided is marked in the ownership log: its queues may be others' by now."""
+        if not self._is_own(end):
+            self._group.note_replay(list(ranges(start, end)))
+
+    def clients_of(self, start: StreamOffset, end: StreamOffset) -> Sequence[frozenset[QueueKey]] | None:
+        """With `consumers`: what each client reads, which is one partition. Of a repeated batch as if there were no other clients."""
+        if self._options.consumers is None:
+            return None
+        keys = list(ranges(start, end))
+        owner = {queue: owned.client for queue, owned in self._now.owned.items()} if self._is_own(end) else self._group.allocate(keys)
+        return [frozenset(key for key in keys if owner[MessageQueue(*key)] == client) for client in self._group.clients]
+
+    def _is_own(self, end: StreamOffset) -> bool:
+        return self._last is not None and self._last[1] == end
+
+    def _attend(self, previous: StreamOffset) -> None:
+        now = self._group.settle(previous, is_bounded=self._bound is not None)
+        if now is not self._now:
+            self._now, self._idle = now, None
+
+    def _step(self, previous: StreamOffset, *, is_first: bool) -> Step:
+        self._refuse_other_brokers(previous)
+        step = Step()
+        owned = self._now.owned
+        step.left_out = sum(key not in owned for key in previous.positions)
+        for key in sort_queues(owned):
+            self._add(step, key, previous.positions.get(key))
+        self._losses.tell()
+        return step
+
+    def _add(self, step: Step, key: MessageQueue, before: int | None) -> None:
+        queue = self.stores.queues.get(key)
+        begin = _told(self._now.starts, key, before)
+        stop = begin
+        if queue is None:
+            if begin:
+                self._losses.vanished(key, begin)
+                step.left_out += before is not None
+                return
+        else:
+            if before is not None and begin > queue.max_offset >= before >= queue.min_offset:
+                begin = before  # the queue went back, which was told; what the group recorded is of another life of it
+            if not queue.range.min_offset <= begin <= queue.range.max_offset:
+                begin = self._losses.begin(key, begin, queue)
+            stop = self._stop(key, begin, queue)
+        if before is None and begin == stop:
+            step.waiting[key] = begin
+            return
+        step.begins[key], step.stops[key] = begin, stop
+        if begin != before:
+            step.moved[key] = begin
+
+    def _end(self, step: Step, *, is_first: bool) -> StreamOffset:
+        end = super()._end(step, is_first=is_first)
+        return StreamOffset(end.positions, end.starts, self._now.reset)
+
+
+def _told(starts: Mapping[MessageQueue, int], key: MessageQueue, before: int | None) -> int:
+    """`starts` has what the offset before does not tell, or not any more."""
+    return starts[key] if key in starts or before is None else before
