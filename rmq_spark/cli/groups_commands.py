@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_spark.cli.completion import complete_group
-from rmq_spark.cli.ends import NotFoundError
+from rmq_spark.cli.ends import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.filters import Filters, filter_options
 from rmq_spark.cli.opening import now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
@@ -37,10 +37,11 @@ _group_option = click.option("-g", "--group", metavar="GLOB", shell_complete=com
 @_group_option
 @filter_options("limit")
 @output_options()
-def groups_(stores: list[MessageStore], now_ms: int, group: str | None, filters: Filters, output: Output) -> None:
+def groups_(stores: list[MessageStore], now_ms: int, group: str | None, filters: Filters, output: Output) -> int:
     """Consumer groups: settings, topics, lag, dead letters."""
     if not show_view(output, stores, "groups", _GROUPS, filters.without_topic(), now_ms=now_ms, keep=keep_where(group=group)):
         _refuse_unknown(stores, group)
+    return _what_is_unknown(stores)
 
 
 @click.command("lag")
@@ -50,7 +51,7 @@ def groups_(stores: list[MessageStore], now_ms: int, group: str | None, filters:
 @click.option("--retention", is_flag=True, help="What each group has lost to retention or will lose, and when, instead.")
 @filter_options("topic", "queue", "limit")
 @output_options()
-def lag_(stores: list[MessageStore], now_ms: int, group: str | None, retention: bool, filters: Filters, output: Output) -> None:
+def lag_(stores: list[MessageStore], now_ms: int, group: str | None, retention: bool, filters: Filters, output: Output) -> int:
     """How far groups are behind: messages, bytes, time.
 
     What is not known is empty, never 0. --retention shows who loses messages that were not consumed.
@@ -59,6 +60,22 @@ def lag_(stores: list[MessageStore], now_ms: int, group: str | None, retention: 
     keep = keep_where(group=group, topic=filters.topic)
     if not show_view(output, stores, view, columns, filters.without_topic(), now_ms=now_ms, keep=keep):
         _refuse_unknown(stores, group)
+    return _what_is_unknown(stores)
+
+
+def _what_is_unknown(stores: list[MessageStore]) -> int:
+    """The exit code: a part is missing where a store keeps offsets in RocksDB, which is said."""
+    from store_format.errors import UnsupportedFormatError
+    from store_format.offset_files import refuse_foreign_offsets
+
+    code = OK
+    for store in stores:
+        try:
+            refuse_foreign_offsets(store.path)
+        except UnsupportedFormatError as error:
+            print(f"rmqlog: not known: {shown(str(error).partition(';')[0])}", file=sys.stderr)
+            code = PARTIAL
+    return code
 
 
 def _refuse_unknown(stores: list[MessageStore], group: str | None) -> None:
@@ -130,7 +147,7 @@ def offsets_(
     filters: Filters,
     output: Output,
     **places: str | None,
-) -> None:
+) -> int:
     """Offsets of groups; a reset or a copy of them.
 
     First shows what would change; --apply writes it, which is refused while a broker has the store. Queries of the group that are
@@ -147,16 +164,17 @@ def offsets_(
             raise click.UsageError("--apply needs a place to go, such as --to-latest")
         if not show_view(output, stores, "lag", _OFFSETS, filters.without_topic(), keep=keep_where(group=group, topic=filters.topic)):
             _refuse_unknown(stores, group)
-        return
+        return _what_is_unknown(stores)
     if group is None:
         raise click.UsageError("a move needs the GROUP behind the STORE")
     plan = _plan(stores, group, move, filters, places)
     show_batches(output, plan.table().to_batches(), plan.table().schema.names)
     if not apply_:
         print("rmqlog: nothing was changed; add --apply to write it", file=sys.stderr)
-        return
+        return OK
     plan.apply()
     print(f"rmqlog: {len(plan.targets)} offsets of {shown(group)} written", file=sys.stderr)
+    return OK
 
 
 def _plan(stores: list[MessageStore], group: str, move: _Move, filters: Filters, places: dict[str, str | None]) -> OffsetPlan:

@@ -54,7 +54,7 @@ def info_(stores: list[MessageStore], view: str | None, now_ms: int, output: Out
         ViewColumn("queues", INT, "These queues."),
         ViewColumn("messages", LONG, "Messages that can be read, RocketMQ's own included."),
         ViewColumn("bytes", LONG, "Their bytes in the commitlog."),
-        ViewColumn("groups", INT, "Consumer groups that are configured or have offsets."),
+        ViewColumn("groups", INT, "Consumer groups that are configured or have offsets; null where no file says it (RocksDB)."),
         ViewColumn("firstStoreTimestamp", TIME, "When the oldest message was stored."),
         ViewColumn("lastStoreTimestamp", TIME, "When the newest message was stored."),
     )
@@ -72,13 +72,14 @@ def _summary(store: MessageStore) -> Sequence[object]:
     from store_format.lag import read_committed
 
     queues = store.view("queues")
-    groups = set(read_subscription_groups(store.path) or ()) | {group for group, _ in read_committed(store.path).pairs()}
+    configured, committed = read_subscription_groups(store.path), {group for group, _ in read_committed(store.path).pairs()}
+    groups = None if configured is None and not committed else len(set(configured or ()) | committed)
     own = queues.filter(pc.invert(pc.starts_with(queues["topic"], "%LMQ%")))  # these share the bytes of others
     times = [pc.min(queues["firstStoreTimestamp"].cast("int64")).as_py(), pc.max(queues["lastStoreTimestamp"].cast("int64")).as_py()]
     return (
         store.broker_name, store.path, store.state.value, store.log.min_offset, len(store.log.files),
         sum(file.size for file in store.log.files), len(set(queues["topic"].to_pylist())), queues.num_rows,
-        pc.sum(queues["messages"]).as_py() or 0, pc.sum(own["bytes"]).as_py() or 0, len(groups), *times,
+        pc.sum(queues["messages"]).as_py() or 0, pc.sum(own["bytes"]).as_py() or 0, groups, *times,
     )  # fmt: skip
 
 

@@ -106,3 +106,12 @@ def test_moves_that_mean_nothing(rmqlog: Runner, golden: Golden) -> None:
     assert "found 99999" in rmqlog.fails(1, "offsets", store, "CG_some", "--to-offset", 99999, "-t", "Orders", "-q", 0)
     assert "did you mean Orders?" in rmqlog.fails(2, "offsets", store, "CG_some", "--to-latest", "-t", "Ordes")
     assert "did you mean CG_some?" in rmqlog.fails(2, "offsets", store, "CG_sme")
+
+
+@pytest.mark.parametrize("verb", ["groups", "lag", "offsets"])
+def test_offsets_in_rocksdb_are_said_to_be_unknown(rmqlog: Runner, golden: Golden, verb: str) -> None:
+    done = rmqlog(verb, golden("rocksdb-5.5.0"))
+    assert (done.code, done.out) == (4, "")
+    assert "not known: " in done.err
+    assert "keeps consumer offsets in RocksDB (storeType=defaultRocksDB)" in done.err
+    assert rmqlog.rows("info", golden("rocksdb-5.5.0"))[0]["groups"] is None
