@@ -81,7 +81,7 @@ def main() -> None:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.adaptive.enabled", "false")  # a stream turns it off itself, and warns
-        # With this socket, which conf/ turns on for speed, Spark 4.3 leaves a harmless traceback in the terminal when a stream's commit is done.
+        # With this socket, which conf/ turns on for speed, Spark 4.3 leaves a harmless traceback behind the commit of a stream's batch.
         .config("spark.python.unix.domain.socket.enabled", "false")
         .getOrCreate()
     )

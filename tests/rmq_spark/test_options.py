@@ -185,8 +185,10 @@ def test_what_spark_adds_passes() -> None:
         ),
         (
             {"path": "/a", "expressionType": "SQL92", "subExpression": "price > 'much'"},
-            "subExpression: expected a number or a property beside >, found 'much' at character 9: price > 'much' <-- HERE; "
-            "strings, TRUE, FALSE and conditions have no order",
+            (
+                "subExpression: expected a number or a property beside >, found 'much' at character 9: price > 'much' <-- HERE; "
+                "strings, TRUE, FALSE and conditions have no order"
+            ),
         ),
         (
             {"path": "/a", "subExpression": "||"},
