@@ -142,7 +142,7 @@ class StoreFollower:
         try:
             was_quiet = known is not None and (signs.commit, signs.log_directories) == (known.commit, known.log_directories)
             if self._is_full or not was_quiet:
-                self._list_log()
+                self._list_log(signs.state)
             if known is not None and signs.queue_directories != known.queue_directories:
                 self._drop_vanished()
             news, ends = self._news(signs, size_max)
@@ -170,7 +170,7 @@ class StoreFollower:
             if read_commit_state(self.store.path) == signs.commit:
                 return news, ends
             stop = committed_end(self.store.path)
-            self._list_log()
+            self._list_log(signs.state)
         # Less than all of it, because damage is in between or files came meanwhile, could be a part of a commit.
         is_part = news is not None and stop is not None and news.end < stop
         return (None, {}) if is_part else (news, ends)
@@ -207,7 +207,7 @@ class StoreFollower:
 
     # ---- files that came and went ----------------------------------------------------------------------------------------------
 
-    def _list_log(self) -> None:
+    def _list_log(self, state: StoreState) -> None:
         """The commitlog's files anew. Where retention deleted some, the queues that had messages there begin later."""
         before = self._log.min_offset
         self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
@@ -218,7 +218,7 @@ class StoreFollower:
             bounds = queue.range.bounds
             if bounds is None or bounds.first_physical_offset >= self._log.min_offset or bounds.first_physical_offset < 0:
                 continue
-            now = take_queue(self.store.path, self._log, StoreState.CLEAN, *key)
+            now = take_queue(self.store.path, self._log, state, *key)
             if now is not None:
                 high = max(now.min_offset, queue.max_offset)
                 self.queues[key] = self.changed[key] = Queue(self.store, replace(now, max_offset=high), None)
