@@ -14,7 +14,7 @@ from rmq_spark.options import ReadOptions
 from store_format import MessageStore, Queue
 from store_format.errors import CorruptStoreError
 from store_format.lookup import How, Question, bytes_to_scan, look_up
-from store_format.reading import QueueSlice
+from store_format.slices import QueueSlice
 
 __all__ = ["narrowed", "places_of_key"]
 

@@ -21,7 +21,7 @@ from rmq_spark.store_queues import find_queues
 from rmq_spark.stores import open_stores
 from store_format import MessageStore, Queue
 from store_format.errors import OffsetOutOfRangeError, OptionError
-from store_format.reading import QueueSlice
+from store_format.slices import QueueSlice
 
 __all__ = ["Plan", "available_cores", "plan", "refuse_unknown"]
 

@@ -17,7 +17,9 @@ from store_format import MessageStore
 from store_format.columns import Projection as DecodeProjection
 from store_format.files import FileCache
 from store_format.log_reading import LogReader
-from store_format.reading import QueueReader, QueueSlice, Tolerance
+from store_format.reading import QueueReader
+from store_format.slices import QueueSlice
+from store_format.tolerance import Tolerance
 
 __all__ = ["Scan"]
 

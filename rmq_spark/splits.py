@@ -15,7 +15,7 @@ from itertools import pairwise
 from rmq_spark.options import ReadOptions
 from store_format import MessageStore
 from store_format.log_reading import LogQueue
-from store_format.reading import QueueSlice, read_slice, split_at
+from store_format.slices import QueueSlice, read_slice, split_at
 
 __all__ = ["Findings", "Piece", "Share", "Split", "estimate_bytes", "make_splits", "splits_of_clients"]
 

@@ -10,7 +10,7 @@ from rmq_spark.options import ReadOptions
 from rmq_spark.positions import Earliest, Latest, Offset, Timestamp
 from store_format import MessageStore, Queue
 from store_format.errors import OffsetOutOfRangeError
-from store_format.reading import read_slice
+from store_format.slices import read_slice
 
 __all__ = ["Starts", "offset_at", "start_offset"]
 

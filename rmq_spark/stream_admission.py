@@ -12,7 +12,7 @@ from rmq_spark.splits import estimate_bytes
 from rmq_spark.stream_offsets import QueueKey
 from rmq_spark.stream_stores import StreamStores
 from store_format import Queue
-from store_format.reading import read_slice
+from store_format.slices import read_slice
 
 __all__ = ["admit"]
 

@@ -15,7 +15,7 @@ from rmq_spark.stream_offsets import FROM, QueueKey, StreamOffset, queue_name
 from rmq_spark.stream_stores import StreamStores
 from store_format import Queue
 from store_format.errors import OffsetOutOfRangeError, OptionError
-from store_format.reading import QueueSlice
+from store_format.slices import QueueSlice
 
 __all__ = ["plan_stream", "ranges"]
 

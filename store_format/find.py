@@ -21,8 +21,8 @@ from store_format.config_values import TopicConfig
 from store_format.index_coverage import Coverage, plan_coverage
 from store_format.index_query import find_offsets
 from store_format.key_search import KeySearch, Wanted
-from store_format.reading import Tolerance
 from store_format.snapshot import StoreState, list_queues, take_snapshot
+from store_format.tolerance import Tolerance
 from store_format.unit_check import UnitKind, check_unit
 
 __all__ = ["Found", "Searched", "Wanted", "cover", "find", "ordered", "stands_at"]

@@ -23,7 +23,7 @@ from store_format.decode import UnitRefs, Units, inner_batches, locate
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.log_reading import is_written
 from store_format.property_columns import PropertyTable
-from store_format.reading import Tolerance
+from store_format.tolerance import Tolerance
 from store_format.walk import Damage, UnitRun
 
 __all__ = ["KeySearch", "Wanted", "unit_sizes"]

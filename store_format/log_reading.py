@@ -24,8 +24,10 @@ from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.gather import as_bytes
 from store_format.java_text import decode_utf8
 from store_format.property_columns import PropertyTable
-from store_format.reading import Entries, QueueReader, QueueSlice, Tolerance
+from store_format.reading import Entries, QueueReader
+from store_format.slices import QueueSlice
 from store_format.tags_codes import parse_long
+from store_format.tolerance import Tolerance
 from store_format.walk import Damage, UnitRun
 
 __all__ = ["FoundEntries", "LogQueue", "LogReader", "Survey", "find_entries", "is_written", "scan_units", "survey"]

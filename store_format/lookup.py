@@ -23,8 +23,8 @@ from store_format.java_hash import tags_code
 from store_format.journal import read_commit_state
 from store_format.key_search import unit_sizes
 from store_format.log_reading import LogReader
-from store_format.reading import Tolerance
 from store_format.snapshot import take_snapshot
+from store_format.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore, Queue

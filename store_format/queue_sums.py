@@ -18,7 +18,8 @@ from store_format.columns import Projection
 from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT
 from store_format.log_reading import LogReader
-from store_format.reading import Tolerance, cut_slice, read_slice
+from store_format.slices import cut_slice, read_slice
+from store_format.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore, Queue

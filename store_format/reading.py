@@ -14,20 +14,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.batch_consume_queue import batch_queue_bounds, read_batch_units
+from store_format.batch_consume_queue import batch_queue_bounds
 from store_format.columns import COLUMNS, Projection, arrow_schema, decode_parts
 from store_format.commit_log import CommitLog
-from store_format.consume_queue import pre_blank_mask, read_units, simple_queue_bounds
+from store_format.consume_queue import simple_queue_bounds
 from store_format.consume_queue_ext import is_ext_address, resolve_tags_codes
 from store_format.decode import BadUnit, Identity, UnitRefs
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
-from store_format.files import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
-from store_format.plain_value import PlainValue
+from store_format.slices import CHUNK_ENTRIES, QueueSlice, cut_slice, place_of_entry, read_slice
 from store_format.tags_codes import SCHEDULE_TOPIC
-from store_format.unit_files import QueueBounds
+from store_format.tolerance import Tolerance
 
-__all__ = ["Entries", "QueueReader", "QueueSlice", "Tolerance", "cut_slice", "read_slice", "split_at"]
+__all__ = ["Entries", "QueueReader"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,63 +36,10 @@ _BATCH_SIZES = ((2 << 20, 1 << 20), (4 << 20, 4096), (8 << 20, 512))
 _ROW_BYTES_WITHOUT_CONTENT = 256  # of rows without content 8,192 are decoded within a core's own cache, more are not
 _WITHOUT_CONTENT_SHIFT = 5  # but bodies are looked at for their CRC: at most 256 MB of the log
 _CONTENT = frozenset({"body", "rawBody", "properties"})
-_CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
-_SPLIT_WHOLE_MAX = 1 << 16  # a slice up to this length is read to be cut; a longer one is bisected
 _LIGHT_PREFIX = "%LMQ%"
 
 _Ints = NDArray[np.int64]
 _SliceUnits = tuple[_Ints, NDArray[np.void]]  # queue offsets and units
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSlice(PlainValue):
-    """Queue offsets [start, stop) of one queue, in plain values that travel to a task.
-
-    `bounds` says where the queue's files are; `extra` holds units (as stored) that the files lack, all behind offset
-    `extra_start`: those a broker's recovery would add after a crash. `extra_offsets` are their queue offsets (int64).
-    """
-
-    topic: str
-    queue_id: int
-    start: int
-    stop: int
-    bounds: QueueBounds | None
-    extra_start: int = 2**63 - 1
-    extra: bytes = b""
-    extra_offsets: bytes = b""
-    is_batch: bool = False  # an entry covers several queue offsets
-
-
-@dataclass(slots=True)
-class Tolerance:
-    """What happens to messages that cannot be given, and how many there were.
-
-    `mode` (FAILFAST, DROPMALFORMED, PERMISSIVE) is for bytes that are wrong, `fail_on_data_loss` for bytes that are gone.
-    """
-
-    mode: str = "FAILFAST"
-    fail_on_data_loss: bool = True
-    dropped: int = 0
-    lost: int = 0
-
-    def lose(self, count: int, error: OffsetOutOfRangeError | StoreNotFoundError) -> None:
-        if self.fail_on_data_loss:
-            raise error
-        self.lost += count
-        _log.warning("%d messages lost: %s", count, error)
-
-    def damage(self, error: CorruptStoreError) -> None:
-        """Bytes that are no message at all: in FAILFAST an error, else counted as one."""
-        self.drop([BadUnit(0, error)])
-        if self.mode == "PERMISSIVE":
-            _log.warning("stepped over damage: %s", error)  # no row says it
-
-    def drop(self, bad: Sequence[BadUnit]) -> None:
-        if self.mode == "FAILFAST" and bad:
-            raise bad[0].error
-        self.dropped += len(bad)
-        if bad and self.mode == "DROPMALFORMED":
-            _log.warning("%d malformed messages dropped, the first: %s", len(bad), bad[0].error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +76,7 @@ class QueueReader:
     tolerance: Tolerance = field(default_factory=Tolerance)
     tags_codes: frozenset[int] | None = None
     ext_directory: str = ""
-    chunk_entries: int = _CHUNK_ENTRIES
+    chunk_entries: int = CHUNK_ENTRIES
 
     def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Batches of about 2 MB. Rows of one queue come in queue order; queues read together may interleave.
@@ -265,7 +211,7 @@ class QueueReader:
         bad = []
         for i in range(len(entries)):
             physical, offset = int(entries.physical_offset[i]), int(entries.queue_offset[i])
-            path, position = _place_of_entry(pieces[int(entries.piece[i])], offset)
+            path, position = place_of_entry(pieces[int(entries.piece[i])], offset)
             bad.append(BadUnit(i, CorruptStoreError(path, position, expected, f"{physical} at queue offset {offset}")))
         self.tolerance.drop(bad)
         if self.tolerance.mode == "PERMISSIVE":
@@ -315,78 +261,6 @@ class QueueReader:
                     yield batch
 
 
-def split_at(piece: QueueSlice, edges: Sequence[int]) -> list[QueueSlice]:
-    """A slice cut where its messages pass the physical offsets `edges` (ascending): one part more than edges, some perhaps empty.
-
-    The parts adjoin, so nothing is lost or doubled even where entries are not in the order of the log.
-    """
-    if piece.stop - piece.start <= _SPLIT_WHOLE_MAX:
-        offsets, units = read_slice(piece)
-        bounds = np.append(offsets, piece.stop)
-        places = np.maximum.accumulate(np.searchsorted(units["physical_offset"].astype(np.int64), np.array(edges, np.int64)))
-        cuts = [max(int(bounds[place]), piece.start) for place in places.tolist()]
-    else:
-        cuts = [_first_offset_at(piece, edge) for edge in edges]
-    cuts = np.maximum.accumulate([piece.start, *cuts]).tolist()
-    return [replace(piece, start=low, stop=high) for low, high in zip(cuts, [*cuts[1:], piece.stop], strict=True)]
-
-
-def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
-    """The first queue offset of the slice whose message is at or behind `physical_offset`, by bisection."""
-    low, high = piece.start, piece.stop
-    while low < high:
-        middle = (low + high) // 2
-        offsets, units = read_slice(replace(piece, start=middle, stop=middle + 1))
-        if not len(units) or int(units["physical_offset"][0]) < physical_offset:
-            low = middle + 1
-        else:
-            high = int(offsets[0]) if low <= int(offsets[0]) <= middle else middle
-    return low
-
-
-def cut_slice(whole: QueueSlice) -> Iterator[QueueSlice]:
-    """A slice in pieces of at most a chunk of entries. Steps follow entries, not offsets, which hostile units can make huge."""
-    if whole.stop - whole.start <= _CHUNK_ENTRIES and whole.stop <= whole.extra_start and whole.bounds is not None:
-        yield whole
-        return
-    stop = min(whole.stop, whole.extra_start)
-    step = _CHUNK_ENTRIES
-    if whole.is_batch and whole.bounds is not None:
-        chunks = (whole.bounds.unit_stop - whole.bounds.unit_start) // _CHUNK_ENTRIES + 1
-        step = max(step, (stop - whole.start) // chunks + 1)
-    if whole.bounds is not None:
-        for start in range(whole.start, stop, step):
-            yield replace(whole, start=start, stop=min(start + step, stop))
-    if whole.stop > whole.extra_start:
-        yield replace(whole, start=max(whole.start, whole.extra_start))
-
-
-def read_slice(piece: QueueSlice) -> tuple[_Ints, NDArray[np.void]]:
-    """(queue offsets, units) of the entries of a slice that stand for messages: from files first, then what they lack."""
-    stop = min(piece.stop, piece.extra_start)
-    read, of_units = (read_batch_units, _batch_entries) if piece.is_batch else (read_units, _simple_entries)
-    if piece.bounds is not None and piece.start < stop:
-        offsets, units = of_units(piece, read(piece.bounds, piece.start, stop))
-    else:
-        offsets, units = np.empty(0, np.int64), np.empty(0, BATCH_CQ_UNIT if piece.is_batch else CQ_UNIT)
-    if piece.stop > piece.extra_start:
-        extra, extra_offsets = np.frombuffer(piece.extra, units.dtype), np.frombuffer(piece.extra_offsets, np.int64)
-        ends = extra_offsets + (extra["batch_size"] if piece.is_batch else 1)
-        mine = (extra_offsets < piece.stop) & (ends > piece.start)
-        offsets, units = np.concatenate((offsets, extra_offsets[mine])), np.concatenate((units, extra[mine]))
-    return offsets, units
-
-
-def _simple_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, NDArray[np.void]]:
-    offsets = np.arange(piece.start, piece.start + len(units), dtype=np.int64)
-    messages = ~pre_blank_mask(units)  # invalid ones stay, to be reported: the queue does not end where they are
-    return (offsets, units) if messages.all() else (offsets[messages], units[messages])
-
-
-def _batch_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, NDArray[np.void]]:
-    return units["base_offset"].astype(np.int64), units
-
-
 def _join(parts: list[Entries]) -> Entries:
     if len(parts) == 1:
         return parts[0]
@@ -410,16 +284,6 @@ def _runs(files: _Ints) -> Iterator[tuple[int, int]]:
     edges = np.flatnonzero(np.diff(files)) + 1
     starts = [0, *edges.tolist()]
     yield from zip(starts, [*edges.tolist(), len(files)], strict=True)
-
-
-def _place_of_entry(piece: QueueSlice, queue_offset: int) -> tuple[str, int]:
-    """(file, byte) of a queue unit; of a batch queue, where units are not found by their offset, the directory."""
-    bounds = piece.bounds
-    if bounds is None or piece.is_batch or queue_offset >= piece.extra_start:
-        return f"{piece.topic}-{piece.queue_id}" if bounds is None else bounds.directory, 0
-    position = queue_offset * CQ_UNIT.itemsize
-    within = position % bounds.file_size
-    return f"{bounds.directory}/{offset_file_name(position - within)}", within
 
 
 def _wanted(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints, _Ints] | None:

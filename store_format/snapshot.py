@@ -28,8 +28,8 @@ from store_format.java_hash import java_hash
 from store_format.journal import committed_end, read_commit_state
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.property_columns import PropertyTable
-from store_format.reading import QueueSlice, read_slice
 from store_format.recovery import find_end, missing_entries
+from store_format.slices import QueueSlice, read_slice
 from store_format.tags_codes import SCHEDULE_TOPIC
 from store_format.unit_files import QueueBounds
 

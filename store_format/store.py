@@ -24,21 +24,22 @@ from store_format.commit_log import CommitLog
 from store_format.config_json import read_topics
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import FileCache, entry_names
-from store_format.find import Found
 from store_format.index_geometry import DEFAULT_GEOMETRY
 from store_format.journal import abort_mark, committed_end, read_commit_state
 from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
-from store_format.lookup import How, Question, look_up
 from store_format.offset_by_time import Boundary, offset_at
-from store_format.reading import QueueReader, QueueSlice, Tolerance, read_slice
+from store_format.reading import QueueReader
+from store_format.slices import QueueSlice, read_slice
 from store_format.snapshot import QueueRange, Snapshot, StoreState, take_snapshot
 from store_format.store_settings import StoreSettings, read_settings
+from store_format.tolerance import Tolerance
 
-# Writing, views and diagnosis are imported where they are used: half of all rooms, and a command line waits for each.
+# Writing, searching, views and diagnosis are imported where they are used: half of all rooms, and a command line waits for each.
 if TYPE_CHECKING:
     from store_format.append import CommitOptions, CommitResult
     from store_format.encode import MessageColumns
+    from store_format.find import Found
     from store_format.problems import Diagnosis
 
 __all__ = ["MessageStore", "Queue"]
@@ -267,6 +268,8 @@ class MessageStore:
         Of a topic, or of any; with one of `tags`; between two store times (both inclusive). Index files are used for the part of the
         log they cover, the rest is scanned; the answer says which. See `lookup.look_up`.
         """
+        from store_format.lookup import How, Question, look_up
+
         _projection(columns, verify_crc)
         how = How(tuple(columns), on_damage, verify_crc, use_index, hash_slot_num, index_num)
         return look_up(self, Question(key, message_id, topic, None if tags is None else tuple(tags), begin_ms, end_ms), how)

@@ -24,7 +24,7 @@ from store_format import MessageStore
 from store_format.columns import Projection
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.log_reading import LogReader
-from store_format.reading import Tolerance
+from store_format.tolerance import Tolerance
 from tests import oracle
 from tests.oracle import Message
 from tests.rows import ALL, BROKER, rows_of

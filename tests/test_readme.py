@@ -81,7 +81,7 @@ def test_the_sql_runs(spark: SparkSession, golden: Callable[[str], Path]) -> Non
 
 
 def test_the_dataframe_and_the_write_run(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path) -> None:
-    script, _, streaming, writing = _blocks(ENGLISH, "python")
+    script, _, streaming, grouped, writing = _blocks(ENGLISH, "python")
     names: dict[str, object] = {}
     with redirect_stdout(StringIO()) as output:
         exec(script.replace("/data/store", str(golden(STORE))), names)

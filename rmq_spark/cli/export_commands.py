@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from store_format import MessageStore
-    from store_format.reading import Tolerance
+    from store_format.tolerance import Tolerance
 
 __all__ = ["export_"]
 

@@ -54,7 +54,7 @@ def _by_time(store: MessageStore, filters: Filters, names: Sequence[str]) -> Fou
     """Without key or id: the queues, from back to front no further than `--limit`."""
     from rmq_spark.cli.reading import chosen_queues, first_messages, read_messages
     from store_format.find import Found, Searched
-    from store_format.reading import Tolerance
+    from store_format.tolerance import Tolerance
 
     tolerance = Tolerance()
     if filters.limit is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from store_format import MessageStore
     from store_format.find import Found
-    from store_format.reading import Tolerance
+    from store_format.tolerance import Tolerance
 
 __all__ = ["find_", "get_", "head_", "skip_damage_option", "tail_", "tolerance_for", "warn_of_damage"]
 
@@ -37,7 +37,7 @@ def skip_damage_option(command: Command) -> Command:
 
 
 def tolerance_for(skip_damage: bool) -> Tolerance:
-    from store_format.reading import Tolerance
+    from store_format.tolerance import Tolerance
 
     return Tolerance("DROPMALFORMED" if skip_damage else "FAILFAST")
 

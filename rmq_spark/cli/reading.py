@@ -16,7 +16,9 @@ from rmq_spark.consume.sql92 import CountingFilter
 from store_format.columns import BODY_SIZE_MAX, Projection, arrow_schema
 from store_format.java_hash import tags_code
 from store_format.log_reading import LogReader
-from store_format.reading import QueueReader, QueueSlice, Tolerance
+from store_format.reading import QueueReader
+from store_format.slices import QueueSlice
+from store_format.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from store_format import MessageStore, Queue

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from store_format.columns import Projection
 from store_format.log_reading import LogReader
-from store_format.reading import Tolerance
+from store_format.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore, Queue

@@ -16,7 +16,7 @@ import pyarrow as pa
 from store_format.files import file_status
 from store_format.lag import GroupQueue, group_queues
 from store_format.queue_sums import Stretches, measure
-from store_format.reading import split_at
+from store_format.slices import split_at
 from store_format.views.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from rmq_spark.cli.filters import Filters
 from rmq_spark.cli.follow import Follower
 from store_format import MessageStore
-from store_format.reading import Tolerance
+from store_format.tolerance import Tolerance
 from tests.cli.runs import command, environment
 from tests.live_writer import QUEUES
 from tests.test_live_store import writer

@@ -16,7 +16,7 @@ from rmq_spark.plan import plan
 from rmq_spark.scan import Scan
 from rmq_spark.schema import projection_from_options
 from store_format.errors import CorruptStoreError
-from store_format.reading import QueueSlice
+from store_format.slices import QueueSlice
 from tests import goldens
 
 Golden = Callable[[str], Path]

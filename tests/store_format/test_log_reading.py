@@ -18,7 +18,7 @@ from store_format.commit_log import CommitLog
 from store_format.errors import CorruptStoreError
 from store_format.files import FileCache
 from store_format.log_reading import LogQueue, LogReader, survey
-from store_format.reading import Tolerance
+from store_format.tolerance import Tolerance
 from tests import oracle
 from tests.oracle import Message
 from tests.rows import ALL, BROKER, table_rows

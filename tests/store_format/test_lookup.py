@@ -17,8 +17,8 @@ from store_format.files import FileView
 from store_format.find import Found, Wanted
 from store_format.key_search import KeySearch
 from store_format.lookup import How, Question, bytes_to_scan
-from store_format.reading import Tolerance
 from store_format.store import MessageStore
+from store_format.tolerance import Tolerance
 from tests import goldens, oracle
 from tests.oracle import Message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from store_format.reading import QueueSlice
+from store_format.slices import QueueSlice
 from store_format.unit_files import QueueBounds
 
 

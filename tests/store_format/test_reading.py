@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format import MessageStore
-from store_format import reading as reading_room
+from store_format import slices as slices_room
 from store_format.columns import COLUMNS, Projection
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
-from store_format.reading import QueueReader, QueueSlice, Tolerance, read_slice, split_at
+from store_format.reading import QueueReader
+from store_format.slices import QueueSlice, read_slice, split_at
+from store_format.tolerance import Tolerance
 from tests import oracle
 from tests.oracle import Message
 from tests.rows import ALL, BROKER, expected_row, table_rows
@@ -71,7 +73,7 @@ def test_cut_pieces_adjoin(tmp_path_factory: pytest.TempPathFactory, log: Stored
     root = tmp_path_factory.mktemp("any")
     log.write(root)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading_room, "_SPLIT_WHOLE_MAX", 1 << 16 if whole else 0)
+        patch.setattr(slices_room, "_SPLIT_WHOLE_MAX", 1 << 16 if whole else 0)
         for queue in MessageStore.open(str(root)).queues():
             parts = split_at(queue.piece(), edges)
             assert len(parts) == len(edges) + 1
