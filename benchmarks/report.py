@@ -30,7 +30,7 @@ class Report:
     planning: list[list[Planning]] = field(default_factory=list)
     encode: dict[int, Rates] = field(default_factory=dict)
     commit: dict[int, dict[str, Rates]] = field(default_factory=dict)
-    spark_write: dict[int, list[Comparison]] = field(default_factory=dict)
+    spark_write: dict[int, tuple[list[Comparison], Memory]] = field(default_factory=dict)
     small_commits: list[SmallCommits] = field(default_factory=list)
 
     def only(self, size: int) -> Report:
@@ -97,8 +97,9 @@ class Report:
                 "Spark, `local[2]`, from a cached DataFrame into a new store: millions of rows a second beside a sink that takes the same "
                 "Arrow batches and only counts:"
             )
-        for size, comparisons in self.spark_write.items():
+        for size, (comparisons, memory) in self.spark_write.items():
             yield _table([f"{_size(size)} bodies", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, comparisons))
+            yield f"Most memory of one Python worker, tasks and commit: {_mib(memory.own_bytes)} of its own."
 
     def _small_commits(self) -> Iterable[str]:
         if self.small_commits:

@@ -10,9 +10,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.processes import cpu_seconds
+from benchmarks.processes import WorkerMemory, cpu_seconds
 from benchmarks.rounds import interleave
-from benchmarks.spark_read import Comparison
+from benchmarks.spark_read import Comparison, Memory
 
 __all__ = ["measure_spark_write"]
 
@@ -20,7 +20,7 @@ _COLUMNS = ("topic", "tags", "keys", "properties", "body")
 _GIVEN = ("region", "traceId")  # user properties; tags, keys and ids have columns of their own
 
 
-def measure_spark_write(spark: SparkSession, source: Path, directory: Path, rounds: int) -> list[Comparison]:
+def measure_spark_write(spark: SparkSession, source: Path, directory: Path, rounds: int) -> tuple[list[Comparison], Memory]:
     """Everything in the store `source`, cached, into a new store each time: both kinds of flush, with and without index."""
     frame = _cached(spark, source)
     rows = frame.count()
@@ -31,11 +31,13 @@ def measure_spark_write(spark: SparkSession, source: Path, directory: Path, roun
             name = f"{flush}, {'with' if index == 'true' else 'without'} index"
             cases[name] = partial(_write, frame, target, rows, {"flushDiskType": flush, "messageIndexEnable": index})
     try:
-        rates = interleave(cases, rounds, cpu_seconds, before={name: partial(_remove, target) for name in cases})
+        with WorkerMemory() as memory:
+            rates = interleave(cases, rounds, cpu_seconds, before={name: partial(_remove, target) for name in cases})
     finally:
         frame.unpersist()
         _remove(target)
-    return [Comparison(name, rates[name], rates["ceiling"]) for name in cases if name != "ceiling"]
+    comparisons = [Comparison(name, rates[name], rates["ceiling"]) for name in cases if name != "ceiling"]
+    return comparisons, Memory(memory.resident_bytes, memory.own_bytes)
 
 
 def _cached(spark: SparkSession, source: Path) -> DataFrame:
