@@ -11,13 +11,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
 from typing import NoReturn
 
 import click
 
 from rmq_spark.cli.ends import DAMAGE, INTERRUPTED, IO, NOT_FOUND, OK, USAGE
 from rmq_spark.cli.output_file import forget_output
+from rmq_spark.cli.quick_start import leave, skip_what_is_not_needed
 from rmq_spark.cli.text import shown
 from rmq_spark.values import nearest
 from store_format.errors import (
@@ -148,16 +148,6 @@ def _say(sentence: str) -> None:
         forget_output()
 
 
-class _WithoutPandas:
-    """Pyarrow imports pandas when it first makes an array, if it is there, only to know its types: 0.3 s that nothing here needs."""
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name == "pandas":
-            raise ModuleNotFoundError("rmqlog does without pandas", name=name)
-        return None
-
-
 class _Remarks(logging.Formatter):
     """Warnings of the libraries, which may name what a hostile store contains."""
 
@@ -167,10 +157,10 @@ class _Remarks(logging.Formatter):
 
 def run() -> NoReturn:
     """The process: what `main` leaves alone because a test or a notebook has it already."""
-    sys.meta_path.insert(0, _WithoutPandas)
+    skip_what_is_not_needed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no Chinese is no reason to stop
     handler = logging.StreamHandler()
     handler.setFormatter(_Remarks())
     logging.getLogger().addHandler(handler)
-    sys.exit(main())
+    leave(main())

@@ -41,10 +41,19 @@ print(*(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)
     assert done.stderr.splitlines()[-1] == ""
 
 
-def test_pandas_is_not_imported_for_a_list_of_topics(golden: Golden) -> None:
-    code = "import atexit, sys; atexit.register(lambda: print('pandas' in sys.modules)); from rmq_spark.cli.main import run; run()"
-    done = subprocess.run([sys.executable, "-c", code, "ls", str(golden(STORE))], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout.endswith("\nFalse\n")
+def test_a_process_of_its_own_needs_no_pandas_and_no_docstrings(golden: Golden) -> None:
+    code = f"""
+import sys
+from rmq_spark.cli.main import main
+from rmq_spark.cli.quick_start import leave, skip_what_is_not_needed
+skip_what_is_not_needed()
+code = main(["ls", {str(golden(STORE))!r}])
+print("pandas" in sys.modules, "pydoc" in sys.modules)
+leave(code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.endswith("\nFalse False\n")
+    assert "Orders" in done.stdout
 
 
 def _complete(words: str, number: int) -> list[str]:
