@@ -21,6 +21,7 @@ import pytest
 
 from store_format import MessageStore
 from tests import goldens
+from tests.spark.frames import copy_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,6 +93,11 @@ def test_the_dataframe_and_the_write_run(spark: SparkSession, golden: Callable[[
         streaming = streaming.replace(f"/data/{path}", str(golden(STORE) if path == "store" else tmp_path / path))
     exec(streaming, names)
     assert spark.read.parquet(str(tmp_path / "orders")).count() == len(_expected_orders())
+    own = copy_of(golden, STORE, tmp_path)  # a group's offsets are kept in the store
+    for path in ("audit-checkpoint", "audit", "store"):
+        grouped = grouped.replace(f"/data/{path}", str(own if path == "store" else tmp_path / path))
+    exec(grouped, names)
+    assert spark.read.parquet(str(tmp_path / "audit")).count() == len(_expected_orders())
     exec(writing.replace("/data/archive", str(tmp_path / "archive")), names)
     written = [
         row for queue in MessageStore.open(str(tmp_path / "archive")).queues() for batch in queue.read() for row in batch.to_pylist()
