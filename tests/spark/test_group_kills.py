@@ -1,0 +1,178 @@
+"""Two real queries in processes of their own share a group of 16 queues; one is killed, the other takes over, the first comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rmq_spark.consume.group_state import read_state
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.offsets import StoreOffsets
+from rmq_spark.consume.ownership_log import OwnershipEvent, double_ownership, read_events
+from rmq_spark.stream_offsets import StreamOffset
+from rmq_spark.stream_plan import ranges
+from tests.spark.processes import ROOT
+from tests.staged import append, make_store, numbered
+
+pytestmark = pytest.mark.slow
+
+QUEUES, RATE, LEASE_S = 16, 64, 5
+BROKER = "broker-a"
+_TIMEOUT_S = 180
+_TRIGGER_S = 20.0  # a batch of this test on a machine full of tests
+
+Message = tuple[int, int]  # queue, offset
+
+
+class Query:
+    """One query, its checkpoint and what it wrote; `start` again is another process with the same checkpoint."""
+
+    def __init__(self, store: Path, base: Path, name: str, strategy: str) -> None:
+        self.store, self.base, self.name = store, base / name, name
+        self.base.mkdir()
+        self.options = [
+            "group=g", f"clientId={name}", "consumeFromWhere=CONSUME_FROM_FIRST_OFFSET", f"leaseTime={LEASE_S}s",
+            "persistConsumerOffsetInterval=0s", f"maxOffsetsPerTrigger={RATE}", f"allocateMessageQueueStrategy={strategy}",
+        ]  # fmt: skip
+
+    def start(self) -> None:
+        environment = dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT))
+        arguments = [str(self.store), str(self.base / "checkpoint"), str(self.base / "output"), *self.options]
+        with (self.base / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.group_process", *arguments], cwd=ROOT, env=environment, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    def log(self) -> str:
+        return (self.base / "log").read_text(errors="replace")[-4000:]
+
+    def _numbers(self, what: str) -> list[int]:
+        directory = self.base / "checkpoint" / what
+        return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal()) if directory.is_dir() else []
+
+    def begun(self) -> int:
+        return len(self._numbers("offsets"))
+
+    def committed(self) -> int:
+        return len(self._numbers("commits"))
+
+    def _offset(self, number: int) -> StreamOffset:
+        if number < 0:
+            return StreamOffset()
+        return StreamOffset.from_json(json.loads((self.base / "checkpoint" / "offsets" / str(number)).read_text().splitlines()[2]))
+
+    def batch(self, number: int) -> set[Message]:
+        """What Spark's offset log says of a batch."""
+        found = ranges(self._offset(number - 1), self._offset(number))
+        return {(queue, offset) for (_, _, queue), (low, high) in found.items() for offset in range(low, high)}
+
+    def last_batch(self) -> set[Message]:
+        return self.batch(self._numbers("offsets")[-1])
+
+    def read(self) -> Counter[Message]:
+        """What its committed batches hold."""
+        rows: Counter[Message] = Counter()
+        for number in self._numbers("commits"):
+            table = pq.ParquetDataset(self.base / "output" / f"batch={number}").read()
+            rows.update(zip(table["queueId"].to_pylist(), table["queueOffset"].to_pylist(), strict=True))
+        return rows
+
+
+def _until(condition: Callable[[], object], *queries: Query, seconds: float = _TIMEOUT_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert all(query.process.poll() is None for query in queries), [query.log() for query in queries]
+        assert time.monotonic() < deadline, [query.log() for query in queries]
+        time.sleep(0.05)
+
+
+class Shared:
+    """The store, the directory where the group meets, and the queries."""
+
+    def __init__(self, path: Path, strategy: str) -> None:
+        self.store = make_store(path / "store")
+        self.directory = f"{self.store}/.rmqlog/groups/g"
+        self.total = 0
+        self.one, self.two = (Query(self.store, path, name, strategy) for name in ("one", "two"))
+
+    def append(self, count: int) -> None:
+        """So many messages to each queue."""
+        append(self.store, numbered("T", self.total * QUEUES, count * QUEUES, queues=QUEUES))
+        self.total += count
+
+    def owners(self) -> Counter[str]:
+        state = read_state(self.directory)
+        return Counter(entry.client for queue, entry in state.queues.items() if entry.client is not None and queue.topic == "T")
+
+    def events(self) -> list[OwnershipEvent]:
+        return read_events(self.directory)
+
+    def is_read(self) -> bool:
+        found = StoreOffsets("g", {BROKER: str(self.store)}).read()
+        return all(found.get(MessageQueue("T", BROKER, queue)) == self.total for queue in range(QUEUES))
+
+
+@pytest.fixture(params=["AVG", "CONSISTENT_HASH"])
+def shared(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shared]:
+    shared = Shared(tmp_path, request.param)
+    yield shared
+    for query in (shared.one, shared.two):
+        if hasattr(query, "process") and query.process.poll() is None:
+            query.kill()
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_query_is_succeeded_and_comes_back(shared: Shared) -> None:
+    one, two = shared.one, shared.two
+    shared.append(480)
+    one.start()
+    _until(lambda: one.committed() >= 2, one)
+    assert shared.owners() == {"one": QUEUES}
+    two.start()
+    _until(lambda: len(shared.owners()) == 2 and sum(shared.owners().values()) == QUEUES, one, two)
+    _until(lambda: two.committed() >= 2, one, two)
+    # Nothing was read twice until now: queues went over at a boundary, with what had been read of them.
+    begun = one.begun()
+    _until(lambda: one.begun() > begun, one, two)
+    one.kill()
+    killed_at = time.time()
+    in_flight = one.last_batch()
+    was_committed = one.begun() == one.committed()
+    _until(lambda: shared.owners() == {"two": QUEUES}, two)
+    taken_at = max(event.at for event in shared.events() if event.event == "gain") / 1000
+    assert taken_at - killed_at < LEASE_S + _TRIGGER_S
+    _until(shared.is_read, two)
+    rows = one.read() + two.read()
+    everything = {(queue, offset) for queue in range(QUEUES) for offset in range(shared.total)}
+    assert rows.keys() == everything
+    twice = {message for message, count in rows.items() if count > 1}
+    assert twice <= (in_flight if was_committed else set())
+
+    shared.append(20)
+    one.start()  # Spark repeats the batch that was in flight, whose queues are the other's by now
+    _until(lambda: len(shared.owners()) == 2 and sum(shared.owners().values()) == QUEUES, one, two)
+    _until(shared.is_read, one, two)
+    _until(lambda: one.begun() == one.committed() and two.begun() == two.committed(), one, two)
+    rows = one.read() + two.read()
+    assert rows.keys() == everything | {(queue, offset) for queue in range(QUEUES) for offset in range(shared.total)}
+    assert {message for message, count in rows.items() if count > 1} <= in_flight
+    events = shared.events()
+    assert double_ownership(events) == []
+    replayed = {event.queue for event in events if event.event == "replay"}
+    assert replayed == (set() if was_committed else {queue for queue, _ in in_flight})
+    print(f"taken over {taken_at - killed_at:.2f} s after the kill; in flight {len(in_flight)}, committed {was_committed}")
