@@ -14,6 +14,7 @@ from rmq_spark.consume.offsets import OffsetStore
 __all__ = ["Alone"]
 
 _EPOCH = 1
+_RETRY_SECONDS = 1.0  # between two attempts to save offsets
 
 
 class Alone:
@@ -28,6 +29,7 @@ class Alone:
         self._positions: Mapping[MessageQueue, int] = {}
         self._begins: dict[MessageQueue, int] = {}  # of queues that no offset of the query has yet
         self._saved: dict[MessageQueue, int] = {}
+        self._saved_positions: Mapping[MessageQueue, int] | None = None
         self._next_save = self._clocks.monotonic()
         self._now = Assignment()
 
@@ -80,9 +82,12 @@ class Alone:
 
     def _save(self, positions: Mapping[MessageQueue, int], *, force: bool) -> None:
         now = self._clocks.monotonic()
-        if not force and now < self._next_save:
+        if positions is self._saved_positions or (not force and now < self._next_save):
             return
         self._next_save = now + self._membership.persist_seconds
         changed = {queue: position for queue, position in positions.items() if self._saved.get(queue) != position}
-        if changed and self._offsets.save({MessageQueue(*queue): position for queue, position in changed.items()}):
-            self._saved |= changed
+        if changed and not self._offsets.save({MessageQueue(*queue): position for queue, position in changed.items()}):
+            self._next_save = now + max(self._membership.persist_seconds, _RETRY_SECONDS)
+            return
+        self._saved |= changed
+        self._saved_positions = positions

@@ -38,6 +38,7 @@ _LOCK_SECONDS = 5.0  # changes take milliseconds: whoever has the lock for longe
 _LOOKS_A_LEASE = 15  # how often other members' leases are looked at
 _LOOK_SECONDS_MAX = 1.0
 _WAIT_STEP_SECONDS = 0.05
+_RETRY_SECONDS = 1.0  # between two attempts to save offsets, where they are saved at each boundary
 _NOWHERE = -1
 
 
@@ -215,9 +216,11 @@ class Member:
             del self._held[queue]
         self._take(change, target, positions, reset, begin)
         self._write(change)
-        if force or now >= self._next_record or self._is_mirror_due:
+        if force or now >= self._next_record:
             self._mirror(change.state)
-            self._next_record = now + self._membership.persist_seconds
+            self._next_record = now + max(self._membership.persist_seconds, _RETRY_SECONDS if self._is_mirror_due else 0.0)
+        else:
+            self._is_mirror_due = self._is_mirror_due or change.is_changed
         self._now = self._assignment(change.state, before, target.keys(), positions, reset)
         return self._now
 
@@ -323,6 +326,8 @@ class Member:
             self._next_look = now + self._look_seconds
             if state_serial(self._directory) != self._serial or any(watch.why_gone() for watch in self._watches.values()):
                 return True
+        if self._is_mirror_due and now >= self._next_record:
+            return True  # what was recorded in between shows outside of the group after the interval, also when nothing comes
         if queues is not self._queues and list(queues) != list(self._queues):
             return True
         is_moved = positions is not self._positions and positions != self._positions
