@@ -22,7 +22,7 @@ from benchmarks.writing import measure_commit, measure_encode, measure_small_com
 
 __all__ = ["main"]
 
-_BYTES = 400_000_000  # of bodies and what belongs to them, in the store of one body size
+_BYTES = 800_000_000  # of bodies and what belongs to them, in the store of one body size
 _UNIT_BYTES = 272  # a message without its body
 _QUEUES_PER_TOPIC = 8
 

@@ -21,6 +21,9 @@ __all__ = ["FileWrites", "WritableFile", "open_lock_descriptor"]
 
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _ZEROS = bytes(1 << 20)
+# For a larger write Linux looks for as large a piece of contiguous memory, which a virtual machine may not have been given yet:
+# then writes of 128 KiB to 4 MiB were seen at a tenth of the speed of these (0.5 instead of 5 GB/s), and never faster.
+_PIECE_SIZE = 64 << 10
 _LINK = "a symbolic link, which is not followed below the root level"
 
 
@@ -72,7 +75,7 @@ class WritableFile:
             raise CorruptStoreError(self.path, position, f"room for {len(left)} bytes", f"a file of {self.size} bytes")
         with _naming(self.path, "write"):
             while left:
-                done = os.pwrite(self._descriptor, left, position)
+                done = os.pwrite(self._descriptor, left[:_PIECE_SIZE], position)
                 position += done
                 left = left[done:]
 
