@@ -121,7 +121,19 @@ def _refuse_gap(files: list[StoreFile]) -> None:
 class UnitFiles:
     """The units of one queue by number, over its files. Holds one file open and one block of it; a context manager."""
 
-    __slots__ = ("_block", "_block_start", "_block_stop", "_block_units", "_layout", "_queue", "_run", "_view", "_view_start", "directory")
+    __slots__ = (
+        "_block",
+        "_block_start",
+        "_block_stop",
+        "_block_units",
+        "_data",
+        "_layout",
+        "_queue",
+        "_run",
+        "_view",
+        "_view_start",
+        "directory",
+    )
 
     def __init__(self, directory: str, layout: np.dtype[np.void], run: FileRun, queue: tuple[str, int]) -> None:
         self.directory = directory
@@ -130,7 +142,8 @@ class UnitFiles:
         self._queue = queue
         self._view: FileView | None = None
         self._view_start = -1
-        self._block: NDArray[np.void] = np.empty(0, layout)
+        self._data = b""
+        self._block: NDArray[np.void] = np.empty(0, layout)  # the same as units
         self._block_start = self._block_stop = 0  # unit numbers
         self._block_units = _BLOCK_SIZE // layout.itemsize
 
@@ -191,11 +204,11 @@ class UnitFiles:
             return
         if not self._block_start <= stop < self._block_stop:
             self._load(stop)
-        rest = np.frombuffer(self._block[stop - self._block_start :].tobytes(), np.uint8)
-        if rest.any():
+        rest = self._data[(stop - self._block_start) * size :].lstrip(b"\0")
+        if rest:
             within = stop * size % file_size
             path = f"{self.directory}/{offset_file_name(stop * size - within)}"
-            at = within + int((rest != 0).argmax())
+            at = within + (self._block_stop - stop) * size - len(rest)
             raise CorruptStoreError(path, at, f"zeros behind the queue's last entry, which is unit {stop - 1}", "other bytes")
 
     def _stop_in_file(self, start: int, stop: int, is_valid: Validity, scan: bool) -> int:
@@ -235,7 +248,8 @@ class UnitFiles:
         within -= within % (self._block_units * size)
         position += within - position % self._run.file_size
         length = min(self._block_units * size, self._run.file_size - within)
-        self._block = np.frombuffer(self._read(position, length), self._layout)
+        self._data = self._read(position, length)
+        self._block = np.frombuffer(self._data, self._layout)
         self._block_start = position // size
         self._block_stop = self._block_start + len(self._block)
 
