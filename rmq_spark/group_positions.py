@@ -6,11 +6,10 @@ batch that Spark repeats is planned from the offsets alone.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rmq_spark.consume.group_options import GroupOptions
-from rmq_spark.consume.membership import Assignment
+from rmq_spark.consume.membership import Assignment, Clocks
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from rmq_spark.stream_group import StreamGroup
 from rmq_spark.stream_offsets import QueueKey, StreamOffset
@@ -26,11 +25,9 @@ _Json = dict[str, object]
 class GroupPositions(StreamPositions):
     """A new query's first offset is empty: `$from` of its first batch says where each queue began."""
 
-    def __init__(
-        self, stores: StreamStores, options: GroupOptions, *, clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
-    ) -> None:
-        super().__init__(stores, clock_ms=clock_ms)
-        self._group = StreamGroup(stores, options)
+    def __init__(self, stores: StreamStores, options: GroupOptions, *, clocks: Clocks | None = None) -> None:
+        super().__init__(stores)
+        self._group = StreamGroup(stores, options, clocks=clocks)
         self._options = options
         self._now = Assignment()
         self._has_left = False

@@ -15,7 +15,7 @@ from rmq_spark.consume.client_ids import BROADCASTING
 from rmq_spark.consume.group_options import GroupOptions
 from rmq_spark.consume.group_start import begin_of, retry_topic, subscribe_set
 from rmq_spark.consume.members import Member, join
-from rmq_spark.consume.membership import Assignment, Membership
+from rmq_spark.consume.membership import Assignment, Clocks, Membership
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offsets import group_directory
 from rmq_spark.plan import refuse_unknown
@@ -34,10 +34,11 @@ _log = logging.getLogger(__name__)
 class StreamGroup:
     """`clients` are the logical clients of this query, in the order of their partitions; () before the first boundary."""
 
-    def __init__(self, stores: StreamStores, options: GroupOptions) -> None:
+    def __init__(self, stores: StreamStores, options: GroupOptions, *, clocks: Clocks | None = None) -> None:
         self.clients: tuple[str, ...] = ()
         self._stores = stores
         self._options = options
+        self._clocks = clocks
         self._part: Member | Alone | None = None
         self._membership: Membership | None = None
         self._queues: Sequence[MessageQueue] = ()
@@ -93,9 +94,9 @@ class StreamGroup:
         is_broadcasting = options.message_model == BROADCASTING
         directory = None if is_broadcasting else group_directory(offsets, group=options.group, roots=roots, group_path=options.group_path)
         if directory is None:
-            self._part = Alone(membership, offsets, shares=not is_broadcasting)
+            self._part = Alone(membership, offsets, shares=not is_broadcasting, clocks=self._clocks)
         else:
-            self._part = join(directory, membership, offsets)
+            self._part = join(directory, membership, offsets, clocks=self._clocks)
         where = "meets nobody" if directory is None else f"meets its members in {directory}"
         _log.info("group %s: %s, offsets in %s, %s", options.group, ", ".join(self.clients), offsets.kind, where)
         return self._part

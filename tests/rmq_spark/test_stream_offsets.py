@@ -23,14 +23,19 @@ def test_topics_and_brokers_by_name_and_queues_by_number() -> None:
     )
 
 
-@given(POSITIONS, POSITIONS, st.randoms())
-def test_any_order_is_one_text_and_comes_back(positions: dict[QueueKey, int], starts: dict[QueueKey, int], random: Any) -> None:
-    offset = StreamOffset(positions, starts)
+def test_the_number_of_a_reset_comes_last() -> None:
+    offset = StreamOffset({("z", "b", 1): 5}, {("z", "b", 1): 0}, 3)
+    assert json.dumps(offset.to_json()) == '{"z": {"b": {"1": 5}}, "$from": {"z": {"b": {"1": 0}}}, "$reset": 3}'
+
+
+@given(POSITIONS, POSITIONS, st.integers(0, 9), st.randoms())
+def test_any_order_is_one_text_and_comes_back(positions: dict[QueueKey, int], starts: dict[QueueKey, int], reset: int, random: Any) -> None:
+    offset = StreamOffset(positions, starts, reset)
     text = json.dumps(offset.to_json())
     assert StreamOffset.from_json(json.loads(text)) == offset
     shuffled = list(positions.items())
     random.shuffle(shuffled)
-    assert json.dumps(StreamOffset(dict(shuffled), dict(reversed(starts.items()))).to_json()) == text
+    assert json.dumps(StreamOffset(dict(shuffled), dict(reversed(starts.items())), reset).to_json()) == text
 
 
 def test_without_starts_there_is_no_key_for_them() -> None:
@@ -51,6 +56,8 @@ def test_without_starts_there_is_no_key_for_them() -> None:
         ({"t": {"b": {"0": "1"}}}, 'expected an offset at /t/b/0, found "1"'),
         ({"$from": {"t": {"b": {"0": 1.5}}}}, "expected an offset at $from/t/b/0, found 1.5"),
         ({"$from": None}, "expected an object at $from, found null"),
+        ({"$reset": -1}, "expected a number at $reset, found -1"),
+        ({"$reset": "1"}, 'expected a number at $reset, found "1"'),
     ],
 )
 def test_what_is_no_offset_is_refused(value: dict[str, object], said: str) -> None:

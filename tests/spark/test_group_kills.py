@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -54,8 +55,15 @@ class Query:
                 start_new_session=True,
             )  # fmt: skip
 
+    def signal(self, number: signal.Signals) -> None:
+        """To all that the query started: Spark gives its Python workers process groups of their own."""
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            with suppress(ProcessLookupError):
+                if os.getsid(int(name)) == self.process.pid:
+                    os.kill(int(name), number)
+
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self.process.wait(30)
 
     def log(self) -> str:
@@ -122,14 +130,26 @@ class Shared:
     def events(self) -> list[OwnershipEvent]:
         return read_events(self.directory)
 
+    def is_shared(self) -> bool:
+        owners = self.owners()
+        return len(owners) == 2 and sum(owners.values()) == QUEUES
+
+    def everything(self) -> set[Message]:
+        return {(queue, offset) for queue in range(QUEUES) for offset in range(self.total)}
+
     def is_read(self) -> bool:
         found = StoreOffsets("g", {BROKER: str(self.store)}).read()
         return all(found.get(MessageQueue("T", BROKER, queue)) == self.total for queue in range(QUEUES))
 
 
 @pytest.fixture(params=["AVG", "CONSISTENT_HASH"])
-def shared(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shared]:
-    shared = Shared(tmp_path, request.param)
+def strategy(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def shared(tmp_path: Path, strategy: str) -> Iterator[Shared]:
+    shared = Shared(tmp_path, strategy)
     yield shared
     for query in (shared.one, shared.two):
         if hasattr(query, "process") and query.process.poll() is None:
@@ -144,7 +164,7 @@ def test_a_killed_query_is_succeeded_and_comes_back(shared: Shared) -> None:
     _until(lambda: one.committed() >= 2, one)
     assert shared.owners() == {"one": QUEUES}
     two.start()
-    _until(lambda: len(shared.owners()) == 2 and sum(shared.owners().values()) == QUEUES, one, two)
+    _until(shared.is_shared, one, two)
     _until(lambda: two.committed() >= 2, one, two)
     # Nothing was read twice until now: queues went over at a boundary, with what had been read of them.
     begun = one.begun()
@@ -158,21 +178,55 @@ def test_a_killed_query_is_succeeded_and_comes_back(shared: Shared) -> None:
     assert taken_at - killed_at < LEASE_S + _TRIGGER_S
     _until(shared.is_read, two)
     rows = one.read() + two.read()
-    everything = {(queue, offset) for queue in range(QUEUES) for offset in range(shared.total)}
-    assert rows.keys() == everything
+    assert rows.keys() == shared.everything()
     twice = {message for message, count in rows.items() if count > 1}
     assert twice <= (in_flight if was_committed else set())
 
     shared.append(20)
     one.start()  # Spark repeats the batch that was in flight, whose queues are the other's by now
-    _until(lambda: len(shared.owners()) == 2 and sum(shared.owners().values()) == QUEUES, one, two)
+    _until(shared.is_shared, one, two)
     _until(shared.is_read, one, two)
     _until(lambda: one.begun() == one.committed() and two.begun() == two.committed(), one, two)
     rows = one.read() + two.read()
-    assert rows.keys() == everything | {(queue, offset) for queue in range(QUEUES) for offset in range(shared.total)}
+    assert rows.keys() == shared.everything()
     assert {message for message, count in rows.items() if count > 1} <= in_flight
     events = shared.events()
     assert double_ownership(events) == []
     replayed = {event.queue for event in events if event.event == "replay"}
     assert replayed == (set() if was_committed else {queue for queue, _ in in_flight})
     print(f"taken over {taken_at - killed_at:.2f} s after the kill; in flight {len(in_flight)}, committed {was_committed}")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("strategy", ["AVG_BY_CIRCLE"])
+def test_a_query_that_was_stopped_for_longer_than_its_lease_reads_on_nothing_that_it_lost(shared: Shared) -> None:
+    one, two = shared.one, shared.two
+    shared.append(480)
+    one.start()
+    two.start()
+    _until(shared.is_shared, one, two)
+    _until(lambda: one.committed() >= 2 and two.committed() >= 2, one, two)
+    begun = one.begun()
+    _until(lambda: one.begun() > begun, one, two)
+    one.signal(signal.SIGSTOP)
+    stopped_at = time.time()
+    in_flight = one.last_batch()
+    lost = {queue for queue, _ in in_flight}
+    _until(lambda: shared.owners() == {"two": QUEUES}, two)
+    expired = [event for event in shared.events() if event.event == "expire"]
+    assert {event.member for event in expired} == {expired[0].member}
+    assert max(event.at for event in expired) / 1000 - stopped_at < LEASE_S + _TRIGGER_S
+    done = two.committed()
+    _until(lambda: two.committed() > done + 1, two)
+    one.signal(signal.SIGCONT)
+    _until(shared.is_shared, one, two)
+    _until(shared.is_read, one, two)
+    _until(lambda: one.begun() == one.committed() and two.begun() == two.committed(), one, two)
+    rows = one.read() + two.read()
+    assert rows.keys() == shared.everything()
+    assert {message for message, count in rows.items() if count > 1} <= in_flight
+    events = shared.events()
+    assert double_ownership(events) == []
+    for queue in lost:
+        positions = [event.position or 0 for event in events if event.queue == queue and event.topic == "T"]
+        assert positions == sorted(positions)

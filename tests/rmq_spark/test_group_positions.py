@@ -1,0 +1,364 @@
+"""Offsets of streams in a group, without Spark: queues that come and go at boundaries, batches that are repeated, and what is lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_spark.consume.group_state import read_state
+from rmq_spark.consume.membership import Clocks
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.offsets import LocalOffsets
+from rmq_spark.consume.ownership_log import double_ownership, read_events
+from rmq_spark.group_positions import GroupPositions
+from rmq_spark.option_table import STREAM
+from rmq_spark.options import parse_read_options
+from rmq_spark.plan import plan
+from rmq_spark.scan import Scan
+from rmq_spark.schema import projection_from_options
+from rmq_spark.splits import Split
+from rmq_spark.stream_offsets import StreamOffset
+from rmq_spark.stream_plan import plan_stream
+from rmq_spark.stream_stores import StreamStores
+from store_format.errors import OffsetOutOfRangeError, OptionError, StoreInUseError
+from tests.staged import append, make_store, numbered
+
+Place = tuple[str, int, int]
+BROKER = "broker-a"
+LEASE_S = 30.0
+
+
+@dataclass
+class Clock:
+    """One for all members, in the test's hand."""
+
+    now: float = 1000.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def clocks(self) -> Clocks:
+        return Clocks(lambda: self.now, lambda: int(self.now * 1000), self.sleep)
+
+
+class Query:
+    """A query's life: `step` is one trigger whose batch Spark commits, `begin` one that it does not come to commit."""
+
+    def __init__(self, root: Path, base: Path, clock: Clock, name: str, **options: str) -> None:
+        self.given = {
+            "path": str(root), "group": "g", "clientId": name, "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "offsetStore": "local",
+            "offsetStorePath": str(base / "offsets"), "persistConsumerOffsetInterval": "0s", **options,
+        }  # fmt: skip
+        self.clock = clock
+        self.log: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.restart()
+
+    def restart(self, **options: str) -> None:
+        self.given |= options
+        self.options = parse_read_options(self.given, where=STREAM)
+        assert self.options.group is not None
+        self.stores = StreamStores(self.options)
+        self.positions = GroupPositions(self.stores, self.options.group, clocks=self.clock.clocks())
+
+    def begin(self) -> bool:
+        start = json.loads(json.dumps(self.log[-1][1] if self.log else self.positions.initial()))
+        end = json.loads(json.dumps(self.positions.latest(start)))
+        if json.dumps(end) == json.dumps(start):
+            return False
+        self.log.append((start, end))
+        return True
+
+    def step(self) -> list[Place] | None:
+        return self.read() if self.begin() else None
+
+    def splits(self) -> list[Split]:
+        start, end = (StreamOffset.from_json(offset) for offset in self.log[-1])
+        self.positions.begin_batch(start, end)
+        return plan_stream(self.options, self.stores, start, end, clients=self.positions.clients_of(start, end)).splits
+
+    def read(self) -> list[Place]:
+        """The last batch; once more after `restart` is Spark's repetition."""
+        return sorted(place for split in self.splits() for place in _places(self, split))
+
+    @property
+    def end(self) -> dict[str, Any]:
+        return self.log[-1][1]
+
+    def member(self) -> Any:
+        """Any: what is inside of it."""
+        return self.positions._group._part
+
+    def die(self) -> None:
+        """Its process ended: others see at once that nobody holds the lease."""
+        self.member()._lease.end()
+
+    def stand_still(self) -> None:
+        """As a process that is stopped or gone: no beat any more."""
+        lease = self.member()._lease
+        lease._stop.set()
+        lease._thread.join()
+
+
+def _places(query: Query, split: Split) -> list[Place]:
+    found: list[Place] = []
+    for batch in Scan(projection_from_options(query.options), query.options).read(split):
+        found += zip(*(batch[name].to_pylist() for name in ("topic", "queueId", "queueOffset")), strict=True)
+    return found
+
+
+@dataclass
+class World:
+    """A store, a clock, and queries of one group that are ended with the test."""
+
+    root: Path
+    base: Path
+    clock: Clock = field(default_factory=Clock)
+    queries: list[Query] = field(default_factory=list)
+
+    def query(self, name: str, **options: str) -> Query:
+        self.queries.append(Query(self.root, self.base, self.clock, name, **options))
+        return self.queries[-1]
+
+    def recorded(self) -> dict[int, int | None]:
+        state = read_state(self.directory)
+        return {queue.queue_id: entry.position for queue, entry in state.queues.items() if queue.topic == "T"}
+
+    def committed(self) -> dict[int, int]:
+        found = LocalOffsets(str(self.base / "offsets" / "g" / "offsets.json")).read()
+        return {queue.queue_id: offset for queue, offset in found.items() if queue.topic == "T"}
+
+    @property
+    def directory(self) -> str:
+        return str(self.base / "offsets" / "g" / "members")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Topic T, four queues of 5 messages."""
+    world = World(make_store(tmp_path / "store"), tmp_path)
+    append(world.root, numbered("T", 0, 20))
+    yield world
+    for query in world.queries:
+        if getattr(query.member(), "_lease", None) is not None:
+            query.member()._lease.end()
+    if read_events(world.directory):
+        assert double_ownership(read_events(world.directory)) == []
+
+
+def expected(topic: str, *ranges: tuple[int, int]) -> list[Place]:
+    return sorted((topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high))
+
+
+def _json(**queues: int) -> dict[str, dict[str, dict[str, int]]]:
+    """`q0=5` for queue 0 of T."""
+    return {"T": {BROKER: {name[1:]: offset for name, offset in queues.items()}}}
+
+
+# ---- going on ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_offset_says_where_each_queue_began(world: World) -> None:
+    query = world.query("a")
+    assert query.positions.initial() == {}
+    assert query.step() == expected("T", *[(0, 5)] * 4)
+    assert query.end == _json(q0=5, q1=5, q2=5, q3=5) | {"$from": _json(q0=0, q1=0, q2=0, q3=0)}
+    assert query.step() is None
+    append(world.root, numbered("T", 20, 1))
+    assert query.step() == [("T", 0, 5)]
+    assert query.end == _json(q0=6, q1=5, q2=5, q3=5)
+    assert query.step() is None
+    assert world.recorded() == world.committed() == {0: 6, 1: 5, 2: 5, 3: 5}
+
+
+def test_what_nothing_is_read_of_makes_no_batch(world: World) -> None:
+    query = world.query("a", consumeFromWhere="CONSUME_FROM_LAST_OFFSET")
+    assert query.step() is None
+    assert query.step() is None
+    assert world.recorded() == {0: 5, 1: 5, 2: 5, 3: 5}
+    append(world.root, numbered("T", 20, 1))
+    assert query.step() == [("T", 0, 5)]
+    assert query.end["$from"] == _json(q0=5, q1=5, q2=5, q3=5)
+
+
+def test_a_topic_made_while_the_query_runs_is_read_from_its_first_message(world: World) -> None:
+    query = world.query("a", consumeFromWhere="CONSUME_FROM_LAST_OFFSET")
+    query.step()
+    append(world.root, numbered("New", 0, 4, queues=2))
+    assert query.step() == expected("New", (0, 2), (0, 2))
+
+
+def test_offsets_are_recorded_every_interval_also_when_nothing_comes(world: World) -> None:
+    query = world.query("a", persistConsumerOffsetInterval="5s")
+    query.step()
+    query.step()
+    assert world.committed() == dict.fromkeys(range(4), 0)
+    world.clock.now += 5
+    assert query.step() is None
+    assert world.committed() == dict.fromkeys(range(4), 5)
+
+
+# ---- members --------------------------------------------------------------------------------------------------------------
+
+
+def test_queues_change_hands_at_a_boundary_and_nothing_is_read_twice(world: World) -> None:
+    one, two = world.query("a"), world.query("b")
+    assert one.step() == expected("T", *[(0, 5)] * 4)
+    assert two.step() is None  # everything is the other's still
+    assert one.step() == []
+    assert one.end == _json(q0=5, q1=5)
+    assert two.step() is None
+    append(world.root, numbered("T", 20, 4))
+    assert one.step() == [("T", 0, 5), ("T", 1, 5)]
+    assert two.step() == [("T", 2, 5), ("T", 3, 5)]
+    assert two.end == _json(q2=6, q3=6) | {"$from": _json(q2=5, q3=5)}
+    two.step()
+    two.member().leave({MessageQueue("T", BROKER, queue): 6 for queue in (2, 3)})
+    append(world.root, numbered("T", 24, 4))
+    assert one.step() == expected("T", (6, 7), (6, 7), (6, 7), (6, 7))
+    assert one.end["$from"] == _json(q2=6, q3=6)
+
+
+def test_a_batch_that_spark_repeats_has_the_same_rows_and_is_marked(world: World) -> None:
+    one, two = world.query("a"), world.query("b")
+    one.step()
+    append(world.root, numbered("T", 20, 4))
+    assert one.begin()
+    in_flight = one.read()
+    one.stand_still()
+    two.step()
+    world.clock.now += LEASE_S + 1
+    assert two.step() == in_flight == expected("T", (5, 6), (5, 6), (5, 6), (5, 6))
+    append(world.root, numbered("T", 24, 4))
+    one.restart()
+    assert one.read() == in_flight
+    assert [event.queue for event in read_events(world.directory) if event.event == "replay"] == [0, 1, 2, 3]
+    assert one.step() == []  # nothing is its own
+    assert one.end == {}
+    assert two.step() == expected("T", (0, 0), (0, 0), (6, 7), (6, 7))
+    assert one.step() == expected("T", (6, 7), (6, 7))
+    assert one.end == _json(q0=7, q1=7) | {"$from": _json(q0=6, q1=6)}
+
+
+def test_a_query_that_was_stopped_reads_on_nothing_that_it_lost(world: World) -> None:
+    one, two = world.query("a"), world.query("b")
+    one.step()
+    append(world.root, numbered("T", 20, 4))
+    assert one.begin()
+    one.stand_still()
+    two.step()
+    world.clock.now += LEASE_S + 1
+    assert two.step() == expected("T", *[(5, 6)] * 4)
+    append(world.root, numbered("T", 24, 4))
+    assert two.step() == expected("T", *[(6, 7)] * 4)
+    two.step()
+    one.read()  # goes on: what was in flight is a duplicate
+    assert world.recorded() == dict.fromkeys(range(4), 7)
+    assert one.step() == []
+    assert world.recorded() == dict.fromkeys(range(4), 7)
+    two.step()
+    append(world.root, numbered("T", 28, 4))
+    assert one.step() == expected("T", (7, 8), (7, 8))
+    assert two.step() == expected("T", (0, 0), (0, 0), (7, 8), (7, 8))
+
+
+def test_a_member_with_another_subscription_is_refused(world: World) -> None:
+    world.query("a", subscribe="T").step()
+    with pytest.raises(OptionError, match=r"group g: its members have the subscription T TAG \*, this query has T TAG T1") as caught:
+        world.query("b", subscribe="T", subExpression="T1").step()
+    assert "Use the same options everywhere, or another group" in str(caught.value)
+
+
+# As a Java broker holds a store.
+_HOLD = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); print(flush=True); sys.stdin.read()"
+
+
+def test_beside_a_broker_a_group_reads_for_itself_and_says_so_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    command = [sys.executable, "-c", _HOLD, str(world.root / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker, caplog.at_level(logging.WARNING):
+        assert broker.stdout is not None
+        broker.stdout.readline()
+        query = world.query("a")
+        assert query.step() == expected("T", *[(0, 5)] * 4)
+        assert query.step() is None
+        with pytest.raises(StoreInUseError, match="stop it, or set offsetStore to local or none"):
+            world.query("b", offsetStore="store").step()
+        broker.communicate()
+    assert [record.message for record in caplog.records if "broker runs" in record.message] == [
+        "group g: a broker runs on the store. Its consumers and this query do not share queues: each side reads all of them"
+    ]
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------------
+
+
+def _owners(query: Query) -> list[set[int]]:
+    return [{piece.queue_id for share in split.shares for piece in share.slices} for split in query.splits()]
+
+
+def test_each_client_is_a_partition_in_a_repeated_batch_too(world: World) -> None:
+    query = world.query("a", consumers="3", allocateMessageQueueStrategy="AVG_BY_CIRCLE")
+    assert query.begin()
+    assert _owners(query) == [{0, 3}, {1}, {2}]
+    query.die()
+    query.restart()
+    assert _owners(query) == [{0, 3}, {1}, {2}]
+    assert query.read() == expected("T", *[(0, 5)] * 4)
+
+
+def test_a_repeated_batch_has_each_queue_once_though_nobody_is_configured_for_it(world: World) -> None:
+    query = world.query("a")
+    assert query.begin()
+    query.die()
+    query.restart(consumers="2", allocateMessageQueueStrategy="CONFIG", allocateConfig='[{"T":[1]},{"T":[2]}]', group="other")
+    owners = _owners(query)
+    assert len(owners) == 2
+    assert sorted(queue for each in owners for queue in each) == [0, 1, 2, 3]
+    assert 1 in owners[0]
+    assert 2 in owners[1]
+
+
+# ---- loss ------------------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_that_went_back_are_told_and_what_comes_then_is_read(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    shutil.copytree(world.root, world.base / "older")
+    query = world.query("a")
+    append(world.root, numbered("T", 20, 40))
+    query.step()
+    assert query.step() is None
+    shutil.rmtree(world.root)
+    shutil.copytree(world.base / "older", world.root)
+    with pytest.raises(OffsetOutOfRangeError, match="the next offset is 15 and the queue holds 0 to 5: its offsets went back by 10"):
+        query.step()
+    query.die()
+    query.restart(failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        assert query.step() == []
+    assert query.end["T"] == _json(q0=5, q1=5, q2=5, q3=5)["T"]
+    append(world.root, numbered("T", 20, 8))
+    assert query.step() == expected("T", *[(5, 7)] * 4)
+    assert sum("went back" in record.message for record in caplog.records) == 4
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_for_its_time_shows_the_topic_it_was_sent_to(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    options = parse_read_options(
+        {
+            "path": str(golden("retry-dlq-5.5.0")), "group": "g", "subscribe": "SCHEDULE_TOPIC_XXXX", "offsetStore": "none",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "columns": "topic,storedTopic",
+        }
+    )  # fmt: skip
+    scan = Scan(projection_from_options(options), options)
+    rows = [row for split in plan(options).splits for batch in scan.read(split) for row in batch.to_pylist()]
+    assert rows == [{"topic": "Jobs", "storedTopic": "SCHEDULE_TOPIC_XXXX"}] * 20
