@@ -91,6 +91,9 @@ def carried_data_source(name: str) -> type[DataSource]:
         def reader(self, schema: StructType) -> Any:
             return sent(self._real().reader(schema))
 
+        def streamReader(self, schema: StructType) -> Any:
+            return sent(self._real().streamReader(schema))
+
         def writer(self, schema: StructType, overwrite: bool) -> Any:
             return sent(self._real().writer(schema, overwrite))
 

@@ -70,6 +70,11 @@ class Step:
     left_out: int = 0  # queues of the offset before that the next one does not have
 
 
+def _monotonic_ms() -> int:
+    """By name: a reader is pickled to tasks with all it has, and a lambda would not travel by value."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class StreamPositions:
     """Offsets of one stream, in the JSON that Spark stores. `clock_ms` is a monotonic clock, for `maxTriggerDelay` alone."""
 
@@ -78,7 +83,7 @@ class StreamPositions:
         stores: StreamStores,
         *,
         starting: Starting | None = None,
-        clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = _monotonic_ms,
     ) -> None:
         self.stores = stores
         self._starting = starting or Starting(stores)
