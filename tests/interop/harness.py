@@ -209,6 +209,6 @@ class Client:
         """(topic, queue) -> the next offset the group will read, -1 where there is none."""
         return {(line["topic"], line["queueId"]): line["offset"] for line in self.ask("consumer-offsets", group, *topics)}
 
-    def push_consume(self, group: str, topic: str, *, seconds_max: int = 30, idle_seconds: int = 3) -> list[Line]:
+    def push_consume(self, group: str, topic: str, *, seconds_max: int = 60, idle_seconds: int = 8) -> list[Line]:
         """What a push consumer of that group gets, until nothing came for a while; its offsets are committed then."""
         return self.ask("push-consume", group, topic, seconds_max, idle_seconds, seconds_max=seconds_max + _ANSWER_SECONDS_MAX)
