@@ -35,7 +35,7 @@ def test_a_java_consumer_goes_on_where_we_stopped_and_we_where_it_did(
     assert ours.offsets.save({MessageQueue(TOPIC, store.broker_name, queue_id): offset for queue_id, offset in at.items()})
     with rocketmq(version).broker(path, goldens.config(f"basic-{version}")) as broker:
         client = broker.client()
-        assert client.group_offsets("from_spark", TOPIC) == {(TOPIC, queue_id): offset for queue_id, offset in at.items()}
+        # Not asked of "from_spark" yet: whoever asks is a member of the group for a while, and would be given queues.
         assert client.group_offsets("CG_some", TOPIC) == {key: n for key, n in others["CG_some"].items() if key[0] == TOPIC}
         got = client.push_consume("from_spark", TOPIC)
     expected = {(queue_id, offset) for queue_id, queue in queues.items() for offset in range(at[queue_id], queue.max_offset)}
