@@ -154,7 +154,6 @@ def _kill_driver(spark: SparkSession, store: Path, directory: Path, written: lis
 @pytest.mark.parametrize(
     ("version", "point", "ends"),
     [
-        ("5.5.0", "in a unit of the log", "stop"),
         ("5.5.0", "before the ledger", "kill"),
         ("4.9.7", "in the queues", "stop"),
     ],

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 _COMMIT_MS_MAX = 30
 _COMMITS = 1000
-_MICRO_BATCHES = 300  # Spark itself takes half a second for each
+_MICRO_BATCHES = 100  # Spark itself takes half a second for each
 _LEDGER_GROWTH_MAX = 64  # bytes: numbers get more digits
 _SCRIPT = "import sys; from pathlib import Path; from tests.spark.tiny_batches import main; main(Path(sys.argv[1]))"
 
