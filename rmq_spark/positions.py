@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from rmq_spark.values import Given, found_json, iso_utc, json_object, timestamp_ms
+from rmq_spark.values import Given, found_json, json_object, timestamp_ms
+from store_format.plain_rows import iso_utc
 
 __all__ = [
     "EARLIEST",

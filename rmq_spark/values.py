@@ -22,7 +22,6 @@ __all__ = [
     "byte_size",
     "duration_ms",
     "found_json",
-    "iso_utc",
     "json_object",
     "names",
     "nearest",
@@ -224,19 +223,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
     return by_lower[close[0]] if close else None
-
-
-def iso_utc(stamp_ms: int) -> str:
-    """A timestamp for people; the bare number where a calendar has no word for it.
-
-    >>> iso_utc(1700000000123)
-    '2023-11-14T22:13:20.123Z'
-    """
-    try:
-        moment = _EPOCH + timedelta(milliseconds=stamp_ms)
-    except OverflowError:
-        return str(stamp_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def found_json(value: object) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow as pa
 from store_format import sysflag
 from store_format.lag import RETRY_PREFIX, read_committed
 from store_format.lookup import How, Question, look_up
+from store_format.plain_rows import iso_utc
 from store_format.tags_codes import SCHEDULE_TOPIC, parse_long
 from store_format.trace_records import TRACE_TOPICS, trace_events
 from store_format.views.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
@@ -149,7 +149,7 @@ def _event_of(row: _Row) -> _Event:
 def _iso(ms: int | None) -> str:
     if ms is None or time_us(ms) is None:
         return "never"
-    return (datetime(1970, 1, 1) + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds") + "Z"
+    return iso_utc(ms)
 
 
 def _decisions(store: MessageStore, copies: Sequence[_Row]) -> Iterator[_Event]:

@@ -52,7 +52,7 @@ def doctor_(store: str | None, start: bool, output: Output) -> int:
 
 
 def _print(output: Output, checks: list[Check]) -> None:
-    from rmq_spark.cli.text import shown
+    from store_format.shown_text import shown
 
     colours = {"ok": "32", "warning": "33", "fails": "31"}
     for check in checks:

@@ -14,8 +14,8 @@ import click
 from rmq_spark.cli.ends import DAMAGE, OK, NotFoundError
 from rmq_spark.cli.opening import store_argument
 from rmq_spark.cli.output import Output, output_options, write_bytes
-from rmq_spark.cli.text import shown
 from rmq_spark.cli.values_text import cell
+from store_format.shown_text import shown
 
 if TYPE_CHECKING:
     from store_format import MessageStore

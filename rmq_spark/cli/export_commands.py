@@ -16,9 +16,9 @@ from rmq_spark.cli.opening import store_argument
 from rmq_spark.cli.output import Output, write_csv, write_jsonl
 from rmq_spark.cli.output_file import new_file
 from rmq_spark.cli.progress import Progress, in_bytes
-from rmq_spark.cli.text import shown
-from rmq_spark.cli.values_text import plain_rows
 from store_format.errors import OptionError
+from store_format.plain_rows import plain_rows
+from store_format.shown_text import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa

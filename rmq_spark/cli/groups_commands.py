@@ -13,9 +13,9 @@ from rmq_spark.cli.ends import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.filters import Filters, filter_options
 from rmq_spark.cli.opening import now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
-from rmq_spark.cli.text import shown
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from rmq_spark.values import nearest
+from store_format.shown_text import shown
 
 if TYPE_CHECKING:
     from rmq_spark.consume.reset import OffsetPlan

@@ -18,7 +18,6 @@ import click
 from rmq_spark.cli.ends import DAMAGE, INTERRUPTED, IO, NOT_FOUND, OK, USAGE
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.quick_start import leave, skip_what_is_not_needed
-from rmq_spark.cli.text import shown
 from rmq_spark.values import nearest
 from store_format.errors import (
     CorruptStoreError,
@@ -28,6 +27,7 @@ from store_format.errors import (
     StoreNotFoundError,
     StoreWriteError,
 )
+from store_format.shown_text import shown
 
 __all__ = ["COMMANDS", "cli", "main", "run"]
 

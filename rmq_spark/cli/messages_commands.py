@@ -16,7 +16,7 @@ from rmq_spark.cli.filters import MESSAGE_FILTERS, Filters, filter_options
 from rmq_spark.cli.opening import store_argument
 from rmq_spark.cli.output import Output, output_options, write_rows
 from rmq_spark.cli.parameters import Command
-from rmq_spark.cli.text import shown
+from store_format.shown_text import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa

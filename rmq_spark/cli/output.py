@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from rmq_spark.cli.parameters import Command, standing_for
-from rmq_spark.cli.text import cut, shown, width
-from rmq_spark.cli.values_text import Row, cell, csv_value, json_value, plain_rows
+from rmq_spark.cli.values_text import cell, csv_value, json_value
+from store_format.plain_rows import Row, plain_rows
+from store_format.shown_text import cut, shown, width
 
 if TYPE_CHECKING:
     import pyarrow as pa

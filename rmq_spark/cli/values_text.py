@@ -1,51 +1,20 @@
-"""Values of Arrow batches as JSON has them and as a cell of a table shows them.
+"""Values of `plain_rows` as JSON and CSV have them and as a cell of a table shows them.
 
-Times become ISO 8601 in UTC, bytes base64 (as Spark's `to_json` does) or text, maps objects.
+Bytes become base64 (as Spark's `to_json` does) or text, maps objects.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
-from rmq_spark.cli.text import body_text, shown
-from rmq_spark.values import iso_utc
+from store_format.shown_text import body_text, shown
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-__all__ = ["BODY_CHARACTERS", "Row", "cell", "csv_value", "json_value", "plain_rows"]
+__all__ = ["BODY_CHARACTERS", "cell", "csv_value", "json_value"]
 
 BODY_CHARACTERS = 40  # with the note of its size, what a cell has room for
 _TEXT_CHARACTERS = 200  # a cell is one look; a value beyond that is cut with a note
-
-Row = dict[str, Any]  # Any: a value of the column's type
-
-
-def plain_rows(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of a batch as values that JSON knows, and bytes, which stay bytes."""
-    import pyarrow as pa
-
-    columns: list[list[object]] = []
-    for field, array in zip(batch.schema, batch.columns, strict=True):
-        if pa.types.is_timestamp(field.type):
-            # As numbers: pyarrow makes datetimes with a time zone database, which takes a tenth of a second to load.
-            columns.append([None if us is None else _time(us) for us in array.cast(pa.int64()).to_pylist()])
-        elif pa.types.is_date(field.type):
-            columns.append([None if day is None else day.isoformat() for day in array.to_pylist()])
-        elif pa.types.is_map(field.type):
-            columns.append([None if pairs is None else dict(pairs) for pairs in array.to_pylist()])
-        else:
-            columns.append(array.to_pylist())
-    names = batch.schema.names
-    for values in zip(*columns, strict=True):
-        yield dict(zip(names, values, strict=True))
-
-
-def _time(us: int) -> str:
-    return iso_utc(us // 1000)
 
 
 def json_value(value: object, *, bodies_as_text: bool) -> object:

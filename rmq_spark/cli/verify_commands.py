@@ -15,7 +15,7 @@ from rmq_spark.cli.ends import DAMAGE, OK
 from rmq_spark.cli.opening import store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.progress import Progress
-from rmq_spark.cli.text import shown
+from store_format.shown_text import shown
 
 if TYPE_CHECKING:
     from store_format.problems import Diagnosis, Severity, Summary

@@ -1,4 +1,4 @@
-"""Text of a store as a terminal may show it: whatever could move the cursor, hide, or turn the direction is spelled out.
+"""Text of a store as a terminal or a page may show it: whatever could move the cursor, hide, or turn the direction is spelled out.
 
 `shown` is the one function for it; every cell, every error and every remark goes through it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["body_text", "cut", "shown", "width"]
+__all__ = ["body_text", "cut", "shown", "spelled", "width"]
 
 _BODY_BYTES_A_CHARACTER = 4  # of UTF-8, at most
 
@@ -20,10 +20,11 @@ def shown(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _escape(char) for char in text)
+    return "".join(char if char.isprintable() else spelled(char) for char in text)
 
 
-def _escape(char: str) -> str:
+def spelled(char: str) -> str:
+    """A character by its code, as Python writes it."""
     names = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
     code = ord(char)
     return names.get(char) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
