@@ -1,0 +1,92 @@
+"""Every block of every page of `docs/` runs as it stands, and prints what the page shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import goldens
+from tests.docs.pages import ROOT, Block, Session, blocks, example_stores, is_as_shown, read_page
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+RUN = [name for name in PAGES if name != "write.md"]  # test_write_page.py gives that one its DataFrame
+NEEDS_SPARK = [name for name in RUN if re.search(r"^```(sql|python)$", read_page(name), re.MULTILINE)]
+
+
+@pytest.fixture
+def lazy_spark(request: pytest.FixtureRequest) -> Iterator[Callable[[], SparkSession]]:
+    """The session, started by the first block that wants it; its temporary views go with the page."""
+    started: list[SparkSession] = []
+
+    def start() -> SparkSession:
+        if not started:
+            started.append(request.getfixturevalue("spark"))
+        return started[0]
+
+    yield start
+    for session in started:
+        for table in session.catalog.listTables():
+            session.catalog.dropTempView(table.name)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.spark] if name in NEEDS_SPARK else []) for name in RUN])
+def test_the_page_runs(name: str, golden: Callable[[str], Path], lazy_spark: Callable[[], SparkSession], tmp_path: Path) -> None:
+    session = Session(tmp_path, golden, lazy_spark)
+    for block in blocks(read_page(name)):
+        printed = session.run(block)
+        if block.output is not None:
+            assert is_as_shown(block.output, printed), f"docs/{name}:{block.line} prints\n{printed}\nand not\n{block.output}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    for link, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", read_page(name)):
+        target = (ROOT / "docs" / (link or name)).resolve()
+        assert target.exists(), link
+        if anchor:
+            assert anchor in _anchors(target.read_text(encoding="utf-8")), f"{link}#{anchor}"
+
+
+def _anchors(page: str) -> set[str]:
+    """As GitHub makes them of headings: lower case, no punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_index_leads_to_every_page() -> None:
+    linked = set(re.findall(r"\]\(([\w.-]+\.md)", read_page("README.md")))
+    assert linked == set(PAGES) - {"README.md"}
+
+
+def test_every_code_block_says_what_it_is() -> None:
+    """A block without a language would be run by nobody."""
+    for name in RUN:
+        fences = re.findall(r"^```(.*)$", read_page(name), re.MULTILINE)
+        assert set(fences[0::2]) <= {"sh", "python", "sql", "text"}, name
+        assert set(fences[1::2]) <= {""}, name
+
+
+def test_the_example_stores_are_there() -> None:
+    stores = example_stores()
+    assert "/data/store" in stores
+    assert set(stores.values()) <= set(goldens.NAMES)
+
+
+def test_blocks_and_their_output_are_told_apart() -> None:
+    page = "a\n\n```sh\none\n```\n\n```text\nout\n```\n\n```python\ntwo\n```\n\nprose\n\n```text\nnot of two\n```\n"
+    assert list(blocks(page)) == [Block(3, "sh", "one\n", "out\n"), Block(11, "python", "two\n", None)]
+
+
+def test_what_counts_as_shown() -> None:
+    assert is_as_shown("a  b\n1  2\n", "a   b  \n1   2\n")
+    assert is_as_shown("a\n…\nd", "a\nb\nc\nd\n")
+    assert not is_as_shown("a\n…\nd", "a\nb\nc\n")
+    assert not is_as_shown("a  b", "a b")
+    assert not is_as_shown("a", "a\nb")
