@@ -69,6 +69,11 @@ class Found:
     how: str
     searched: Searched
 
+    def _repr_html_(self) -> str:
+        from store_format.html.cards import found_card
+
+        return found_card(self).source
+
 
 def find(
     root: str,

@@ -71,6 +71,11 @@ class Diagnosis(list[Problem]):
         """Those of some severities."""
         return [problem for problem in self if problem.severity in severities]
 
+    def _repr_html_(self) -> str:
+        from store_format.html.cards import diagnosis_card
+
+        return diagnosis_card(self).source
+
 
 class Findings:
     """Problems while they are being found. One place is named once for one kind, and each kind at most a thousand times."""

@@ -292,6 +292,11 @@ class MessageStore:
 
         return diagnose(self.path, self.commit_log_paths)
 
+    def _repr_html_(self) -> str:
+        from store_format.html.cards import store_card
+
+        return store_card(self).source
+
 
 @dataclass(frozen=True, slots=True)
 class Queue:
@@ -357,6 +362,11 @@ class Queue:
         if bounds is not None and not self.range.extra and self.max_offset == bounds.max_offset:
             return offset_at(bounds, timestamp_ms, boundary, self.store.log.store_timestamp_at)
         return self._search(timestamp_ms, boundary)
+
+    def _repr_html_(self) -> str:
+        from store_format.html.cards import queue_card
+
+        return queue_card(self).source
 
     def _search(self, timestamp_ms: int, boundary: Boundary) -> int:
         """By definition instead of the broker's steps, for queues that no file of theirs describes whole."""

@@ -1,0 +1,77 @@
+"""What notebooks show: tables, messages, views, the life of a message and a map of the files, each as an object with `_repr_html_`.
+
+Stores, queues, what `find` found and what `diagnose` found show themselves. The pages are made in `store_format.html`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from store_format.html.cards import message_cards, table_card, view_card
+from store_format.html.file_map import READ_BYTES_MAX
+from store_format.html.file_map import file_map as _file_map
+from store_format.html.page import Html
+from store_format.html.table import LIMIT
+from store_format.html.timeline import timeline
+from store_format.plain_rows import plain_rows
+
+if TYPE_CHECKING:
+    from store_format import MessageStore
+
+__all__ = ["file_map", "message", "table", "trace", "view"]
+
+_MESSAGES_MAX = 10
+
+
+def table(rows: Any, *, limit: int = LIMIT, title: str = "rows") -> Html:  # Any: also DataFrames, of Spark or Spark Connect
+    """An Arrow table or batch, or a DataFrame of Spark, of which no more than `limit` rows are fetched."""
+    data, total = _arrow(rows, limit)
+    return table_card(data.to_batches(), data.schema, title, limit=limit, total=total)
+
+
+def message(row: Any, *, limit: int = _MESSAGES_MAX) -> Html:  # Any: see table; a row is a mapping of columns, or Spark's Row
+    """A message with all its columns: one row, or the rows of what `table` takes, each as a card."""
+    single = row.asDict() if hasattr(row, "asDict") else row
+    if isinstance(single, Mapping):
+        return message_cards([single])
+    data, _ = _arrow(row, limit)
+    return message_cards(_rows(data), limit=limit)
+
+
+def view(store: MessageStore, name: str, *, limit: int = LIMIT, now_ms: int | None = None) -> Html:
+    """A view of the store, see `store.view`; what its columns mean is told where the mouse rests."""
+    return view_card(store, name, limit=limit, now_ms=now_ms)
+
+
+def trace(store: MessageStore, message_id: str) -> Html:
+    """The life of a message as a timeline, see `store.trace`."""
+    return timeline(store.trace(message_id), message_id)
+
+
+def file_map(store: MessageStore, *, read_bytes_max: int = READ_BYTES_MAX) -> Html:
+    """A picture of the store's files: messages, padding, damage and what is not written yet; consume queues and index files by fill.
+
+    At most `read_bytes_max` bytes of the commitlog are read, the newest.
+    """
+    return _file_map(store, read_bytes_max=read_bytes_max)
+
+
+def _arrow(rows: Any, limit: int) -> tuple[pa.Table, int | None]:  # Any: see table
+    """The rows as a table, and how many there are if that is known."""
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    if isinstance(rows, pa.Table):
+        return rows, rows.num_rows
+    if not hasattr(rows, "toArrow"):
+        raise TypeError(f"expected an Arrow table, a record batch or a DataFrame, found {type(rows).__name__}")
+    found = rows.limit(limit + 1).toArrow()  # one more, to see whether there are more
+    return found, None if found.num_rows > limit else found.num_rows
+
+
+def _rows(data: pa.Table) -> Iterable[Mapping[str, Any]]:  # Any: values of the columns
+    for batch in data.to_batches():
+        for start in range(batch.num_rows):
+            yield from plain_rows(batch.slice(start, 1))  # bodies may be large
