@@ -1,0 +1,246 @@
+"""What the charts draw, without the drawing: small Arrow tables with a row for each mark, so many at most, and notes on what is not shown.
+
+Names in them are harmless wherever a chart may put them; numbers are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmq_spark.charts.counting import CountedTimes, Messages, batches_with, column_of, count, is_usable, times_of, with_ones
+from store_format.errors import OptionError
+from store_format.lag import LAG_COLUMNS
+
+__all__ = ["OTHERS", "Drawn", "heat_data", "lag_data", "latency_data", "rate_data"]
+
+OTHERS = "other topics"
+
+_TOPICS_MAX = 8  # as many colours as can be told apart; the rest is one more
+_TIMES_MAX = 120  # steps of time on the axis of a rate
+_QUEUES_MAX, _HEAT_TIMES_MAX = 40, 80
+_LAG_ROWS_MAX = 40
+_LABEL_MAX = 60  # a topic may have 32,767 characters
+
+_Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Drawn:
+    """A row for each mark, what the picture has to say beside them, and the step of its time axis in ms (0 without one)."""
+
+    table: pa.Table
+    notes: tuple[str, ...]
+    step_ms: int = 0
+
+
+def rate_data(messages: Messages, *, topics_max: int = _TOPICS_MAX, times_max: int = _TIMES_MAX) -> Drawn:
+    """Messages and bytes of each topic in equal steps of store time; a step without any has a row of zeros.
+
+    The topics with most messages have their own rows, the others share one.
+    """
+    counted = CountedTimes(("topic",), times_max)
+    counted.add_all(messages)
+    kept, others = _largest(counted.table, ("topic",), topics_max)
+    table = counted.table.append_column("series", _series(counted.table["topic"], kept))
+    names, bins = _topic_names(kept, others), counted.bins()
+    shown = len(names)
+    grids = {name: _grid(table, bins, shown, name).reshape(-1) for name in ("messages", "bytes")}
+    columns = {
+        "startMs": np.repeat(bins * counted.step_ms, shown),
+        "stopMs": np.repeat((bins + 1) * counted.step_ms, shown),
+        "topic": pa.array(names * len(bins), pa.string()),
+        **grids,
+        "messagesPerSecond": grids["messages"] * 1000 / counted.step_ms,
+        "bytesPerSecond": grids["bytes"] * 1000 / counted.step_ms,
+    }
+    return Drawn(pa.table(columns), (*counted.notes, *_put_together(others)), counted.step_ms)
+
+
+def heat_data(messages: Messages, *, queues_max: int = _QUEUES_MAX, times_max: int = _HEAT_TIMES_MAX) -> Drawn:
+    """Messages and bytes of each queue in equal steps of store time; only steps that have some."""
+    keys = ("brokerName", "topic", "queueId")
+    counted = CountedTimes(keys, times_max)
+    counted.add_all(messages)
+    kept, others = _largest(counted.table, keys, queues_max)
+    place = {key: i for i, key in enumerate(kept)}
+    rows = [(place[key], row) for row in counted.table.to_pylist() if (key := tuple(row[name] for name in keys)) in place]
+    rows.sort(key=lambda each: (each[0], each[1]["bin"]))
+    labels, step = _queue_labels(kept), counted.step_ms
+    columns = {
+        "startMs": pa.array([row["bin"] * step for _, row in rows], pa.int64()),
+        "stopMs": pa.array([(row["bin"] + 1) * step for _, row in rows], pa.int64()),
+        "queue": pa.array([labels[i] for i, _ in rows], pa.string()),
+        "messages": pa.array([row["messages"] for _, row in rows], pa.int64()),
+        "bytes": pa.array([row["bytes"] for _, row in rows], pa.int64()),
+    }
+    notes = [*counted.notes]
+    if others:
+        notes.append(f"{len(others)} queues with fewer messages, {sum(others.values())} in all, are not shown")
+    return Drawn(pa.table(columns), tuple(notes), step)
+
+
+def latency_data(messages: Messages, *, topics_max: int = _TOPICS_MAX) -> Drawn:
+    """How long from the producer's clock to the broker's: each topic's messages counted by powers of two of a millisecond.
+
+    `fromMs` and `toMs` are inclusive; the bucket -1 holds messages that were stored before they were born: the clocks disagree.
+    """
+    table = pa.table({"bin": pa.array([], pa.int64()), "topic": pa.array([], pa.string()), "messages": pa.array([], pa.int64())})
+    unusable = 0
+    for batch in batches_with(messages, ("topic",), ("bornTimestamp", "storeTimestamp")):
+        born, stored = times_of(batch, "bornTimestamp"), times_of(batch, "storeTimestamp")
+        usable = is_usable(born) & is_usable(stored)
+        unusable += len(usable) - int(usable.sum())
+        topics = column_of(batch, "topic").filter(pa.array(usable))
+        part = with_ones(pa.table({"bin": _buckets((stored - born)[usable]), "topic": topics}))
+        table = count(pa.concat_tables([table, part]), ("topic",))
+    kept, others = _largest(table, ("topic",), topics_max)
+    names = _topic_names(kept, others)
+    found = table["bin"].to_numpy()
+    buckets = np.arange(found.min(), found.max() + 1) if len(found) else found
+    counts = _grid(table.append_column("series", _series(table["topic"], kept)), buckets, len(names), "messages")
+    low, high = _bucket_bounds(buckets)
+    delays = [_delay_label(*bounds) for bounds in zip(low.tolist(), high.tolist(), strict=True)]
+    columns = {
+        "bucket": np.repeat(buckets, len(names)),
+        "fromMs": np.repeat(low, len(names)),
+        "toMs": np.repeat(high, len(names)),
+        "delay": pa.array([delay for delay in delays for _ in names], pa.string()),
+        "topic": pa.array(names * len(buckets), pa.string()),
+        "messages": counts.reshape(-1),
+    }
+    notes = [*_percentiles(high, counts.sum(axis=1)), *_put_together(others)]
+    if unusable:
+        notes.append(f"{unusable} messages with a time outside the years 1 to 9999 are not shown")
+    return Drawn(pa.table(columns), tuple(notes))
+
+
+def lag_data(lag: pa.Table, *, rows_max: int = _LAG_ROWS_MAX) -> Drawn:
+    """A table like the view `lag` -> the queues with the longest lags, in its order; those with an unknown one are the first to go.
+
+    `readable` and `lost` (to retention) are the parts of `lagMessages`; `state` says why there is neither.
+    """
+    missing = [column.name for column in LAG_COLUMNS if column.name not in lag.schema.names]
+    if missing:
+        raise OptionError(f"expected a table like the view lag, found one without {', '.join(missing)}")
+    placed = lag.append_column("place", pa.array(np.arange(lag.num_rows)))
+    ranked = placed.sort_by([("lagMessages", "descending"), ("place", "ascending")])
+    others = ranked.slice(rows_max)
+    rows = ranked.slice(0, rows_max).sort_by("place").to_pylist()
+    behind = [max(row["lagMessages"] or 0, 0) for row in rows]
+    lost = [min(row["lostMessages"] or 0, lag) for row, lag in zip(rows, behind, strict=True)]
+    columns = {
+        "group": pa.array([_label(row["group"]) for row in rows], pa.string()),
+        "queue": pa.array(_queue_labels([(row["brokerName"], row["topic"], row["queueId"]) for row in rows]), pa.string()),
+        "readable": pa.array([lag - gone for lag, gone in zip(behind, lost, strict=True)], pa.int64()),
+        "lost": pa.array(lost, pa.int64()),
+        "state": pa.array([_lag_state(row["lagMessages"]) for row in rows], pa.string()),
+        "lagBytes": pa.array([row["lagBytes"] for row in rows], pa.int64()),
+        "lagMs": pa.array([row["lagMs"] for row in rows], pa.int64()),
+    }
+    behind_too = pc.sum(others["lagMessages"]).as_py() or 0
+    notes = [f"{others.num_rows} more queues, {behind_too} messages behind in all, are not shown"] if others.num_rows else []
+    return Drawn(pa.table(columns), tuple(notes))
+
+
+def _lag_state(lag: int | None) -> str:
+    if lag is None:
+        return "no offset"
+    return "" if lag > 0 else "nothing left" if lag == 0 else "offset behind the queue's end"
+
+
+# ---- the largest ones, and the rest -------------------------------------------------------------------------------------
+
+
+def _largest(table: pa.Table, keys: tuple[str, ...], count_max: int) -> tuple[list[_Key], dict[_Key, int]]:
+    """The keys with most messages, in their own order; the others with their counts."""
+    sums = table.group_by(list(keys)).aggregate([("messages", "sum")]).to_pylist()
+    counts = {tuple(row[name] for name in keys): int(row["messages_sum"]) for row in sums}
+    ranked = sorted(counts, key=lambda key: (-counts[key], key))
+    return sorted(ranked[:count_max]), {key: counts[key] for key in ranked[count_max:]}
+
+
+def _topic_names(kept: Sequence[_Key], others: dict[_Key, int]) -> list[str]:
+    return [_label(name) for (name,) in kept] + [OTHERS] * bool(others)
+
+
+def _put_together(others: dict[_Key, int]) -> Iterator[str]:
+    if others:
+        yield f"{len(others)} topics with fewer messages are put together"
+
+
+def _series(names: pa.ChunkedArray, kept: Sequence[_Key]) -> pa.ChunkedArray:
+    """The place of each name among those kept, or behind them."""
+    found = pc.index_in(names, value_set=pa.array([name for (name,) in kept], pa.string()))
+    return pc.cast(pc.fill_null(found, len(kept)), pa.int64())
+
+
+def _grid(table: pa.Table, bins: NDArray[np.int64], width: int, name: str) -> NDArray[np.int64]:
+    grid = np.zeros((len(bins), width), np.int64)
+    if len(bins):
+        np.add.at(grid, (table["bin"].to_numpy() - bins[0], table["series"].to_numpy()), table[name].to_numpy())
+    return grid
+
+
+# ---- buckets of delay ---------------------------------------------------------------------------------------------------
+
+
+def _buckets(delays: NDArray[np.int64]) -> NDArray[np.int64]:
+    """-1 below 0; 0; 1; 2 for 2 and 3; 3 for 4 to 7; and so on: the number of bits."""
+    bits = np.frexp(delays.astype(np.float64))[1]  # exact: a delay of years has less than 53 bits
+    return np.where(delays > 0, bits, np.sign(delays)).astype(np.int64)
+
+
+def _bucket_bounds(buckets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    powers = np.maximum(buckets, 1)
+    low = np.where(buckets > 0, 1 << (powers - 1), np.where(buckets < 0, np.iinfo(np.int64).min, 0))
+    high = np.where(buckets > 0, (1 << powers) - 1, buckets)
+    return low, high
+
+
+def _delay_label(low: int, high: int) -> str:
+    if high < 0:
+        return "below 0"
+    return _span(low) if low == high else f"{_span(low)} – {_span(high)}"
+
+
+_UNITS = ((31_557_600_000, "years"), (86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+
+
+def _span(ms: int) -> str:
+    for size, unit in _UNITS:
+        if ms >= size:
+            return f"{ms / size:.1f} {unit}"
+    return f"{ms} ms"
+
+
+def _percentiles(high: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[str]:
+    """By the ends of the buckets, which are in their order."""
+    if len(high):
+        summed = np.cumsum(counts)
+        half, most = (_span(max(int(high[np.searchsorted(summed, np.ceil(summed[-1] * share))]), 0)) for share in (0.5, 0.99))
+        yield f"half of {int(summed[-1])} messages within {half}, 99 % within {most}"
+
+
+# ---- names --------------------------------------------------------------------------------------------------------------
+
+
+def _queue_labels(queues: Sequence[_Key]) -> list[str]:
+    """`topic-queue`; with the broker where there are several."""
+    several = len({broker for broker, _, _ in queues}) > 1
+    return [f"{_label(broker)} {_label(topic)}-{queue}" if several else f"{_label(topic)}-{queue}" for broker, topic, queue in queues]
+
+
+def _label(name: str | int | None) -> str:
+    r"""A name that a hostile store gave as harmless text: no control characters, none that turn the direction, no `<`.
+
+    Vega draws text as text, but the page that altair writes around a chart has the data between script tags.
+    """
+    text = str(name)
+    cut = text if len(text) <= _LABEL_MAX else f"{text[: _LABEL_MAX - 1]}…"
+    return "".join(char if char.isprintable() and char != "<" else f"\\u{ord(char):04x}" for char in cut)

@@ -1,0 +1,190 @@
+"""The charts, from the tables of `data`: altair draws them, and is imported when it does.
+
+Every one returns an altair chart, to be shown, saved or changed further; its title says what was left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_spark.charts.counting import Messages
+from rmq_spark.charts.data import Drawn, heat_data, lag_data, latency_data, rate_data
+from store_format.errors import UnsupportedFormatError
+
+if TYPE_CHECKING:
+    import altair as alt
+
+__all__ = ["heat_map", "lag", "latency", "rate"]
+
+_WIDTH, _HEIGHT, _ROW = 640, 130, 17
+
+
+def rate(messages: Messages, *, title: str = "Messages and bytes over time") -> alt.VConcatChart:
+    """Messages and bytes a second by store time, one colour a topic; needs topic, storeTimestampMs, storeSize."""
+    _require_altair()
+    import altair as alt
+
+    drawn = rate_data(messages)
+    base = _in_steps(drawn).mark_rect().properties(width=_WIDTH, height=_HEIGHT)
+    panels = []
+    for name, label in (("messagesPerSecond", "messages / s"), ("bytesPerSecond", "bytes / s")):
+        # mark_bar stacks no bars that have a width in time; the transform does.
+        stacked = base.transform_stack(stack=name, as_=["low", "high"], groupby=["startMs"])
+        panels.append(
+            stacked.encode(
+                x=_time(drawn),
+                x2="stopMs",
+                y=alt.Y("low:Q", title=label, axis=alt.Axis(format="~s", tickCount=5)),
+                y2="high:Q",
+                color=alt.Color("topic:N", title=None, sort=None),
+                tooltip=["topic:N", "messages:Q", "bytes:Q", "from:N", "to:N"],
+            )
+        )
+    chart: alt.VConcatChart = alt.vconcat(*panels, title=_title(title, drawn))
+    return chart
+
+
+def heat_map(messages: Messages, *, bytes_: bool = False, title: str = "Queues over time") -> alt.Chart:
+    """Which queues were busy when; needs topic, queueId, storeTimestampMs, storeSize. `bytes_` colours by bytes instead of messages."""
+    _require_altair()
+    import altair as alt
+
+    drawn = heat_data(messages)
+    name = "bytes" if bytes_ else "messages"
+    chart: alt.Chart = (
+        _in_steps(drawn)
+        .mark_rect()
+        .encode(
+            x=_time(drawn),
+            x2="stopMs",
+            y=alt.Y("queue:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, grid=True, tickBand="extent")),
+            color=alt.Color(
+                f"{name}:Q", title=name, scale=alt.Scale(scheme="yellowgreenblue", domainMin=0), legend=alt.Legend(format="~s")
+            ),
+            tooltip=["queue:N", "messages:Q", "bytes:Q", "from:N", "to:N"],
+        )
+        .properties(width=_WIDTH, height=alt.Step(_ROW), title=_title(title, drawn))
+    )
+    return chart
+
+
+def latency(messages: Messages, *, title: str = "From the producer's clock to the broker's") -> alt.LayerChart:
+    """How many messages took how long from born to stored; needs topic, bornTimestampMs, storeTimestampMs."""
+    _require_altair()
+    import altair as alt
+
+    drawn = latency_data(messages)
+    x = alt.X("delay:O", title="born → stored", sort=None, axis=alt.Axis(labelAngle=-35, labelLimit=160))
+    data = alt.Chart(_values(drawn.table))
+    bars = data.mark_bar().encode(
+        x=x,
+        y=alt.Y("messages:Q", title="messages", axis=alt.Axis(format="~s", tickCount=6)),
+        color=alt.Color("topic:N", title=None, sort=None),
+        tooltip=["topic:N", "delay:O", "messages:Q"],
+    )
+    sums = data.mark_text(dy=-6, color="#333").encode(x=x, y="sum(messages):Q", text=alt.Text("sum(messages):Q", format=","))
+    chart: alt.LayerChart = (bars + sums).properties(width=_WIDTH, height=_HEIGHT * 2, title=_title(title, drawn))
+    return chart
+
+
+def lag(table: pa.Table, *, title: str = "Lag of groups") -> alt.FacetChart:
+    """Messages that each group has still to read, queue by queue; `table` is `store.view("lag")`, or one made by `consume.lag`.
+
+    What retention took away before it was read has a colour of its own; a queue without a committed offset says so.
+    """
+    _require_altair()
+    import altair as alt
+
+    drawn = lag_data(table)
+    parts = ["can be read", "lost to retention"]
+    data = alt.Chart().transform_calculate(behind="datum.readable + datum.lost")
+    queue = alt.Y("queue:N", title=None, sort=None, axis=alt.Axis(labelLimit=260))
+    bars = (
+        data.transform_fold(["readable", "lost"], ["part", "messages"])
+        .transform_calculate(part="datum.part == 'lost' ? 'lost to retention' : 'can be read'")
+        .mark_bar()
+        .encode(
+            x=alt.X("messages:Q", title="messages behind", axis=alt.Axis(format="~s", tickMinStep=1, tickCount=8)),
+            y=queue,
+            color=alt.Color(
+                "part:N", title=None, scale=alt.Scale(domain=parts, range=["#4c78a8", "#e45756"]), legend=alt.Legend(orient="top")
+            ),
+            order=alt.Order("part:N", sort="descending"),  # what is lost came first
+            tooltip=["group:N", "queue:N", "readable:Q", "lost:Q", "lagBytes:Q", "lagMs:Q"],
+        )
+    )
+    words = data.mark_text(align="left", dx=4, color="#666", fontStyle="italic").encode(x=alt.value(0), y=queue, text="state:N")
+    numbers = (
+        data.transform_filter("datum.behind > 0")
+        .mark_text(align="left", dx=4, color="#333")
+        .encode(x=alt.X("behind:Q"), y=queue, text=alt.Text("behind:Q", format=","))
+    )
+    header = alt.Header(labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=2)
+    chart: alt.FacetChart = (
+        alt.layer(bars, words, numbers, data=_values(drawn.table))
+        .properties(width=_WIDTH, height=alt.Step(_ROW))
+        .facet(row=alt.Row("group:N", title=None, sort=None, header=header))
+        .resolve_scale(y="independent")
+        .properties(title=_title(title, drawn))
+    )
+    return chart
+
+
+# ---- altair -------------------------------------------------------------------------------------------------------------
+
+
+def _require_altair() -> None:
+    try:
+        import altair  # noqa: F401 # the callers import it too, where their types can be checked
+    except ImportError as error:
+        hint = "pip install 'rmq-spark[notebook]'"
+        raise UnsupportedFormatError(f"charts are drawn by altair, which is not installed or too old; install it: {hint}") from error
+
+
+def _values(table: pa.Table) -> alt.InlineData:
+    """The rows inside the chart. Times stay numbers, so no browser reads them in its own time zone."""
+    import altair as alt
+
+    return alt.InlineData(values=table.to_pylist())
+
+
+def _time(drawn: Drawn) -> alt.X:
+    """An axis of ms since the epoch, labelled in UTC wherever it is looked at."""
+    import altair as alt
+
+    starts = drawn.table["startMs"].to_numpy()
+    first, last = (int(starts.min()), int(starts.max())) if len(starts) else (0, 0)
+    days = (last - first) / 86_400_000
+    labels = "%H:%M:%S" if days < 0.1 else "%b %d %H:%M" if days < 20 else "%Y-%m-%d"
+    axis = alt.Axis(labelOverlap=True, tickCount=8, format=labels)
+    return alt.X(
+        "startMs:T",
+        title=f"stored, from {np.datetime64(first, 'ms').astype('datetime64[D]')} (UTC)",
+        scale=alt.Scale(type="utc"),
+        axis=axis,
+    )
+
+
+def _in_steps(drawn: Drawn) -> alt.Chart:
+    """A chart of a table with steps of time; `from` and `to` are for tooltips, which know no time zone of their own."""
+    import altair as alt
+
+    moment = "utcFormat(datum.{}, '%Y-%m-%d %H:%M:%S.%L')"
+    return alt.Chart(_values(drawn.table)).transform_calculate(**{"from": moment.format("startMs"), "to": moment.format("stopMs")})
+
+
+def _title(text: str, drawn: Drawn) -> alt.TitleParams:
+    import altair as alt
+
+    step = [f"steps of {_step_text(drawn.step_ms)}"] if drawn.step_ms else []
+    return alt.TitleParams(text=text, subtitle=[*step, *drawn.notes], anchor="start", subtitleColor="#666")
+
+
+def _step_text(ms: int) -> str:
+    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
+        if ms % size == 0:
+            return f"{ms // size} {unit}"
+    return f"{ms} ms"
