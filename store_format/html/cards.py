@@ -6,13 +6,14 @@ Each is made when a notebook asks for it, from a listing and a few reads, and sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from store_format.errors import StoreError
 from store_format.html.message import message, title_of
-from store_format.html.page import Html, Room, card, facts, note, text, warning
+from store_format.html.page import Html, Room, card, fact, facts, note, text, warning
 from store_format.html.table import LIMIT, table
 from store_format.views.columns import INT, LONG, TEXT, ViewColumn, batch_of, schema_of
 from store_format.views.state import PROBLEM_COLUMNS
@@ -30,6 +31,7 @@ _PREVIEW_COLUMNS = ("queueOffset", "storeTimestamp", "tags", "keys", "msgId", "b
 _TOPICS_SHOWN = 30
 _FINDINGS_SHOWN = 5
 _MESSAGES_MAX = 10
+_MESSAGE_FRAME_SIZE = 500  # bytes of what every message has around its values
 
 _TOPIC_COLUMNS = (
     ViewColumn("topic", TEXT, "The topic."),
@@ -55,11 +57,13 @@ def message_cards(rows: Iterable[Mapping[str, Any]], *, limit: int = _MESSAGES_M
     """A card for each row, one page for all."""
     room, parts, title, shown = Room(), [], "message", 0
     for row in rows:
-        if shown == limit:
-            parts.append(note(f"the first {shown:,} messages; more follow"))
+        if shown == limit or room.is_full:
+            parts.append(note(f"the first {shown:,} messages{': the page is full' if room.is_full else '; more follow'}"))
             break
         if shown:
-            parts.append(f'<div class="s">{text(title_of(row))}</div>')
+            head = f'<div class="s">{text(title_of(row))}</div>'
+            room.spend(len(head.encode()) + _MESSAGE_FRAME_SIZE)
+            parts.append(head)
         else:
             title = title_of(row)
         parts += message(row, room)
@@ -87,7 +91,7 @@ def store_card(store: MessageStore) -> Html:
     except (StoreError, OSError) as error:
         parts.append(warning(f"not all of it can be read: {error}"))
     parts = [*map(warning, _findings(store)), *parts]
-    return card(store.broker_name, "message store", [facts(lines), *parts])
+    return card(store.broker_name, "message store", [facts(starmap(fact, lines)), *parts])
 
 
 def _findings(store: MessageStore) -> Iterator[str]:
@@ -122,7 +126,7 @@ def queue_card(queue: Queue) -> Html:
             parts.append('<div class="s">the newest</div>' + table(batches, batches[0].schema, Room(), limit=_PREVIEW_ROWS))
     except (StoreError, OSError) as error:
         parts.append(warning(f"its newest messages cannot be read: {error}"))
-    return card(f"{queue.topic}-{queue.queue_id}", "message queue", [facts(lines), *parts])
+    return card(f"{queue.topic}-{queue.queue_id}", "message queue", [facts(starmap(fact, lines)), *parts])
 
 
 # ---- answers --------------------------------------------------------------------------------------------------------------
@@ -133,7 +137,7 @@ def found_card(found: Found) -> Html:
     lines = [("found by", text(found.how)), ("searched", text(str(found.searched), 500))]
     rows = table(found.table.to_batches(), found.table.schema, Room(), total=found.table.num_rows)
     title = f"{found.table.num_rows:,} message{'s' * (found.table.num_rows != 1)}"
-    return card(title, "found", [facts(lines), rows])
+    return card(title, "found", [facts(starmap(fact, lines)), rows])
 
 
 _SUMS = (
@@ -152,7 +156,7 @@ def diagnosis_card(diagnosis: Diagnosis) -> Html:
     rows = table([batch], batch.schema, Room(), total=len(diagnosis), about={column.name: column.about for column in columns})
     damage = len(diagnosis.of("damage"))
     title = f"{damage:,} damage, {len(diagnosis.of('warning')):,} warnings" if diagnosis else "no problems"
-    return card(title, "diagnosis", [facts(lines), rows if diagnosis else note("every byte is accounted for")])
+    return card(title, "diagnosis", [facts(starmap(fact, lines)), rows if diagnosis else note("every byte is accounted for")])
 
 
 def _problem_row(problem: Problem) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 from itertools import islice
 from typing import Any
 
-from store_format.html.page import Room, body, facts, note, text
+from store_format.html.page import Room, body, fact, facts, note, text
 from store_format.html.table import cell
 
 __all__ = ["message", "title_of"]
@@ -31,8 +31,8 @@ def message(row: Mapping[str, Any], room: Room) -> list[str]:
     order = [name for name in _FIRST if name in values] + [name for name in values if name not in _FIRST + _BELOW]
     lines, left_out = [], 0
     for name in order:
-        line = (name, cell(values[name]))
-        if room.takes("".join(line)):
+        line = fact(name, cell(values[name]))
+        if room.takes(line):
             lines.append(line)
         else:
             left_out += 1

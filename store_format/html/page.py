@@ -14,7 +14,7 @@ from itertools import groupby
 
 from store_format.shown_text import cut, shown, spelled
 
-__all__ = ["SIZE_MAX", "TEXT_CHARACTERS", "Html", "Room", "body", "card", "facts", "note", "svg_text", "text", "warning"]
+__all__ = ["SIZE_MAX", "TEXT_CHARACTERS", "Html", "Room", "body", "card", "fact", "facts", "note", "svg_text", "text", "warning"]
 
 SIZE_MAX = 1_000_000  # bytes of one page; a notebook keeps every one of them
 TEXT_CHARACTERS = 200  # of one value; what is cut says so
@@ -70,14 +70,21 @@ class Room:
 
     def __init__(self, size_max: int = SIZE_MAX) -> None:
         self._left = size_max - _FRAME_SIZE
+        self.is_full = False
 
     def takes(self, piece: str) -> bool:
         """Whether the piece still fits; if so its place is taken."""
         size = len(piece.encode())
         if size > self._left:
+            self.is_full = True
             return False
         self._left -= size
         return True
+
+    def spend(self, size: int) -> None:
+        """Books what is shown in any case, such as the frame of a card; what is kept free bears one too many."""
+        self._left -= size
+        self.is_full = self.is_full or self._left < 0
 
 
 def text(value: str, characters_max: int = TEXT_CHARACTERS) -> str:
@@ -135,9 +142,14 @@ def card(title: str, kind: str, parts: Iterable[str]) -> Html:
     return Html(f'<div class="rmqlog"><style>{_STYLE_LINE}</style>{head}{"".join(parts)}</div>')
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names, each with HTML made here, one below the other. A name may be the store's: properties may be columns."""
-    return '<dl class="f">' + "".join(f"<dt>{text(name, 100)}</dt><dd>{value}</dd>" for name, value in pairs) + "</dl>"
+def fact(name: str, value: str) -> str:
+    """A name, which may be the store's (properties may be columns), and HTML made here; a piece of `facts`."""
+    return f"<dt>{text(name, 100)}</dt><dd>{value}</dd>"
+
+
+def facts(pieces: Iterable[str]) -> str:
+    """Facts, one below the other."""
+    return f'<dl class="f">{"".join(pieces)}</dl>'
 
 
 def note(remark: str) -> str:
