@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from tests.hostile_store import HOSTILE_ID, HOSTILE_PROPERTIES, HOSTILE_TOPIC, w
 from tests.html_check import Page, read_page
 
 Golden = Callable[[str], Path]
+Unchanged = Callable[[Path], AbstractContextManager[None]]
 
 NOW = 1_800_000_000_000
 WARNING = "w"
@@ -205,7 +207,7 @@ def _page(html: Html) -> Page:
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_the_forms_of_a_broker_s_store(golden: Golden, name: str, unchanged: Callable[..., object]) -> None:
+def test_the_forms_of_a_broker_s_store(golden: Golden, name: str, unchanged: Unchanged) -> None:
     root = golden(name)
     with unchanged(root):
         store = MessageStore.open(str(root))
