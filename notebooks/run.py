@@ -1,0 +1,100 @@
+"""Runs the notebooks, each in a fresh kernel and an empty directory, and keeps what they show: `python -m notebooks.run`.
+
+Names of notebooks choose some of them; `--into DIRECTORY` writes the results there instead of in place, which is what the tests compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["NOTEBOOKS", "main", "run"]
+
+HERE = Path(__file__).resolve().parent
+NOTEBOOKS = tuple(sorted(path.stem for path in HERE.glob("[0-9]*.ipynb")))
+
+_CELL_SECONDS = 300
+
+
+def run(name: str, into: Path) -> float:
+    """Executes one notebook and writes it, with its outputs, into a directory. Returns the seconds it took.
+
+    Raises nbclient's CellExecutionError, which shows the cell and its traceback.
+    """
+    import nbformat
+    from nbclient import NotebookClient
+    from traitlets.config import Config
+
+    files: Any = nbformat  # typed, but not all of it
+    notebook = files.read(HERE / f"{name}.ipynb", as_version=4)
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="rmqlog-notebook-") as directory:
+        place = os.path.realpath(directory)
+        client = NotebookClient(
+            notebook,
+            timeout=_CELL_SECONDS,
+            startup_timeout=_CELL_SECONDS,
+            kernel_name="python3",
+            record_timing=False,
+            resources={"metadata": {"path": place}},
+            # Sockets in that directory, instead of ports, which any user of the machine may reach.
+            config=Config({"KernelManager": {"transport": "ipc", "ip": f"{place}/kernel"}}),
+        )
+        client.execute(env=_environment(place))
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs = [_relative(output, f"{place}/") for output in cell.outputs]
+                cell.metadata.pop("execution", None)
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    files.write(notebook, into / f"{name}.ipynb")
+    return time.perf_counter() - began
+
+
+def _environment(place: str) -> dict[str, str]:
+    """What a kernel is started with: this checkout, this Python, and nothing of the user's own Jupyter."""
+    paths = [str(HERE.parent), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "IPYTHONDIR": f"{place}/.ipython",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TZ": "UTC",
+    }
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        environment[name] = sys.executable
+    return environment
+
+
+def _relative(value: Any, prefix: str) -> Any:  # Any: JSON
+    """Paths below the directory it ran in, as if the notebook had run beside them."""
+    if isinstance(value, str):
+        return value.replace(prefix, "")
+    if isinstance(value, list):
+        return [_relative(each, prefix) for each in value]
+    if isinstance(value, dict):
+        for key in value:
+            value[key] = _relative(value[key], prefix)
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m notebooks.run", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*NOTEBOOKS, []], metavar="NAME", help=f"one of {', '.join(NOTEBOOKS)}")
+    parser.add_argument("--into", type=Path, default=HERE, metavar="DIRECTORY", help="where the executed notebooks go; default: in place")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")  # jupyter_core asks for it in a warning
+    for name in options.names or NOTEBOOKS:
+        print(f"{name}: {run(name, options.into):.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
