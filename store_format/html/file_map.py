@@ -54,6 +54,8 @@ def file_map(store: MessageStore, *, read_bytes_max: int = READ_BYTES_MAX) -> Ht
         except (StoreError, OSError) as error:
             remarks.append(warning(f"{title} cannot be drawn: {error}"))
             continue
+        if not fills:
+            remarks.append(note(f"there are no {title}"))
         rows += _fill_rows(title, fills[:_ROWS_MAX])
         if len(fills) > _ROWS_MAX:
             remarks.append(note(f"{title}: the {_ROWS_MAX} with the most entries of {len(fills):,}"))

@@ -153,4 +153,6 @@ def test_a_picture_of_alternating_parts_has_an_end(tmp_path: Path) -> None:
 
 def test_an_empty_store(tmp_path: Path) -> None:
     MessageStore.create(str(tmp_path / "new"))
-    assert "new: files" in _map(tmp_path / "new").text
+    text = _map(tmp_path / "new").text
+    assert text.startswith("new: files")
+    assert text.endswith("there are no consume queuesthere are no index files")
