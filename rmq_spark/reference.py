@@ -1,24 +1,40 @@
-"""The option and column tables as Markdown, made from the rows the code itself uses.
+"""The tables of options, columns, views and commands as Markdown, made from the rows the code itself uses.
 
-`python -m rmq_spark.reference README.md README.zh-CN.md docs/write.md` rewrites what stands between `<!-- options -->` and
-`<!-- /options -->`, and the same for the other blocks of a page; a test fails when a file is not current.
+`python -m rmq_spark.reference README.md README.zh-CN.md docs/write.md docs/reference.md` rewrites what stands between
+`<!-- options -->` and `<!-- /options -->`, and the same for the other blocks of a page; a test fails when a file is not current.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rmq_spark.option_table import OPTIONS, Option
 from rmq_spark.produce.columns import WRITE_COLUMNS
-from rmq_spark.schema import COLUMN_TABLE
+from rmq_spark.schema import COLUMN_TABLE, type_name
 from rmq_spark.write_option_table import WRITE_OPTIONS
+from store_format.views.table import VIEWS
 
-__all__ = ["PAGES", "column_table", "main", "option_table", "render", "write_column_table", "write_option_table"]
+if TYPE_CHECKING:
+    import click
+
+__all__ = [
+    "PAGES",
+    "column_table",
+    "command_tables",
+    "main",
+    "option_table",
+    "render",
+    "view_tables",
+    "write_column_table",
+    "write_option_table",
+]
 
 
 def option_table() -> str:
@@ -49,11 +65,44 @@ def column_table() -> str:
     return _table(("column", "type", "default", "meaning"), rows)
 
 
+def view_tables() -> str:
+    """One heading and one table a view."""
+    parts = []
+    for view in VIEWS:
+        rows = [(f"`{column.name}`", f"`{type_name(column.type)}`", column.about) for column in view.columns]
+        parts.append(f"### {view.name}\n\n{view.about}\n\n" + _table(("column", "type", "meaning"), rows))
+    return "\n\n".join(parts)
+
+
+def command_tables() -> str:
+    """One heading a command: how it is called, what it does, and its options, all as `--help` says them."""
+    from rmq_spark.cli.main import COMMANDS, cli
+
+    context = cli.make_context("rmqlog", [], resilient_parsing=True)
+    return "\n\n".join(_command(cli.get_command(context, name), name, context) for name in COMMANDS)
+
+
+def _command(command: click.Command | None, name: str, parent: click.Context) -> str:
+    import click
+
+    assert command is not None
+    context = click.Context(command, parent, info_name=name)
+    title, *more = inspect.cleandoc(command.help or "").split("\n\n")
+    # Behind \b stand examples, whose lines are kept.
+    prose = [f"```text\n{part[1:].strip()}\n```" if part.startswith("\b") else " ".join(part.split()) for part in more]
+    usage = f"`rmqlog {name} {' '.join(command.collect_usage_pieces(context))}`"
+    records = [option.get_help_record(context) for option in command.params if isinstance(option, click.Option)]
+    table = _table(("option", "meaning"), [(f"`{record[0]}`", record[1]) for record in records if record is not None])
+    return "\n\n".join((f"### {name}", title, usage, *prose, table))
+
+
 _BLOCKS: dict[str, Callable[[], str]] = {
     "options": option_table,
     "columns": column_table,
     "write-options": write_option_table,
     "write-columns": write_column_table,
+    "views": view_tables,
+    "cli": command_tables,
 }
 _READ_BLOCKS = ("options", "columns")
 
@@ -62,6 +111,7 @@ PAGES: dict[str, Sequence[str]] = {
     "README.md": _READ_BLOCKS,
     "README.zh-CN.md": _READ_BLOCKS,
     "docs/write.md": ("write-columns", "write-options"),
+    "docs/reference.md": ("options", "columns", "write-options", "write-columns", "views", "cli"),
 }
 
 

@@ -29,7 +29,7 @@ from store_format.errors import (
 )
 from store_format.shown_text import shown
 
-__all__ = ["COMMANDS", "cli", "main", "run"]
+__all__ = ["COMMANDS", "Remarks", "cli", "main", "run"]
 
 # Command -> the room it is in; the function has the command's name with an underscore behind it.
 COMMANDS: dict[str, str] = {
@@ -148,7 +148,7 @@ def _say(sentence: str) -> None:
         forget_output()
 
 
-class _Remarks(logging.Formatter):
+class Remarks(logging.Formatter):
     """Warnings of the libraries, which may name what a hostile store contains."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -161,6 +161,6 @@ def run() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no Chinese is no reason to stop
     handler = logging.StreamHandler()
-    handler.setFormatter(_Remarks())
+    handler.setFormatter(Remarks())
     logging.getLogger().addHandler(handler)
     leave(main())

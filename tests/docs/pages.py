@@ -6,6 +6,7 @@ A block of text right behind a block is what that one prints. `/data/…` are co
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 import shlex
@@ -15,10 +16,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmq_spark.cli.main import main
+from rmq_spark.cli.main import Remarks, main
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +52,7 @@ def read_page(name: str) -> str:
 def blocks(page: str) -> Iterator[Block]:
     """The blocks that run, in their order. A `text` block belongs to the one it touches."""
     found = list(_FENCED.finditer(page))
-    for block, behind in zip(found, [*found[1:], None], strict=True):
+    for block, behind in zip_longest(found, found[1:]):
         if block[1] in _RUNS:
             shows = behind is not None and behind[1] == "text" and behind.start() == block.end()
             yield Block(page.count("\n", 0, block.start()) + 1, block[1], block[2], behind[2] if behind is not None and shows else None)
@@ -104,8 +106,14 @@ class Session:
 
     def _rmqlog(self, command: str) -> tuple[int, str]:
         out, err = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(err):
-            code = main(shlex.split(command)[1:])
+        remarks = logging.StreamHandler(err)
+        remarks.setFormatter(Remarks())
+        logging.getLogger().addHandler(remarks)  # as the process does
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                code = main(shlex.split(command)[1:])
+        finally:
+            logging.getLogger().removeHandler(remarks)
         return code, out.getvalue() + err.getvalue()
 
     def _bash(self, command: str) -> tuple[int, str]:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
-RUN = [name for name in PAGES if name != "write.md"]  # test_write_page.py gives that one its DataFrame
+OURS = [name for name in PAGES if name != "write.md"]  # test_write_page.py gives that one its DataFrame
+RUN = [name for name in OURS if any(blocks(read_page(name)))]
 NEEDS_SPARK = [name for name in RUN if re.search(r"^```(sql|python)$", read_page(name), re.MULTILINE)]
 
 
@@ -67,7 +68,7 @@ def test_the_index_leads_to_every_page() -> None:
 
 def test_every_code_block_says_what_it_is() -> None:
     """A block without a language would be run by nobody."""
-    for name in RUN:
+    for name in OURS:
         fences = re.findall(r"^```(.*)$", read_page(name), re.MULTILINE)
         assert set(fences[0::2]) <= {"sh", "python", "sql", "text"}, name
         assert set(fences[1::2]) <= {""}, name

@@ -1,16 +1,30 @@
-"""The tables in both READMEs are those that the code makes."""
+"""The tables in the READMEs and in docs/ are those that the code makes."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import click
 import pytest
 
+from rmq_spark.cli.main import COMMANDS, cli
 from rmq_spark.option_table import OPTIONS
 from rmq_spark.produce.columns import WRITE_COLUMNS
-from rmq_spark.reference import PAGES, column_table, main, option_table, render, write_column_table, write_option_table
+from rmq_spark.reference import (
+    PAGES,
+    column_table,
+    command_tables,
+    main,
+    option_table,
+    render,
+    view_tables,
+    write_column_table,
+    write_option_table,
+)
 from rmq_spark.schema import COLUMN_TABLE
 from rmq_spark.write_option_table import WRITE_OPTIONS
+from store_format.views.table import VIEWS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = "a\n<!-- options -->\nstale\n<!-- /options -->\nb\n<!-- columns --><!-- /columns -->\nc\n"
@@ -39,6 +53,30 @@ def test_every_option_and_column_of_a_write_has_one_row() -> None:
         assert {row.replace("\\|", "").count("|") for row in rows} == {bars}
     assert "| `topic` | text | the column `topic` | The topic of all rows. |" in write_option_table()
     assert write_column_table().index("| `deliverTimestamp` |") < write_column_table().index("| `queueOffset` | any |")
+
+
+def test_every_view_and_its_columns_have_their_rows() -> None:
+    tables = view_tables()
+    assert re.findall(r"^### (\w+)$", tables, re.MULTILINE) == [view.name for view in VIEWS]
+    columns = [column for view in VIEWS for column in view.columns]
+    rows = [line for line in tables.splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == [column.name for column in columns]
+    assert {row.replace("\\|", "").count("|") for row in rows} == {4}
+    assert "| `lagMs` | `bigint` | Age of the first message not consumed; 0 when there is none. |" in tables
+
+
+def test_every_command_and_its_options_have_their_rows() -> None:
+    tables = command_tables()
+    assert re.findall(r"^### (\w+)$", tables, re.MULTILINE) == list(COMMANDS)
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        section = tables.split(f"### {name}\n")[1].split("\n### ")[0]
+        assert f"`rmqlog {name} [OPTIONS]" in section
+        for option in command.params if command is not None else []:
+            if isinstance(option, click.Option):
+                assert re.search(rf"^\| `[^`]*{option.opts[-1]}\b[^`]*` \| \w", section, re.MULTILINE), option.opts
+    assert "```text\nrmqlog dump /data/store 1073741824\n```" in tables
+    assert "\b" not in tables
 
 
 def test_a_row_says_type_default_and_meaning() -> None:
