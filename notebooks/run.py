@@ -42,6 +42,7 @@ def run(name: str, into: Path) -> float:
             startup_timeout=_CELL_SECONDS,
             kernel_name="python3",
             record_timing=False,
+            coalesce_streams=True,
             resources={"metadata": {"path": place}},
             # Sockets in that directory, instead of ports, which any user of the machine may reach.
             config=Config({"KernelManager": {"transport": "ipc", "ip": f"{place}/kernel"}}),

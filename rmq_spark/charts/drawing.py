@@ -158,7 +158,7 @@ def _time(drawn: Drawn) -> alt.X:
     starts = drawn.table["startMs"].to_numpy()
     first, last = (int(starts.min()), int(starts.max())) if len(starts) else (0, 0)
     days = (last - first) / 86_400_000
-    labels = "%H:%M:%S" if days < 0.1 else "%b %d %H:%M" if days < 20 else "%Y-%m-%d"
+    labels = "%H:%M:%S.%L" if days < 1e-4 else "%H:%M:%S" if days < 0.1 else "%b %d %H:%M" if days < 20 else "%Y-%m-%d"
     axis = alt.Axis(labelOverlap=True, tickCount=8, format=labels)
     return alt.X(
         "startMs:T",
