@@ -68,6 +68,8 @@ def _environment(place: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         "IPYTHONDIR": f"{place}/.ipython",
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # A notebook lives too short for the JVM's second compiler and its parallel collector to pay.
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "TZ": "UTC",
     }
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):

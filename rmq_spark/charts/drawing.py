@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["heat_map", "lag", "latency", "rate"]
 
 _WIDTH, _HEIGHT, _ROW = 640, 130, 17
+_TICKS_MAX = 8
+_MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
+_TICKS_MS = (
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000,
+    *(count * _MINUTE for count in (1, 2, 5, 10, 15, 30)), *(count * _HOUR for count in (1, 2, 3, 6, 12)),
+    *(count * _DAY for count in (1, 2, 7, 14, 28, 91, 182, 365, 3650, 36_500, 365_000)),
+)  # fmt: skip
 
 
 def rate(messages: Messages, *, title: str = "Messages and bytes over time") -> alt.VConcatChart:
@@ -152,20 +159,16 @@ def _values(table: pa.Table) -> alt.InlineData:
 
 
 def _time(drawn: Drawn) -> alt.X:
-    """An axis of ms since the epoch, labelled in UTC wherever it is looked at."""
+    """An axis of ms since the epoch, labelled in UTC. Not Vega's own of times: it has one tick a second at most."""
     import altair as alt
 
     starts = drawn.table["startMs"].to_numpy()
-    first, last = (int(starts.min()), int(starts.max())) if len(starts) else (0, 0)
-    days = (last - first) / 86_400_000
-    labels = "%H:%M:%S.%L" if days < 1e-4 else "%H:%M:%S" if days < 0.1 else "%b %d %H:%M" if days < 20 else "%Y-%m-%d"
-    axis = alt.Axis(labelOverlap=True, tickCount=8, format=labels)
-    return alt.X(
-        "startMs:T",
-        title=f"stored, from {np.datetime64(first, 'ms').astype('datetime64[D]')} (UTC)",
-        scale=alt.Scale(type="utc"),
-        axis=axis,
-    )
+    first, stop = (int(starts.min()), int(starts.max()) + drawn.step_ms) if len(starts) else (0, 1)
+    step = next((step for step in _TICKS_MS if (stop - first) / step <= _TICKS_MAX), _TICKS_MS[-1])
+    labels = "%H:%M:%S.%L" if step < 1000 else "%H:%M:%S" if step < _MINUTE else "%b %d %H:%M" if step < _DAY else "%Y-%m-%d"
+    axis = alt.Axis(values=list(range(-(-first // step) * step, stop + 1, step)), labelExpr=f"utcFormat(datum.value, '{labels}')")
+    title = f"stored, from {np.datetime64(first, 'ms').astype('datetime64[D]')} (UTC)"
+    return alt.X("startMs:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=axis)
 
 
 def _in_steps(drawn: Drawn) -> alt.Chart:

@@ -129,6 +129,18 @@ def test_times_that_no_calendar_has_are_counted_in_a_note() -> None:
     assert charts.latency_data([batch]).notes[1] == "2 messages with a time outside the years 1 to 9999 are not shown"
 
 
+@pytest.mark.parametrize(
+    ("span_ms", "step_ms"), [(1, 1), (900, 200), (24_000, 5000), (7_200_000, 1_800_000), (40 * 86_400_000, 7 * 86_400_000)]
+)
+def test_the_time_axis_has_a_few_round_ticks(span_ms: int, step_ms: int) -> None:
+    begin = 1_795_243_951_867
+    spec = json.loads(charts.rate([_made([begin, begin + span_ms - 1])]).to_json())
+    ticks = spec["vconcat"][0]["encoding"]["x"]["axis"]["values"]
+    assert set(np.diff(ticks)) <= {step_ms}
+    assert 1 <= len(ticks) <= 9
+    assert all(tick % step_ms == 0 for tick in ticks)
+
+
 # ---- heat map -----------------------------------------------------------------------------------------------------------
 
 
