@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.behind import Behind
 from store_format.commit_log import CommitLog
 from store_format.cq_writer import CqBatch
 from store_format.encode import EncodedUnits, assign
@@ -96,7 +98,7 @@ class Publication:
         self._last_queued = (-1, 0)  # physical offset and store time of the last message in a queue
         self._entry: LedgerEntry | None = None
         self._queue_stops = list(journal.queue_bases)
-        self._buffer = np.empty(0, np.uint8)
+        self._buffers = [np.empty(0, np.uint8)] * 2
 
     @property
     def entry(self) -> LedgerEntry:
@@ -120,14 +122,18 @@ class Publication:
     # ---- the log ------------------------------------------------------------------------------------------------------
 
     def append_log(self) -> None:
-        """Patches the staged units and writes them behind the base."""
-        for part in self._patched():
-            for extent in part.extents:
-                if extent.first == extent.stop:
-                    self.log_files.write_blank(extent.offset)
-                else:
-                    self.log_files.write(extent.offset, part.data[part.starts[extent.first] : part.starts[extent.stop]])
+        """Patches the staged units and writes them behind the base: a chunk is written while the next one is read and patched."""
+        with Behind() as writer:
+            for part in self._patched():
+                writer.call(partial(self._write_part, part))
         self.log_files.close()
+
+    def _write_part(self, part: _Patched) -> None:
+        for extent in part.extents:
+            if extent.first == extent.stop:
+                self.log_files.write_blank(extent.offset)
+            else:
+                self.log_files.write(extent.offset, part.data[part.starts[extent.first] : part.starts[extent.stop]])
 
     def count_present(self, log: CommitLog) -> Present:
         """How many of the patched units stand in the log already, byte for byte, from the base on and without a break."""
@@ -189,10 +195,11 @@ class Publication:
         self._entry = LedgerEntry(number, journal.id, journal.base, layout.position, last, len(last_unit), crc32(last_unit), units)
 
     def _chunk_buffer(self, size: int) -> NDArray[np.uint8]:
-        """The same memory for each chunk: fresh pages would cost as much as reading into them."""
-        if len(self._buffer) < size:
-            self._buffer = np.empty(max(size, _CHUNK_SIZE), np.uint8)
-        return self._buffer[:size]
+        """The same memory for every other chunk: fresh pages would cost as much as reading into them, and one may be in writing."""
+        self._buffers.reverse()
+        if len(self._buffers[0]) < size:
+            self._buffers[0] = np.empty(max(size, _CHUNK_SIZE), np.uint8)
+        return self._buffers[0][:size]
 
     def _with_records(self) -> Iterator[tuple[_Chunk, FileView]]:
         view: FileView | None = None
