@@ -18,6 +18,7 @@ from benchmarks.report import Report, write_block
 from benchmarks.sessions import session
 from benchmarks.spark_read import measure_queues, measure_spark
 from benchmarks.spark_write import measure_spark_write
+from benchmarks.streaming import measure_catching_up, measure_looks, measure_micro_batches
 from benchmarks.writing import measure_commit, measure_encode, measure_small_commits
 
 __all__ = ["main"]
@@ -36,11 +37,14 @@ class _Extent:
     queue_messages: int
     queues: tuple[int, ...]  # of the stores that are planned; the first is also read
     small_commits: int
+    stream_batch_rows: int
+    stream_queues: int
 
 
-_FULL = _Extent(_BYTES, 5, 1_000_000, (10_000, 128_000), 1_000)
-_QUICK = _Extent(_BYTES // 10, 3, 100_000, (1_000,), 100)
-_SMALLEST = _Extent(2_000_000, 1, 2_000, (16,), 3)
+_STREAM_BATCHES = 10
+_FULL = _Extent(_BYTES, 5, 1_000_000, (10_000, 128_000), 1_000, 400_000, 10_000)
+_QUICK = _Extent(_BYTES // 10, 3, 100_000, (1_000,), 100, 40_000, 1_000)
+_SMALLEST = _Extent(2_000_000, 1, 2_000, (16,), 3, 100, 16)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _measure_planning(Path(directory), extent, report)
         if given.only in (None, "writing"):
             _measure_writing(Path(directory), given.sizes, extent, report)
+        if given.only in (None, "streaming"):
+            _measure_streaming(Path(directory), extent, report)
     text = report.markdown()
     print(text, end="")
     if given.markdown is not None:
@@ -66,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     extent = parser.add_mutually_exclusive_group()
     extent.add_argument("--quick", action="store_true", help="a tenth of the messages, three rounds: a minute")
     extent.add_argument("--smallest", action="store_true", help="one round over a few messages: shows that it runs, not how fast")
-    parser.add_argument("--only", choices=("decode", "spark", "planning", "writing"), help="leave out the rest")
+    parser.add_argument("--only", choices=("decode", "spark", "planning", "writing", "streaming"), help="leave out the rest")
     parser.add_argument("--sizes", type=_sizes, default=(100, 1024, 16384), help="body sizes in bytes (100,1024,16384)")
     parser.add_argument("--directory", type=Path, help="where to put the stores, up to 2 GB at a time (the system's temporary directory)")
     parser.add_argument("--markdown", type=Path, help="a page to write the figures into, between its marks")
@@ -130,6 +136,21 @@ def _measure_writing(directory: Path, sizes: Sequence[int], extent: _Extent, rep
             report.spark_write[size] = measure_spark_write(spark, root, directory, extent.rounds)
     _say(f"{extent.small_commits} small commits …")
     report.small_commits = measure_small_commits(directory, extent.small_commits)
+
+
+def _measure_streaming(directory: Path, extent: _Extent, report: Report) -> None:
+    backlog = Filling(messages=_STREAM_BATCHES * extent.stream_batch_rows, body_size=100)
+    with _filled(directory, backlog) as root, session(directory) as spark:
+        _say("streams that catch up …")
+        report.catching_up = measure_catching_up(spark, root, extent.stream_batch_rows, extent.rounds)
+    few, many = _many_queues(16, 1_000), _many_queues(extent.stream_queues, 2 * extent.stream_queues)
+    with _filled(directory, few) as root:
+        report.looks.append(measure_looks(root, few))
+    with _filled(directory, many) as root:
+        _say("looks and micro-batches …")
+        report.looks.append(measure_looks(root, many))
+        with session(directory) as spark:
+            report.micro_batches = (many.queues, measure_micro_batches(spark, root, many))
 
 
 def _many_queues(queues: int, messages: int) -> Filling:

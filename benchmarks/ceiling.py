@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from rmq_spark.plan import plan
@@ -48,7 +50,10 @@ def _load(path: str) -> tuple[pa.RecordBatch, ...]:
 
 
 class CeilingDataSource(DataSource):
-    """`spark.read.format("rmqlog_ceiling").schema(…)`, with the options `batches` (a file) and `rows` (of each task)."""
+    """`spark.read.format("rmqlog_ceiling").schema(…)`, with the options `batches` (a file) and `rows` (of each task).
+
+    A stream of it takes `batches`, `rows` (in all), `rowsPerBatch` and `partitions`.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -56,6 +61,9 @@ class CeilingDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _CeilingReader(self.options["batches"], [int(rows) for rows in self.options["rows"].split(",")])
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _CeilingStream(self.options["batches"], *(int(self.options[name]) for name in ("rows", "rowsPerBatch", "partitions")))
 
 
 class _CeilingReader(DataSourceReader):
@@ -67,11 +75,45 @@ class _CeilingReader(DataSourceReader):
         return [InputPartition(rows) for rows in self._rows]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        left = partition.value
-        while left:
-            for batch in _load(self._path):
-                given = batch[:left]
-                yield given
-                left -= given.num_rows
-                if not left:
-                    break
+        return _give(self._path, partition.value)
+
+
+class _CeilingStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """So many rows in all, so many at most in a micro-batch, each in so many partitions of one size."""
+
+    def __init__(self, path: str, rows: int, rows_per_batch: int, partitions: int) -> None:
+        self._path = path
+        self._rows = rows
+        self._rows_per_batch = rows_per_batch
+        self._partitions = partitions
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        pass  # the end is known
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"row": 0}
+
+    def latestOffset(self, start: dict[str, int] | None = None, limit: object = None) -> dict[str, int]:
+        return {"row": min((start or self.initialOffset())["row"] + self._rows_per_batch, self._rows)}
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        return {"row": self._rows}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        edges = [start["row"] + (end["row"] - start["row"]) * part // self._partitions for part in range(self._partitions + 1)]
+        return [InputPartition(stop - begin) for begin, stop in pairwise(edges)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _give(self._path, partition.value)
+
+
+def _give(path: str, rows: int) -> Iterator[pa.RecordBatch]:
+    """So many rows of the prepared batches, over and over."""
+    left = rows
+    while left:
+        for batch in _load(path):
+            given = batch[:left]
+            yield given
+            left -= given.num_rows
+            if not left:
+                break

@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.planning import Planning
 from benchmarks.rounds import Figure, Rates
 from benchmarks.spark_read import Comparison, Memory
+from benchmarks.streaming import Looks
 from benchmarks.writing import SmallCommits
 
 __all__ = ["Report", "write_block"]
@@ -32,6 +33,9 @@ class Report:
     commit: dict[int, dict[str, Rates]] = field(default_factory=dict)
     spark_write: dict[int, tuple[list[Comparison], Memory]] = field(default_factory=dict)
     small_commits: list[SmallCommits] = field(default_factory=list)
+    catching_up: list[Comparison] = field(default_factory=list)
+    looks: list[Looks] = field(default_factory=list)
+    micro_batches: tuple[int, Figure] | None = None  # (queues, seconds)
 
     def only(self, size: int) -> Report:
         """What was measured for one body size."""
@@ -44,7 +48,8 @@ class Report:
         )
 
     def markdown(self) -> str:
-        parts = [_machine(), *self._decode(), *self._spark(), *self._queues(), *self._planning(), *self._writing(), *self._small_commits()]
+        reading = [*self._decode(), *self._spark(), *self._queues(), *self._planning()]
+        parts = [_machine(), *reading, *self._writing(), *self._small_commits(), *self._streaming()]
         return "\n\n".join(parts) + "\n"
 
     def _decode(self) -> Iterable[str]:
@@ -110,6 +115,22 @@ class Report:
                 rows.append([each.flush_disk_type, f"{each.commits:,}", *times, str(each.files_left)])
             yield _table(["", "commits", "a commit", "of it fsync", "files left behind"], rows)
 
+    def _streaming(self) -> Iterable[str]:
+        if self.catching_up:
+            yield (
+                "A stream with `AvailableNow` that catches up in ten batches, from its start to its end, 100 B bodies: millions of rows a "
+                "second beside the same stream of ready Arrow batches in two partitions:"
+            )
+            yield _table(["", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, self.catching_up))
+        if self.looks:
+            yield "What `latestOffset` takes, in milliseconds (median, minimum):"
+            rows = [[f"{each.queues:,}", _shown(each.idle_milliseconds), _shown(each.appended_milliseconds)] for each in self.looks]
+            yield _table(["queues", "nothing appended", "a message appended to each queue"], rows)
+        if self.micro_batches is not None:
+            queues, seconds = self.micro_batches
+            shown = f"{seconds.median:.2f} s (minimum {seconds.minimum:.2f})"
+            yield f"A micro-batch in which each of {queues:,} queues has a new message: {shown}."
+
 
 def write_block(path: Path, text: str) -> None:
     """Replace what stands between the marks of `path` by `text`. Raises ValueError for a file without them."""
@@ -135,6 +156,10 @@ def _compared(one: Comparison) -> tuple[str, ...]:
 
 def _millions(figure: Figure) -> str:
     return f"{figure.median / 1e6:.2f} ({figure.minimum / 1e6:.2f})"
+
+
+def _shown(figure: Figure) -> str:
+    return f"{figure.median:.3f} ({figure.minimum:.3f})"
 
 
 def _size(size: int) -> str:

@@ -1,0 +1,139 @@
+"""Streams: catching up beside a stream of ready Arrow batches, looks that find nothing or something, and micro-batches."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.ceiling import prepare_batches
+from benchmarks.fill import Filling, message_columns
+from benchmarks.processes import cpu_seconds
+from benchmarks.rounds import Figure, interleave
+from benchmarks.spark_read import Comparison
+from rmq_spark.option_table import STREAM
+from rmq_spark.options import parse_read_options
+from rmq_spark.scan import Scan
+from rmq_spark.schema import projection_from_options
+from rmq_spark.stream_positions import StreamPositions
+from rmq_spark.stream_stores import StreamStores
+from store_format.append import CommitOptions, commit
+from store_format.stage_columns import stage_columns
+from store_format.staging import StagingWriter
+
+__all__ = ["Looks", "measure_catching_up", "measure_looks", "measure_micro_batches"]
+
+_IDLE_LOOKS = 200
+_APPENDS = 10
+_MICRO_BATCHES = 6
+_TICK_S = 0.06  # directories count once they are older than a tick of the clock
+_BATCH_TIMEOUT_S = 120
+_TASK_SLOTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Milliseconds that `latestOffset` takes when nothing was appended, and when every queue got a message."""
+
+    queues: int
+    idle_milliseconds: Figure
+    appended_milliseconds: Figure
+
+
+def measure_catching_up(spark: SparkSession, root: Path, rows_per_batch: int, rounds: int) -> list[Comparison]:
+    """A new stream with AvailableNow, from the beginning to the end of the store, into the noop sink: starting it is in the time."""
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(rows_per_batch)}
+    places = (str(root.with_name(f"checkpoint-{number}")) for number in itertools.count())
+    rows = spark.read.format("rmqlog").load(str(root)).count()
+    cases: dict[str, Callable[[], int]] = {}
+    for crc in ("on", "off"):
+        read = spark.readStream.format("rmqlog").options(**options, verifyCrc=str(crc == "on").lower())
+        cases[f"stream, default columns, CRC {crc}"] = partial(_run, read.load(str(root)), places)
+    names = tuple(cases)
+    cases["ceiling"] = partial(_run, _ceiling(spark, root, rows, rows_per_batch), places)
+    rates = interleave(cases, rounds, cpu_seconds)
+    return [Comparison(name, rates[name], rates["ceiling"]) for name in names]
+
+
+def _run(frame: DataFrame, places: Iterator[str]) -> int:
+    query = frame.writeStream.format("noop").option("checkpointLocation", next(places)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return sum(int(progress["numInputRows"]) for progress in query.recentProgress)
+
+
+def _ceiling(spark: SparkSession, root: Path, rows: int, rows_per_batch: int) -> DataFrame:
+    read = parse_read_options({"path": str(root)})
+    projection = projection_from_options(read)
+    batches = root.with_name(f"{root.name}-stream.arrow")
+    prepare_batches(Scan(projection, read), batches)
+    options: Mapping[str, str | int] = {"batches": str(batches), "rows": rows, "rowsPerBatch": rows_per_batch, "partitions": _TASK_SLOTS}
+    return spark.readStream.format("rmqlog_ceiling").schema(projection.to_spark_schema()).options(**options).load()
+
+
+def measure_looks(root: Path, filling: Filling) -> Looks:
+    """The driver's look at a store of so many queues, without Spark."""
+    options = parse_read_options({"path": str(root), "startingOffsets": "earliest"}, where=STREAM)
+    positions = StreamPositions(StreamStores(options))
+    end = positions.latest(positions.initial())
+    idle, appended = [], []
+    for _ in range(_APPENDS):
+        time.sleep(_TICK_S)
+        for _ in range(_IDLE_LOOKS // _APPENDS):
+            seconds, found = _timed(partial(positions.latest, end))
+            if found != end:
+                raise ValueError(f"{root}: a look found more where nothing had been appended")
+            idle.append(seconds * 1000)
+        _append_one_each(root, filling)
+        seconds, found = _timed(partial(positions.latest, end))
+        if found == end:
+            raise ValueError(f"{root}: a look did not find what had been appended")
+        end = found
+        appended.append(seconds * 1000)
+    return Looks(filling.queues, Figure.of(idle), Figure.of(appended))
+
+
+def measure_micro_batches(spark: SparkSession, root: Path, filling: Filling) -> Figure:
+    """Seconds of a micro-batch in which every queue has a new message, as Spark counts them (`triggerExecution`)."""
+    read = spark.readStream.format("rmqlog").option("startingOffsets", "latest").load(str(root))
+    with tempfile.TemporaryDirectory(dir=root.parent) as place:
+        query = read.writeStream.format("noop").option("checkpointLocation", place).start()
+        try:
+            query.processAllAvailable()
+            for number in range(_MICRO_BATCHES):
+                _append_one_each(root, filling)
+                _wait_for_rows(query, (number + 1) * filling.queues)
+            seconds = [each["durationMs"]["triggerExecution"] / 1000 for each in query.recentProgress if each["numInputRows"]]
+        finally:
+            query.stop()
+    return Figure.of(seconds[1:])  # the first one starts the Python workers
+
+
+def _wait_for_rows(query: StreamingQuery, rows: int) -> None:
+    deadline = time.monotonic() + _BATCH_TIMEOUT_S
+    while sum(int(each["numInputRows"]) for each in query.recentProgress) < rows:
+        if not query.isActive or time.monotonic() > deadline:
+            raise TimeoutError(f"the stream did not read {rows} rows: {query.exception()}")
+        time.sleep(0.02)
+
+
+def _append_one_each(root: Path, filling: Filling) -> None:
+    """One message more for every queue, committed at once."""
+    messages, _ = message_columns(filling, 0, filling.queues)
+    writer = StagingWriter(str(root), secrets.token_hex(8), sync=False)
+    stage_columns(writer, messages)
+    commit(str(root), [writer.close()], options=CommitOptions(sync=False))
+
+
+def _timed(call: Callable[[], dict[str, Any]]) -> tuple[float, dict[str, Any]]:
+    start = time.perf_counter()
+    found = call()
+    return time.perf_counter() - start, found
