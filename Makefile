@@ -17,16 +17,20 @@ DEMO := .venv-demo
 INSTALL = -m pip install --quiet --disable-pip-version-check
 SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py store_format/*/*.py rmq_spark/*.py rmq_spark/*/*.py)
 
+# Tests run in as many processes as there are cores, up to 4: each has a Spark of its own.
+WORKERS := -n auto --maxprocesses 4 --dist worksteal
+
 # Spark takes its settings from here, and runs its Python workers with the environment's own Python.
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
 
-.PHONY: help demo test test-all lint bench clean check-java check-python
+.PHONY: help demo test test-all proofs lint bench clean check-java check-python
 
 help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
 	@echo "make test      lint, types and every test not marked slow or interop (up to 10 minutes)"
-	@echo "make test-all  lint, types and every test (up to 30 minutes)"
+	@echo "make test-all  all that, the slow tests and those with a real broker (up to 30 minutes more)"
+	@echo "make proofs    the slow ones at every point, in every order, with every kill: some hours"
 	@echo "make bench     fill stores, measure reading and writing"
 	@echo "make clean     remove the environments and everything that was made"
 
@@ -34,10 +38,13 @@ demo: check-java $(DEMO)/installed
 	@$(call run_in,$(DEMO)) examples/demo.py
 
 test: check-java lint
-	$(call run_in,$(DEV)) -m pytest -m "not slow and not interop"
+	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "not slow and not interop"
 
-test-all: check-java lint
-	$(call run_in,$(DEV)) -m pytest
+test-all: test
+	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop"
+
+proofs: check-java lint
+	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop" --whole
 
 lint: $(DEV)/installed
 	$(DEV)/bin/python -m ruff check .

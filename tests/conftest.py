@@ -27,18 +27,36 @@ os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
+# A session lives too short for the JVM's second compiler and its parallel collector to pay: a quarter of the time of these tests.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # `--hypothesis-profile=explore` looks where the default, the same examples on every run, does not.
 settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("deterministic")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The markers `spark` and `golden` follow from the fixtures a test uses, so nobody can forget them."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="proofs go over every point, every order and every kill: hours, not minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The markers `spark` and `golden` follow from the fixtures a test uses, so nobody can forget them; `whole` needs `--whole`."""
+    if not config.getoption("whole"):
+        left = [item for item in items if item.get_closest_marker("whole")]
+        if left:
+            config.hook.pytest_deselected(items=left)
+            items[:] = [item for item in items if not item.get_closest_marker("whole")]
     for item in items:
         for name in ("spark", "golden"):
             if name in getattr(item, "fixturenames", ()):
                 item.add_marker(name)
+
+
+@pytest.fixture(scope="session")
+def whole(request: pytest.FixtureRequest) -> bool:
+    """Whether a proof goes over every point (`--whole`), or over some of them."""
+    return bool(request.config.getoption("whole"))
 
 
 @pytest.fixture(scope="session")

@@ -182,8 +182,8 @@ def test_some_flipped_bits_of_each_message(store: SmallStore, name: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_every_flipped_bit_of_each_message(store: SmallStore, name: str) -> None:
-    flip_message(store, name, 1)
+def test_many_flipped_bits_of_each_message(store: SmallStore, name: str, whole: bool) -> None:
+    flip_message(store, name, 1 if whole else 5)
 
 
 def flip_queue(store: SmallStore, path: Path, step: int) -> None:
@@ -209,8 +209,8 @@ def test_some_flipped_bits_of_queue_entries(store: SmallStore, directory: str, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("directory", "start"), QUEUE_FILES)
-def test_every_flipped_bit_of_queue_entries(store: SmallStore, directory: str, start: int) -> None:
-    flip_queue(store, store.root / directory / oracle.file_name(start), 1)
+def test_many_flipped_bits_of_queue_entries(store: SmallStore, directory: str, start: int, whole: bool) -> None:
+    flip_queue(store, store.root / directory / oracle.file_name(start), 1 if whole else 3)
 
 
 # ---- cut files --------------------------------------------------------------------------------------------------------
@@ -240,9 +240,10 @@ def test_a_file_cut_at_many_places(store: SmallStore, directory: str, start: int
 
 
 @pytest.mark.slow
-def test_each_file_cut_at_every_byte(store: SmallStore) -> None:
+def test_each_file_cut_all_over(store: SmallStore, whole: bool) -> None:
+    step = 1 if whole else 7
     for path in list(store.files()):
-        cut_everywhere(store, path, 3 if path.parent.name == "commitlog" else 1)
+        cut_everywhere(store, path, step * (3 if path.parent.name == "commitlog" else 1))
 
 
 def test_what_stands_before_the_cut_of_a_copied_log_is_read(store: SmallStore) -> None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-KILLS = 30
-MESSAGES = 60_000
+KILLS, KILLS_QUICK = 30, 5
+MESSAGES_PER_KILL = 2_000
 _START_TIMEOUT_S, _END_TIMEOUT_S = 120, 300
 
 
@@ -116,7 +116,9 @@ def checksum(rows: list[tuple[int, bytes]]) -> int:
 
 
 @pytest.mark.timeout(3600)
-def test_every_message_exactly_once_over_thirty_kills(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_message_exactly_once_over_many_kills(spark: SparkSession, tmp_path: Path, whole: bool) -> None:
+    kills = KILLS if whole else KILLS_QUICK
+    messages = kills * MESSAGES_PER_KILL
     seed = random.randrange(1 << 32)
     print("seed", seed)
     choose, root, base = random.Random(seed), tmp_path / "store", tmp_path / "stream"
@@ -124,8 +126,8 @@ def test_every_message_exactly_once_over_thirty_kills(spark: SparkSession, tmp_p
     # 300 a batch is a little more than comes in the time of one: some batches wait for messages, others have too many.
     options = ("startingOffsets=earliest", "maxOffsetsPerTrigger=300")
     progress, deleted = [], 0
-    with writer(root, MESSAGES) as done:
-        for _ in range(KILLS):
+    with writer(root, messages) as done:
+        for _ in range(kills):
             stream = Process(root, base, *options)
             stream.wait_until_running()
             _wait_for_batches(base, choose.randrange(2))
@@ -134,20 +136,20 @@ def test_every_message_exactly_once_over_thirty_kills(spark: SparkSession, tmp_p
             progress.append(len(batches(base)))
             deleted += delete_old_files(root, positions(base))
         assert deleted > 0
-        assert progress[-1] > KILLS // 4
+        assert progress[-1] > kills // 4
         deadline = time.monotonic() + _END_TIMEOUT_S
         while not done():
             assert time.monotonic() < deadline
             time.sleep(0.5)
         stream = Process(root, base, options[0])
-        while sum(map(len, told(base).values())) < MESSAGES:
+        while sum(map(len, told(base).values())) < messages:
             assert time.monotonic() < deadline + _END_TIMEOUT_S
             assert stream.process.poll() is None
             time.sleep(5)
         stream.kill()
     rows = told(base)
     assert {queue: [offset for offset, _ in each] for queue, each in rows.items()} == {
-        queue: list(range(MESSAGES // len(QUEUES))) for queue in QUEUES
+        queue: list(range(messages // len(QUEUES))) for queue in QUEUES
     }
     assert all(body == message_body(*queue, offset) for queue, each in rows.items() for offset, body in each)
     in_batch = defaultdict(list)
