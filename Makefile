@@ -24,13 +24,14 @@ WORKERS := -n auto --maxprocesses 4 --dist worksteal
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
 
-.PHONY: help demo test test-all proofs lint bench clean check-java check-python
+.PHONY: help demo test test-all proofs notebooks lint bench clean check-java check-python
 
 help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
 	@echo "make test      lint, types and every test not marked slow or interop (up to 10 minutes)"
 	@echo "make test-all  all that, the slow tests and those with a real broker (up to 30 minutes more)"
 	@echo "make proofs    the slow ones at every point, in every order, with every kill: some hours"
+	@echo "make notebooks run the notebooks again and keep what they show now"
 	@echo "make bench     fill stores, measure reading and writing"
 	@echo "make clean     remove the environments and everything that was made"
 
@@ -50,6 +51,9 @@ lint: $(DEV)/installed
 	$(DEV)/bin/python -m ruff check .
 	$(DEV)/bin/python -m ruff format --check .
 	$(DEV)/bin/python -m mypy
+
+notebooks: check-java $(DEV)/installed
+	$(call run_in,$(DEV)) -m notebooks.run
 
 bench: check-java $(DEV)/installed
 	$(call run_in,$(DEV)) -m benchmarks
