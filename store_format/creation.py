@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 
 from store_format.checkpoint import Checkpoint
+from store_format.checkpoint_write import save_checkpoint
 from store_format.config_write import dumps
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files import entry_names
-from store_format.finish import save_checkpoint
 from store_format.journal import read_journal
 from store_format.ledger import read_ledger
 from store_format.lock import StoreLock

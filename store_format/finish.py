@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from store_format.checkpoint import Checkpoint, read_checkpoint
+from store_format.checkpoint_write import save_checkpoint
 from store_format.commit_log import CommitLog
 from store_format.config_json import config_path
 from store_format.config_values import TopicConfig
@@ -18,12 +19,11 @@ from store_format.fastjson import loads
 from store_format.files import entry_names, list_directories, list_store_files, read_bytes
 from store_format.index_file import list_index_files
 from store_format.journal import Journal, abort_mark, journal_path, write_abort_mark
-from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE, pack
 from store_format.ledger import read_ledger, write_ledger
 from store_format.publish import Publication
 from store_format.write_files import FileWrites
 
-__all__ = ["begin", "conclude", "publish", "save_checkpoint", "sync_store", "undo", "write_checkpoint", "write_topics"]
+__all__ = ["begin", "conclude", "publish", "sync_store", "undo", "write_checkpoint", "write_topics"]
 
 
 def begin(root: str, journal: Journal, files: FileWrites) -> None:
@@ -78,15 +78,6 @@ def write_checkpoint(root: str, publication: Publication, files: FileWrites) -> 
     if publication.index_msg_timestamp is not None:
         after = replace(after, index_msg_timestamp=publication.index_msg_timestamp)
     save_checkpoint(root, after, files)
-
-
-def save_checkpoint(root: str, checkpoint: Checkpoint, files: FileWrites) -> None:
-    file, made = files.open_full(f"{root}/checkpoint", CHECKPOINT_FILE_SIZE)
-    with file:
-        file.write(0, pack(CHECKPOINT, {name: getattr(checkpoint, name) for name in CHECKPOINT.names or ()}))
-        files.sync(file)
-    if made:
-        files.sync_directory(root)
 
 
 def write_topics(root: str, new_topics: Mapping[str, int], timestamp: int, files: FileWrites) -> None:

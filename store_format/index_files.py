@@ -25,8 +25,7 @@ _GAP_PAGES_MAX = 16  # pages between two changed ones that are rather written al
 
 
 class IndexFiles:
-    """Writes batches behind what the last index file holds. `full_timestamp` is the end of the last file that became full and was
-    followed by another (checkpoint.indexMsgTimestamp), None when none did."""
+    """Writes batches behind what the last index file holds."""
 
     def __init__(self, directory: str, geometry: IndexGeometry, timestamp: int, zone: datetime.tzinfo, files: FileWrites) -> None:
         self._directory = directory
@@ -36,13 +35,15 @@ class IndexFiles:
         self._files = files
         self._state = _last_state(directory, geometry)
         self._file: WritableFile | None = None
-        self.full_timestamp: int | None = None
+
+    @property
+    def end_timestamp(self) -> int | None:
+        """That of the last file's header; None while there is none."""
+        return None if self._state is None else self._state.header.end_timestamp
 
     def write(self, batch: IndexBatch) -> None:
         for update in index_updates(self._state, batch, geometry=self._geometry, timestamp=self._timestamp, zone=self._zone):
             if update.is_new:
-                if self._state is not None:
-                    self.full_timestamp = self._state.header.end_timestamp
                 self._begin(update.name)
             slots = self._put(update)
             self._state = IndexState(update.name, update.header, slots)

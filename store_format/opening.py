@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from store_format.checkpoint import Checkpoint, read_checkpoint
+from store_format.checkpoint_write import index_end, save_checkpoint
 from store_format.commit_log import CommitLog
-from store_format.finish import save_checkpoint, sync_store
-from store_format.index_file import IndexFile, list_index_files
+from store_format.finish import sync_store
 from store_format.journal import abort_mark, journal_path, read_journal, write_abort_mark
 from store_format.ledger import Ledger, read_ledger
 from store_format.log_files import LogFiles
@@ -109,12 +109,9 @@ def _flush(root: str, opened: Opened, files: FileWrites) -> None:
             confirm_phy_offset=last.last_offset,
             logics_physical_offset=last.last_offset,
         )
-    index_files = list_index_files(f"{root}/index")
-    if len(index_files) > 1:
-        before_last = IndexFile.open(
-            index_files[-2].path, hash_slot_num=opened.settings.max_hash_slot_num, index_num=opened.settings.max_index_num
-        )
-        checkpoint = replace(checkpoint, index_msg_timestamp=before_last.header().end_timestamp)
+    flushed = index_end(root, opened.settings.geometry)
+    if flushed is not None:
+        checkpoint = replace(checkpoint, index_msg_timestamp=flushed)
     save_checkpoint(root, checkpoint, files)
 
 

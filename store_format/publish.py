@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.behind import Behind
+from store_format.checkpoint_write import lower_index_mark
 from store_format.commit_log import CommitLog
 from store_format.cq_writer import CqBatch
 from store_format.encode import EncodedUnits, assign
@@ -92,7 +93,7 @@ class Publication:
         self._files = files
         self.log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
         self.touched_queues = False
-        self.index_msg_timestamp: int | None = None  # set when an index file became full and another one followed
+        self.index_msg_timestamp: int | None = None  # the end of the index, once it is written
         self._index_end: tuple[str, str] | None = journal.index_base
         self._last_timestamp = 0
         self._last_queued = (-1, 0)  # physical offset and store time of the last message in a queue
@@ -250,6 +251,7 @@ class Publication:
             self._index_end = _WRITING
             zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
             geometry = IndexGeometry(journal.hash_slot_num, journal.index_num)
+            lower_index_mark(self._root, geometry)
             index = IndexFiles(f"{self._root}/index", geometry, journal.written_at, zone, self._files)
         for part in self._batches():
             sizes = np.concatenate([chunk.units.sizes for chunk in part])
@@ -268,7 +270,7 @@ class Publication:
         queues.close()
         if index is not None:
             index.close()
-            self.index_msg_timestamp = index.full_timestamp
+            self.index_msg_timestamp = index.end_timestamp
             self._index_end = last_index_file(f"{self._root}/index")
 
     def disturbance(self) -> str | None:

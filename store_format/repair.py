@@ -189,7 +189,7 @@ def _rebuild_index(
     The broker indexes only what it rescans, and so loses older keys.
     """
     directory = f"{root}/index"
-    start = end.scan_start
+    start, indexed = end.scan_start, -1
     for listed in list_index_files(directory):
         if not listed.size:
             files.remove(listed.path)  # made, and the crash came before its length
@@ -201,6 +201,9 @@ def _rebuild_index(
                 start = min(start, header.begin_physical_offset)
             files.remove(listed.path)
             files.sync_directory(directory)
+        elif header.index_count > 1:
+            is_full = header.index_count >= settings.max_index_num  # then more keys of its last message may have been in the next
+            indexed = header.end_physical_offset - is_full
     start = max(start, log.min_offset)
     if start >= end.offset:
         return
@@ -211,7 +214,9 @@ def _rebuild_index(
         buffer, at = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
         refs = UnitRefs(run.file.path, buffer, run.file.start + at, run.positions - at, run.sizes, np.zeros(len(run.positions), np.int64))
         units, _ = locate(refs, verify_crc=False)
-        units = units.select((units.sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK)
+        # A broker would index the last message of a file that is not full once more.
+        is_new = units.refs.positions + units.refs.base > indexed
+        units = units.select(((units.sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK) & is_new)
         if len(units):
             hashes, message_index = unit_key_hashes(units, tag_keys=tag_keys)
             offsets = units.refs.positions + units.refs.base

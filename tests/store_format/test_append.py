@@ -179,7 +179,7 @@ def test_a_flushed_commit_says_what_is_flushed(root: Path) -> None:
     index_ends = [int.from_bytes(path.read_bytes()[8:16], "big") for path in sorted((root / "index").iterdir())]
     assert len(index_ends) > 1
     assert (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) == (last.store_timestamp, last.store_timestamp)
-    assert checkpoint.index_msg_timestamp == index_ends[-2]
+    assert checkpoint.index_msg_timestamp == index_ends[-1]  # a broker that finds a crash behind this keeps all of them
     assert (checkpoint.confirm_phy_offset, checkpoint.logics_physical_offset) == (last.physical_offset, last.physical_offset)
     assert checkpoint.master_flushed_offset == 0
     assert result.sync_seconds > 0
