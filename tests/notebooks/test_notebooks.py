@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
+import base64
 import json
-import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -84,14 +82,12 @@ def test_it_names_nothing_of_the_machine_it_ran_on(name: str) -> None:
     without_pictures = re.sub(r'"image/png": "[^"]*"', "", text)
     assert re.findall(r"(?:/tmp/|/home/|/root/|/Users/|rmqlog-notebook-)\w*", without_pictures) == []
     assert re.findall(r"(?<![\w.])/[a-z]+/[a-z_]+/[\w./]*", re.sub(r"https?://\S+", "", without_pictures)) in ([], ["/data/store"])
-    for private in {socket.gethostname(), getpass.getuser(), str(ROOT), os.path.expanduser("~")} - {"localhost", "root", "/"}:
-        assert private not in without_pictures
+    addresses = set(re.findall(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])", without_pictures))
+    assert addresses <= {"127.0.0.1"}  # where the brokers of the examples ran
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_its_pictures_are_pictures(name: str) -> None:
-    import base64
-
     for cell in _committed(name):
         for output in cell.get("outputs", []):
             if "image/png" in output.get("data", {}):
