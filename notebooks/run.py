@@ -36,6 +36,8 @@ def run(name: str, into: Path) -> float:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="rmqlog-notebook-") as directory:
         place = os.path.realpath(directory)
+        # Kernels and settings that the user has for Jupyter do not count: this Python is the one to run.
+        os.environ |= {"JUPYTER_DATA_DIR": f"{place}/.jupyter", "JUPYTER_CONFIG_DIR": f"{place}/.jupyter", "JUPYTER_PLATFORM_DIRS": "1"}
         client = NotebookClient(
             notebook,
             timeout=_CELL_SECONDS,
@@ -94,7 +96,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", choices=[*NOTEBOOKS, []], metavar="NAME", help=f"one of {', '.join(NOTEBOOKS)}")
     parser.add_argument("--into", type=Path, default=HERE, metavar="DIRECTORY", help="where the executed notebooks go; default: in place")
     options = parser.parse_args(arguments)
-    os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")  # jupyter_core asks for it in a warning
     for name in options.names or NOTEBOOKS:
         print(f"{name}: {run(name, options.into):.1f} s", flush=True)
 
