@@ -52,7 +52,7 @@ def run(name: str, into: Path) -> float:
         client.execute(env=_environment(place))
         for cell in notebook.cells:
             if cell.cell_type == "code":
-                cell.outputs = [_relative(output, f"{place}/") for output in cell.outputs]
+                cell.outputs = [_tidy(_relative(output, f"{place}/")) for output in cell.outputs]
                 cell.metadata.pop("execution", None)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -89,6 +89,13 @@ def _relative(value: Any, prefix: str) -> Any:  # Any: JSON
         for key in value:
             value[key] = _relative(value[key], prefix)
     return value
+
+
+def _tidy(output: Any) -> Any:  # Any: JSON
+    """Without the text that stands in for a page: it is a repr, with addresses that are others in every run."""
+    if "text/html" in output.get("data", {}):
+        output["data"].pop("text/plain", None)
+    return output
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
