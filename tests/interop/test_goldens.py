@@ -64,6 +64,8 @@ def session(request: pytest.FixtureRequest, rocketmq: Callable[[str], RocketMQ],
     opened, changed = _opened(java, store, config)
     with java.broker(store, config) as broker:
         client = broker.client()
+        # Long before the group consumes: whoever asks is a member of it for a while, and would be given queues.
+        before = client.group_offsets(GROUP, GROUP_TOPIC)
         served = client.messages()
         answers = _answers(client, served)
         by_time = [_offset_at(client, probe) for probe in goldens.expected(name)["offsetsByTime"]]
@@ -71,7 +73,6 @@ def session(request: pytest.FixtureRequest, rocketmq: Callable[[str], RocketMQ],
         sent = client.send("Orders", SENT // 2, seed=1) + client.send("Fresh", SENT - SENT // 2, seed=2, shards=3)
         _wait_for(client, len(goldens.expected_rows(name)) + _undelivered(name) + SENT)
         served_after = client.messages()
-        before = client.group_offsets(GROUP, GROUP_TOPIC)
         consumed = client.push_consume(GROUP, GROUP_TOPIC)
         after = client.group_offsets(GROUP, GROUP_TOPIC)
     opened_after, changed_after = _opened(java, store, config)
