@@ -124,8 +124,9 @@ class Report:
             yield _table(["", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, self.catching_up))
         if self.looks:
             yield "What `latestOffset` takes, in milliseconds (median, minimum):"
-            rows = [[f"{each.queues:,}", _shown(each.idle_milliseconds), _shown(each.appended_milliseconds)] for each in self.looks]
-            yield _table(["queues", "nothing appended", "a message appended to each queue"], rows)
+            figures = [(each.queues, each.idle_milliseconds, each.few_milliseconds, each.all_milliseconds) for each in self.looks]
+            rows = [[f"{queues:,}", *map(_shown, times)] for queues, *times in figures]
+            yield _table(["queues", "nothing appended", "ten messages appended", "a message appended to each queue"], rows)
         if self.micro_batches is not None:
             queues, seconds = self.micro_batches
             shown = f"{seconds.median:.2f} s (minimum {seconds.minimum:.2f})"

@@ -34,6 +34,7 @@ __all__ = ["Looks", "measure_catching_up", "measure_looks", "measure_micro_batch
 
 _IDLE_LOOKS = 200
 _APPENDS = 10
+_FEW = 10
 _MICRO_BATCHES = 6
 _TICK_S = 0.06  # directories count once they are older than a tick of the clock
 _BATCH_TIMEOUT_S = 120
@@ -42,11 +43,12 @@ _TASK_SLOTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """Milliseconds that `latestOffset` takes when nothing was appended, and when every queue got a message."""
+    """Milliseconds that `latestOffset` takes when nothing was appended, when ten messages were, and when every queue got one."""
 
     queues: int
     idle_milliseconds: Figure
-    appended_milliseconds: Figure
+    few_milliseconds: Figure
+    all_milliseconds: Figure
 
 
 def measure_catching_up(spark: SparkSession, root: Path, rows_per_batch: int, rounds: int) -> list[Comparison]:
@@ -84,21 +86,22 @@ def measure_looks(root: Path, filling: Filling) -> Looks:
     options = parse_read_options({"path": str(root), "startingOffsets": "earliest"}, where=STREAM)
     positions = StreamPositions(StreamStores(options))
     end = positions.latest(positions.initial())
-    idle, appended = [], []
-    for _ in range(_APPENDS):
+    idle: list[float] = []
+    appended: dict[int, list[float]] = {_FEW: [], filling.queues: []}
+    for count in (_FEW, filling.queues) * _APPENDS:
         time.sleep(_TICK_S)
         for _ in range(_IDLE_LOOKS // _APPENDS):
             seconds, found = _timed(partial(positions.latest, end))
             if found != end:
                 raise ValueError(f"{root}: a look found more where nothing had been appended")
             idle.append(seconds * 1000)
-        _append_one_each(root, filling)
+        _append_more(root, filling, count)
         seconds, found = _timed(partial(positions.latest, end))
         if found == end:
             raise ValueError(f"{root}: a look did not find what had been appended")
         end = found
-        appended.append(seconds * 1000)
-    return Looks(filling.queues, Figure.of(idle), Figure.of(appended))
+        appended[count].append(seconds * 1000)
+    return Looks(filling.queues, Figure.of(idle), Figure.of(appended[_FEW]), Figure.of(appended[filling.queues]))
 
 
 def measure_micro_batches(spark: SparkSession, root: Path, filling: Filling) -> Figure:
@@ -109,7 +112,7 @@ def measure_micro_batches(spark: SparkSession, root: Path, filling: Filling) -> 
         try:
             query.processAllAvailable()
             for number in range(_MICRO_BATCHES):
-                _append_one_each(root, filling)
+                _append_more(root, filling, filling.queues)
                 _wait_for_rows(query, (number + 1) * filling.queues)
             seconds = [each["durationMs"]["triggerExecution"] / 1000 for each in query.recentProgress if each["numInputRows"]]
         finally:
@@ -125,9 +128,9 @@ def _wait_for_rows(query: StreamingQuery, rows: int) -> None:
         time.sleep(0.02)
 
 
-def _append_one_each(root: Path, filling: Filling) -> None:
-    """One message more for every queue, committed at once."""
-    messages, _ = message_columns(filling, 0, filling.queues)
+def _append_more(root: Path, filling: Filling, count: int) -> None:
+    """So many messages more, to one queue after another, committed at once."""
+    messages, _ = message_columns(filling, 0, count)
     writer = StagingWriter(str(root), secrets.token_hex(8), sync=False)
     stage_columns(writer, messages)
     commit(str(root), [writer.close()], options=CommitOptions(sync=False))

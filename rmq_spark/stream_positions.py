@@ -109,7 +109,7 @@ class StreamPositions:
 
     def bound_now(self) -> None:
         """From now on the stream ends where the queues end at this moment (Trigger.AvailableNow)."""
-        self.stores.look(anew=True)
+        self.stores.look()  # what a query begins with has just been looked at anew: that goes over much of the log
         self._bound = {key: queue.max_offset for key, queue in self.stores.queues.items()}
         self._idle = None
 

@@ -120,6 +120,9 @@ def test_the_benchmarks_run(tmp_path: Path) -> None:
         "Writing without Spark",
         "a cached DataFrame",
         "Commits of ten",
+        "catches up in ten batches",
+        "ten messages appended",
+        "A micro-batch in which each of",
     ):
         assert what in text, what
     # every cell of every table of rates is filled, and no rate is zero messages
