@@ -6,6 +6,7 @@ The settings of the environment are made here, so that `pytest` alone behaves as
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -29,6 +30,10 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 # A session lives too short for the JVM's second compiler and its parallel collector to pay: a quarter of the time of these tests.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# A shell that runs something in the background has it ignore Ctrl-C, and what a test starts and interrupts would ignore it too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # `--hypothesis-profile=explore` looks where the default, the same examples on every run, does not.
 settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
