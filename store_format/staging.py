@@ -9,16 +9,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.encode import EncodedUnits
 from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.write_files import FileWrites, WritableFile
+
+if TYPE_CHECKING:  # whoever reads a store comes by here, and needs no encoder
+    from store_format.encode import EncodedUnits
 
 __all__ = [
     "NOT_DISPATCHED",
