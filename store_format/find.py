@@ -6,8 +6,9 @@ trustworthy index file knows is scanned, so that nothing is missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +26,9 @@ from store_format.snapshot import StoreState, list_queues, take_snapshot
 from store_format.tolerance import Tolerance
 from store_format.unit_check import UnitKind, check_unit
 
-__all__ = ["Found", "Searched", "Wanted", "cover", "find", "ordered", "stands_at"]
+__all__ = ["Found", "Searched", "Wanted", "cover", "find", "ordered", "scan_size", "stands_at"]
 
+_LOOK_SIZE = 8  # total size and magic code of a unit, never zero
 _ORDER_COLUMNS = ("physicalOffset", "queueOffset")
 
 
@@ -88,17 +90,31 @@ def find(
     use_index: bool = True,
     hash_slot_num: int | None = None,
     index_num: int | None = None,
+    on_scanned: Callable[[int, int], object] | None = None,
 ) -> Found:
     """The messages asked for. The answer is held as a whole, so its memory is that of the matching messages.
 
     After a crash nothing behind the log's valid end counts, and no index file that a broker would delete when it starts.
     `use_index=False` scans all of the log: index files have no checksum, and one that lost a link hides what it led to.
     Neither does a header show that a broker ran for a while with messageIndexEnable=false and went on in the same file.
+    `on_scanned` is told, again and again, how many bytes of the log a scan has looked at and how many it will at most.
     """
     coverage, topics, stop = cover(root, log, state, wanted, use_index=use_index, hash_slot_num=hash_slot_num, index_num=index_num)
     names = tuple(dict.fromkeys((*columns, *_ORDER_COLUMNS)))
     search = KeySearch(log, wanted, broker_name, names, tolerance, verify_crc, state is StoreState.LIVE)
+    if on_scanned is not None:
+        search.on_scanned = partial(_tell, on_scanned, scan_size(log, coverage.uncovered))
     return _search(search, coverage, topics, stop, tuple(dict.fromkeys((*columns, "physicalOffset"))))
+
+
+def _tell(on_scanned: Callable[[int, int], object], size: int, scanned: int) -> None:
+    on_scanned(scanned, size)
+
+
+def scan_size(log: CommitLog, ranges: Iterable[tuple[int, int]]) -> int:
+    """How many bytes these physical ranges have in files that are begun: those that were only made in advance do not count."""
+    begun = [file for file in log.files if any(log.view(file).read(0, _LOOK_SIZE))]
+    return sum(max(min(stop, file.stop) - max(start, file.start), 0) for start, stop in ranges for file in begun)
 
 
 def cover(

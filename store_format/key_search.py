@@ -6,7 +6,7 @@ Both ways end in the same test of topic, key and time, and both are done for man
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -69,6 +69,7 @@ class KeySearch:
     bytes_scanned: int = 0
     damaged_bytes: int = 0
     units_scanned: int = 0  # those at the edges of index files do not count
+    on_scanned: Callable[[int], object] | None = None  # is told how many bytes have been looked at
 
     # ---- from the index ---------------------------------------------------------------------------------------------
 
@@ -100,6 +101,8 @@ class KeySearch:
                         self.tolerance.damage(CorruptStoreError(step.file.path, step.start, step.expected, step.found))
                     continue
                 self.bytes_scanned += step.stop - int(step.positions[0])
+                if self.on_scanned is not None:
+                    self.on_scanned(self.bytes_scanned + self.damaged_bytes)
                 self.units_scanned += len(step.positions) - _count_in(known, step.physical_offsets)
                 searched.append((step, searcher.submit(self._rows_with_key, step)))
                 if len(searched) > _WINDOWS_AHEAD:

@@ -7,6 +7,7 @@ reach. Without either, consume queues lead to what has the tags.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from store_format.columns import BODY_SIZE_MAX, Projection, arrow_schema, decode
 from store_format.commit_log import CommitLog
 from store_format.decode import UnitRefs
 from store_format.errors import OptionError
-from store_format.find import Found, Searched, Wanted, cover, find, ordered, stands_at
+from store_format.find import Found, Searched, Wanted, cover, find, ordered, scan_size, stands_at
 from store_format.java_hash import tags_code
 from store_format.journal import read_commit_state
 from store_format.key_search import unit_sizes
@@ -34,7 +35,6 @@ __all__ = ["How", "Question", "bytes_to_scan", "look_up"]
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port, 8 of offset.
 _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})([0-9A-Fa-f]{16})\Z")
 _LIGHT_PREFIX = "%LMQ%"
-_LOOK_SIZE = 8  # total size and magic code of a unit, never zero
 _HELPERS = ("physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs")
 
 
@@ -66,6 +66,7 @@ class How:
     use_index: bool = True
     hash_slot_num: int | None = None
     index_num: int | None = None
+    on_scanned: Callable[[int, int], object] | None = None
 
 
 def look_up(store: MessageStore, question: Question, how: How) -> Found:
@@ -90,8 +91,7 @@ def bytes_to_scan(store: MessageStore, question: Question, how: How) -> int:
     coverage, _, _ = cover(
         store.path, store.log, store.state, wanted, use_index=how.use_index, hash_slot_num=how.hash_slot_num, index_num=how.index_num
     )
-    begun = [file for file in store.log.files if any(store.log.view(file).read(0, _LOOK_SIZE))]
-    return sum(max(min(stop, file.stop) - max(start, file.start), 0) for start, stop in coverage.uncovered for file in begun)
+    return scan_size(store.log, coverage.uncovered)
 
 
 def _names(how: How) -> tuple[str, ...]:
@@ -135,6 +135,7 @@ def _by_key(store: MessageStore, question: Question, key: str, how: How) -> Foun
             use_index=use_index,
             hash_slot_num=how.hash_slot_num,
             index_num=how.index_num,
+            on_scanned=how.on_scanned,
         )
 
     before = read_commit_state(store.path)

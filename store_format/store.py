@@ -262,16 +262,18 @@ class MessageStore:
         use_index: bool = True,
         hash_slot_num: int | None = None,
         index_num: int | None = None,
+        on_scanned: Callable[[int, int], object] | None = None,
     ) -> Found:
         """Messages with `key` as a word of KEYS or as UNIQ_KEY; with `message_id` as UNIQ_KEY or as offset message id; else all.
 
         Of a topic, or of any; with one of `tags`; between two store times (both inclusive). Index files are used for the part of the
-        log they cover, the rest is scanned; the answer says which. See `lookup.look_up`.
+        log they cover, the rest is scanned; the answer says which. `on_scanned` is told how far a scan is: bytes looked at, and bytes
+        to look at, at most. See `lookup.look_up`.
         """
         from store_format.lookup import How, Question, look_up
 
         _projection(columns, verify_crc)
-        how = How(tuple(columns), on_damage, verify_crc, use_index, hash_slot_num, index_num)
+        how = How(tuple(columns), on_damage, verify_crc, use_index, hash_slot_num, index_num, on_scanned)
         return look_up(self, Question(key, message_id, topic, None if tags is None else tuple(tags), begin_ms, end_ms), how)
 
     def trace(self, message_id: str) -> pa.Table:

@@ -30,7 +30,6 @@ __all__ = ["export_"]
 
 _FORMS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 _ROW_GROUP_BYTES = 64 << 20
-_SIZE = "storeSize"
 
 
 @click.command("export")
@@ -60,6 +59,7 @@ def export_(
     rmqlog export /data/store orders.parquet --topic Orders --since 2024-05-01
     """
     from rmq_spark.cli.message_columns import message_columns
+    from rmq_spark.cli.reading import bytes_to_read
 
     form = form or _form_of(out)
     asked = () if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip())
@@ -67,7 +67,7 @@ def export_(
     tolerance = tolerance_for(skip_damage)
     known = {topic for store in stores for topic in {*store.topics(), *store.configured_topics()}}
     filters.refuse_unknown_topic(known)
-    with Progress("export", _total(stores, filters)) as progress:
+    with Progress("export", bytes_to_read(stores, filters)) as progress:
         source = _Source(stores, filters, names, tolerance, progress)
         if out == "-":
             if form == "parquet":
@@ -88,14 +88,6 @@ def _form_of(out: str) -> str:
     return form
 
 
-def _total(stores: Sequence[MessageStore], filters: Filters) -> int:
-    """Bytes to come; 0, not known, where messages have to be looked at to know."""
-    if filters.looks_at_messages or filters.limit or filters.since_ms is not None or filters.until_ms is not None:
-        return 0
-    rows = (row for store in stores for row in store.view("queues").select(["topic", "queueId", "bytes"]).to_pylist())
-    return sum(row["bytes"] or 0 for row in rows if filters.chooses_topic(row["topic"]) and filters.chooses_queue(row["queueId"]))
-
-
 class _Source:
     """The batches to write, counted as they pass."""
 
@@ -107,14 +99,14 @@ class _Source:
         self._stores, self._filters, self._tolerance, self._progress = stores, filters, tolerance, progress
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        from rmq_spark.cli.reading import read_messages
+        from rmq_spark.cli.reading import SIZE, read_messages
         from rmq_spark.cli.view_rows import first_rows
 
-        read = (read_messages(store, self._filters, (*self.names, _SIZE), self._tolerance) for store in self._stores)
+        read = (read_messages(store, self._filters, (*self.names, SIZE), self._tolerance) for store in self._stores)
         for batch in first_rows((batch for batches in read for batch in batches), self._filters.limit):
             yield batch.select(self.names)
             self.rows += batch.num_rows
-            self._progress.add(int(batch[_SIZE].to_numpy().sum()))
+            self._progress.add(int(batch[SIZE].to_numpy().sum()))
 
 
 def _write_file(form: str, file: BinaryIO, source: _Source, bodies_as_text: bool) -> None:

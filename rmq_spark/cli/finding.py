@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_spark.cli.filters import Filters
+from rmq_spark.cli.progress import Progress
 from store_format.columns import arrow_schema
 
 if TYPE_CHECKING:
@@ -23,20 +24,22 @@ _LOOKED_AT = ("topic", "queueId", "properties")
 
 def find_in(store: MessageStore, filters: Filters, message_id: str | None, names: Sequence[str], *, use_index: bool) -> Found:
     """The messages asked for, in the order of the log, with the columns `names` among others, and how they were found."""
-    if filters.key is None and message_id is None:
-        return _by_time(store, filters, names)
-    found = store.find(
-        key=filters.key,
-        message_id=message_id,
-        topic=filters.one_topic,
-        tags=filters.tags or None,
-        begin_ms=filters.since_ms,
-        end_ms=None if filters.until_ms is None else filters.until_ms - 1,
-        columns=tuple(dict.fromkeys((*names, *_LOOKED_AT))),
-        on_damage="DROPMALFORMED",
-        use_index=use_index,
-    )
-    return replace(found, table=_chosen(found.table, filters))
+    with Progress("find", 0) as progress:
+        if filters.key is None and message_id is None:
+            return _by_time(store, filters, names, progress)
+        found = store.find(
+            key=filters.key,
+            message_id=message_id,
+            topic=filters.one_topic,
+            tags=filters.tags or None,
+            begin_ms=filters.since_ms,
+            end_ms=None if filters.until_ms is None else filters.until_ms - 1,
+            columns=tuple(dict.fromkeys((*names, *_LOOKED_AT))),
+            on_damage="DROPMALFORMED",
+            use_index=use_index,
+            on_scanned=progress.reach_of,
+        )
+        return replace(found, table=_chosen(found.table, filters))
 
 
 def _chosen(table: pa.Table, filters: Filters) -> pa.Table:
@@ -50,9 +53,9 @@ def _chosen(table: pa.Table, filters: Filters) -> pa.Table:
     return table
 
 
-def _by_time(store: MessageStore, filters: Filters, names: Sequence[str]) -> Found:
+def _by_time(store: MessageStore, filters: Filters, names: Sequence[str], progress: Progress) -> Found:
     """Without key or id: the queues, from back to front no further than `--limit`."""
-    from rmq_spark.cli.reading import chosen_queues, first_messages, read_messages
+    from rmq_spark.cli.reading import SIZE, bytes_to_read, chosen_queues, first_messages, read_messages
     from store_format.find import Found, Searched
     from store_format.tolerance import Tolerance
 
@@ -60,7 +63,11 @@ def _by_time(store: MessageStore, filters: Filters, names: Sequence[str]) -> Fou
     if filters.limit is not None:
         table = first_messages(store, filters, names, filters.limit, tolerance)
     else:
-        batches = list(read_messages(store, filters, names, tolerance))
+        batches, size, total = [], 0, bytes_to_read([store], filters)
+        for batch in read_messages(store, filters, (*names, SIZE), tolerance):
+            batches.append(batch)
+            size += int(batch[SIZE].to_numpy().sum())
+            progress.reach_of(size, total)
         table = pa.Table.from_batches(batches) if batches else arrow_schema(tuple(names)).empty_table()
         if batches:
             table = table.take(pc.sort_indices(table, [("physicalOffset", "ascending"), ("queueOffset", "ascending")]))

@@ -16,6 +16,7 @@ from rmq_spark.cli.filters import MESSAGE_FILTERS, Filters, filter_options
 from rmq_spark.cli.opening import store_argument
 from rmq_spark.cli.output import Output, output_options, write_rows
 from rmq_spark.cli.parameters import Command
+from rmq_spark.cli.progress import Progress
 from store_format.shown_text import shown
 
 if TYPE_CHECKING:
@@ -132,7 +133,10 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
     names = message_columns(output)
     as_records = output.form == "table" and not output.columns
     names = ALL_COLUMNS if as_records else names
-    founds = [store.find(message_id=id, columns=names, on_damage="DROPMALFORMED") for store in stores]
+    founds = []
+    for store in stores:
+        with Progress("get", 0) as progress:
+            founds.append(store.find(message_id=id, columns=names, on_damage="DROPMALFORMED", on_scanned=progress.reach_of))
     batches = (batch for found in founds for batch in found.table.select(names).to_batches())
     if as_records:
         from rmq_spark.cli.records import write_records

@@ -52,6 +52,11 @@ class Progress:
             self._stream.write(f"{_CLEAR}{self.line(now)}")
             self._stream.flush()
 
+    def reach_of(self, done: int, total: int) -> None:
+        """As `reach`, where how much there is comes out only on the way."""
+        self._total = total
+        self.reach(done)
+
     def line(self, now: float) -> str:
         """What is shown at a moment of the clock."""
         rate = self.done / max(now - self._begun, 1e-6)

@@ -23,8 +23,9 @@ from store_format.tolerance import Tolerance
 if TYPE_CHECKING:
     from store_format import MessageStore, Queue
 
-__all__ = ["chosen_queues", "first_messages", "last_messages", "read_messages", "read_range", "wanted_range"]
+__all__ = ["SIZE", "bytes_to_read", "chosen_queues", "first_messages", "last_messages", "read_messages", "read_range", "wanted_range"]
 
+SIZE = "storeSize"  # the column that says how much of the log a message is
 _ORDER = "physicalOffset"
 _HELPERS = ("storeTimestampMs", _ORDER, "queueOffset")
 _WINDOW = 256  # offsets of a queue looked at first, from its end backwards; each further look takes twice as many
@@ -46,6 +47,14 @@ def wanted_range(queue: Queue, filters: Filters) -> tuple[int, int]:
     if filters.until_ms is not None:
         stop = queue.offset_at(filters.until_ms)
     return start, max(start, stop)
+
+
+def bytes_to_read(stores: Sequence[MessageStore], filters: Filters) -> int:
+    """How much of the log `read_messages` will give; 0, not known, where messages have to be looked at to know."""
+    if filters.looks_at_messages or filters.limit or filters.since_ms is not None or filters.until_ms is not None:
+        return 0
+    rows = (row for store in stores for row in store.view("queues").select(["topic", "queueId", "bytes"]).to_pylist())
+    return sum(row["bytes"] or 0 for row in rows if filters.chooses_topic(row["topic"]) and filters.chooses_queue(row["queueId"]))
 
 
 def _reader(store: MessageStore, filters: Filters, names: Sequence[str], tolerance: Tolerance) -> QueueReader:

@@ -117,6 +117,26 @@ def test_progress_goes_on_and_goes_away(long_store: Path, tmp_path: Path) -> Non
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def alike_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Half a second of work for a scan: all of its messages have the same key."""
+    root, count = tmp_path_factory.mktemp("alike") / "store", 400_000
+    store = MessageStore.create(str(root), mapped_file_size_commit_log=16 << 20)
+    bodies, properties = pa.array([b"x"] * count, pa.binary()), pa.array([b"KEYS\x01same\x02"] * count, pa.binary())
+    options = CommitOptions(sync=False, message_index_enable=False)
+    store.append(MessageColumns(topic="Alike", body=bodies, properties=properties), store_timestamps=1, options=options)
+    return root
+
+
+def test_a_scan_shows_how_far_it_is(alike_store: Path) -> None:
+    code, seen = _terminal("find", alike_store, "--key", "same", "-n", "1")
+    assert code == 0
+    line = r"find: [0-9.]+ [kM]B of \d+\.\d MB \(\d+ %\), [0-9.]+ .?[Bb]\w*/s, \d+ s left"
+    assert re.search(line, seen)
+    assert "rmqlog: 400000 found by scan" in seen.rpartition("\x1b[K")[2]
+    assert process("find", alike_store, "--key", "same", "-n", "1").err.startswith("rmqlog: 400000 found by scan")
+
+
 def test_ctrl_c_ends_an_export_and_leaves_nothing(long_store: Path, tmp_path: Path) -> None:
     code, seen = _terminal("export", long_store, tmp_path / "a.jsonl", interrupt_at=b" %)")
     assert code == 130
