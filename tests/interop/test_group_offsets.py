@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,10 @@ from store_format import MessageStore
 from store_format.offset_files import read_group_offsets
 from tests import goldens
 from tests.interop.harness import RocketMQ
+from tests.interop.programs import Line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 VERSIONS = ("4.9.7", "5.5.0")
 TOPIC = "Orders"
@@ -46,6 +51,40 @@ def test_a_java_consumer_goes_on_where_we_stopped_and_we_where_it_did(
     assert after == {queue_id: queue.max_offset for queue_id, queue in queues.items()}
     for name, offsets in others.items():
         assert read_group_offsets(str(path), name).offsets.items() >= offsets.items()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_query_and_a_java_consumer_of_one_group(
+    spark: SparkSession, rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], tmp_path: Path, version: str
+) -> None:
+    path = copy_of(f"basic-{version}")
+    queues = {q.queue_id: q for q in MessageStore.open(str(path)).queues(lambda topic: topic == TOPIC)}
+    there = {(queue_id, offset) for queue_id, queue in queues.items() for offset in range(queue.min_offset, queue.max_offset)}
+    assert _stream(spark, path, tmp_path / "first") == sorted(there)
+    with rocketmq(version).broker(path, goldens.config(f"basic-{version}")) as broker:
+        client = broker.client()
+        sent = _places(client.send(TOPIC, 20, seed=1))
+        assert _places(client.push_consume(_GROUP, TOPIC)) == sent
+        later = _places(client.send(TOPIC, 30, seed=2))
+    assert len({*there, *sent, *later}) == len(there) + 50
+    # A checkpoint that knows nothing: the group's offsets, as the consumer left them in the broker, say where to begin.
+    assert _stream(spark, path, tmp_path / "second") == later
+
+
+_GROUP = "spark_and_java"
+
+
+def _stream(spark: SparkSession, store: Path, base: Path) -> list[tuple[int, int]]:
+    """(queue, offset) of all rows that a stream of the group gives until it has come to the end, sorted."""
+    options = {"subscribe": TOPIC, "group": _GROUP, "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "maxOffsetsPerTrigger": "37"}
+    frame = spark.readStream.format("rmqlog").options(**options, columns="queueId,queueOffset").load(str(store))
+    writer = frame.writeStream.format("parquet").option("path", str(base / "rows")).option("checkpointLocation", str(base / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    return sorted((row.queueId, row.queueOffset) for row in spark.read.parquet(str(base / "rows")).collect())
+
+
+def _places(lines: list[Line]) -> list[tuple[int, int]]:
+    return sorted((line["queueId"], line["queueOffset"]) for line in lines)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

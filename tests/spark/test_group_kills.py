@@ -1,4 +1,4 @@
-"""Two real queries in processes of their own share a group of 16 queues; one is killed, the other takes over, the first comes back."""
+"""Real queries in processes of their own share a group of 16 queues; one is killed, the others take over, it comes back."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Shared:
         self.store = make_store(path / "store")
         self.directory = f"{self.store}/.rmqlog/groups/g"
         self.total = 0
-        self.one, self.two = (Query(self.store, path, name, strategy) for name in ("one", "two"))
+        self.one, self.two, self.three = self.queries = [Query(self.store, path, name, strategy) for name in ("one", "two", "three")]
 
     def append(self, count: int) -> None:
         """So many messages to each queue."""
@@ -130,9 +130,9 @@ class Shared:
     def events(self) -> list[OwnershipEvent]:
         return read_events(self.directory)
 
-    def is_shared(self) -> bool:
+    def is_shared(self, among: int = 2) -> bool:
         owners = self.owners()
-        return len(owners) == 2 and sum(owners.values()) == QUEUES
+        return len(owners) == among and sum(owners.values()) == QUEUES
 
     def everything(self) -> set[Message]:
         return {(queue, offset) for queue in range(QUEUES) for offset in range(self.total)}
@@ -151,7 +151,7 @@ def strategy(request: pytest.FixtureRequest) -> str:
 def shared(tmp_path: Path, strategy: str) -> Iterator[Shared]:
     shared = Shared(tmp_path, strategy)
     yield shared
-    for query in (shared.one, shared.two):
+    for query in shared.queries:
         if hasattr(query, "process") and query.process.poll() is None:
             query.kill()
 
@@ -230,3 +230,33 @@ def test_a_query_that_was_stopped_for_longer_than_its_lease_reads_on_nothing_tha
     for queue in lost:
         positions = [event.position or 0 for event in events if event.queue == queue and event.topic == "T"]
         assert positions == sorted(positions)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("strategy", ["AVG"])
+def test_two_then_three_then_two(shared: Shared) -> None:
+    one, two, three = shared.queries
+    shared.append(600)
+    one.start()
+    two.start()
+    _until(shared.is_shared, one, two)
+    three.start()
+    _until(lambda: shared.is_shared(3), *shared.queries)
+    done = [query.committed() for query in shared.queries]
+    _until(lambda: all(query.committed() > before for query, before in zip(shared.queries, done, strict=True)), *shared.queries)
+    begun = one.begun()
+    _until(lambda: one.begun() > begun, *shared.queries)
+    one.kill()
+    killed_at = time.time()
+    in_flight = one.last_batch()
+    _until(lambda: shared.is_shared() and "one" not in shared.owners(), two, three)
+    taken_at = max(event.at for event in shared.events() if event.event == "gain") / 1000
+    assert taken_at - killed_at < LEASE_S + _TRIGGER_S
+    _until(shared.is_read, two, three)
+    _until(lambda: two.begun() == two.committed() and three.begun() == three.committed(), two, three)
+    rows = one.read() + two.read() + three.read()
+    assert rows.keys() == shared.everything()
+    assert {message for message, count in rows.items() if count > 1} <= in_flight
+    events = shared.events()
+    assert double_ownership(events) == []
+    print(f"taken over {taken_at - killed_at:.2f} s after the kill; in flight {len(in_flight)}")
