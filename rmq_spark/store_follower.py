@@ -115,12 +115,24 @@ class StoreFollower:
         begun = [file.start for file in self._log.files if any(read_head(self._log, file.start)[:_WORD_SIZE])]
         if not begun:
             return self._log.min_offset, self._log.min_offset
-        start = begun[-2] if len(begun) > 1 else begun[-1]  # the newest may have just begun
-        start = self._end if self._follows and self._end >= start and self._log.file_at(self._end) is not None else start
-        found = near_end(self._log, start, signs.commit.base, _MARGIN_SIZE)
+        found = self._near_end(begun, signs.commit.base)
         if read_commit_state(self.store.path) == signs.commit:
             return found
-        return near_end(self._log, start, committed_end(self.store.path), _MARGIN_SIZE)
+        return self._near_end(begun, committed_end(self.store.path))
+
+    def _near_end(self, begun: list[int], stop: int | None) -> tuple[int, int]:
+        """As `log_tail.near_end`, from where the log was followed to, or else from the beginning of a file, the last if it holds enough.
+
+        Files behind `stop` are those of a commit that goes on.
+        """
+        starts = [start for start in begun if stop is None or start <= stop][:-3:-1] or begun[:1]
+        if self._follows and self._end >= starts[-1] and self._log.file_at(self._end) is not None:
+            starts = [self._end]
+        for start in starts:
+            near, end = near_end(self._log, start, stop, _MARGIN_SIZE)
+            if end - start >= _MARGIN_SIZE:
+                break
+        return near, end
 
     def _log_goes_on(self) -> bool:
         return any(read_head(self._log, self._end)[:_WORD_SIZE])
