@@ -38,7 +38,9 @@ from store_format.write_files import FileWrites
 __all__ = ["Present", "Publication", "Torn"]
 
 _CHUNK_SIZE = 4 << 20  # of the log; smaller ones cost 15 % more at 100 B, larger ones gain nothing
-_QUEUE_UNITS = 1 << 19  # messages of one batch for queues and index: about 32 MB, 20 more for each three keys of a message
+_QUEUE_UNITS = 1 << 17  # messages of one batch for queues and index: about 8 MB, 5 more for each three keys of a message
+_QUEUE_UNITS_MAX = 1 << 19
+_UNITS_OF_QUEUE = 64  # where queues are many a batch is larger, so that each of them gets more with one write
 _WRITING = ("", "")  # the index's end is not known
 
 
@@ -100,6 +102,7 @@ class Publication:
         self._entry: LedgerEntry | None = None
         self._queue_stops = list(journal.queue_bases)
         self._buffers = [np.empty(0, np.uint8)] * 2
+        self._queue_units = min(max(_QUEUE_UNITS, _UNITS_OF_QUEUE * len(journal.queues)), _QUEUE_UNITS_MAX)
 
     @property
     def entry(self) -> LedgerEntry:
@@ -223,7 +226,7 @@ class Publication:
         for staged in journal.staged:
             number_of = np.array([*(numbers[queue] for queue in staged.queues), -2, NO_QUEUE], np.int32)
             at = done + min(skip, staged.units)
-            for units in read_staged(self._root, staged, chunk_size=chunk_size, units_max=_QUEUE_UNITS, skip=skip):
+            for units in read_staged(self._root, staged, chunk_size=chunk_size, units_max=self._queue_units, skip=skip):
                 yield _Chunk(staged, units, number_of[units.queue], self._store_timestamps(at, len(units)))
                 at += len(units)
             skip = max(skip - staged.units, 0)
@@ -253,20 +256,21 @@ class Publication:
             geometry = IndexGeometry(journal.hash_slot_num, journal.index_num)
             lower_index_mark(self._root, geometry)
             index = IndexFiles(f"{self._root}/index", geometry, journal.written_at, zone, self._files)
-        for part in self._batches():
-            sizes = np.concatenate([chunk.units.sizes for chunk in part])
-            offsets, _ = layout.place(sizes)
-            queue = np.concatenate([chunk.queue for chunk in part])
-            queue_offsets = counter.take(queue)
-            tags_codes = np.concatenate([chunk.tags_codes for chunk in part])
-            timestamps = np.concatenate([chunk.store_timestamps for chunk in part])
-            queued = slice(None) if int(queue.min()) >= 0 else np.flatnonzero(queue >= 0)
-            batch = CqBatch(queue[queued].astype(np.int64), queue_offsets[queued], offsets[queued], sizes[queued], tags_codes[queued])
-            if len(batch.sizes):
-                queues.write(batch)
-                self._last_queued = (int(batch.physical_offsets[-1]), int(timestamps[queued][-1]))
-            if index is not None:
-                index.write(_index_batch(part, queue, offsets, timestamps))
+        with Behind() as writer:  # queues in a thread, the index in this one: neither needs the other
+            for part in self._batches():
+                sizes = np.concatenate([chunk.units.sizes for chunk in part])
+                offsets, _ = layout.place(sizes)
+                queue = np.concatenate([chunk.queue for chunk in part])
+                queue_offsets = counter.take(queue)
+                tags_codes = np.concatenate([chunk.tags_codes for chunk in part])
+                timestamps = np.concatenate([chunk.store_timestamps for chunk in part])
+                queued = slice(None) if int(queue.min()) >= 0 else np.flatnonzero(queue >= 0)
+                batch = CqBatch(queue[queued].astype(np.int64), queue_offsets[queued], offsets[queued], sizes[queued], tags_codes[queued])
+                if len(batch.sizes):
+                    writer.call(partial(queues.write, batch))
+                    self._last_queued = (int(batch.physical_offsets[-1]), int(timestamps[queued][-1]))
+                if index is not None:
+                    index.write(_index_batch(part, queue, offsets, timestamps))
         queues.close()
         if index is not None:
             index.close()
@@ -304,7 +308,7 @@ class Publication:
         for chunk in self._chunks(1 << 62):
             part.append(chunk)
             units += len(chunk.units)
-            if units >= _QUEUE_UNITS:
+            if units >= self._queue_units:
                 yield part
                 part, units = [], 0
         if part:

@@ -12,6 +12,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from types import TracebackType
 from typing import Any
 
@@ -125,6 +126,7 @@ class FileWrites:
         self.sync_seconds = 0.0
         self.syncs = 0
         self._clock = clock
+        self._sums = Lock()
         self._opened: dict[str, tuple[int, int]] = {}  # path -> device and inode
 
     def displaced(self) -> list[str]:
@@ -269,5 +271,6 @@ class FileWrites:
         begun = self._clock()
         with _naming(path, "sync"):
             os.fsync(descriptor)
-        self.sync_seconds += self._clock() - begun
-        self.syncs += 1
+        with self._sums:
+            self.sync_seconds += self._clock() - begun
+            self.syncs += 1
