@@ -102,6 +102,7 @@ class Publication:
         self._entry: LedgerEntry | None = None
         self._queue_stops = list(journal.queue_bases)
         self._buffers = [np.empty(0, np.uint8)] * 2
+        self._is_little = sum(each.records_size for each in journal.staged) <= _CHUNK_SIZE
         self._queue_units = min(max(_QUEUE_UNITS, _UNITS_OF_QUEUE * len(journal.queues)), _QUEUE_UNITS_MAX)
 
     @property
@@ -127,7 +128,7 @@ class Publication:
 
     def append_log(self) -> None:
         """Patches the staged units and writes them behind the base: a chunk is written while the next one is read and patched."""
-        with Behind() as writer:
+        with Behind(is_little=self._is_little) as writer:
             for part in self._patched():
                 writer.call(partial(self._write_part, part))
         self.log_files.close()
@@ -256,7 +257,7 @@ class Publication:
             geometry = IndexGeometry(journal.hash_slot_num, journal.index_num)
             lower_index_mark(self._root, geometry)
             index = IndexFiles(f"{self._root}/index", geometry, journal.written_at, zone, self._files)
-        with Behind() as writer:  # queues in a thread, the index in this one: neither needs the other
+        with Behind(is_little=self._is_little) as writer:  # queues in a thread, the index in this one: neither needs the other
             for part in self._batches():
                 sizes = np.concatenate([chunk.units.sizes for chunk in part])
                 offsets, _ = layout.place(sizes)

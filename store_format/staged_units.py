@@ -21,7 +21,7 @@ __all__ = ["RecordsCheck", "StagedUnits", "check_staged", "read_staged", "remove
 
 _log = logging.getLogger(__name__)
 
-_REMOVERS = 2
+_REMOVERS, _REMOVERS_SIZE = 2, 8 << 20  # for less a thread costs more than it saves
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -155,8 +155,11 @@ def remove_staging(root: str, staged: Sequence[StagedFile], files: FileWrites) -
     paths = [path for each in staged for path in (each.records_path(root), each.meta_path(root))]
     try:
         # Most of the time goes into giving their pages back, which the system does for two files at once.
-        with ThreadPoolExecutor(_REMOVERS) as threads:
-            deque(threads.map(files.remove, paths), maxlen=0)
+        if sum(each.records_size for each in staged) < _REMOVERS_SIZE:
+            deque(map(files.remove, paths), maxlen=0)
+        else:
+            with ThreadPoolExecutor(_REMOVERS) as threads:
+                deque(threads.map(files.remove, paths), maxlen=0)
         for write in dict.fromkeys(each.write for each in staged):
             directory = staging_path(root, write)
             for name in entry_names(directory, missing_ok=True):

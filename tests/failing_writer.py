@@ -1,7 +1,8 @@
 """A process that commits and dies, or meets an error, at its Nth change of a file: run as `python -m tests.failing_writer`.
 
 Every function of `os` that changes something on disk is counted. Arguments: store, first message, number of messages, key number,
-what to do (`kill`, `torn`, or an errno name with `once` or `on`), the count at which, and optionally `async`.
+what to do (`kill`, `torn`, or an errno name with `once` or `on`), the count at which, and optionally `async`, and `beside`: what is
+written is cut small, so that a thread writes while the next part is made, as with a large batch.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["COUNTED", "Failure", "install"]
+__all__ = ["COUNTED", "Failure", "cut_small", "install"]
 
 COUNTED = ("pwrite", "ftruncate", "fsync", "unlink", "rename", "mkdir", "rmdir", "open")
 _CREATING = os.O_CREAT | os.O_TRUNC
@@ -60,11 +62,22 @@ def install(failure: Failure) -> dict[str, Any]:
     return originals
 
 
+def cut_small(set_value: Callable[[Any, str, object], object]) -> None:
+    """`set_value` is `setattr`, or a monkeypatch's."""
+    from store_format import publish
+
+    for name, value in {"_CHUNK_SIZE": 4096, "_QUEUE_UNITS": 32, "_UNITS_OF_QUEUE": 1}.items():
+        assert hasattr(publish, name)
+        set_value(publish, name, value)
+
+
 def main(arguments: list[str]) -> None:
     from store_format.append import CommitOptions, commit
     from tests.staged import numbered, stage
 
     root, first, count, number, what, at, *rest = arguments
+    if "beside" in rest:
+        cut_small(setattr)
     staged = stage(Path(root), numbered("T", int(first), int(count)), write=f"w{number}", sync=False)
     failure = Failure(what, int(at))
     install(failure)

@@ -17,7 +17,7 @@ import pytest
 from store_format.append import CommitOptions, commit, recover
 from store_format.errors import StoreError
 from store_format.store import MessageStore
-from tests.failing_writer import Failure, install
+from tests.failing_writer import Failure, cut_small, install
 from tests.oracle import build_index_files
 from tests.staged import append, make_store, messages_of, numbered, stage
 
@@ -73,24 +73,24 @@ def _run(root: Path, what: str, at: int, *more: str) -> subprocess.CompletedProc
 @pytest.mark.slow
 @pytest.mark.timeout(1400)
 @pytest.mark.parametrize("what", ["kill", "torn"])
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", "async", "sync beside"])
 def test_killed_at_many_changes(before: Path, tmp_path: Path, what: str, mode: str, whole: bool) -> None:
     copy = shutil.copytree(before, tmp_path / "whole")
-    counted = _run(copy, what, 0, mode)
+    counted = _run(copy, what, 0, *mode.split())
     assert counted.returncode == 0, counted.stderr
     changes = int(counted.stdout)
-    assert changes >= (50 if mode == "sync" else 25)
+    assert changes >= (25 if mode == "async" else 50)
 
     def kill(at: int) -> str | None:
         root = shutil.copytree(before, tmp_path / f"{what}-{at}")
-        done = _run(root, what, at, mode)
+        done = _run(root, what, at, *mode.split())
         assert done.returncode == -signal.SIGKILL, done.stderr
         _check_killed(root)
         shutil.rmtree(root)
         return None
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(kill, range(1, changes + 1, 1 if whole else 2)))
+        list(pool.map(kill, range(1, changes + 1, 1 if whole else 4 if "beside" in mode else 2)))
 
 
 def _check_killed(root: Path) -> None:
@@ -126,8 +126,10 @@ def _fail(root: Path, what: str, at: int) -> tuple[Failure, Exception | None]:
     return failure, None
 
 
-@pytest.mark.parametrize("what", ["ENOSPC:once", "EIO:once"])
-def test_a_disk_that_fails_once(before: Path, tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize(("what", "beside"), [("ENOSPC:once", False), ("EIO:once", False), ("EIO:once", True)])
+def test_a_disk_that_fails_once(before: Path, tmp_path: Path, what: str, beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if beside:
+        cut_small(monkeypatch.setattr)
     counted, raised = _fail(shutil.copytree(before, tmp_path / "whole"), what, 0)
     assert raised is None
     changes = counted.count
