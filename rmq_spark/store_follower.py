@@ -11,23 +11,27 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 
 from rmq_spark.store_queues import find_queues
 from rmq_spark.store_signs import QUEUE_FOLDERS, Signs, read_signs
 from rmq_spark.topics import TopicChoice
 from store_format import MessageStore, Queue
 from store_format.commit_log import CommitLog
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
 from store_format.files import FileCache, entry_names
 from store_format.journal import committed_end, read_commit_state
 from store_format.log_tail import Newest, News, follow_queue, near_end, read_head, read_news
-from store_format.snapshot import StoreState, take_queue
+from store_format.slices import read_slice, split_at
+from store_format.snapshot import QueueRange, StoreState, list_queues, take_queue
 
 __all__ = ["StoreFollower"]
 
 _Key = tuple[str, int]
 
 _MARGIN_SIZE = 16 << 20  # how far a broker may be behind with its consume queues, when a store is first looked at
+_PLACES_TRIED = 3  # one that a queue tells, and two files, for the newest may have just begun
+_QUEUES_TRIED = 8
 _NEWS_SIZE = 8 << 20  # so many bytes of the log are read before the queues themselves are asked, and more where they are many
 _NEWS_SIZE_OF_QUEUE = 64 << 10
 _WORD_SIZE = 8  # size and magic code of what stands there; zeros where nothing does
@@ -115,24 +119,47 @@ class StoreFollower:
         begun = [file.start for file in self._log.files if any(read_head(self._log, file.start)[:_WORD_SIZE])]
         if not begun:
             return self._log.min_offset, self._log.min_offset
-        found = self._near_end(begun, signs.commit.base)
+        if self._follows and self._end >= begun[-2:][0] and self._log.file_at(self._end) is not None:
+            places = [self._end]
+        else:
+            places = sorted({*begun, self._known_place(signs.state)} - {-1})
+        found = self._near_end(places, signs.commit.base)
         if read_commit_state(self.store.path) == signs.commit:
             return found
-        return self._near_end(begun, committed_end(self.store.path))
+        return self._near_end(places, committed_end(self.store.path))
 
-    def _near_end(self, begun: list[int], stop: int | None) -> tuple[int, int]:
-        """As `log_tail.near_end`, from where the log was followed to, or else from the beginning of a file, the last if it holds enough.
+    def _near_end(self, places: list[int], stop: int | None) -> tuple[int, int]:
+        """As `log_tail.near_end`, from the last of the places, ascending ones where units begin, from which the log is long enough.
 
-        Files behind `stop` are those of a commit that goes on.
+        What is behind `stop` belongs to a commit that goes on.
         """
-        starts = [start for start in begun if stop is None or start <= stop][:-3:-1] or begun[:1]
-        if self._follows and self._end >= starts[-1] and self._log.file_at(self._end) is not None:
-            starts = [self._end]
-        for start in starts:
+        before = [place for place in places if stop is None or place <= stop][-_PLACES_TRIED:] or places[:1]
+        for start in reversed(before):
             near, end = near_end(self._log, start, stop, _MARGIN_SIZE)
             if end - start >= _MARGIN_SIZE:
                 break
         return near, end
+
+    def _known_place(self, state: StoreState) -> int:
+        """Where a message begins, as one of a few queues says, some way before its newest one; -1 where none says so.
+
+        It saves walking through all of a file, half a second for two million messages.
+        """
+        names = sorted(entry_names(f"{self.store.path}/{QUEUE_FOLDERS[0]}", missing_ok=True))
+        some = frozenset(names[:: max(len(names) // _QUEUES_TRIED, 1)])
+        newest: QueueRange | None = None
+        for topic, queue_id, _, _ in islice(list_queues(self.store.path, some.__contains__), _QUEUES_TRIED):
+            try:
+                queue = take_queue(self.store.path, self._log, state, topic, queue_id)
+            except StoreError:
+                continue  # whoever reads that queue is told
+            if queue is not None and queue.bounds is not None and _last(queue) > _last(newest):
+                newest = queue
+        if newest is None or newest.is_batch:
+            return -1
+        _, behind = split_at(newest.piece(newest.min_offset, newest.max_offset), [_last(newest) - _MARGIN_SIZE])
+        _, units = read_slice(newest.piece(max(behind.start - 1, newest.min_offset), behind.start))
+        return int(units[0]["physical_offset"]) if len(units) else -1
 
     def _log_goes_on(self) -> bool:
         return any(read_head(self._log, self._end)[:_WORD_SIZE])
@@ -240,6 +267,10 @@ class StoreFollower:
         for key in [key for key in self.queues if key[0] not in there]:
             del self.queues[key]
             self.changed[key] = None
+
+
+def _last(queue: QueueRange | None) -> int:
+    return -1 if queue is None or queue.bounds is None else queue.bounds.last_physical_offset
 
 
 def _same(before: Queue | None, now: Queue) -> bool:

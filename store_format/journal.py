@@ -137,10 +137,14 @@ class CommitState:
 
 
 def read_commit_state(root: str) -> CommitState:
-    """Costs three opens that mostly find nothing. The journal is read before `abort`, which goes first when a commit ends."""
-    ledger = stat_identity(ledger_path(root))
+    """Costs three opens that mostly find nothing, in the order in which a commit that ends changes them backwards.
+
+    The journal goes last, `abort` before it, and the ledger tells of the batch before both: as long as the ledger is the old one, a
+    batch that has begun shows in the two that were read before.
+    """
     journal = read_journal(root)
     mark = abort_mark(root)
+    ledger = stat_identity(ledger_path(root))
     uncommitted = journal is not None and mark == journal.id
     return CommitState(
         journal.base if journal is not None and uncommitted else None,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from store_format.append import recover
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.index_files import IndexFiles, last_index_file, rewind_index
 from store_format.index_geometry import IndexGeometry
@@ -18,6 +23,7 @@ from store_format.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
 from store_format.staging import StagedFile
 from store_format.store_settings import StoreSettings, read_settings
 from store_format.write_files import FileWrites
+from tests.staged import append, make_store, numbered
 
 _FILES = FileWrites(sync=False)
 _STAGED = StagedFile("w", "n", 3, 300, 1, 80, 2, (("T", 0), ("Ü", 7)), False, 120)
@@ -130,3 +136,28 @@ def test_an_index_that_was_not_there_is_gone(root: str) -> None:
     _write(root, _batch(1, 120))
     rewind_index(f"{root}/index", None, IndexGeometry(20, 100), _FILES)
     assert _index(root) == {}
+
+
+@pytest.mark.parametrize("at", range(20, 120, 20))
+def test_a_commit_that_ends_while_its_state_is_read(tmp_path: Path, at: int) -> None:
+    """Else a reader that began before the commit, and saw a part of it, would find the same state behind its look as before it."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40), key=("q", 0))
+    before = read_commit_state(str(root))
+    command = [sys.executable, "-m", "tests.failing_writer", str(root), "40", "450", "1", "kill", str(at)]
+    assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == -signal.SIGKILL
+    assert read_commit_state(str(root)) != before
+    for name in ("/journal.json", "/abort"):
+        copy = Path(shutil.copytree(root, tmp_path / name.strip("/")))
+        pending = [f"{copy}/.rmqlog{name}", f"{copy}{name}"]
+
+        def ends(event: str, arguments: tuple[object, ...], pending: list[str] = pending, copy: Path = copy) -> None:
+            if event == "open" and arguments[0] in pending:
+                pending.clear()
+                recover(str(copy))
+
+        sys.addaudithook(ends)
+        during = read_commit_state(str(copy))
+        assert not pending
+        assert during == read_commit_state(str(copy))
+        assert during.base is None
