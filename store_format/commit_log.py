@@ -50,6 +50,7 @@ class CommitLog:
     _cache: FileCache
     _starts: NDArray[np.int64]
     _stops: NDArray[np.int64]
+    _directories: tuple[str, ...]
 
     @staticmethod
     def open(directories: Sequence[str], cache: FileCache) -> CommitLog:
@@ -83,7 +84,12 @@ class CommitLog:
             cache,
             np.array([file.start for file in files], np.int64),
             np.array([file.stop for file in files], np.int64),
+            tuple(directories),
         )
+
+    def anew(self) -> CommitLog:
+        """The same log as its directories are now."""
+        return CommitLog.open(self._directories, self._cache)
 
     @property
     def file_size(self) -> int:

@@ -84,7 +84,7 @@ def usable_log(findings: Findings, directories: Sequence[str]) -> tuple[CommitLo
         else:
             unplaced += file.size
     starts, stops = np.array([file.start for file in kept], np.int64), np.array([file.stop for file in kept], np.int64)
-    return CommitLog(tuple(kept), (), FileCache(), starts, stops), size, unplaced
+    return CommitLog(tuple(kept), (), FileCache(), starts, stops, tuple(directories)), size, unplaced
 
 
 def _likely_size(files: Sequence[StoreFile]) -> int:

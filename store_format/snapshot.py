@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -130,6 +130,7 @@ def take_snapshot(root: str, log: CommitLog, state: StoreState, select: Callable
 def _taken(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool], log_end: int | None) -> Snapshot:
     queues, damaged = _queues_on_disk(root, log, select, log_end, clean=state is StoreState.CLEAN and log_end is None)
     if state is StoreState.LIVE:
+        log = _listed_for(log, queues.values())
         queues = {key: _settled(queue, log) for key, queue in queues.items()}
     return Snapshot(state, queues, damaged, log_end)
 
@@ -151,7 +152,7 @@ def take_queue(root: str, log: CommitLog, state: StoreState, topic: str, queue_i
         bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=log_end, scan=log_end is not None, clean=clean)
         if bounds is not None:
             queue = QueueRange(topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch")
-            return _settled(queue, log) if state is StoreState.LIVE else queue
+            return _settled(queue, _listed_for(log, [queue])) if state is StoreState.LIVE else queue
     return None
 
 
@@ -257,6 +258,12 @@ def _with_extra(queue: QueueRange, entries: MissingEntries) -> QueueRange:
 
 
 # ---- while a broker writes ----------------------------------------------------------------------------------------------
+
+
+def _listed_for(log: CommitLog, queues: Iterable[QueueRange]) -> CommitLog:
+    """The log, listed anew when queues lead behind its files: those were made since. Else a part of a batch would count as "not yet"."""
+    stop = log.files[-1].stop if log.files else 0
+    return log.anew() if any(queue.bounds is not None and queue.bounds.last_physical_offset >= stop for queue in queues) else log
 
 
 def _settled(queue: QueueRange, log: CommitLog) -> QueueRange:
