@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fill import Filling, fill
+from rmq_spark import store_follower
 from rmq_spark.option_table import STREAM
 from rmq_spark.options import parse_read_options
 from rmq_spark.store_follower import StoreFollower
@@ -26,8 +27,11 @@ from rmq_spark.stream_positions import StreamPositions
 from rmq_spark.stream_stores import StreamStores
 from rmq_spark.topics import TopicChoice
 from store_format import MessageStore
+from store_format.commit_log import CommitLog
 from store_format.errors import StoreError
+from store_format.log_tail import near_end
 from store_format.snapshot import StoreState
+from store_format.store_settings import StoreSettings
 from tests import goldens, oracle
 from tests.staged import append, make_store, messages_of, numbered
 from tests.test_live_store import writer
@@ -334,6 +338,27 @@ def touched(root: Path) -> tuple[Counter[str], Counter[str]]:
         assert positions.latest(end) is end
     watches = False
     return first, Counter(paths)
+
+
+def test_a_first_look_walks_the_end_of_the_log_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 20, 400, 50, 2000))
+    append(root, numbered("T", 0, 1000))
+    last = messages_of(root)[-1]
+    walked: list[tuple[int, int]] = []
+    monkeypatch.setattr(store_follower, "_MARGIN_SIZE", 4096)
+
+    def noted(log: CommitLog, start: int, stop: int | None, margin_size: int) -> tuple[int, int]:
+        walked.append((start, near_end(log, start, stop, margin_size)[1]))
+        return near_end(log, start, stop, margin_size)
+
+    monkeypatch.setattr(store_follower, "near_end", noted)
+    follower = followed(root)
+    [(start, end)] = walked
+    assert end == last.physical_offset + last.total_size
+    assert 4096 <= end - start < 8192
+    append(root, numbered("T", 1000, 4))
+    assert follower.look()
+    assert ends(follower) == in_batch(root) == {("T", queue): (0, 251) for queue in range(4)}
 
 
 def test_an_idle_look_opens_no_queue(tmp_path: Path) -> None:
