@@ -37,7 +37,9 @@ def lazy_spark(request: pytest.FixtureRequest) -> Iterator[Callable[[], SparkSes
             session.catalog.dropTempView(table.name)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.spark] if name in NEEDS_SPARK else []) for name in RUN])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.spark, pytest.mark.slow] if name in NEEDS_SPARK else []) for name in RUN]
+)
 def test_the_page_runs(name: str, golden: Callable[[str], Path], lazy_spark: Callable[[], SparkSession], tmp_path: Path) -> None:
     session = Session(tmp_path, golden, lazy_spark)
     for block in blocks(read_page(name)):

@@ -146,6 +146,7 @@ def test_a_batch_can_be_read_twice(spark: SparkSession, root: Path, tmp_path: Pa
     assert sum(some for _, some in counts) == 5
 
 
+@pytest.mark.slow
 def test_a_store_that_grows_and_loses_its_oldest_files(spark: SparkSession, tmp_path: Path) -> None:
     """A continuous query beside a writer in another process; files all of whose messages were read are deleted meanwhile."""
     root, total = tmp_path / "store", 4000
