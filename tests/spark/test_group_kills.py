@@ -169,8 +169,8 @@ def test_a_killed_query_is_succeeded_and_comes_back(shared: Shared) -> None:
     # Nothing was read twice until now: queues went over at a boundary, with what had been read of them.
     begun = one.begun()
     _until(lambda: one.begun() > begun, one, two)
-    one.kill()
     killed_at = time.time()
+    one.kill()
     in_flight = one.last_batch()
     was_committed = one.begun() == one.committed()
     _until(lambda: shared.owners() == {"two": QUEUES}, two)
@@ -246,8 +246,8 @@ def test_two_then_three_then_two(shared: Shared) -> None:
     _until(lambda: all(query.committed() > before for query, before in zip(shared.queries, done, strict=True)), *shared.queries)
     begun = one.begun()
     _until(lambda: one.begun() > begun, *shared.queries)
-    one.kill()
     killed_at = time.time()
+    one.kill()
     in_flight = one.last_batch()
     _until(lambda: shared.is_shared() and "one" not in shared.owners(), two, three)
     taken_at = max(event.at for event in shared.events() if event.event == "gain") / 1000
