@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from store_format.decode import UnitRefs, locate
 from store_format.dispatch import MissingEntries
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.files import list_store_files, offset_file_name
-from store_format.index_file import IndexFile, list_index_files
+from store_format.index_file import IndexFile, IndexHeader, list_index_files
 from store_format.index_files import IndexFiles
 from store_format.index_keys import unit_key_hashes
 from store_format.index_writer import IndexBatch
@@ -37,11 +37,12 @@ from store_format.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from store_format.walk import Damage
 from store_format.write_files import FileWrites
 
-__all__ = ["repair"]
+__all__ = ["rebuild_index_from", "repair"]
 
 _log = logging.getLogger(__name__)
 
 _Queue = tuple[str, int]
+_OFFSET_MAX = 2**63 - 1
 _LOST_MAX = 1 << 22  # places without a message in one queue: beyond it is damage, not a crash
 
 
@@ -56,10 +57,12 @@ def repair(
     tag_keys: bool,
     timestamp: int,
     zone: datetime.tzinfo,
+    mended: int = _OFFSET_MAX,
 ) -> LogEnd:
     """Makes log, consume queues and index agree, and gives the log's end. Doing it again changes nothing more.
 
-    `index` False leaves the index files as they are. Raises UnsupportedFormatError when a batch consume queue lacks entries, and has
+    `index` False leaves the index files as they are; those that reach to the physical offset `mended` are made anew, for the message
+    there is not the one that was indexed. Raises UnsupportedFormatError when a batch consume queue lacks entries, and has
     changed nothing then.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
@@ -88,7 +91,7 @@ def repair(
         max_offset = 0 if known is None or known.max_offset is None else known.max_offset
         _complete(root, (topic, queue_id), max_offset, entries, settings.queue_file_size, files)
     if index:
-        _rebuild_index(root, log, end, checkpoint, settings, files, tag_keys=tag_keys, timestamp=timestamp, zone=zone)
+        _rebuild_index(root, log, end, checkpoint, settings, files, tag_keys=tag_keys, timestamp=timestamp, zone=zone, mended=mended)
     return end
 
 
@@ -183,32 +186,67 @@ def _rebuild_index(
     tag_keys: bool,
     timestamp: int,
     zone: datetime.tzinfo,
+    mended: int,
 ) -> None:
     """Drops the files that end after the checkpoint's time (IndexService.load) and indexes again from where the first of them began.
 
     The broker indexes only what it rescans, and so loses older keys.
     """
+    mark = checkpoint.index_msg_timestamp
+    start, indexed = _drop_index_files(
+        root, settings, files, lambda header: header.end_timestamp > mark or header.end_physical_offset >= mended
+    )
+    start = end.scan_start if start is None else min(start, end.scan_start)
+    index = IndexFiles(f"{root}/index", settings.geometry, timestamp, zone, files)
+    _index_units(log, max(start, log.min_offset), end.offset, indexed, index, tag_keys=tag_keys)
+
+
+def rebuild_index_from(
+    root: str,
+    log: CommitLog,
+    position: int,
+    stop: int,
+    settings: StoreSettings,
+    files: FileWrites,
+    *,
+    timestamp: int,
+    zone: datetime.tzinfo,
+) -> None:
+    """Makes the files anew that reach to the physical offset `position` or beyond, with what stands in the log up to `stop`."""
+    start, indexed = _drop_index_files(root, settings, files, lambda header: header.end_physical_offset >= position)
+    if start is not None:
+        index = IndexFiles(f"{root}/index", settings.geometry, timestamp, zone, files)
+        _index_units(log, max(start, log.min_offset), stop, indexed, index, tag_keys=True)
+
+
+def _drop_index_files(
+    root: str, settings: StoreSettings, files: FileWrites, is_bad: Callable[[IndexHeader], bool]
+) -> tuple[int | None, int]:
+    """Removes those files. (Where the first of them began, None without any; up to where the messages are indexed in those that stay)."""
     directory = f"{root}/index"
-    start, indexed = end.scan_start, -1
+    start, indexed = None, -1
     for listed in list_index_files(directory):
         if not listed.size:
             files.remove(listed.path)  # made, and the crash came before its length
             continue
         file = IndexFile.open(listed.path, hash_slot_num=settings.max_hash_slot_num, index_num=settings.max_index_num)
         header = file.header()
-        if header.end_timestamp > checkpoint.index_msg_timestamp:
+        if is_bad(header):
             if header.index_count > 1:
-                start = min(start, header.begin_physical_offset)
+                start = header.begin_physical_offset if start is None else min(start, header.begin_physical_offset)
             files.remove(listed.path)
             files.sync_directory(directory)
         elif header.index_count > 1:
             is_full = header.index_count >= settings.max_index_num  # then more keys of its last message may have been in the next
             indexed = header.end_physical_offset - is_full
-    start = max(start, log.min_offset)
-    if start >= end.offset:
+    return start, indexed
+
+
+def _index_units(log: CommitLog, start: int, stop: int, indexed: int, index: IndexFiles, *, tag_keys: bool) -> None:
+    """Entries for the messages of [start, stop) that stand behind `indexed`."""
+    if start >= stop:
         return
-    index = IndexFiles(directory, settings.geometry, timestamp, zone, files)
-    for run in log.walk(start, end.offset, resync=True):
+    for run in log.walk(start, stop, resync=True):
         if isinstance(run, Damage):
             continue  # counted in a warning when the queues were completed
         buffer, at = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)

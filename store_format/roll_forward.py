@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from store_format.checkpoint import Checkpoint, read_checkpoint
 from store_format.commit_log import CommitLog
 from store_format.cq_writer import CqBatch
 from store_format.errors import OffsetOutOfRangeError
@@ -24,10 +25,10 @@ from store_format.layouts import MESSAGE_HEADS
 from store_format.ledger import read_ledger, write_ledger
 from store_format.log_end import queue_bases
 from store_format.log_files import LogFiles
-from store_format.publish import Present, Publication
+from store_format.publish import Present, Publication, Torn
 from store_format.queue_files import QueueFiles
-from store_format.recovery import scan_to_end
-from store_format.repair import repair
+from store_format.recovery import find_end, scan_to_end
+from store_format.repair import rebuild_index_from, repair
 from store_format.staged_units import check_staged, remove_staging
 from store_format.store_settings import StoreSettings
 from store_format.walk import Damage
@@ -102,23 +103,26 @@ def _has_our_head(present: Present) -> bool:
     return present.torn is not None and present.torn.equal >= MESSAGE_HEADS[0].itemsize
 
 
-def _mend(root: str, log: CommitLog, end: int, journal: Journal, present: Present, files: FileWrites) -> int:
-    """1 when the broker took our torn unit for a message: it gets its right bytes and its tags code; 0 when the log has none of it.
+def _mend_log(log: CommitLog, end: int, journal: Journal, present: Present, files: FileWrites) -> Torn | None:
+    """The torn unit when the broker took it for a message: it gets its right bytes; None when the log has none of it.
 
     Recovery does not notice a unit whose properties are cut: their length is right, and only the body has a checksum.
     """
     torn = present.torn
     if torn is None or not _has_our_head(present) or end < present.position + len(torn.data):
-        return 0
+        return None
     log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
     log_files.write(present.position, torn.data)
     log_files.close()
+    return torn
+
+
+def _mend_queue(root: str, torn: Torn, journal: Journal, position: int, files: FileWrites) -> None:
     if torn.queue >= 0:
         queue_files = QueueFiles(root, journal.queues[torn.queue : torn.queue + 1], [torn.queue_offset], journal.queue_file_size, files)
-        entry = [np.array([value], np.int64) for value in (0, torn.queue_offset, present.position, len(torn.data), torn.tags_code)]
+        entry = [np.array([value], np.int64) for value in (0, torn.queue_offset, position, len(torn.data), torn.tags_code)]
         queue_files.write(CqBatch(entry[0], entry[1], entry[2], entry[3].astype(np.int32), entry[4]))
         queue_files.close()
-    return 1
 
 
 def _complete_behind_broker(
@@ -134,14 +138,26 @@ def _complete_behind_broker(
 ) -> None:
     """The broker has indexed and queued what it found of ours, or its recovery is done for it; only the rest is ours to write."""
     log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
+    zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
+    position = present.position
     if crashed:
-        zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
-        end = repair(root, log, log_files, settings, files, index=journal.index, tag_keys=True, timestamp=journal.written_at, zone=zone)
+        end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1)
+        torn = _mend_log(log, end.offset, journal, present, files)  # first, so that its keys and its tag are what is indexed
+        mended = {} if torn is None else {"mended": position}
+        end = repair(
+            root, log, log_files, settings, files, index=journal.index, tag_keys=True, timestamp=journal.written_at, zone=zone, **mended
+        )
+        log = open_log(journal.log_directories)
     else:
         end = scan_to_end(log, journal.base, journal.base)
         log_files.clear_behind(end.offset)
-    log = open_log(journal.log_directories)
-    found = present.units + _mend(root, log, end.offset, journal, present, files)
+        log = open_log(journal.log_directories)
+        torn = _mend_log(log, end.offset, journal, present, files)
+        if torn is not None and journal.index:
+            rebuild_index_from(root, log, position, end.offset, settings, files, timestamp=journal.written_at, zone=zone)
+    if torn is not None:
+        _mend_queue(root, torn, journal, position, files)
+    found = present.units + (torn is not None)
     if found == journal.units - journal.skip:
         key_id = journal.key[0] if journal.key else None
         write_ledger(root, read_ledger(root).with_entry(key_id, publication.entry), files)
