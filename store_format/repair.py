@@ -231,12 +231,13 @@ def _drop_index_files(
             continue
         file = IndexFile.open(listed.path, hash_slot_num=settings.max_hash_slot_num, index_num=settings.max_index_num)
         header = file.header()
-        if is_bad(header):
+        # One without entries may be full of what its header does not count yet: later entries would be linked to that.
+        if header.index_count <= 1 or is_bad(header):
             if header.index_count > 1:
                 start = header.begin_physical_offset if start is None else min(start, header.begin_physical_offset)
             files.remove(listed.path)
             files.sync_directory(directory)
-        elif header.index_count > 1:
+        else:
             is_full = header.index_count >= settings.max_index_num  # then more keys of its last message may have been in the next
             indexed = header.end_physical_offset - is_full
     return start, indexed

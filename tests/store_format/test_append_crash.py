@@ -212,6 +212,7 @@ def _check_behind_broker(root: Path) -> None:
     broker = sorted(f"message {i} of B" for i in range(30))
     assert sorted(m.body.decode().rstrip(".") for m in messages) == sorted(_expected(_FIRST + _BATCH + 7) + broker)
     assert _bodies(root) == sorted(_expected(_FIRST + _BATCH + 7) + broker)
+    assert MessageStore.open(str(root)).diagnose().of("damage", "warning") == []
     assert not (root / "abort").exists()
 
 
