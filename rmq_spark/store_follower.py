@@ -20,6 +20,7 @@ from store_format import MessageStore, Queue
 from store_format.commit_log import CommitLog
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
 from store_format.files import FileCache, entry_names
+from store_format.find import stands_at
 from store_format.journal import committed_end, read_commit_state
 from store_format.log_tail import Newest, News, follow_queue, near_end, read_head, read_news
 from store_format.slices import read_slice, split_at
@@ -157,9 +158,13 @@ class StoreFollower:
                 newest = queue
         if newest is None or newest.is_batch:
             return -1
-        _, behind = split_at(newest.piece(newest.min_offset, newest.max_offset), [_last(newest) - _MARGIN_SIZE])
-        _, units = read_slice(newest.piece(max(behind.start - 1, newest.min_offset), behind.start))
-        return int(units[0]["physical_offset"]) if len(units) else -1
+        try:
+            _, behind = split_at(newest.piece(newest.min_offset, newest.max_offset), [_last(newest) - _MARGIN_SIZE])
+            _, units = read_slice(newest.piece(max(behind.start - 1, newest.min_offset), behind.start))
+            place = int(units[0]["physical_offset"]) if len(units) else -1
+            return place if stands_at(self._log, place) else -1
+        except StoreError:  # retention took a file meanwhile
+            return -1
 
     def _log_goes_on(self) -> bool:
         return any(read_head(self._log, self._end)[:_WORD_SIZE])

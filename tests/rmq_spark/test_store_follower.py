@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -29,6 +30,7 @@ from rmq_spark.topics import TopicChoice
 from store_format import MessageStore
 from store_format.commit_log import CommitLog
 from store_format.errors import StoreError
+from store_format.layouts import CQ_UNIT
 from store_format.log_tail import near_end
 from store_format.snapshot import StoreState
 from store_format.store_settings import StoreSettings
@@ -359,6 +361,25 @@ def test_a_first_look_walks_the_end_of_the_log_alone(tmp_path: Path, monkeypatch
     append(root, numbered("T", 1000, 4))
     assert follower.look()
     assert ends(follower) == in_batch(root) == {("T", queue): (0, 251) for queue in range(4)}
+
+
+def test_a_first_look_does_not_trust_an_entry_that_leads_to_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 20, 6000, 50, 2000))
+    append(root, numbered("T", 0, 1000))
+    for path in (root / "consumequeue" / "T").glob("*/*"):
+        units = np.frombuffer(bytearray(path.read_bytes()), CQ_UNIT)
+        units["physical_offset"][1:249] += 1  # into the middle of each; the first and the last stay right
+        path.write_bytes(units.tobytes())
+    walked: list[int] = []
+    monkeypatch.setattr(store_follower, "_MARGIN_SIZE", 4096)
+
+    def noted(log: CommitLog, start: int, stop: int | None, margin_size: int) -> tuple[int, int]:
+        walked.append(start)
+        return near_end(log, start, stop, margin_size)
+
+    monkeypatch.setattr(store_follower, "near_end", noted)
+    assert ends(followed(root)) == in_batch(root)
+    assert walked == [0]
 
 
 def test_an_idle_look_opens_no_queue(tmp_path: Path) -> None:
