@@ -63,7 +63,7 @@ def _by_time(store: MessageStore, filters: Filters, names: Sequence[str], progre
     if filters.limit is not None:
         table = first_messages(store, filters, names, filters.limit, tolerance)
     else:
-        batches, size, total = [], 0, bytes_to_read([store], filters)
+        batches, size, total = [], 0, bytes_to_read([store], filters) if progress.is_shown else 0
         for batch in read_messages(store, filters, (*names, SIZE), tolerance):
             batches.append(batch)
             size += int(batch[SIZE].to_numpy().sum())

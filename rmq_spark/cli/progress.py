@@ -36,7 +36,7 @@ class Progress:
         self._what, self._total = what, total
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._is_shown = not quiet and self._stream.isatty()
+        self.is_shown = not quiet and self._stream.isatty()  # else there is no need to find out how much work there is
         self._begun = self._drawn = clock()
         self.done = 0
 
@@ -47,7 +47,7 @@ class Progress:
         """So many bytes are done. Draws at most ten times a second."""
         self.done = done
         now = self._clock()
-        if self._is_shown and now - self._drawn >= _STEP_SECONDS:
+        if self.is_shown and now - self._drawn >= _STEP_SECONDS:
             self._drawn = now
             self._stream.write(f"{_CLEAR}{self.line(now)}")
             self._stream.flush()
@@ -70,6 +70,6 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._is_shown:
+        if self.is_shown:
             self._stream.write(_CLEAR)
             self._stream.flush()
