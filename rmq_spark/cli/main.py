@@ -101,14 +101,21 @@ def _say_version(context: click.Context, parameter: click.Parameter, value: bool
     context.exit()
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version and exit.")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Look at the store directory of a RocketMQ broker: running, stopped, crashed, or a copy.
 
     Nothing is changed, except by `offsets --apply`. Data goes to stdout, remarks to stderr.
     Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part is missing, 5 I/O.
     """
+    if context.invoked_subcommand is None:  # click's no_args_is_help raises an error from 8.2 on
+        click.echo(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

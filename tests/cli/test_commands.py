@@ -29,6 +29,13 @@ def test_each_command_says_what_it_does(rmqlog: Runner, name: str) -> None:
     assert f'"{name}", ' in (ROOT / "tests" / "cli" / f"test_{COMMANDS[name]}_commands.py").read_text(encoding="utf-8")
 
 
+def test_without_a_command_the_help_is_shown(rmqlog: Runner) -> None:
+    bare, asked = rmqlog(), rmqlog("--help")
+    assert (bare.code, bare.out, bare.err) == (0, asked.out, "")
+    assert bare.out.startswith("Usage: rmqlog ")
+    assert len(bare.out.splitlines()) > len(COMMANDS)
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["export", "--help"], ["ls"]])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = f"""
