@@ -131,7 +131,7 @@ def begin_write(target: WriteTarget) -> WriteTarget:
     for store in target.open_stores:
         if store.is_new:
             make_root(store.root)
-        begin_staging(store.root, target.write)
+        begin_staging(store.root, target.write, sync=_is_sync(target))
     return replace(target, is_begun=True)
 
 

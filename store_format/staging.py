@@ -88,9 +88,12 @@ def staging_path(root: str, write: str) -> str:
     return f"{root}/{OWN_DIRECTORY}/{STAGING}/{write}"
 
 
-def begin_staging(root: str, write: str) -> None:
-    """The directory of a write, made by the driver: what comes after it was removed stages nothing any more."""
-    FileWrites(sync=False).make_directories(root, OWN_DIRECTORY, STAGING, write)
+def begin_staging(root: str, write: str, *, sync: bool) -> None:
+    """The directory of a write, made by the driver: what comes after it was removed stages nothing any more.
+
+    With `sync` its entry is on the disk, before a journal refers to files in it.
+    """
+    FileWrites(sync=sync).make_directories(root, OWN_DIRECTORY, STAGING, write)
 
 
 class BlockSum:

@@ -1,6 +1,7 @@
 """The writing half of `files.py`: the only room that creates, changes or removes files of a store, through a handful of functions.
 
 Files have their full length from the start, made by one ftruncate, and are never renamed in. Every failure names its file.
+New files and directories have the mode that the process's umask leaves, as a broker's have; a replaced file keeps mode and owner.
 `FileWrites` carries whether a step waits for the disk, and how long that took.
 """
 
@@ -11,7 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,7 @@ from store_format.errors import CorruptStoreError, StoreWriteError
 __all__ = ["FileWrites", "WritableFile", "open_lock_descriptor"]
 
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777  # less the umask
 _ZEROS = bytes(1 << 20)
 # For a larger write Linux looks for as large a piece of contiguous memory, which a virtual machine may not have been given yet:
 # then writes of 128 KiB to 4 MiB were seen at a tenth of the speed of these (0.5 instead of 5 GB/s), and never faster.
@@ -48,17 +50,53 @@ def open_lock_descriptor(path: str) -> int:
         try:
             return os.open(path, _OPEN)
         except FileNotFoundError:
-            descriptor = os.open(path, _OPEN | os.O_CREAT, 0o644)
+            descriptor, _ = _make_or_open(path, 0)
             os.pwrite(descriptor, b"lock", 0)
             return descriptor
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _make(path: str) -> int:
+    """The descriptor of a new file. Raises FileExistsError."""
+    descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, _FILE_MODE)
+    _give_to_owner_of(os.path.dirname(path), descriptor)
+    return descriptor
+
+
+def _make_or_open(path: str, flags: int) -> tuple[int, bool]:
+    """A descriptor, and whether the file is new; `flags` are for one that exists."""
     try:
-        status = os.lstat(path)
+        return _make(path), True
+    except FileExistsError:
+        return os.open(path, _OPEN | flags), False
+
+
+def _give_to_owner_of(directory: str, descriptor: int) -> None:
+    """What root makes in a broker's store is the broker's: otherwise the broker could not open it."""
+    if os.geteuid() == 0:
+        status = os.stat(directory)
+        _give(descriptor, status.st_uid, status.st_gid)
+
+
+def _give(descriptor: int, user: int, group: int) -> None:
+    """As far as this process may: only root changes the user, and not across NFS, nor from every container."""
+    status = os.fstat(descriptor)
+    with suppress(OSError):
+        if group != status.st_gid:
+            os.fchown(descriptor, -1, group)
+        if user != status.st_uid:
+            os.fchown(descriptor, user, -1)
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
     except FileNotFoundError:
         return None
-    return status.st_dev, status.st_ino
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    status = _status(path)
+    return None if status is None else (status.st_dev, status.st_ino)
 
 
 class WritableFile:
@@ -166,7 +204,7 @@ class FileWrites:
     def create(self, path: str, size: int) -> WritableFile:
         """A new file of `size` zero bytes. The caller syncs its directory."""
         with _naming(path, "create"):
-            descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o644)
+            descriptor = _make(path)
             try:
                 if size:
                     os.ftruncate(descriptor, size)
@@ -195,15 +233,19 @@ class FileWrites:
     def replace(self, path: str, data: bytes, aside: str | None = None) -> None:
         """The file's new content, all or nothing: written aside, synced and renamed. For our own files only."""
         aside = aside or f"{path}.new"
-        self.write_whole(aside, data)
+        self.write_whole(aside, data, like=_status(path))
         with _naming(path, "replace"):
             os.rename(aside, path)
         self.sync_directory(os.path.dirname(path))
 
-    def write_whole(self, path: str, data: bytes) -> None:
-        """Content in place, over whatever was there."""
+    def write_whole(self, path: str, data: bytes, *, like: os.stat_result | None = None) -> None:
+        """Content in place, over whatever was there. A new file gets the mode and the owner of `like`, the file it replaces."""
         with _naming(path, "write"):
-            descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_TRUNC, 0o644)
+            descriptor, is_new = _make_or_open(path, os.O_TRUNC)
+            if is_new and like is not None:
+                _give(descriptor, like.st_uid, like.st_gid)
+                with suppress(PermissionError):  # given away above by root without the right to change other users' files
+                    os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
         with WritableFile(path, descriptor, len(data)) as file:
             file.write(0, data)
             self.sync(file)
@@ -214,10 +256,11 @@ class FileWrites:
         An old one that is not good, what a crash in between leaves, must not replace a good .bak.
         """
         with _naming(path, "rename"):
-            if is_good and os.path.lexists(path):
+            replaced = _status(path)
+            if is_good and replaced is not None:
                 os.rename(path, f"{path}.bak")
                 self.sync_directory(os.path.dirname(path))
-        self.write_whole(path, data)
+        self.write_whole(path, data, like=replaced or _status(f"{path}.bak"))
         self.sync_directory(os.path.dirname(path))
 
     # ---- directories --------------------------------------------------------------------------------------------------
@@ -229,15 +272,26 @@ class FileWrites:
             parent, path = path, f"{path}/{name}"
             with _naming(path, "make"):
                 try:
-                    os.mkdir(path, 0o755)
+                    os.mkdir(path, _DIRECTORY_MODE)
                 except FileExistsError:
                     if depth and stat.S_ISLNK(os.lstat(path).st_mode):
                         raise CorruptStoreError(
                             path, 0, "a directory", "a symbolic link, which is not followed below the root level"
                         ) from None
                     continue
+                self._give_directory(parent, path)
             self.sync_directory(parent)
         return path
+
+    @staticmethod
+    def _give_directory(parent: str, path: str) -> None:
+        if os.geteuid() != 0:
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            _give_to_owner_of(parent, descriptor)
+        finally:
+            os.close(descriptor)
 
     def remove_directory(self, path: str) -> bool:
         """Removes an empty directory; False when it is missing or not empty."""

@@ -106,6 +106,35 @@ def test_a_new_store_is_made_with_the_first_commit(place: Path) -> None:
     assert (place / ".rmqlog" / "broker.conf").read_text().splitlines()[:2] == ["brokerName=broker-x", "mappedFileSizeCommitLog=16384"]
 
 
+def test_directories_are_on_the_disk_before_a_journal_refers_to_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every directory of a SYNC_FLUSH write: its entry is synced, which is its parent directory's fsync."""
+    made: list[str] = []
+    unsynced: dict[str, set[str]] = {}  # parent -> names made in it since its last fsync
+    mkdir, fsync, rename = os.mkdir, os.fsync, os.rename
+
+    def counted_mkdir(path: str, mode: int) -> None:
+        mkdir(path, mode)
+        made.append(path)
+        unsynced.setdefault(os.path.dirname(path), set()).add(os.path.basename(path))
+
+    def counted_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        unsynced.pop(os.readlink(f"/proc/self/fd/{descriptor}"), None)
+
+    def counted_rename(source: str, target: str) -> None:
+        if target == journal_path(str(place)):
+            assert unsynced == {}
+        rename(source, target)
+
+    monkeypatch.setattr(os, "mkdir", counted_mkdir)
+    monkeypatch.setattr(os, "fsync", counted_fsync)
+    monkeypatch.setattr(os, "rename", counted_rename)
+    target = begin_write(target_of(place, **SMALL))
+    commit_write(target, [stage_rows(target, [numbered_rows(0, 10)])], None)
+    assert f"{place}/.rmqlog/staging/{target.write}" in made
+    assert unsynced == {}
+
+
 def test_a_write_of_no_rows_makes_an_empty_store(place: Path) -> None:
     write(place, numbered_rows(0, 0))
     assert bodies(place) == {}
