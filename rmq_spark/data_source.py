@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from rmq_spark.batch import RmqLogReader
 from rmq_spark.option_table import STREAM
 from rmq_spark.options import parse_read_options
+from rmq_spark.produce.columns import check_columns
 from rmq_spark.scan import Scan
 from rmq_spark.schema import projection_from_options, projection_from_schema
 from rmq_spark.sink import RmqLogStreamWriter, RmqLogWriter
@@ -62,7 +63,9 @@ class RmqLogDataSource(DataSource):
         return RmqLogStreamWriter(self._target(schema))
 
     def _target(self, schema: StructType) -> WriteTarget:
+        """Raises OptionError for columns that a write does not take: here, on the driver, and not in a task behind a shuffle."""
         options = parse_write_options(_plain(self.options))
+        check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options.topic)
         return open_target(options)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from rmq_spark.targets import WriteTarget
@@ -39,7 +40,7 @@ class RmqLogWriter(DataSourceArrowWriter):
         self._target = target  # plain values only
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        return StagedMessage(self._target, stage_rows(self._target, iterator))
+        return StagedMessage(self._target, stage_rows(self._target, iterator, partition=_task().partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         commit_write(self._target, [message.staged for message in _staged(messages)], self._target.options.txn)
@@ -55,11 +56,9 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        return StagedMessage(self._target, stage_rows(self._target, iterator), context.getLocalProperty(_QUERY_ID))
+        task = _task()
+        staged = stage_rows(self._target, iterator, partition=task.partitionId())
+        return StagedMessage(self._target, staged, task.getLocalProperty(_QUERY_ID))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         found = _staged(messages)
@@ -72,6 +71,12 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         found = _staged(messages)
         abort_write(found[0].target if found else self._target)
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context
 
 
 def _staged(messages: list[WriterCommitMessage | None]) -> list[StagedMessage]:

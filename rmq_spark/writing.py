@@ -46,8 +46,8 @@ class Staged:
 # ---- in a task ----------------------------------------------------------------------------------------------------------
 
 
-def stage_rows(target: WriteTarget, batches: Iterable[pa.RecordBatch]) -> Staged:
-    """Stages the rows of one task attempt. Memory is that of a batch. What fails leaves no file."""
+def stage_rows(target: WriteTarget, batches: Iterable[pa.RecordBatch], *, partition: int | None = None) -> Staged:
+    """Stages the rows of one task attempt. Memory is that of a batch. What fails leaves no file. Errors name the `partition`."""
     options = target.options
     producer = Producer(
         ProducerSettings(
@@ -61,6 +61,7 @@ def stage_rows(target: WriteTarget, batches: Iterable[pa.RecordBatch]) -> Staged
         ),
         QueueSelector(target.routes, options.message_queue_selector),
         UniqueIds.of_this_process(),
+        partition=partition,
     )
     topics: dict[str, None] = {}  # in the order met
     with _Staging(target) as staging:

@@ -1,19 +1,22 @@
 """The columns a write takes, once: a row says its name, which types it may have and what becomes of it.
 
 Names match in any case, as Spark's do. Columns that only a read can fill are taken too, so that what was read can be written.
+The driver checks a DataFrame's columns before any task runs; tasks bind the same columns of each Arrow batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from rmq_spark.schema import type_name
 from rmq_spark.values import nearest
 from store_format.errors import OptionError
 
-__all__ = ["WRITE_COLUMNS", "WriteColumn", "bind_columns"]
+__all__ = ["WRITE_COLUMNS", "WriteColumn", "bind_columns", "check_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,72 +75,66 @@ WRITE_COLUMNS: tuple[WriteColumn, ...] = (
 
 _BY_LOWER = {column.name.lower(): column for column in WRITE_COLUMNS}
 
+# Columns of Spark's Kafka source and of its sink.
+_KAFKA = {"value": "body", "key": "keys", "partition": "queueId", "headers": "properties", "timestamp": "bornTimestamp"}
+
+# Types that hold the same values, by the name in the table. A value that does not fit its field is refused with its row.
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_SAME = {"int": _INTEGERS, "bigint": _INTEGERS}
+_EMPTY = ("void", "array<void>", "map<void,void>", "map<string,void>")  # lit(None), array(), map(): null in every row
+_STRINGS = re.compile(r"\b(?:varchar|char)\(\d+\)|\bstring collate [\w.]+")
+
+
+def check_columns(columns: Sequence[tuple[str, str]], topic: str | None) -> None:
+    """Name and type, as Spark writes it, of each column of a DataFrame that is to be written; `topic` is the option.
+
+    Raises OptionError for a column that no row of the table names, one that comes twice, a wrong type, no body, and no topic.
+    """
+    found = _bind(columns)
+    if topic is None and "topic" not in found:
+        raise OptionError("topic: expected the option topic or a column topic, found neither")
+
 
 def bind_columns(schema: pa.Schema) -> dict[str, int]:
-    """Documented name -> place in the schema, of the columns a write looks at.
+    """Documented name -> place in the schema, of the columns a write looks at. Raises OptionError as `check_columns`."""
+    found = _bind([(field.name, type_name(field.type)) for field in schema])
+    return {name: place for name, place in found.items() if not _is_ignored(name, schema[place].type)}
 
-    Raises OptionError for a column that no row of the table names, one that comes twice, a wrong type, and no body.
-    """
+
+def _is_ignored(name: str, kind: pa.DataType) -> bool:
+    return _BY_LOWER[name.lower()].ignored or (type_name(kind) in _EMPTY and not pa.types.is_null(kind))
+
+
+def _bind(columns: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Documented name -> place, of all columns."""
     found: dict[str, int] = {}
-    for place, field in enumerate(schema):
-        column = _known(field.name)
+    for place, (name, kind) in enumerate(columns):
+        column = _known(name)
         if column.name in found:
-            raise OptionError(f"columns: expected each column once, found {schema[found[column.name]].name} and {field.name}")
-        if not (column.ignored or any(_TYPES[name](field.type) for name in column.types) or pa.types.is_null(field.type)):
-            raise OptionError(f"column {column.name}: expected {' or '.join(column.types)}, found {_found(field.type)}")
+            raise OptionError(f"columns: expected each column once, found {columns[found[column.name]][0]} and {name}")
+        if not (column.ignored or _is_taken(column, _STRINGS.sub("string", kind))):
+            raise OptionError(f"column {column.name}: expected {' or '.join(column.types)}, found {_found(kind)}")
         found[column.name] = place
     for column in WRITE_COLUMNS:
         if column.required and column.name not in found:
-            raise OptionError(f"columns: a write needs the column {column.name} ({' or '.join(column.types)}), found {schema.names}")
-    return {name: place for name, place in found.items() if not _BY_LOWER[name.lower()].ignored}
+            names = ", ".join(name for name, _ in columns) or "no column"
+            raise OptionError(f"columns: a write needs the column {column.name} ({' or '.join(column.types)}), found {names}")
+    return found
+
+
+def _is_taken(column: WriteColumn, kind: str) -> bool:
+    return kind in _EMPTY or any(kind in _SAME.get(name, (name,)) for name in column.types)
 
 
 def _known(name: str) -> WriteColumn:
     column = _BY_LOWER.get(name.lower())
     if column is not None:
         return column
-    meant = nearest(name, (column.name for column in WRITE_COLUMNS))
+    meant = _KAFKA.get(name.lower()) or nearest(name, (column.name for column in WRITE_COLUMNS))
     accepted = ", ".join(column.name for column in WRITE_COLUMNS if not column.ignored)
-    hint = f"did you mean {meant}? " if meant else ""
-    raise OptionError(f"columns: unknown column {name!r}; {hint}A write takes {accepted}; anything else belongs into properties")
+    hint = f"did you mean {meant}? The" if meant else "the"
+    raise OptionError(f"columns: unknown column {name!r}; {hint} columns of a write are {accepted}; put anything else into properties")
 
 
-# ---- types ------------------------------------------------------------------------------------------------------------
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _is_texts(kind: pa.DataType) -> bool:
-    return bool((pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(kind.value_type))
-
-
-def _is_text_map(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type))
-
-
-def _is_moment(kind: pa.DataType) -> bool:
-    """A timestamp with a zone: one without is a reading of some clock, and which one nobody says."""
-    return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
-
-
-_TYPES: dict[str, Callable[[pa.DataType], bool]] = {
-    "array<string>": _is_texts,
-    "bigint": pa.types.is_signed_integer,  # a value that does not fit its field is refused with the row
-    "binary": _is_bytes,
-    "int": pa.types.is_signed_integer,
-    "map<string,string>": _is_text_map,
-    "string": _is_text,
-    "timestamp": _is_moment,
-}
-
-
-def _found(kind: pa.DataType) -> str:
-    if pa.types.is_timestamp(kind) and kind.tz is None:
-        return "timestamp_ntz; cast it to timestamp, which says in which zone"
-    return str(kind)
+def _found(kind: str) -> str:
+    return f"{kind}; cast it to timestamp, which has a time zone" if kind == "timestamp_ntz" else kind

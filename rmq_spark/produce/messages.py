@@ -129,8 +129,11 @@ class ProducedMessages:
 class Producer:
     """Makes messages of the batches of one task, one after the other."""
 
-    def __init__(self, settings: ProducerSettings, selector: QueueSelector, ids: UniqueIds) -> None:
+    def __init__(self, settings: ProducerSettings, selector: QueueSelector, ids: UniqueIds, *, partition: int | None = None) -> None:
+        """`partition` is Spark's number of the rows' partition; errors name it."""
         self._settings = settings
+        self._partition = partition
+        self._rows = 0  # so far
         self._selector = selector
         self._ids = ids
         self.left_out: Counter[str] = Counter()  # properties that were not written, by name
@@ -138,11 +141,12 @@ class Producer:
     def produce(self, batch: pa.RecordBatch, now_ms: int) -> ProducedMessages:
         """The messages of a batch, made at `now_ms`.
 
-        Raises OptionError for its columns; IllegalMessageError, with the row's topic, for what no client or no broker would
+        Raises OptionError for its columns; IllegalMessageError, with the row, for what no client or no broker would
         take; and what `QueueSelector.select` raises.
         """
         settings = self._settings
-        rows = Rows(batch, settings.topic)
+        rows = Rows(batch, settings.topic, first=self._rows, partition=self._partition)
+        self._rows += rows.count
         body, sizes = checked_bodies(rows, settings.message_size_max)
         properties = MessageProperties(rows, strict=settings.strict_properties)
         self.left_out.update(properties.left_out)

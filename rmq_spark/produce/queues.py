@@ -190,8 +190,7 @@ class QueueSelector:
             if target.closed is not None and (hit := wanted & (store == place)).any():
                 row = int(hit.argmax())
                 raise StoreInUseError(
-                    f"topic {rows.topic_of(row)}: {what(row)} means a queue of {target.broker_name}, "
-                    f"which takes no messages now: {target.closed}"
+                    f"{rows.name_of(row)}: {what(row)} means a queue of {target.broker_name}, which takes no messages now: {target.closed}"
                 )
 
 

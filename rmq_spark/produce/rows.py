@@ -1,6 +1,6 @@
 """One Arrow batch of a write as arrays: topics coded, numbers as numpy, text as bytes, hosts parsed. Nothing is decided here.
 
-What a caller's row cannot be is an IllegalMessageError that names the row's topic; types are right already (`columns.py`).
+What a caller's row cannot be is an IllegalMessageError that names the row; types are right already (`columns.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = ["Host", "Hosts", "Rows"]
 
 _KIND = pa.large_binary()
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
+_SHOWN_MAX = 40  # characters of keys or bytes of a body
 _SECONDS_MAX = 1 << 53  # beyond it ms do not fit 64 bits; no calendar gets near
 
 Host = tuple[bytes, int]  # raw address of 4 or 16 bytes, port
@@ -41,9 +42,14 @@ class Hosts:
 class Rows:
     """The rows of one batch, a column at a time; a column that is not there is None, or 0, or whatever the caller says."""
 
-    def __init__(self, batch: pa.RecordBatch, topic: str | None = None) -> None:
-        """`topic` is that of all rows, whatever their column says. Raises OptionError for the columns, IllegalMessageError for a topic."""
+    def __init__(self, batch: pa.RecordBatch, topic: str | None = None, *, first: int = 0, partition: int | None = None) -> None:
+        """`topic` is that of all rows, whatever their column says; `first` is the number of the first row in its partition.
+
+        Raises OptionError for the columns, IllegalMessageError for a topic.
+        """
         self._batch = batch
+        self._first = first
+        self._partition = partition
         self._places = bind_columns(batch.schema)
         self.count: int = batch.num_rows
         self.topics: tuple[str, ...]
@@ -55,7 +61,8 @@ class Rows:
             raise OptionError("topic: expected the option topic or a column topic, found neither")
         column = batch.column(self._places["topic"]).cast(_KIND)
         if column.null_count:
-            raise IllegalMessageError("topic null: every row needs a topic, in its column or by the option topic")
+            row = column.is_null().index(pa.scalar(True)).as_py()
+            raise IllegalMessageError(f"{self._place_of(row)}: topic null, every row needs a topic, in its column or by the option topic")
         coded = column.dictionary_encode()
         self.topics = tuple(map(topic_name, coded.dictionary.to_pylist()))
         self.codes = coded.indices.to_numpy().astype(np.int64)
@@ -65,7 +72,21 @@ class Rows:
 
     def refuse(self, row: Any, what: str) -> NoReturn:
         """Any: whichever integer numpy finds the row with."""
-        raise IllegalMessageError(f"topic {self.topic_of(int(row))}: {what}")
+        raise IllegalMessageError(f"{self.name_of(int(row))}: {what}")
+
+    def name_of(self, row: int) -> str:
+        """The row as errors name it, so that it can be found: topic, number in its partition, and its keys or the start of its body."""
+        return f"topic {self.topic_of(row)}, {self._place_of(row)}"
+
+    def _place_of(self, row: int) -> str:
+        place = f"row {self._first + row}" + ("" if self._partition is None else f" of partition {self._partition}")
+        for name in ("keys", "body"):
+            value = self._batch.column(self._places[name])[row].as_py() if name in self._places else None
+            if value:
+                text = " ".join(key or "" for key in value) if isinstance(value, list) else value
+                shown = repr(text[:_SHOWN_MAX]) + ("…" if len(text) > _SHOWN_MAX else "")
+                return f"{place} ({name} {shown})"
+        return place
 
     def column(self, name: str) -> pa.Array | None:
         """As it came; None when it is missing or says nothing in any row."""
@@ -150,7 +171,7 @@ class Rows:
                 parsed.append(parse_host(decode_utf8(raw)))
             except ValueError as error:
                 row = coded.indices.index(pa.scalar(place, coded.indices.type)).as_py()
-                raise IllegalMessageError(f"topic {self.topic_of(row)}: {name} {error}") from error
+                raise IllegalMessageError(f"{self.name_of(row)}: {name} {error}") from error
         codes = pc.fill_null(coded.indices, -1).to_numpy() + 1
         used = parsed if column.null_count else parsed[1:]
         v6 = any(len(ip) == 16 for ip, _ in used)

@@ -114,9 +114,10 @@ def test_a_queue_that_is_fixed_is_not_exchanged_for_another(cluster: Path) -> No
     write(cluster, numbered_rows(0, 8))
     keys = [next(key for key in map(str, range(1000)) if abs(java_hash(key)) % 8 == place) for place in (0, 7)]
     with held(cluster / "broker-a"):
-        with pytest.raises(StoreInUseError, match=r"T: queueId 2 means a queue of broker-a, which takes no messages now: in use by "):
+        taken = "a queue of broker-a, which takes no messages now"
+        with pytest.raises(StoreInUseError, match=rf"T, row 0 \(keys 'k0'\): queueId 2 means {taken}: in use by "):
             write(cluster, numbered_rows(0, 1, queueId=[2], brokerName=["broker-a"]))
-        with pytest.raises(StoreInUseError, match=rf"T: sharding key '{keys[0]}' means a queue of broker-a, which takes no messages now"):
+        with pytest.raises(StoreInUseError, match=rf"T, row 0 .*: sharding key '{keys[0]}' means {taken}"):
             write(cluster, numbered_rows(0, 1, shardingKey=keys[:1]), messageQueueSelector="hash")
         write(cluster, numbered_rows(8, 9, shardingKey=keys[1:]), messageQueueSelector="hash")
     assert bodies(*_stores(cluster)) == _once(range(9))

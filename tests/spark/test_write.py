@@ -43,6 +43,36 @@ def test_overwrite_is_refused_in_our_words(spark: SparkSession, tmp_path: Path) 
     assert not (tmp_path / "store").exists()
 
 
+def test_wrong_columns_fail_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    """Before any task: the rows of these DataFrames would fail to be made."""
+    doomed = spark.range(3).selectExpr("'T' AS topic", "raise_error('a task ran') AS body", "1 AS flag")
+    wrong = {
+        r"unknown column 'flags'; did you mean flag\?": doomed.withColumnRenamed("flag", "flags"),
+        r"column keys: expected string or array<string>, found array<int>": doomed.selectExpr("*", "array(1) AS keys"),
+        r"a write needs the column body \(binary or string\), found topic, flag": doomed.drop("body"),
+        r"found no column": spark.range(3).select(),
+        r"expected the option topic or a column topic": doomed.drop("topic").limit(0),
+    }
+    for message, frame in wrong.items():
+        with pytest.raises(Exception, match=message) as caught:
+            frame.write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
+        assert "a task ran" not in str(caught.value)
+    rows = spark.readStream.format("rate").load().selectExpr("'T' AS topic", "value AS bodi")
+    query = rows.writeStream.format("rmqlog").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(Exception, match=r"unknown column 'bodi'; did you mean body\?"):
+        query.start(str(tmp_path / "store")).awaitTermination()
+    assert not (tmp_path / "store").exists()
+
+
+def test_empty_collections_say_nothing_and_a_row_is_named_with_its_partition(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(4).repartition(2).selectExpr("'T' AS topic", "cast(id AS string) AS body", "array() AS keys", "map() AS properties")
+    rows.write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
+    assert {row["keys"] for row in _read(spark, tmp_path / "store", "keys").collect()} == {None}
+    bad = spark.range(8, numPartitions=2).selectExpr("'T' AS topic", "nullif(cast(id AS string), '6') AS body", "concat('k', id) AS keys")
+    with pytest.raises(Exception, match=r"topic T, row 2 of partition 1 \(keys 'k6'\): body null"):
+        bad.write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
+
+
 def test_a_batch_with_a_key_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(10).selectExpr("'T' AS topic", "cast(id AS string) AS body")
     for version in (1, 1, 2):

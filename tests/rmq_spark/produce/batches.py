@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from store_format.encode import EncodedUnits, encode
 from tests import oracle
 from tests.oracle import Message
 
-__all__ = ["BORN_HOST", "MAP", "NOW_MS", "STORE_HOST", "batch_of", "decoded", "message_of", "produce", "producer", "routes_of"]
+__all__ = ["BORN_HOST", "MAP", "NOW_MS", "STORE_HOST", "batch_of", "decoded", "message_of", "produce", "producer", "routes_of", "unplaced"]
 
 NOW_MS = 1_700_000_000_123
 BORN_HOST = (bytes([127, 0, 0, 1]), 4711)
@@ -41,9 +42,12 @@ def routes_of(*topics: TopicConfig, **settings: Any) -> Routes:
     return Routes.of([StoreTopics("broker-a", {config.topic_name: config for config in topics})], **settings)
 
 
-def producer(routes: Routes | None = None, *, selector: str = ROUNDROBIN, seed: int = 7, **settings: Any) -> Producer:
+def producer(
+    routes: Routes | None = None, *, selector: str = ROUNDROBIN, seed: int = 7, partition: int | None = None, **settings: Any
+) -> Producer:
     ids = UniqueIds(bytes([127, 0, 0, 1]), 1, instance=b"\x01\x4a\xe5\xa5")
-    return Producer(ProducerSettings(BORN_HOST, **settings), QueueSelector(routes or routes_of(), selector, seed=seed), ids)
+    queues = QueueSelector(routes or routes_of(), selector, seed=seed)
+    return Producer(ProducerSettings(BORN_HOST, **settings), queues, ids, partition=partition)
 
 
 def produce(batch: pa.RecordBatch, routes: Routes | None = None, **settings: Any) -> ProducedMessages:
@@ -61,3 +65,8 @@ def message_of(**columns: Any) -> Message:
     row = {"topic": "TopicTest", "body": b"hello"} | columns
     (message,) = decoded(produce(batch_of(**{name: value if isinstance(value, pa.Array) else [value] for name, value in row.items()})))
     return message
+
+
+def unplaced(error: BaseException) -> str:
+    """What an error about a row says, without the row's number and content, which have tests of their own."""
+    return re.sub(r"^(topic \S+), row \d+(?: \((?:keys|body) b?(['\"]).*?\2…?\))?:", r"\1:", str(error))

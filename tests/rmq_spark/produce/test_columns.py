@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from rmq_spark.produce.columns import WRITE_COLUMNS, bind_columns
+from rmq_spark.produce.columns import WRITE_COLUMNS, bind_columns, check_columns
 from store_format.columns import COLUMNS
 from store_format.errors import OptionError
 
@@ -64,17 +64,24 @@ def test_types_that_say_the_same_are_taken(name: str, kind: pa.DataType) -> None
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        (pa.field("tags", pa.int32()), "column tags: expected string, found int32"),
-        (pa.field("keys", pa.list_(pa.int32())), "column keys: expected string or array<string>, found list<"),
+        (pa.field("tags", pa.int32()), "column tags: expected string, found int"),
+        (pa.field("keys", pa.list_(pa.int32())), "column keys: expected string or array<string>, found array<int>"),
         (pa.field("flag", pa.string()), "column flag: expected int or bigint, found string"),
         (
             pa.field("Properties", pa.map_(pa.string(), pa.int32())),
-            "column properties: expected map<string,string>, found map<string, int32",
+            "column properties: expected map<string,string>, found map<string,int>",
         ),
-        (pa.field("bornTimestamp", pa.timestamp("us")), "found timestamp_ntz; cast it to timestamp, which says in which zone"),
+        (pa.field("bornTimestamp", pa.timestamp("us")), "found timestamp_ntz; cast it to timestamp, which has a time zone"),
         (pa.field("BODY", pa.binary()), "columns: expected each column once, found body and BODY"),
-        (pa.field("tag", pa.string()), "columns: unknown column 'tag'; did you mean tags? A write takes body, topic, tags, keys, flag,"),
-        (pa.field("xyzzy", pa.string()), "columns: unknown column 'xyzzy'; A write takes body,"),
+        (
+            pa.field("tag", pa.string()),
+            "columns: unknown column 'tag'; did you mean tags? The columns of a write are body, topic, tags, keys, flag,",
+        ),
+        (pa.field("xyzzy", pa.string()), "columns: unknown column 'xyzzy'; the columns of a write are body,"),
+        (pa.field("Value", pa.string()), "columns: unknown column 'Value'; did you mean body? The columns of"),
+        (pa.field("partition", pa.int32()), "columns: unknown column 'partition'; did you mean queueId? The columns of"),
+        (pa.field("tags", pa.struct([("a", pa.float32())])), "column tags: expected string, found struct<a:float>"),
+        (pa.field("flag", pa.decimal128(10, 2)), "column flag: expected int or bigint, found decimal(10,2)"),
     ],
 )
 def test_a_wrong_column_is_named(field: pa.Field, message: str) -> None:
@@ -82,5 +89,40 @@ def test_a_wrong_column_is_named(field: pa.Field, message: str) -> None:
 
 
 def test_a_body_is_needed() -> None:
-    assert refused(pa.field("value", pa.binary())).startswith("columns: unknown column 'value'; A write takes body, topic")
-    assert refused(pa.field("topic", pa.string())) == "columns: a write needs the column body (binary or string), found ['topic']"
+    assert refused(pa.field("value", pa.binary())).startswith(
+        "columns: unknown column 'value'; did you mean body? The columns of a write are body, topic"
+    )
+    assert refused(pa.field("topic", pa.string())) == "columns: a write needs the column body (binary or string), found topic"
+    with pytest.raises(OptionError, match=r"^columns: a write needs the column body \(binary or string\), found no column$"):
+        check_columns([], "T")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("tags", "varchar(10)"),
+        ("tags", "string collate UTF8_LCASE"),
+        ("keys", "array<char(3)>"),
+        ("keys", "array<void>"),
+        ("properties", "map<void,void>"),
+        ("flag", "smallint"),
+        ("deliverTimestamp", "timestamp"),
+        ("queueOffset", "interval day to second"),
+    ],
+)
+def test_types_are_checked_by_sparks_names(name: str, kind: str) -> None:
+    check_columns([("body", "binary"), (name, kind)], "T")
+
+
+def test_a_topic_is_checked_with_the_columns() -> None:
+    check_columns([("TOPIC", "string"), ("body", "string")], None)
+    with pytest.raises(OptionError, match=r"^topic: expected the option topic or a column topic, found neither$"):
+        check_columns([("body", "string")], None)
+    with pytest.raises(OptionError, match=r"^column keys: expected string or array<string>, found array<int>$"):
+        check_columns([("body", "string"), ("keys", "array<int>")], "T")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("keys", pa.list_(pa.null())), ("properties", pa.map_(pa.string(), pa.null()))])
+def test_an_empty_collection_says_nothing(name: str, kind: pa.DataType) -> None:
+    """`array()` and `map()` in Spark have elements of type void."""
+    assert bind_columns(pa.schema([BODY, pa.field(name, kind, nullable=False)])) == {"body": 0}

@@ -20,7 +20,19 @@ from store_format.errors import IllegalMessageError, OptionError
 from store_format.index_file import key_hash
 from store_format.java_hash import java_hash
 from tests import oracle
-from tests.rmq_spark.produce.batches import BORN_HOST, MAP, NOW_MS, STORE_HOST, batch_of, decoded, message_of, produce, producer, routes_of
+from tests.rmq_spark.produce.batches import (
+    BORN_HOST,
+    MAP,
+    NOW_MS,
+    STORE_HOST,
+    batch_of,
+    decoded,
+    message_of,
+    produce,
+    producer,
+    routes_of,
+    unplaced,
+)
 
 BIG = b"0123456789" * 1000
 
@@ -30,7 +42,7 @@ def refused(error: type[Exception] = IllegalMessageError, settings: dict[str, An
     arrays = {name: value if isinstance(value, pa.Array) else [value] for name, value in row.items()}
     with pytest.raises(error) as caught:
         produce(batch_of(**arrays), **(settings or {}))
-    return str(caught.value)
+    return unplaced(caught.value)
 
 
 # ---- what a row says --------------------------------------------------------------------------------------------------
@@ -323,7 +335,7 @@ def test_a_batch_is_its_rows_one_by_one(rows: list[dict[str, Any]]) -> None:
         ({"queueId": -1}, "topic TopicTest: queueId -1, from 0 to 2147483647 is allowed"),
         ({"bornHost": "localhost:1"}, "topic TopicTest: bornHost 'localhost:1' is not a host"),
         ({"bornTimestamp": pa.array([1 << 60], pa.timestamp("s", tz="UTC"))}, "topic TopicTest: bornTimestamp 1152921504606846976 s"),
-        ({"topic": None}, "topic null: every row needs a topic, in its column or by the option topic"),
+        ({"topic": None}, "row 0 (body b'hello'): topic null, every row needs a topic, in its column or by the option topic"),
         ({"topic": ""}, "topic '': a topic has at least one character"),
         ({"topic": "a.b"}, "topic 'a.b': only letters, digits, %, |, - and _ are allowed"),
         ({"topic": "主题"}, "topic '主题': only letters"),
@@ -344,10 +356,23 @@ def test_topics_a_client_may_send_to(topic: str) -> None:
 
 def test_the_row_is_found_in_the_batch() -> None:
     batch = batch_of(topic=["a", "b", "c"], body=[b"x"] * 3, properties=[{"p": "1"}, {}, {"p": "2", "q": "\x02"}])
-    with pytest.raises(IllegalMessageError, match=r"^topic c: property q: its value has a 0x02"):
+    with pytest.raises(IllegalMessageError, match=r"^topic c, row 2 \(body b'x'\): property q: its value has a 0x02"):
         produce(batch)
-    with pytest.raises(IllegalMessageError, match=r"^topic b: body of 0 bytes"):
+    with pytest.raises(IllegalMessageError, match=r"^topic b, row 1: body of 0 bytes"):
         produce(batch_of(topic=["a", "b"], body=[b"x", b""]))
+
+
+def test_a_row_is_named_by_its_number_in_the_partition_and_by_its_keys() -> None:
+    making = producer(partition=3)
+    making.produce(batch_of(topic=["a"] * 10, body=[b"x"] * 10), NOW_MS)
+    keys = [["order-1"], ["order-2", "customer-7"]]
+    with pytest.raises(IllegalMessageError) as caught:
+        making.produce(batch_of(topic=["a"] * 2, body=[b"x", b""], keys=keys), NOW_MS)
+    sentence = "topic a, row 11 of partition 3 (keys 'order-2 customer-7'): body of 0 bytes, at least 1 is needed"
+    assert str(caught.value) == sentence
+    making = producer(partition=0)
+    with pytest.raises(IllegalMessageError, match=rf"^topic a, row 0 of partition 0 \(body b'{'y' * 40}'…\): flag "):
+        making.produce(batch_of(topic=["a"], body=[b"y" * 41], flag=[1 << 40]), NOW_MS)
 
 
 @pytest.mark.parametrize("host", [BORN_HOST, (bytes(16), 1)])
@@ -363,7 +388,7 @@ def test_a_unit_that_fits_no_file_is_refused(host: tuple[bytes, int], store_v6: 
     with pytest.raises(IllegalMessageError) as caught:
         produce(batch, file_sizes=(size + 7,), **settings)
     assert (
-        str(caught.value)
+        unplaced(caught.value)
         == f"topic t: a unit of {size} bytes, at most {size - 1} fit a commitlog file of {size + 7} (mappedFileSizeCommitLog)"
     )
 
