@@ -23,7 +23,7 @@ from store_format import MessageStore, Queue
 from store_format.errors import OffsetOutOfRangeError, OptionError
 from store_format.slices import QueueSlice
 
-__all__ = ["Plan", "available_cores", "plan", "refuse_unknown"]
+__all__ = ["Plan", "available_cores", "plan", "refuse_unknown", "refuse_unknown_names", "warn_of_no_match"]
 
 _log = logging.getLogger(__name__)
 
@@ -117,6 +117,15 @@ def _stop(queue: Queue, options: ReadOptions) -> int:
 
 def refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:
     """Names in the options that fit nothing: a typo would otherwise look like an empty topic."""
+    refuse_unknown_names(stores, options, found)
+    for spec in (options.starting, options.ending):
+        unread = spec.unread(found.queues)
+        if unread:
+            raise OptionError(f"{spec.option}: {unread[0]} is none of the queues read; {_nearest_queue(unread[0].topic, found.queues)}")
+
+
+def refuse_unknown_names(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:
+    """The part of it that holds at a restart too: the names of `subscribe` and `assign`."""
     read = {topic for topic, _, _ in found.queues}
     missing = [topic for topic in options.topics.named_topics if topic not in read]
     if missing:
@@ -131,16 +140,24 @@ def refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: 
         ):
             there = [(each.topic, store.broker_name, each.queue_id) for store in stores for each in store.queues()]
             raise OptionError(f"assign: no store has the queue {queue}; {_nearest_queue(queue.topic, there, 'the queues there')}")
-    for spec in (options.starting, options.ending):
-        unread = spec.unread(found.queues)
-        if unread:
-            raise OptionError(f"{spec.option}: {unread[0]} is none of the queues read; {_nearest_queue(unread[0].topic, found.queues)}")
+
+
+def warn_of_no_match(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:
+    """A stream whose pattern matches no topic waits for one, perhaps for ever."""
+    pattern = options.topics.pattern
+    if pattern is not None and not any(options.topics.chooses_topic(topic) for topic, _, _ in found.queues):
+        known = sorted({topic for store in stores for topic in store.topics()})
+        _log.warning("subscribePattern %s matches no topic; %s. The stream waits for one", pattern, _listed(known))
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, 1, 0.6)
     if close:
         return f"did you mean {close[0]}?"
+    return _listed(known)
+
+
+def _listed(known: Sequence[str]) -> str:
     plain = [topic for topic in known if not topic.startswith("%")] or list(known)
     shown = ", ".join(plain[:_NAMED_MAX]) + (", …" if len(plain) > _NAMED_MAX else "")
     return f"the topics are {shown}" if plain else "the store is empty"

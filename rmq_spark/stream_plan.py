@@ -6,14 +6,14 @@ What lies between them and is no longer there is data loss, told queue by queue 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rmq_spark.options import ReadOptions
 from rmq_spark.plan import Plan, available_cores
 from rmq_spark.splits import Findings, Piece, Split, estimate_bytes, make_splits, splits_of_clients
 from rmq_spark.stream_offsets import FROM, QueueKey, StreamOffset, queue_name
 from rmq_spark.stream_stores import StreamStores
-from store_format import Queue
+from store_format import MessageStore, Queue
 from store_format.errors import OffsetOutOfRangeError, OptionError
 from store_format.slices import QueueSlice
 
@@ -53,27 +53,43 @@ def plan_stream(
     if not all(_holds(stores.queues.get(key), *bounds) for key, bounds in wanted.items()):
         stores.look(anew=True)  # a replay, or retention since the end was decided
     found = Findings()
-    by_broker = {store.broker_name: store for store in stores.stores}
-    scanned: dict[str, list[QueueSlice]] = {}
+    unchosen = {key: wanted.pop(key) for key in [*wanted] if key not in stores.queues and not stores.chooses(key)}
+    cuts = {follower.store.broker_name: follower.cuts for follower in stores.followers}
+    _add(wanted, stores.queues, {store.broker_name: store for store in stores.stores}, cuts, options, found)
+    for store, there in stores.find_unchosen(unchosen):
+        queues = {(queue.topic, store.broker_name, queue.queue_id): queue for queue in (*there.queues, *there.scanned)}
+        _add(
+            {key: unchosen.pop(key) for key in queues}, queues, {store.broker_name: store}, {store.broker_name: there.cuts}, options, found
+        )
+    _add(unchosen, {}, {}, {}, options, found)  # what is left is gone
+    if clients is not None:
+        return Plan(splits_of_clients(found, clients) or [Split()], found.lost)
+    return Plan(make_splits(found, options, cores or available_cores()), found.lost)
+
+
+def _add(
+    wanted: Mapping[QueueKey, tuple[int, int]],
+    queues: Mapping[QueueKey, Queue],
+    stores: Mapping[str, MessageStore],
+    cuts: Mapping[str, list[int]],
+    options: ReadOptions,
+    found: Findings,
+) -> None:
+    """Adds the ranges to `found`, by consume queue or by scan. `stores` and `cuts` are by broker."""
+    scanned: dict[str, list[tuple[Queue, QueueSlice]]] = {}
     for key, (low, high) in wanted.items():
-        queue = stores.queues.get(key)
+        queue = queues.get(key)
         piece = _slice(key, queue, low, high, options, found)
         if queue is None or piece is None or piece.start >= piece.stop:
             continue
         if queue.scanned is None:
-            store = by_broker[key[1]]  # one object for all its queues, however old what is known of each
+            store = stores[key[1]]  # one object for all its queues, however old what is known of each
             found.pieces.append(Piece(store, piece, min(estimate_bytes(piece), store.log.size_bytes)))
         else:
-            scanned.setdefault(queue.store.path, []).append(piece)
-    for follower in stores.followers if scanned else ():
-        slices = scanned.get(follower.store.path, [])
-        if slices:
-            queues = [follower.queues[piece.topic, piece.queue_id].scanned for piece in slices]
-            repeated = [queue for queue in queues if queue is not None and len(queue.epochs) > 1]
-            found.scanned.append((follower.store, slices, repeated, follower.cuts))
-    if clients is not None:
-        return Plan(splits_of_clients(found, clients) or [Split()], found.lost)
-    return Plan(make_splits(found, options, cores or available_cores()), found.lost)
+            scanned.setdefault(key[1], []).append((queue, piece))
+    for broker, members in scanned.items():
+        repeated = [queue.scanned for queue, _ in members if queue.scanned is not None and len(queue.scanned.epochs) > 1]
+        found.scanned.append((stores[broker], [piece for _, piece in members], repeated, cuts[broker]))
 
 
 def _holds(queue: Queue | None, low: int, high: int) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rmq_spark.admission import Limits, Pace
-from rmq_spark.plan import refuse_unknown
+from rmq_spark.plan import refuse_unknown, refuse_unknown_names, warn_of_no_match
 from rmq_spark.splits import Findings
 from rmq_spark.starts import start_offset
 from rmq_spark.stream_admission import admit
@@ -40,6 +40,7 @@ class Starting:
         options = self._stores.options
         found = Findings(queues=list(self._stores.queues))
         refuse_unknown(self._stores.stores, options, found)
+        warn_of_no_match(self._stores.stores, options, found)
         return {key: self._first(key, queue) for key, queue in self._stores.queues.items()}
 
     def _first(self, key: QueueKey, queue: Queue) -> int:
@@ -67,6 +68,7 @@ class Step:
     stops: dict[QueueKey, int] = field(default_factory=dict)
     moved: dict[QueueKey, int] = field(default_factory=dict)
     waiting: dict[QueueKey, int] = field(default_factory=dict)  # starts of empty queues: they alone make no batch
+    kept: dict[QueueKey, int] = field(default_factory=dict)  # positions of queues that the options do not choose now
     left_out: int = 0  # queues of the offset before that the next one does not have
 
 
@@ -94,6 +96,7 @@ class StreamPositions:
         self._initial: _Json | None = None
         self._bound: dict[QueueKey, int] | None = None
         self._resumed = False
+        self._deleted: frozenset[tuple[str, str]] = frozenset()  # (topic, broker) of the checkpoint that the stores no longer have
         # Nothing was new behind this offset when the stores were at this version.
         self._idle: tuple[int, StreamOffset] | None = None
         self._reported: tuple[int, _Json] | None = None
@@ -135,8 +138,7 @@ class StreamPositions:
             return start
         is_first = start == self._initial
         if self._initial is None and not self._resumed:
-            self._resumed = True
-            _log.info("going on from the checkpoint: the starting… options count for new queries only")
+            self._resume(previous)
         step = self._step(previous, is_first=is_first)
         total = sum(stop - step.begins[key] for key, stop in step.stops.items())
         if not total and not step.moved and not step.left_out:
@@ -147,9 +149,26 @@ class StreamPositions:
         offset = self._end(step, is_first=is_first)
         end = offset.to_json()
         self._last = end, offset
-        if not step.waiting and offset.positions == step.stops:
+        if not step.waiting and offset.positions == step.stops | step.kept:
             self._idle = version, offset
         return end
+
+    def _resume(self, previous: StreamOffset) -> None:
+        """Once a process that goes on from a checkpoint: names in the options are checked against the stores and the checkpoint.
+
+        Without the check a misspelt topic would look like a topic without new messages. A chosen topic that was deleted is a loss,
+        which `_step` reports.
+        """
+        self._resumed = True
+        _log.info("going on from the checkpoint: the starting… options count for new queries only")
+        stores = self.stores
+        kept = [key for key in previous.positions if not stores.chooses(key)]
+        found = Findings(queues=[*stores.queues, *previous.positions.keys() - set(kept)])
+        refuse_unknown_names(stores.stores, stores.options, found)
+        warn_of_no_match(stores.stores, stores.options, found)
+        self._deleted = stores.deleted_topics({(topic, broker) for topic, broker, _ in kept})
+        for topic, broker in sorted(self._deleted):
+            _log.warning("topic %s of %s was deleted: its positions are removed from the checkpoint", topic, broker)
 
     def _read(self, start: _Json) -> StreamOffset:
         """`start` as an offset: the same object for the same one."""
@@ -170,7 +189,7 @@ class StreamPositions:
 
     def _end(self, step: Step, *, is_first: bool) -> StreamOffset:
         counts = admit(self.stores, step.begins, step.stops, self._limits)
-        positions = step.waiting | {key: begin + counts.get(key, 0) for key, begin in step.begins.items()}
+        positions = step.kept | step.waiting | {key: begin + counts.get(key, 0) for key, begin in step.begins.items()}
         starts = step.begins if is_first else step.moved
         return StreamOffset(positions, step.waiting | starts)
 
@@ -181,9 +200,13 @@ class StreamPositions:
         for key, position in previous.positions.items():
             queue = queues.get(key)
             if queue is None:
-                step.left_out += 1
                 if self.stores.chooses(key):
+                    step.left_out += 1
                     self._losses.vanished(key, position)
+                elif key[:2] in self._deleted:
+                    step.left_out += 1
+                else:
+                    step.kept[key] = position
                 continue
             begin = position
             if not queue.range.min_offset <= position <= queue.range.max_offset:

@@ -6,12 +6,18 @@ The stream's positions and its planning both ask here, so that a micro-batch is 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterator
 
 from rmq_spark.options import ReadOptions
+from rmq_spark.positions import QueueName
 from rmq_spark.store_follower import StoreFollower
+from rmq_spark.store_queues import StoreQueues, find_queues
+from rmq_spark.store_signs import QUEUE_FOLDERS
 from rmq_spark.stores import open_stores
 from rmq_spark.stream_offsets import MARK, QueueKey
+from rmq_spark.topics import TopicChoice
 from store_format import MessageStore, Queue
+from store_format.files import entry_names
 
 __all__ = ["StreamStores"]
 
@@ -43,6 +49,24 @@ class StreamStores:
         """Whether the options ask for the queue."""
         choice = self.options.topics
         return choice.chooses_topic(key[0]) and choice.chooses_queue(*key)
+
+    def deleted_topics(self, names: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """Those of the (topic, broker) pairs whose store has neither a configuration nor a consume queue of the topic.
+
+        A store that has no topic at all tells nothing: its disk may not be mounted.
+        """
+        deleted: set[tuple[str, str]] = set()
+        for store in self.stores if names else ():
+            known = store.configured_topics().union(*(entry_names(f"{store.path}/{each}", missing_ok=True) for each in QUEUE_FOLDERS))
+            deleted |= {name for name in names if name[1] == store.broker_name and known and name[0] not in known}
+        return frozenset(deleted)
+
+    def find_unchosen(self, keys: Collection[QueueKey]) -> Iterator[tuple[MessageStore, StoreQueues]]:
+        """Queues that the options do not choose now, as the files are at this moment: a batch that was planned before may have them."""
+        for store in self.stores if keys else ():
+            mine = tuple(QueueName(*key) for key in keys if key[1] == store.broker_name)
+            if mine:
+                yield store, find_queues(store, TopicChoice(queues=mine))
 
     def look(self, *, anew: bool = False) -> int:
         """Where the queues begin and end now; a number that is another one when something is. `anew` trusts nothing seen before."""

@@ -1,0 +1,151 @@
+"""A stream's checkpoint and the options of its next run: topics and queues that the options no longer choose, and names that are wrong."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_spark.stream_offsets import StreamOffset
+from store_format.errors import OffsetOutOfRangeError, OptionError
+from tests.rmq_spark.test_stream_positions import Stream, expected
+from tests.staged import append, make_store, numbered
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Topics Audit and Orders, four queues of one message each."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("Audit", 0, 4) + numbered("Orders", 0, 4))
+    return root
+
+
+def drained(stream: Stream) -> list[Any]:
+    seen: list[Any] = []
+    while (places := stream.step()) is not None:
+        seen += places
+    return sorted(seen)
+
+
+@pytest.mark.parametrize(
+    ("all_of", "one_of"),
+    [
+        ({"subscribe": "Audit,Orders"}, {"subscribe": "Audit"}),
+        ({"subscribePattern": "Audit|Orders"}, {"subscribePattern": "Aud.*"}),
+        ({"assign": '{"Audit":[0,1,2,3],"Orders":[0,1,2,3]}'}, {"assign": '{"Audit":[0,1,2,3]}'}),
+    ],
+)
+def test_a_topic_left_out_for_one_run_goes_on_where_it_was(root: Path, all_of: dict[str, str], one_of: dict[str, str]) -> None:
+    stream = Stream(root, **all_of)
+    assert len(drained(stream)) == 8
+    append(root, numbered("Audit", 4, 4) + numbered("Orders", 4, 4))
+    stream.restart(**one_of)
+    assert drained(stream) == expected("Audit", *[(1, 2)] * 4)
+    assert stream.start().keys() == {"Audit", "Orders"}
+    assert stream.positions.report() == {"Audit": {"broker-a": dict.fromkeys("0123", 2)}}
+    append(root, numbered("Audit", 8, 4) + numbered("Orders", 8, 4))
+    stream.restart(**all_of)
+    assert drained(stream) == sorted(expected("Audit", *[(2, 3)] * 4) + expected("Orders", *[(1, 3)] * 4))
+    assert stream.step() is None
+
+
+def test_a_limit_counts_only_the_queues_that_are_read(root: Path) -> None:
+    stream = Stream(root, subscribe="Audit,Orders", maxOffsetsPerTrigger=2)
+    assert len(stream.step() or ()) == 2
+    stream.restart(subscribe="Audit")
+    while (places := stream.step()) is not None:
+        assert {topic for topic, _, _ in places} == {"Audit"}
+    stream.restart(subscribe="Audit,Orders")
+    seen = [place for batch in range(len(stream.log)) for place in stream.replay(batch)] + drained(stream)
+    assert sorted(seen) == sorted(expected("Audit", *[(0, 1)] * 4) + expected("Orders", *[(0, 1)] * 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "Ordres"}, "no store has a topic 'Ordres'; did you mean Orders?"),
+        ({"subscribe": "Audit,Ordres"}, "no store has a topic 'Ordres'; did you mean Orders?"),
+        ({"assign": '{"Orders":[9]}'}, "assign: no store has the queue Orders/*/9; the queues there are Orders/broker-a/0"),
+    ],
+)
+def test_a_wrong_name_is_an_error_at_a_restart_too(root: Path, options: dict[str, str], said: str) -> None:
+    stream = Stream(root, subscribe="Orders,Audit")
+    drained(stream)
+    del stream.given["subscribe"]
+    stream.restart(**options)
+    with pytest.raises(OptionError) as caught:
+        stream.step()
+    assert str(caught.value).startswith(said)
+    for name in options:
+        del stream.given[name]
+    stream.restart(subscribe="Orders,Audit")
+    assert stream.step() is None
+    append(root, numbered("Orders", 4, 1))
+    assert stream.step() == [("Orders", 0, 1)]
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_pattern_that_matches_nothing_is_a_warning(root: Path, caplog: pytest.LogCaptureFixture, has_checkpoint: bool) -> None:
+    stream = Stream(root, **({} if has_checkpoint else {"subscribePattern": "Ordr.*"}))
+    if has_checkpoint:
+        drained(stream)
+        stream.restart(subscribePattern="Ordr.*")
+    assert stream.step() is None
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ["subscribePattern Ordr.* matches no topic; the topics are Audit, Orders. The stream waits for one"]
+    append(root, numbered("Ordr1", 0, 1))
+    assert stream.step() == [("Ordr1", 0, 0)]
+
+
+def delete(root: Path, topic: str) -> None:
+    shutil.rmtree(root / "consumequeue" / topic)
+    text = (root / "config" / "topics.json").read_text()
+    (root / "config" / "topics.json").write_text(text.replace(f'"{topic}"', '"Gone"'))
+
+
+def test_a_topic_that_is_neither_chosen_nor_there_is_dropped_with_a_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stream = Stream(root, subscribe="Audit,Orders")
+    drained(stream)
+    delete(root, "Orders")
+    stream.restart(subscribe="Audit")
+    assert stream.step() == []
+    assert stream.start().keys() == {"Audit"}
+    assert stream.step() is None
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "topic Orders of broker-a was deleted: its positions are removed from the checkpoint"
+    ]
+
+
+def test_a_chosen_topic_that_was_deleted_is_a_loss(root: Path) -> None:
+    stream = Stream(root, subscribe="Audit,Orders")
+    drained(stream)
+    delete(root, "Orders")
+    stream.restart()
+    with pytest.raises(OffsetOutOfRangeError, match="Orders-0 of broker-a: the next offset is 1 and the store no longer has the queue"):
+        stream.step()
+
+
+def test_a_batch_planned_before_the_choice_changed_is_read_as_planned(root: Path) -> None:
+    stream = Stream(root, subscribe="Audit,Orders")
+    seen = stream.step()
+    stream.restart(subscribe="Audit")
+    assert stream.replay(0) == seen
+    assert stream.step() is None
+    assert StreamOffset.from_json(stream.start()).positions.keys() == {
+        (topic, "broker-a", queue) for topic in ("Audit", "Orders") for queue in range(4)
+    }
+
+
+def test_without_consume_queues_such_a_batch_is_scanned_for(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shutil.rmtree(root / "consumequeue")
+    with caplog.at_level(logging.ERROR):
+        stream = Stream(root, subscribe="Audit,Orders")
+        seen = stream.step()
+        stream.restart(subscribe="Audit")
+        assert len(seen or ()) == 8
+        assert stream.replay(0) == seen
+        assert stream.step() is None
+        assert stream.start().keys() == {"Audit", "Orders", "$from"}
