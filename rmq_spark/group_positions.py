@@ -77,6 +77,7 @@ class GroupPositions(StreamPositions):
         for key in sort_queues(owned):
             self._add(step, key, previous.positions.get(key))
         self._losses.tell()
+        self.stores.replaced.clear()
         return step
 
     def _add(self, step: Step, key: MessageQueue, before: int | None) -> None:
@@ -91,7 +92,9 @@ class GroupPositions(StreamPositions):
         else:
             if before is not None and begin > queue.max_offset >= before >= queue.min_offset:
                 begin = before  # the queue went back, which was told; what the group recorded is of another life of it
-            if not queue.range.min_offset <= begin <= queue.range.max_offset:
+            if key in self.stores.replaced and before is not None:
+                begin = self._losses.replaced(key, begin, queue, self.stores.replaced[key])
+            elif not queue.range.min_offset <= begin <= queue.range.max_offset:
                 begin = self._losses.begin(key, begin, queue)
             stop = self._stop(key, begin, queue)
         if before is None and begin == stop:

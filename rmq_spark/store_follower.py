@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 
+from rmq_spark.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
 from rmq_spark.store_queues import find_queues
 from rmq_spark.store_signs import QUEUE_FOLDERS, Signs, read_signs
 from rmq_spark.topics import TopicChoice
@@ -25,8 +26,11 @@ from store_format.journal import committed_end, read_commit_state
 from store_format.log_tail import Newest, News, follow_queue, near_end, read_head, read_news
 from store_format.slices import read_slice, split_at
 from store_format.snapshot import QueueRange, StoreState, list_queues, take_queue
+from store_format.walk import EndKind
 
 __all__ = ["StoreFollower"]
+
+_logger = logging.getLogger(__name__)
 
 _Key = tuple[str, int]
 
@@ -41,12 +45,16 @@ _PENDING_MAX = 20_000  # a log may name any number of queues that no broker has
 
 
 class StoreFollower:
-    """`queues` are the chosen ones by (topic, queue id); `changed` those that the last look that returned True found different."""
+    """`queues` are the chosen ones by (topic, queue id); `changed` those that the last look that returned True found different.
+
+    `replaced` are those of them that have other messages at offsets that an earlier look knew.
+    """
 
     def __init__(self, store: MessageStore, choice: TopicChoice, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.store = store
         self.queues: dict[_Key, Queue] = {}
         self.changed: dict[_Key, Queue | None] = {}
+        self.replaced: dict[_Key, Replaced] = {}
         self.cuts: list[int] = []
         self._choice = choice
         self._clock_ns = clock_ns
@@ -54,6 +62,8 @@ class StoreFollower:
         self._log = store.log
         self._end = 0  # of the log; everything before it is in `queues`, but for what is `_pending`
         self._head = b""
+        self._samples = LogSamples()
+        self._grows = False  # although it looks crashed
         self._pending: dict[_Key, Newest] = {}  # messages of the log that their consume queues do not hold yet
         self._follows = False
         self._is_full = False  # a file that was made, and is not yet as long as it will be, changes no directory when it is
@@ -62,18 +72,26 @@ class StoreFollower:
     def look(self, *, anew: bool = False) -> bool:
         """Whether anything is different now. `anew` trusts nothing seen before."""
         signs = self._read_signs()
-        if anew or (self._signs is not None and signs.is_another_store(self._signs)):
+        known, intact = self._signs, None
+        if known is not None and not self._samples.is_intact(self._log):
+            self._log = CommitLog.open(self.store.commit_log_paths, FileCache())  # perhaps retention deleted its file
+            intact = None if self._samples.is_intact(self._log) else self._samples.take_intact(self._log)
+        is_live = signs.state is StoreState.LIVE
+        quiet = signs == known and not (anew or intact is not None or self._pending or self._is_full)
+        if quiet and not self._is_due() and read_head(self._log, self._end) == self._head and not self._has_longer_file():
+            return False
+        if quiet and not is_live and self._is_torn():
+            self._note_stuck(True, False)
+            self._remember(signs)
+            return False
+        self.changed, self.replaced = {}, {}
+        if known is None or anew or intact is not None or signs.is_another_store(known):
             self._follows = False
-        elif self._signs is not None:
-            quiet = signs == self._signs and not self._pending and not self._is_full and not self._is_due()
-            if quiet and read_head(self._log, self._end) == self._head:
-                return False
-            self.changed = {}
-            can_follow = self._follows and signs.state is not StoreState.CRASHED and self._stuck_wait < _STUCK_NS
-            if can_follow and self._follow(signs, self._size_max()):
-                return bool(self.changed)
-            return self._look_anew(signs, self.changed)
-        return self._look_anew(signs, {})
+            return self._look_anew(signs, {}, intact)
+        can_follow = self._follows and signs.state is not StoreState.CRASHED and (self._stuck_wait < _STUCK_NS or not is_live)
+        if can_follow and self._follow(signs, self._size_max()):
+            return bool(self.changed)
+        return self._look_anew(signs, self.changed)
 
     def _read_signs(self) -> Signs:
         return read_signs(self.store)
@@ -82,11 +100,26 @@ class StoreFollower:
         """Whether a log that goes on with no unit is to be looked at again: one that is being written will be whole soon."""
         return self._stuck_wait > 0 and self._clock_ns() - self._stuck_since >= self._stuck_wait
 
+    def _is_torn(self) -> bool:
+        """Whether the log goes on with bytes that are no whole message."""
+        try:
+            walk = self._log.walk(self._end, verify_crc=True)
+            return next(walk, None) is None and walk.end is not None and walk.end.kind is EndKind.TORN and walk.end.offset == self._end
+        except StoreError:
+            return False  # files went: a look at all of it says what is left
+
+    def _has_longer_file(self) -> bool:
+        """Whether the log goes on in its last file, which was full: a copy that is refreshed grows without a sign in its directory."""
+        if self._log.file_at(self._end) is not None or not self._log.files:
+            return False
+        return CommitLog.open(self.store.commit_log_paths, FileCache()).files != self._log.files
+
     # ---- all of it, as a batch read looks ---------------------------------------------------------------------------------
 
-    def _look_anew(self, signs: Signs, changed: dict[_Key, Queue | None]) -> bool:
-        """`changed` is what an attempt to follow has found already."""
+    def _look_anew(self, signs: Signs, changed: dict[_Key, Queue | None], intact: int | None = None) -> bool:
+        """`changed` is what an attempt to follow has found already; from `intact` on the log is another one, if it is given."""
         self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
+        self.store = replace(self.store, log=self._log)
         crashed = signs.state is StoreState.CRASHED
         near = end = 0
         if not crashed:  # before the queues are looked at: what comes later is told by the log
@@ -100,20 +133,37 @@ class StoreFollower:
         found = {(queue.topic, queue.queue_id): queue for queue in (*there.queues, *there.scanned)}
         changed |= {key: queue for key, queue in found.items() if not _same(self.queues.get(key), queue)}
         changed |= dict.fromkeys(self.queues.keys() - found.keys())
+        for key in (found.keys() if intact is not None else changed.keys() & found.keys()) & self.queues.keys():
+            replaced = replaced_by(self.queues[key], found[key], intact)
+            if replaced is not None:
+                self.replaced[key], changed[key] = replaced, found[key]
+        self._warn_of_growth(signs, found)
         self.queues = found
         self._pending, self._is_full = {}, False
         self._follows = not crashed and not there.scanned and self.store.has_consume_queues
-        last = max((queue.range.bounds.last_physical_offset for queue in there.queues if queue.range.bounds is not None), default=-1)
-        if there.scanned:
-            near = max(queue.scanned.physical_stop for queue in there.scanned if queue.scanned is not None)
+        last = max((last_physical_offset(queue.range) for queue in there.queues), default=-1)
+        if crashed or there.scanned:
+            near = last if there.log_end is None else there.log_end
         elif last >= end:
             near = last  # a queue's entry leads over damage that a walk does not get over
         moved, self._end = near != self._end, near
         self.changed = changed
+        self._samples.add(self._log, last)
         if not self._follows or not self._follow(signs, None):
-            self._note_stuck(self._log_goes_on(), moved, signs)
+            self._note_stuck(self._log_goes_on(), moved)
             self._remember(signs)
         return bool(self.changed)
+
+    def _warn_of_growth(self, signs: Signs, found: dict[_Key, Queue]) -> None:
+        """Once, where a store that looks crashed gets messages: whoever writes them cannot be seen to hold its lock."""
+        was_crashed = self._signs is not None and self._signs.state is signs.state is StoreState.CRASHED
+        if was_crashed and not self._grows and any(key not in self.queues or _grew(self.queues[key], found[key]) for key in found):
+            self._grows = True
+            _logger.warning(
+                "%s grows although it looks crashed (abort exists, and no process is seen to hold the file lock): a running broker "
+                "whose lock cannot be seen here (NFS, a mirror, not Linux)? Each look scans the end of its commitlog",
+                self.store.path,
+            )
 
     def _begin(self, signs: Signs) -> tuple[int, int]:
         """Where to read the log from: a place where a unit begins, before anything that the consume queues may lack."""
@@ -201,7 +251,8 @@ class StoreFollower:
         self._pending = pending if len(pending) <= _PENDING_MAX else {}
         moved, self._end = news.end != self._end, news.end
         self._is_full = news.is_full
-        self._note_stuck(news.is_torn, moved, signs)
+        self._note_stuck(news.is_torn, moved)
+        self._samples.add(self._log, news.last)
         self._remember(signs, was_unwritten=news.is_unwritten)
         return True
 
@@ -230,9 +281,12 @@ class StoreFollower:
                 continue
             whole = told.is_whole or state is not StoreState.LIVE
             found = follow_queue(known.range, told) if known is not None and whole else None
-            # Its files tell, too, of a queue that begins anew: the topic was deleted and made again.
-            found = found or take_queue(self.store.path, self._log, state, topic, queue_id, stop)
-            if found is not None and (known is None or found.max_offset != known.max_offset):
+            if found is None:
+                found = take_queue(self.store.path, self._log, state, topic, queue_id, stop)
+                replaced = replaced_by(known, Queue(self.store, found, None), None) if known is not None and found is not None else None
+                if replaced is not None:
+                    self.replaced[topic, queue_id] = replaced
+            if found is not None and (known is None or found.max_offset != known.max_offset or (topic, queue_id) in self.replaced):
                 ends[topic, queue_id] = Queue(self.store, found, None)
         return ends
 
@@ -240,9 +294,9 @@ class StoreFollower:
         queue = self.queues.get(key)
         return self._choice.chooses_queue(key[0], self.store.broker_name, key[1]) and (queue is None or queue.max_offset < newest.stop)
 
-    def _note_stuck(self, is_torn: bool, moved: bool, signs: Signs) -> None:
-        """A live log that goes on with what is no unit is read again at once, then ever more seldom: it may be old and stay so."""
-        if not is_torn or signs.state is not StoreState.LIVE:
+    def _note_stuck(self, is_torn: bool, moved: bool) -> None:
+        """A log that goes on with what is no unit is read again at once, then ever more seldom: it may be old and stay so."""
+        if not is_torn:
             self._stuck_wait = 0
         elif moved or not self._stuck_wait:
             self._stuck_since, self._stuck_wait = self._clock_ns(), 1
@@ -276,6 +330,10 @@ class StoreFollower:
 
 def _last(queue: QueueRange | None) -> int:
     return -1 if queue is None or queue.bounds is None else queue.bounds.last_physical_offset
+
+
+def _grew(before: Queue, now: Queue) -> bool:
+    return now.max_offset > before.max_offset
 
 
 def _same(before: Queue | None, now: Queue) -> bool:

@@ -17,11 +17,15 @@ _SCAN_CUT_BYTES = 64 << 10  # a scan may be cut between windows of a walk, 1 MiB
 
 @dataclass(frozen=True, slots=True)
 class StoreQueues:
-    """`scanned` are those for which only the commitlog says where their messages are; it may be cut at `cuts`."""
+    """`scanned` are those for which only the commitlog says where their messages are; it may be cut at `cuts`.
+
+    `log_end` is the end of the commitlog where it had to be found: after a crash, and for a scan.
+    """
 
     queues: list[Queue]
     scanned: list[Queue] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)
+    log_end: int | None = None
 
 
 def find_queues(store: MessageStore, choice: TopicChoice, *, level: int = logging.WARNING) -> StoreQueues:
@@ -33,15 +37,15 @@ def find_queues(store: MessageStore, choice: TopicChoice, *, level: int = loggin
     if not store.has_consume_queues:
         _log.log(level, "%s has no consume queue files (RocksDB, or deleted): scanning its commitlog", store.path)
         scanned, cuts = store.scanned_queues(choice.chooses_topic, _SCAN_CUT_BYTES)
-        return StoreQueues([], chosen(scanned), cuts)
+        return StoreQueues([], chosen(scanned), cuts, cuts[-1])
     snapshot = store.snapshot(choice.chooses_topic)
     queues = chosen([Queue(store, queue, None) for queue in snapshot.queues.values()])
     if not snapshot.damaged:
-        return StoreQueues(queues)
+        return StoreQueues(queues, log_end=snapshot.log_end)
     (topic, queue_id), error = next(iter(snapshot.damaged.items()))
     told = "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s"
     _log.log(level, told, len(snapshot.damaged), topic, queue_id, error)
     lost = snapshot.damaged.keys()
     topics = {name for name, _ in lost}
     scanned, cuts = store.scanned_queues(topics.__contains__, _SCAN_CUT_BYTES)
-    return StoreQueues(queues, chosen([queue for queue in scanned if (queue.topic, queue.queue_id) in lost]), cuts)
+    return StoreQueues(queues, chosen([queue for queue in scanned if (queue.topic, queue.queue_id) in lost]), cuts, cuts[-1])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from rmq_spark.replaced import Replaced
 from rmq_spark.stream_offsets import QueueKey, queue_name
 from store_format import Queue
 from store_format.errors import OffsetOutOfRangeError
@@ -43,6 +44,24 @@ class Losses:
             )
             self.add(key, 0, what, f"begin with a new checkpoint, or {_GO_ON} at {high}")
             return high
+        return position
+
+    def replaced(self, key: QueueKey, position: int, queue: Queue, replaced: Replaced) -> int:
+        """Where to go on in a queue that has other messages at offsets that were read before."""
+        low, high = queue.min_offset, queue.max_offset
+        holds = f"the next offset is {position} and the queue holds {low} to {high}"
+        if replaced.begin is not None:
+            back = f": its offsets went back by {position - high}" if position > high else ""
+            what = f"{holds}{back}: the topic was deleted and created again"
+            self.add(key, max(replaced.stop - position, 0), what, f"begin with a new checkpoint, or {_GO_ON} at {replaced.begin}")
+            return replaced.begin
+        if not low <= position <= high:
+            return self.begin(key, position, queue)
+        what = (
+            f"{holds}, but other messages than at the last look: files of the store were replaced, or a broker that had crashed wrote "
+            f"over them; those from {low} to {position} are not read"
+        )
+        self.add(key, position - low, what, f"begin with a new checkpoint, or {_GO_ON} at {position}")
         return position
 
     def vanished(self, key: QueueKey, position: int) -> None:

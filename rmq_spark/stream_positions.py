@@ -209,8 +209,11 @@ class StreamPositions:
                     step.kept[key] = position
                 continue
             begin = position
-            if not queue.range.min_offset <= position <= queue.range.max_offset:
+            if key in self.stores.replaced:
+                begin = self._losses.replaced(key, position, queue, self.stores.replaced[key])
+            elif not queue.range.min_offset <= position <= queue.range.max_offset:
                 begin = self._losses.begin(key, position, queue)
+            if begin != position:
                 step.moved[key] = begin
             step.begins[key], step.stops[key] = begin, self._stop(key, begin, queue)
         for key in queues.keys() - previous.positions.keys():
@@ -220,6 +223,7 @@ class StreamPositions:
                 step.begins[key], step.stops[key] = begin, stop
                 step.moved[key] = begin
         self._losses.tell()
+        self.stores.replaced.clear()
         return step
 
     def _stop(self, key: QueueKey, begin: int, queue: Queue) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 
 from rmq_spark.options import ReadOptions
 from rmq_spark.positions import QueueName
+from rmq_spark.replaced import Replaced
 from rmq_spark.store_follower import StoreFollower
 from rmq_spark.store_queues import StoreQueues, find_queues
 from rmq_spark.store_signs import QUEUE_FOLDERS
@@ -30,6 +31,7 @@ class StreamStores:
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self.queues: dict[QueueKey, Queue] = {}
+        self.replaced: dict[QueueKey, Replaced] = {}  # until whoever positions the stream has dealt with them
         self.version = 0
         self._left_out: set[str] = set()
         self._followers: list[StoreFollower] | None = None
@@ -83,6 +85,7 @@ class StreamStores:
                     self.queues.pop((topic, broker, queue_id), None)
                 else:
                     self.queues[topic, broker, queue_id] = queue
+            self.replaced |= {(topic, broker, queue_id): each for (topic, queue_id), each in follower.replaced.items()}
         self.version += changed
         return self.version
 

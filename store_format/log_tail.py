@@ -24,11 +24,13 @@ from store_format.log_reading import find_entries
 from store_format.property_columns import PropertyTable
 from store_format.snapshot import QueueRange
 from store_format.tags_codes import SCHEDULE_TOPIC
+from store_format.unit_files import QueueBounds
 from store_format.walk import Damage, EndKind, UnitRun
 
 __all__ = ["Newest", "News", "follow_queue", "near_end", "read_head", "read_news"]
 
 _HEAD_SIZE = 96  # the fixed part of a unit and some of its body: place, offsets and times differ from whatever stood there before
+_READ_BACK_MAX = 16 << 10  # bytes of a consume queue that are read at once rather than two entries one by one
 _UNIT = struct.Struct(">qiq")
 assert _UNIT.size == CQ_UNIT.itemsize
 
@@ -50,10 +52,14 @@ class Newest:
 
 @dataclass(slots=True)
 class News:
-    """Queues that got messages, and where the log ends now: with nothing (`is_unwritten`), or with what is no unit yet (`is_torn`)."""
+    """Queues that got messages, and where the log ends now: with nothing (`is_unwritten`), or with what is no unit yet (`is_torn`).
+
+    `last` is the physical offset of the last unit, -1 when nothing came.
+    """
 
     queues: dict[tuple[str, int], Newest] = field(default_factory=dict)
     end: int = 0
+    last: int = -1
     is_torn: bool = False
     is_unwritten: bool = False
     is_full: bool = False  # the last file is, as far as files were listed: one that was empty then does not count
@@ -79,7 +85,7 @@ def read_news(log: CommitLog, start: int, stop: int | None, select: Callable[[st
     for run in walk:
         assert not isinstance(run, Damage)  # that is for walks which look for the next unit
         _add(news.queues, _refs(log, run), select)
-        news.end = run.file.start + run.stop
+        news.end, news.last = run.file.start + run.stop, run.file.start + int(run.positions[-1])
         if size_max is not None and news.end - start > size_max:
             return None
     assert walk.end is not None
@@ -146,9 +152,10 @@ def _codes(refs: UnitRefs, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
 
 
 def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
-    """The queue with its newest entry counted, by one read of that entry.
+    """The queue with its newest entry counted, by one read of that entry and the last known one.
 
-    None when the entry is not there yet or says something else, or the queue is not of the plain kind: then its files tell.
+    None when the entry is not there yet or says something else, when the last known one leads elsewhere now, or when the queue is not of
+    the plain kind: then its files tell.
     """
     bounds = queue.bounds
     plain = bounds is not None and bounds.kind == "simple" and not queue.extra and queue.max_offset == bounds.max_offset
@@ -156,14 +163,13 @@ def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
         return None
     position = (newest.stop - 1) * _UNIT.size
     file_start = position - position % bounds.file_size
-    try:
-        with FileView(f"{bounds.directory}/{offset_file_name(file_start)}") as view:
-            data = view.read(position - file_start, _UNIT.size)
-    except FileNotFoundError:
+    before = (queue.max_offset - 1) * _UNIT.size
+    begin = before if before >= file_start and position - before <= _READ_BACK_MAX else position
+    data = _read_entries(bounds, begin, position + _UNIT.size)
+    known = data if begin == before else _read_entries(bounds, before, before + _UNIT.size)
+    if not data or not known or _UNIT.unpack_from(known)[:2] != (bounds.last_physical_offset, bounds.last_size):
         return None
-    if len(data) < _UNIT.size or view.size != bounds.file_size:
-        return None
-    physical_offset, size, code = _UNIT.unpack(data)
+    physical_offset, size, code = _UNIT.unpack_from(data, position - begin)
     if (physical_offset, size) != (newest.physical_offset, newest.size):
         return None
     if code != newest.tags_code and code > CQ_EXT_ADDRESS_MAX and queue.topic != SCHEDULE_TOPIC:
@@ -177,3 +183,14 @@ def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
         last_size=size,
     )
     return replace(queue, max_offset=newest.stop, bounds=grown)
+
+
+def _read_entries(bounds: QueueBounds, start: int, stop: int) -> bytes:
+    """The bytes `start` to `stop` of the queue, all of one file; b"" when the file is not there or not whole."""
+    file_start = start - start % bounds.file_size
+    try:
+        with FileView(f"{bounds.directory}/{offset_file_name(file_start)}") as view:
+            data = view.read(start - file_start, stop - start)
+    except FileNotFoundError:
+        return b""
+    return data if len(data) == stop - start and view.size == bounds.file_size else b""

@@ -38,7 +38,7 @@ def drained(stream: Stream) -> list[Any]:
         ({"assign": '{"Audit":[0,1,2,3],"Orders":[0,1,2,3]}'}, {"assign": '{"Audit":[0,1,2,3]}'}),
     ],
 )
-def test_a_topic_left_out_for_one_run_goes_on_where_it_was(root: Path, all_of: dict[str, str], one_of: dict[str, str]) -> None:
+def test_a_topic_left_out_for_one_run_goes_on_where_it_was(root: Path, all_of: dict[str, Any], one_of: dict[str, Any]) -> None:
     stream = Stream(root, **all_of)
     assert len(drained(stream)) == 8
     append(root, numbered("Audit", 4, 4) + numbered("Orders", 4, 4))
@@ -89,7 +89,8 @@ def test_a_wrong_name_is_an_error_at_a_restart_too(root: Path, options: dict[str
 
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_a_pattern_that_matches_nothing_is_a_warning(root: Path, caplog: pytest.LogCaptureFixture, has_checkpoint: bool) -> None:
-    stream = Stream(root, **({} if has_checkpoint else {"subscribePattern": "Ordr.*"}))
+    options: dict[str, Any] = {} if has_checkpoint else {"subscribePattern": "Ordr.*"}
+    stream = Stream(root, **options)
     if has_checkpoint:
         drained(stream)
         stream.restart(subscribePattern="Ordr.*")
