@@ -169,7 +169,7 @@ def prepare(
 ) -> tuple[Journal, Publication]:
     """Step 4: every position decided. An array of store times is staged too, so that the commit can be repeated."""
     now = options.clock()
-    end = find_writer_end(root, opened.log, opened.ledger, opened.log_files)
+    end = find_writer_end(root, opened.log, opened.ledger, opened.log_files, cut_after_damage=options.cut_after_damage)
     queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
     topics: Mapping[str, TopicConfig] = read_topics(root) or {}
     refuse_topics(root, queues, topics)

@@ -92,6 +92,11 @@ class CommitLog:
         return CommitLog.open(self._directories, self._cache)
 
     @property
+    def cache(self) -> FileCache:
+        """The open files that every listing of this log shares."""
+        return self._cache
+
+    @property
     def file_size(self) -> int:
         """Bytes of each file that was not cut; 0 when there is none."""
         return max((file.size for file in self.files), default=0)

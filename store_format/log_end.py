@@ -18,6 +18,7 @@ from store_format.layouts import CQ_UNIT
 from store_format.ledger import Ledger
 from store_format.log_files import LogFiles
 from store_format.queue_files import queue_directory
+from store_format.readable_end import refuse_cut
 from store_format.recovery import find_end, scan_to_end
 from store_format.snapshot import list_queues
 from store_format.write_files import FileWrites
@@ -34,8 +35,11 @@ class WriterEnd(NamedTuple):
     last_timestamp: int
 
 
-def find_writer_end(root: str, log: CommitLog, ledger: Ledger, log_files: LogFiles) -> WriterEnd:
-    """The end of a log that no crash left. What stands behind it, remains of an older truncation, is zeroed."""
+def find_writer_end(root: str, log: CommitLog, ledger: Ledger, log_files: LogFiles, *, cut_after_damage: bool = False) -> WriterEnd:
+    """The end of a log that no crash left. What stands behind it, remains of an older truncation, is zeroed.
+
+    Raises what `refuse_cut` raises, unless `cut_after_damage` gives up the messages behind damage.
+    """
     for file in log.files:
         if file.start % log.file_size:
             raise CorruptStoreError(file.path, 0, f"a name that is a multiple of the file size {log.file_size}", str(file.start))
@@ -51,6 +55,8 @@ def find_writer_end(root: str, log: CommitLog, ledger: Ledger, log_files: LogFil
         checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
         end = find_end(log, checkpoint, crashed=False, dispatch_from=_dispatch_from(root, log))
         timestamp = log.store_timestamp_at(end.last_unit_offset)
+    if not cut_after_damage:
+        refuse_cut(root, log, end)
     log_files.clear_behind(end.offset)
     return WriterEnd(end.offset, timestamp)
 

@@ -31,6 +31,7 @@ class CommitOptions:
 
     `new_topics` gives the number of queues of topics that are made when topics.json lacks them; others that the batch has get as many
     as it uses.
+    `cut_after_damage` gives up the whole messages behind damaged bytes, as a broker that starts does; without it such a store is refused.
     `settings` is for a store of a broker whose sizes its files do not show. `clock` (ms) dates messages and names index files.
     """
 
@@ -41,6 +42,7 @@ class CommitOptions:
     lock_timeout: float = 0.0
     log_directories: tuple[str, ...] = ()
     settings: StoreSettings | None = None
+    cut_after_damage: bool = False
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
 
@@ -68,7 +70,7 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
         remove_staging(root, journal.staged, files)
     elif journal is not None:
         note_begun(root, journal, files)
-        roll_forward(root, journal, settings, FileWrites(sync=journal.sync or options.sync))
+        roll_forward(root, journal, settings, FileWrites(sync=journal.sync or options.sync), cut_after_damage=options.cut_after_damage)
         log = open_log(directories)
     elif abort_mark(root) == "":
         log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)
@@ -83,6 +85,7 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
             tag_keys=options.tag_keys,
             timestamp=now,
             zone=_zone(now),
+            cut_after_damage=options.cut_after_damage,
         )
         # From here on the store is in order, but not known to be flushed: as after an ASYNC commit.
         write_abort_mark(root, "recovered", files)

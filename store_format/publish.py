@@ -233,6 +233,12 @@ class Publication:
             skip = max(skip - staged.units, 0)
             done += staged.units
 
+    def newest_timestamp(self) -> int:
+        """The latest store time (ms) of the journal's messages."""
+        if self.journal.store_timestamps is None:
+            return self.journal.store_timestamp
+        return int(self._store_timestamps(0, self.journal.units).max())
+
     def _store_timestamps(self, first: int, count: int) -> NDArray[np.int64]:
         journal = self.journal
         if journal.store_timestamps is None:

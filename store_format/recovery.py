@@ -113,6 +113,7 @@ def missing_entries(
     last_physical_offsets: Mapping[tuple[str, int], int] | None = None,
     batch_topics: Collection[str] = (),
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+    known_damage_bytes: int = 0,
 ) -> dict[tuple[str, int], MissingEntries]:
     """The consume queue entries of messages in `scan_start` to `end` that their queues do not have, by (topic, queue id).
 
@@ -120,7 +121,7 @@ def missing_entries(
     An entry is missing when its queue offset is at or behind that. `last_physical_offsets` holds back what is not newer
     than the queue's last message: the remains of a topic that was deleted and made again (ConsumeQueue.putMessagePositionInfo).
     `batch_topics` are those with queue.type=BatchCQ. Where the log is damaged inside the range, the scan goes on behind the
-    damage and says so in a warning.
+    damage, and logs a warning unless the caller has: about `known_damage_bytes`.
     """
     dispatch = Dispatch(max_offsets, last_physical_offsets or {}, frozenset(batch_topics), tuple(delay_levels_ms))
     if scan_start >= end:
@@ -129,7 +130,7 @@ def missing_entries(
     for found in walk:
         if not isinstance(found, Damage):
             dispatch.add(found, commit_log)
-    if walk.sums.damage_bytes or walk.sums.missing_bytes:
+    if walk.sums.damage_bytes + walk.sums.missing_bytes > known_damage_bytes:
         _log.warning(
             "commitlog %d to %d: %d bytes are damaged and %d missing; messages there have no consume queue entry",
             scan_start,

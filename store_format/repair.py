@@ -30,6 +30,7 @@ from store_format.index_writer import IndexBatch
 from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.log_files import LogFiles
 from store_format.queue_files import queue_directory
+from store_format.readable_end import refuse_cut
 from store_format.recovery import LogEnd, find_end, missing_entries
 from store_format.snapshot import list_queues
 from store_format.store_settings import StoreSettings
@@ -58,12 +59,14 @@ def repair(
     timestamp: int,
     zone: datetime.tzinfo,
     mended: int = _OFFSET_MAX,
+    cut_after_damage: bool = False,
+    staged: tuple[int, int] | None = None,
 ) -> LogEnd:
     """Makes log, consume queues and index agree, and gives the log's end. Doing it again changes nothing more.
 
     `index` False leaves the index files as they are; those that reach to the physical offset `mended` are made anew, for the message
-    there is not the one that was indexed. Raises UnsupportedFormatError when a batch consume queue lacks entries, and has
-    changed nothing then.
+    there is not the one that was indexed. Raises UnsupportedFormatError when a batch consume queue lacks entries, and what `refuse_cut`
+    raises unless `cut_after_damage` gives up the messages behind damage; nothing has been changed then.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     end = find_end(log, checkpoint, crashed=True, dispatch_from=-1)
@@ -83,6 +86,8 @@ def repair(
                 f"{root}: a broker crashed, and the batch consume queue {topic}-{queue_id} (queue.type=BatchCQ) lacks "
                 f"{len(entries.units)} entries; start that broker once so that it makes them, stop it, then write again"
             )
+    if not cut_after_damage:
+        refuse_cut(root, log, end, staged=staged)
     log_files.clear_behind(end.offset, keep=end.offset + 1)
     for queue in queues.values():
         _truncate(queue, files)

@@ -27,6 +27,7 @@ from store_format.log_end import queue_bases
 from store_format.log_files import LogFiles
 from store_format.publish import Present, Publication, Torn
 from store_format.queue_files import QueueFiles
+from store_format.readable_end import refuse_cut
 from store_format.recovery import find_end, scan_to_end
 from store_format.repair import rebuild_index_from, repair
 from store_format.staged_units import check_staged, remove_staging
@@ -39,7 +40,7 @@ __all__ = ["open_log", "repeat", "roll_forward"]
 _log = logging.getLogger(__name__)
 
 
-def roll_forward(root: str, journal: Journal, settings: StoreSettings, files: FileWrites) -> None:
+def roll_forward(root: str, journal: Journal, settings: StoreSettings, files: FileWrites, *, cut_after_damage: bool = False) -> None:
     """Completes the journal's commit; the lock is held. Staging is removed at the end.
 
     Raises OffsetOutOfRangeError when the log's part behind the base has been cleaned away meanwhile: nobody knows then what was written.
@@ -63,7 +64,10 @@ def roll_forward(root: str, journal: Journal, settings: StoreSettings, files: Fi
     if mark == journal.id and _is_ours_alone(root, log, present, journal):
         repeat(root, journal, files)
     else:
-        _complete_behind_broker(root, journal, log, publication, present, settings, files, crashed=mark in ("", journal.id))
+        crashed = mark in ("", journal.id)
+        _complete_behind_broker(
+            root, journal, log, publication, present, settings, files, crashed=crashed, cut_after_damage=cut_after_damage
+        )
     conclude(root, journal, files)
     remove_staging(root, journal.staged, files)
 
@@ -135,21 +139,26 @@ def _complete_behind_broker(
     files: FileWrites,
     *,
     crashed: bool,
+    cut_after_damage: bool,
 ) -> None:
     """The broker has indexed and queued what it found of ours, or its recovery is done for it; only the rest is ours to write."""
     log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
     zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
     position = present.position
+    staged = (journal.base, publication.newest_timestamp())
     if crashed:
         end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1)
         torn = _mend_log(log, end.offset, journal, present, files)  # first, so that its keys and its tag are what is indexed
         mended = {} if torn is None else {"mended": position}
         end = repair(
-            root, log, log_files, settings, files, index=journal.index, tag_keys=True, timestamp=journal.written_at, zone=zone, **mended
-        )
+            root, log, log_files, settings, files, index=journal.index, tag_keys=True, timestamp=journal.written_at, zone=zone,
+            cut_after_damage=cut_after_damage, staged=staged, **mended,
+        )  # fmt: skip
         log = open_log(journal.log_directories)
     else:
         end = scan_to_end(log, journal.base, journal.base)
+        if not cut_after_damage:
+            refuse_cut(root, log, end, staged=staged)
         log_files.clear_behind(end.offset)
         log = open_log(journal.log_directories)
         torn = _mend_log(log, end.offset, journal, present, files)

@@ -1,7 +1,8 @@
 """Where every queue of a store begins and ends at this moment: clean, in use by a broker, or left by a crash.
 
 Clean: the consume queue's own end. In use: the same, but the newest entries count only once the log agrees with them.
-Crashed: the broker's recovery is done in memory, hiding entries behind the log's end and adding those that are missing.
+Crashed: the broker's recovery is done in memory, hiding entries behind the log's end and adding those that are missing; only damage
+in the middle does not end the log (see readable_end.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from store_format.java_hash import java_hash
 from store_format.journal import committed_end, read_commit_state
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.property_columns import PropertyTable
+from store_format.readable_end import find_readable_end, warn_once
 from store_format.recovery import find_end, missing_entries
 from store_format.slices import QueueSlice, read_slice
 from store_format.tags_codes import SCHEDULE_TOPIC
@@ -227,21 +229,25 @@ def _sampled_sizes(root: str, kind: str) -> Iterator[int]:
 def _recovered(root: str, log: CommitLog, select: Callable[[str], bool]) -> Snapshot:
     """What the queues would be after the broker's recovery (CommitLog.recoverAbnormally), without changing a byte."""
     end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1)
-    _log.info("%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, end.offset)
-    queues, damaged = _queues_on_disk(root, log, select, end.offset)
+    readable = find_readable_end(root, log, end)
+    stop = readable.offset
+    _log.info("%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, stop)
+    warn_once(root, log.cache, readable)
+    queues, damaged = _queues_on_disk(root, log, select, stop)
     missing = missing_entries(
         log,
         end.scan_start,
-        end.offset,
+        stop,
         {key: queue.max_offset for key, queue in queues.items()},
         last_physical_offsets={key: queue.bounds.last_physical_offset for key, queue in queues.items() if queue.bounds is not None},
         batch_topics={topic for (topic, _), queue in queues.items() if queue.is_batch},
+        known_damage_bytes=readable.damage_bytes,
     )
     for (topic, queue_id), entries in missing.items():
         if select(topic) and (topic, queue_id) not in damaged:
             queue = queues.get((topic, queue_id)) or QueueRange(topic, queue_id, 0, 0, None, is_batch=entries.units.dtype == BATCH_CQ_UNIT)
             queues[topic, queue_id] = _with_extra(queue, entries)
-    return Snapshot(StoreState.CRASHED, queues, damaged, end.offset)
+    return Snapshot(StoreState.CRASHED, queues, damaged, stop)
 
 
 def _with_extra(queue: QueueRange, entries: MissingEntries) -> QueueRange:

@@ -1,0 +1,295 @@
+"""After a crash: damage in the middle of the log hides nothing behind it; what an earlier recovery has cut stays hidden."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_format import MessageStore
+from store_format.append import CommitOptions, commit, recover
+from store_format.checkpoint import Checkpoint
+from store_format.columns import Projection
+from store_format.commit_log import CommitLog
+from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
+from store_format.readable_end import ReadableEnd, find_readable_end
+from store_format.recovery import find_end
+from store_format.tolerance import Tolerance
+from tests import goldens, oracle
+from tests.oracle import Message
+from tests.staged import append, make_store, messages_of, numbered, settings_from, stage
+
+_FILE_SIZE = 1 << 14
+_DAMAGED = 30  # of the golden's messages in the order of the log
+
+Rows = list[tuple[str, int, int]]
+Copy = Callable[[str], Path]
+
+
+@pytest.fixture
+def copy(golden: Callable[[str], Path], tmp_path: Path) -> Copy:
+    return lambda name: shutil.copytree(golden(name), tmp_path / name)
+
+
+def told(name: str) -> list[dict[str, Any]]:
+    """What the broker reads of the undamaged store, in the order of the log."""
+    return sorted(goldens.expected_rows(name), key=lambda row: int(row["physicalOffset"]))
+
+
+def rows_of(root: Path, mode: str = "FAILFAST") -> Rows:
+    """(topic, queue id, queue offset) of every message that a reader sees."""
+    store = MessageStore.open(str(root))
+    reader = store.reader(Projection(("topic", "queueId", "queueOffset"), True), Tolerance(mode))
+    batches = list(reader.read([queue.piece() for queue in store.queues()]))
+    return sorted((row["topic"], row["queueId"], row["queueOffset"]) for batch in batches for row in batch.to_pylist())
+
+
+def identities(rows: list[dict[str, Any]]) -> Rows:
+    return sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in rows)
+
+
+def overwrite(root: Path, offset: int, data: bytes) -> None:
+    """Damages the commitlog at a physical offset."""
+    paths = {int(path.name): path for path in (root / "commitlog").iterdir()}
+    start = max(start for start in paths if start <= offset)
+    with paths[start].open("r+b") as file:
+        file.seek(offset - start)
+        file.write(data)
+
+
+def readable(root: Path) -> ReadableEnd:
+    store = MessageStore.open(str(root))
+    end = find_end(store.log, Checkpoint(), crashed=True, dispatch_from=-1)
+    return find_readable_end(str(root), store.log, end)
+
+
+# ---- damage in the middle -----------------------------------------------------------------------------------------------
+
+_DAMAGES = {"size word": (0, b"\x7f\xff\xff\xff"), "magic code": (4, b"\0\0\0\0"), "body": (95, b"\xff\xff"), "zeros": (0, bytes(300))}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("how", _DAMAGES)
+def test_only_the_damaged_message_is_missing(copy: Copy, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    root, rows = copy("crash-5.5.0"), told("crash-5.5.0")
+    at, data = _DAMAGES[how]
+    overwrite(root, rows[_DAMAGED]["physicalOffset"] + at, data)
+    with caplog.at_level(logging.WARNING):
+        assert rows_of(root, "DROPMALFORMED") == identities(rows[:_DAMAGED] + rows[_DAMAGED + 1 :])
+    warnings = [record.getMessage() for record in caplog.records if "damaged in the middle" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "The 819 whole messages behind the damage" in warnings[0]
+    assert "A broker that starts on this store cuts the commitlog at 8996 and loses" in warnings[0]
+    with pytest.raises(CorruptStoreError) as caught:
+        rows_of(root)
+    assert str(root / "commitlog" / oracle.file_name(0)) in str(caught.value)
+
+
+@pytest.mark.golden
+def test_several_damaged_places_and_entries_that_were_not_dispatched(copy: Copy) -> None:
+    root, rows = copy("crash-5.5.0"), told("crash-5.5.0")
+    damaged = (30, 200, 201, 500)
+    for number in damaged:
+        overwrite(root, rows[number]["physicalOffset"] + 95, b"\xff\xff")
+    for row in rows[-60:]:  # their entries were never written
+        directory = root / "consumequeue" / row["topic"] / str(row["queueId"])
+        size = next(directory.iterdir()).stat().st_size
+        place = row["queueOffset"] * 20
+        with (directory / oracle.file_name(place - place % size)).open("r+b") as file:
+            file.seek(place % size)
+            file.write(bytes(20))
+    left = [row for number, row in enumerate(rows) if number not in damaged]
+    assert rows_of(root, "DROPMALFORMED") == identities(left)
+
+
+@pytest.mark.golden
+def test_without_consume_queues_the_scan_goes_on_behind_the_damage(copy: Copy) -> None:
+    root, rows = copy("crash-5.5.0"), told("crash-5.5.0")
+    shutil.rmtree(root / "consumequeue")
+    overwrite(root, rows[_DAMAGED]["physicalOffset"] + 95, b"\xff\xff")
+    store = MessageStore.open(str(root))
+    assert sum(queue.max_offset - queue.min_offset for queue in store.queues()) >= 849
+    found = [row for batch in store.scan(["queueOffset"], on_damage="DROPMALFORMED") for row in batch.to_pylist()]
+    assert len(found) == 849
+    with pytest.raises(CorruptStoreError, match="body CRC"):
+        list(store.scan(["queueOffset"]))
+    assert len(rows) == 850
+
+
+@pytest.mark.golden
+def test_what_is_torn_at_the_end_stays_the_end(copy: Copy, caplog: pytest.LogCaptureFixture) -> None:
+    root = copy("crash-torn-5.5.0")
+    with caplog.at_level(logging.WARNING):
+        assert rows_of(root) == identities(told("crash-torn-5.5.0"))
+    assert caplog.records == []
+
+
+# ---- an earlier recovery --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Broker:
+    """A store that a broker would leave, written unit by unit. Recovery sets `end` back; like a broker's it clears no byte."""
+
+    root: Path
+    end: int
+    timestamp: int
+    offsets: dict[int, int]
+
+    @staticmethod
+    def crashed(root: Path, count: int = 60) -> Broker:
+        make_store(root)
+        append(root, numbered("T", 0, count))
+        shutil.rmtree(root / ".rmqlog")
+        (root / "checkpoint").write_bytes(oracle.checkpoint(0, 0))
+        (root / "abort").touch()
+        messages = messages_of(root)
+        broker = Broker(root, 0, messages[-1].store_timestamp, {})
+        broker.recover(messages, messages[-1].physical_offset + messages[-1].total_size)
+        return broker
+
+    def recover(self, messages: list[Message], end: int) -> None:
+        self.end = end
+        self.offsets = {}
+        for message in messages:
+            if message.physical_offset < end:
+                self.offsets[message.queue_id] = message.queue_offset + 1
+
+    def write(self, count: int, *, later_ms: int = 60_000) -> None:
+        """Messages of another length, so that their edges are no edges of the messages they are written over."""
+        for number in range(count):
+            queue_id = number % 4
+            offset = self.offsets.get(queue_id, 0)
+            message = Message(
+                b"T", b"n" * 77, b"TAGS\x01new\x02", queue_id, offset, self.end, store_timestamp=self.timestamp + later_ms + number
+            )
+            overwrite(self.root, self.end, oracle.encode_message(message))
+            path = self.root / "consumequeue" / "T" / str(queue_id) / oracle.file_name(offset * 20 // 400 * 400)
+            data = bytearray(path.read_bytes() if path.exists() else bytes(400))
+            data[offset * 20 % 400 : offset * 20 % 400 + 20] = oracle.cq_unit(self.end, message.total_size, oracle.tags_code(message))
+            path.write_bytes(bytes(data))
+            self.offsets[queue_id] = offset + 1
+            self.end += message.total_size
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    return Broker.crashed(tmp_path / "store")
+
+
+def torn_by_the_first_crash(broker: Broker, number: int = 20) -> list[Message]:
+    """One message is torn, those behind it are whole: pages reach the disk in any order. A broker starts and cuts there."""
+    messages = messages_of(broker.root)
+    overwrite(broker.root, messages[number].physical_offset + 20, bytes(60))
+    broker.recover(messages, messages[number].physical_offset)
+    return messages
+
+
+@pytest.mark.parametrize("new", [1, 7, 16])
+def test_what_an_earlier_recovery_cut_stays_hidden(broker: Broker, new: int, caplog: pytest.LogCaptureFixture) -> None:
+    torn_by_the_first_crash(broker)
+    broker.write(new)
+    with caplog.at_level(logging.WARNING):
+        assert len(rows_of(broker.root)) == 20 + new
+    found = readable(broker.root)
+    assert (found.offset, found.messages, found.damage) == (broker.end, 0, None)
+    assert found.remains > 20
+    assert [f"{found.remains} whole messages behind the end" in record.getMessage() for record in caplog.records] == [True]
+    # A writer goes on there, as a broker would.
+    append(broker.root, numbered("T", 100, 5), key=("q", 0))
+    assert len(rows_of(broker.root)) == 20 + new + 5
+
+
+def test_remains_stay_hidden_when_the_clock_went_back(broker: Broker) -> None:
+    """Then the queue offsets tell: the new messages have those of the messages that were cut."""
+    torn_by_the_first_crash(broker)
+    broker.write(30, later_ms=-1_000_000)
+    assert len(rows_of(broker.root)) == 50
+    assert readable(broker.root).remains > 0
+
+
+def test_damage_behind_an_earlier_recovery(broker: Broker) -> None:
+    """Both in one log: messages behind the damage are read, those behind the true end are not."""
+    torn_by_the_first_crash(broker)
+    broker.write(16)
+    overwrite(broker.root, messages_of(broker.root)[25].physical_offset + 95, b"\xff\xff")
+    found = readable(broker.root)
+    assert (found.offset, found.messages) == (broker.end, 10)
+    assert found.remains > 0
+    assert len(rows_of(broker.root, "DROPMALFORMED")) == 35
+
+
+def test_a_store_on_which_a_recovered_broker_wrote_nothing_is_read_whole(broker: Broker) -> None:
+    torn_by_the_first_crash(broker)
+    assert len(rows_of(broker.root, "DROPMALFORMED")) == 59
+    assert readable(broker.root).messages == 39
+
+
+def test_messages_of_the_same_millisecond_continue_the_log(broker: Broker) -> None:
+    messages = messages_of(broker.root)
+    assert len({message.store_timestamp for message in messages}) == 1
+    overwrite(broker.root, messages[20].physical_offset + 95, b"\xff\xff")
+    shutil.rmtree(broker.root / "consumequeue")
+    assert readable(broker.root).messages == 39
+
+
+# ---- writers ------------------------------------------------------------------------------------------------------------
+
+
+def _files(root: Path) -> Iterator[tuple[str, bytes]]:
+    for folder in ("commitlog", "consumequeue", "index"):
+        yield from ((str(path), path.read_bytes()) for path in sorted((root / folder).rglob("*")) if path.is_file())
+
+
+@pytest.mark.parametrize("crashed", [True, False])
+def test_a_writer_does_not_cut_what_can_be_read(broker: Broker, crashed: bool) -> None:
+    if not crashed:
+        (broker.root / "abort").unlink()
+    messages = messages_of(broker.root)
+    overwrite(broker.root, messages[20].physical_offset + 95, b"\xff\xff")
+    before = dict(_files(broker.root))
+    staged = stage(broker.root, numbered("T", 100, 5))
+    with pytest.raises(CorruptStoreError) as caught:
+        commit(str(broker.root), [staged])
+    assert "39 whole messages behind it" in str(caught.value)
+    assert "cut_after_damage=True" in str(caught.value)
+    assert dict(_files(broker.root)) == before
+    assert len(rows_of(broker.root, "DROPMALFORMED")) == 59
+    if crashed:
+        with pytest.raises(CorruptStoreError, match="39 whole messages behind it"):
+            recover(str(broker.root))
+        assert dict(_files(broker.root)) == before
+    commit(str(broker.root), [staged], options=CommitOptions(cut_after_damage=True))
+    assert len(rows_of(broker.root)) == 25
+
+
+@pytest.mark.golden
+def test_a_damaged_golden_is_not_cut(copy: Copy) -> None:
+    root, rows = copy("crash-5.5.0"), told("crash-5.5.0")
+    overwrite(root, rows[_DAMAGED]["physicalOffset"] + 95, b"\xff\xff")
+    options = CommitOptions(settings=settings_from(goldens.config("crash-5.5.0")))
+    with pytest.raises(StoreError, match="819 whole messages behind it"):
+        recover(str(root), options=options)
+    assert len(rows_of(root, "DROPMALFORMED")) == 849
+    recover(str(root), options=replace(options, cut_after_damage=True))
+    assert rows_of(root) == identities(rows[:_DAMAGED])
+
+
+def test_a_log_that_grows_meanwhile_is_not_cut(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A live broker whose lock cannot be seen looks like one that crashed."""
+    anew = CommitLog.anew
+
+    def look_again(log: CommitLog) -> CommitLog:
+        broker.write(1)
+        return anew(log)
+
+    monkeypatch.setattr(CommitLog, "anew", look_again)
+    with pytest.raises(StoreInUseError, match="another process writes to the store"):
+        recover(str(broker.root))
+    monkeypatch.undo()
+    assert len(rows_of(broker.root)) == 61
