@@ -237,8 +237,8 @@ class StoreFollower:
             was_quiet = known is not None and (signs.commit, signs.log_directories) == (known.commit, known.log_directories)
             if self._is_full or not was_quiet:
                 self._list_log(signs.state)
-            if known is not None and signs.queue_directories != known.queue_directories:
-                self._drop_vanished()
+            if known is not None and signs.queue_directories != known.queue_directories and self._has_vanished():
+                return False  # a topic that was deleted, or consume queues that were lost
             news, ends = self._news(signs, size_max)
         except (CorruptStoreError, StoreNotFoundError, OffsetOutOfRangeError):
             return False  # damage, or files that went meanwhile
@@ -321,11 +321,9 @@ class StoreFollower:
                 high = max(now.min_offset, queue.max_offset)
                 self.queues[key] = self.changed[key] = Queue(self.store, replace(now, max_offset=high), None)
 
-    def _drop_vanished(self) -> None:
+    def _has_vanished(self) -> bool:
         there = frozenset().union(*(entry_names(f"{self.store.path}/{folder}", missing_ok=True) for folder in QUEUE_FOLDERS))
-        for key in [key for key in self.queues if key[0] not in there]:
-            del self.queues[key]
-            self.changed[key] = None
+        return any(topic not in there for topic, _ in self.queues)
 
 
 def _last(queue: QueueRange | None) -> int:

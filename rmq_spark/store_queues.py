@@ -42,9 +42,11 @@ def find_queues(store: MessageStore, choice: TopicChoice, *, level: int = loggin
     queues = chosen([Queue(store, queue, None) for queue in snapshot.queues.values()])
     if not snapshot.damaged:
         return StoreQueues(queues, log_end=snapshot.log_end)
-    (topic, queue_id), error = next(iter(snapshot.damaged.items()))
-    told = "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s"
-    _log.log(level, told, len(snapshot.damaged), topic, queue_id, error)
+    damaged = [(key, error) for key, error in snapshot.damaged.items() if key not in snapshot.lost]  # the store has named the lost ones
+    if damaged:
+        (topic, queue_id), error = damaged[0]
+        told = "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s"
+        _log.log(level, told, len(damaged), topic, queue_id, error)
     lost = snapshot.damaged.keys()
     topics = {name for name, _ in lost}
     scanned, cuts = store.scanned_queues(topics.__contains__, _SCAN_CUT_BYTES)

@@ -110,15 +110,22 @@ class FoundEntries:
 
 
 def survey(
-    log: CommitLog, select: Callable[[str], bool], *, stop: int | None = None, cut_bytes: int = 64 << 20, is_live: bool = False
+    log: CommitLog,
+    select: Callable[[str], bool],
+    *,
+    start: int | None = None,
+    stop: int | None = None,
+    cut_bytes: int = 64 << 20,
+    is_live: bool = False,
 ) -> Survey:
     """The queues of the selected topics. Damage is stepped over and listed; reading it fails or not as the reader's mode says.
 
-    `is_live`: a broker is writing. What it has not finished at the end does not count.
+    From the log's first byte, or from `start`, where no message need begin. `is_live`: a broker is writing. What it has not finished at
+    the end does not count.
     """
-    result = Survey({}, [log.min_offset], [])
-    end = log.min_offset
-    for refs in _units(log, stop, is_live):
+    end = log.min_offset if start is None else start
+    result = Survey({}, [end], [])
+    for refs in _units(log, stop, is_live, start):
         if isinstance(refs, Damage):
             result.damage.append(refs)
             continue
@@ -149,9 +156,9 @@ def scan_units(
                 yield batch
 
 
-def _units(log: CommitLog, stop: int | None, is_live: bool) -> Iterator[UnitRefs | Damage]:
-    """The log from its start: units in pieces, and the damage between them."""
-    for step in log.walk(log.min_offset, stop, resync=True):
+def _units(log: CommitLog, stop: int | None, is_live: bool, start: int | None = None) -> Iterator[UnitRefs | Damage]:
+    """The log from its start or from `start`: units in pieces, and the damage between them."""
+    for step in log.walk(log.min_offset if start is None else start, stop, resync=True):
         if isinstance(step, Damage):
             if not (is_live and step.at_tail):
                 yield step

@@ -88,13 +88,15 @@ class Snapshot:
     """The queues asked for, by (topic, queue id), and what went wrong with others.
 
     `log_end` is the end of the commitlog where planning had to find it (after a crash, or during a commit of ours), else None.
-    `damaged` are queues whose files cannot be used, with the reason: only a scan of the commitlog can serve them.
+    `damaged` are queues whose files cannot be used, with the reason: only a scan of the commitlog can serve them. `lost` are those among
+    them that have no files, as `MessageStore.snapshot` finds and names them.
     """
 
     state: StoreState
     queues: dict[tuple[str, int], QueueRange]
     damaged: dict[tuple[str, int], StoreError]
     log_end: int | None = None
+    lost: frozenset[tuple[str, int]] = frozenset()
 
 
 def list_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str, int, str, str]]:

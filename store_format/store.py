@@ -28,6 +28,7 @@ from store_format.index_geometry import DEFAULT_GEOMETRY
 from store_format.journal import abort_mark, committed_end, read_commit_state
 from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
+from store_format.lost_queues import LostQueues
 from store_format.offset_by_time import Boundary, offset_at
 from store_format.reading import QueueReader
 from store_format.slices import QueueSlice, read_slice
@@ -61,6 +62,7 @@ class MessageStore:
     log: CommitLog
     commit_log_paths: tuple[str, ...]
     files: FileCache = field(default_factory=FileCache, repr=False, compare=False)
+    _lost: LostQueues = field(default_factory=LostQueues, repr=False, compare=False)
 
     @staticmethod
     def open(
@@ -167,10 +169,17 @@ class MessageStore:
         return bool(names) or bool(entry_names(f"{self.path}/batchconsumequeue", missing_ok=True)) or not self.log.files
 
     def snapshot(self, select: Callable[[str], bool] = lambda topic: True) -> Snapshot:
-        """Where the queues of the selected topics begin and end now. Raises UnsupportedFormatError without consume queue files."""
+        """Where the queues of the selected topics begin and end now. Raises UnsupportedFormatError without consume queue files.
+
+        A configured queue that has messages in the commitlog and no files counts as `damaged`; once an open store, a warning names it.
+        """
         if not self.has_consume_queues:
             raise UnsupportedFormatError(f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use survey()")
         taken = take_snapshot(self.path, self.log, self.state, select)
+        lost = self._lost.among(self, taken, select)
+        if lost:
+            queues = {key: queue for key, queue in taken.queues.items() if key not in lost}
+            taken = replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
         self._list_log()
         return taken
 
@@ -198,6 +207,7 @@ class MessageStore:
     def queues(self, select: Callable[[str], bool] = lambda topic: True) -> list[Queue]:
         """Every queue of the selected topics, sorted by topic and id."""
         if not self.has_consume_queues:
+            self._lost.warn_of_none(self)
             found = self.survey(select)
             return [Queue(self, _log_range(queue), queue) for _, queue in sorted(found.queues.items())]
         taken = self.snapshot(select)
@@ -216,6 +226,8 @@ class MessageStore:
                 ids = sorted(queue for name, queue in found.queues if name == topic)
                 have = f"its queues are {ids}" if ids else f"the topics are {', '.join(self.topics()[:_SHOWN_MAX])}"
                 raise OffsetOutOfRangeError(f"{self.path} has no queue {topic}-{queue_id}; {have}")
+        else:
+            self._lost.warn_of_none(self)
         scanned = self.survey(lambda name: name == topic).queues.get((topic, queue_id))
         if scanned is None:
             raise OffsetOutOfRangeError(f"{self.path} has no message of queue {topic}-{queue_id}")

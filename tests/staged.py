@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,10 +19,19 @@ from store_format.store_settings import StoreSettings
 from tests import oracle
 from tests.oracle import Message
 
-__all__ = ["append", "columns_of", "make_store", "messages_of", "numbered", "settings_from", "stage"]
+__all__ = ["append", "columns_of", "deleted_topic", "make_store", "messages_of", "numbered", "settings_from", "stage"]
 
 _SCHEDULED = "SCHEDULE_TOPIC_XXXX"
 _KINDS = {4: NO_QUEUE, 12: NOT_DISPATCHED}  # sysFlag & 12: prepared, rolled back
+
+
+def deleted_topic(root: Path, topic: str) -> None:
+    """What a broker does when a topic is deleted; its messages stay in the commitlog."""
+    path = root / "config" / "topics.json"
+    topics = json.loads(path.read_text())
+    del topics["topicConfigTable"][topic]
+    path.write_text(json.dumps(topics))
+    shutil.rmtree(root / "consumequeue" / topic, ignore_errors=True)
 
 
 def messages_of(root: Path) -> list[Message]:

@@ -35,7 +35,7 @@ from store_format.log_tail import near_end
 from store_format.snapshot import StoreState
 from store_format.store_settings import StoreSettings
 from tests import goldens, oracle
-from tests.staged import append, make_store, messages_of, numbered
+from tests.staged import append, deleted_topic, make_store, messages_of, numbered
 from tests.test_live_store import writer
 
 Ends = dict[tuple[str, int], tuple[int, int]]
@@ -193,6 +193,10 @@ def test_what_a_look_changed_is_told(tmp_path: Path) -> None:
     assert {key: queue and queue.max_offset for key, queue in follower.changed.items()} == {("T", 0): 3, ("U", 0): 1}
     shutil.rmtree(root / "consumequeue" / "U")
     assert follower.look()
+    scanned = follower.queues["U", 0]
+    assert (scanned.scanned is not None, scanned.min_offset, scanned.max_offset) == (True, 0, 1)  # lost, and in the commitlog
+    deleted_topic(root, "U")
+    assert follower.look(anew=True)
     assert follower.changed == {("U", 0): None}
     assert not follower.look()
 

@@ -25,7 +25,7 @@ from rmq_spark.stream_stores import StreamStores
 from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from tests import goldens, oracle
-from tests.staged import append, make_store, messages_of, numbered
+from tests.staged import append, deleted_topic, make_store, messages_of, numbered
 
 Place = tuple[str, int, int]
 
@@ -388,7 +388,7 @@ def test_a_queue_that_vanishes(root: Path, caplog: pytest.LogCaptureFixture, res
     append(root, numbered("U", 0, 2, queues=1))
     stream = Stream(root)
     stream.step()
-    shutil.rmtree(root / "consumequeue" / "U")
+    deleted_topic(root, "U")
     if restarted:
         stream.restart()
     with pytest.raises(OffsetOutOfRangeError) as caught:

@@ -15,6 +15,7 @@ from rmq_spark.options import parse_read_options
 from rmq_spark.plan import plan
 from tests import goldens
 from tests.spark.frames import PLACE, copy_of, places, read, told, told_places
+from tests.staged import deleted_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,10 +129,11 @@ def test_a_damaged_queue_is_scanned_and_the_others_are_not(
     assert places(some) == [("Orders", 0, offset) for offset in range(300)] + [("Orders", 1, 331)]
 
 
-def test_a_queue_without_its_directory_in_a_clean_store_is_no_queue(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
-    """As in the broker: a topic whose queues are deleted has no messages, although the log still holds them."""
+def test_a_queue_without_its_directory_is_scanned_unless_its_topic_is_deleted(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
     root = copy_of(golden, STORE, tmp_path)
     shutil.rmtree(root / "consumequeue" / "Audit")
+    assert places(read(spark, root, columns=PLACE)) == told_places(told(STORE, lambda row: row["topic"] in ("Audit", "Metrics", "Orders")))
+    deleted_topic(root, "Audit")
     assert places(read(spark, root, columns=PLACE)) == told_places(told(STORE, lambda row: row["topic"] in ("Metrics", "Orders")))
 
 

@@ -1,0 +1,244 @@
+"""Configured queues without consume queue files: which of them have messages in the commitlog, decided once for an open store.
+
+A broker makes a queue's directory with its first message, so a missing directory is normal for a queue without messages. Only
+messages in the log say that a consume queue was lost, and walking through all of a large log at each load would cost too much. So
+the log's first and last bytes are looked at. All of it is only where something else says that the queue had messages: an offset that
+a group has committed, or messages after a crash whose first queue offset is above 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from store_format.commit_log import CommitLog
+from store_format.config_json import config_path, read_topics
+from store_format.errors import CorruptStoreError, StoreError
+from store_format.files import list_store_files, stat_identity
+from store_format.journal import committed_end, read_commit_state
+from store_format.log_reading import LogQueue, survey
+from store_format.snapshot import Snapshot, StoreState
+
+if TYPE_CHECKING:
+    from store_format.store import MessageStore
+
+__all__ = ["LostQueues"]
+
+_log = logging.getLogger(__name__)
+
+_WINDOW_SIZE = 32 << 20  # looked at, at the beginning and at the end of a log
+_BLOCK_SIZE = 1 << 16
+_LOOK_SIZE = 1 << 12  # zeros for so long: nothing was written there
+_QUEUE_NUMS_MAX = 1 << 14  # a number of queues above it is no topic's: its queues are not looked for
+_NAMED_MAX = 8
+_REBUILD = "The next write of rmqlog to the store rebuilds them from the commitlog"
+# RocketMQ's own topics mostly have no message: what is not known of them is no news (TopicValidator).
+_SYSTEM_TOPICS = frozenset(
+    ("TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC")
+)
+_SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "%")
+
+_Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class LostQueues:
+    """What one open store knows about its configured queues without files. Empty until the first look needs it."""
+
+    _lost: dict[_Key, LogQueue] = field(default_factory=dict)
+    _seen: dict[_Key, LogQueue] | None = None  # what the log, as far as it was looked at, has of topics that lack queues
+    _is_complete: bool = False  # all of the log was looked at
+    _decided: set[_Key] = field(default_factory=set)
+    _has_warned: bool = False
+    _topics: tuple[object, dict[str, int]] = (None, {})  # what topics.json was, and the number of queues of its topics
+
+    def among(self, store: MessageStore, taken: Snapshot, select: Callable[[str], bool]) -> dict[_Key, StoreError]:
+        """The queues of the selected topics that only a scan of the commitlog can serve, with the reason.
+
+        `taken` is the store's snapshot of these topics.
+        """
+        configured = self._configured(store, select)
+        undecided = [key for key in configured if key not in self._decided and key not in taken.damaged and not _has_files(taken, key)]
+        if undecided:
+            self._decide(store, taken, undecided)
+        mine = [key for key in configured if key in self._lost and key not in taken.damaged] if self._lost else []
+        return {key: _error(store, key) for key in mine if not _covers(taken, key, self._lost[key])}
+
+    def warn_of_none(self, store: MessageStore) -> None:
+        """Says once that the store has no consume queue files at all."""
+        if not self._has_warned and not _in_rocksdb(store.path):
+            self._has_warned = True
+            _log.warning("%s has no consume queue files: reading its queues by a scan of the commitlog. %s", store.path, _REBUILD)
+
+    def _configured(self, store: MessageStore, select: Callable[[str], bool]) -> list[_Key]:
+        """The queues that topics.json names, of selected topics."""
+        return [(topic, queue_id) for topic, number in self._queue_numbers(store).items() if select(topic) for queue_id in range(number)]
+
+    def _queue_numbers(self, store: MessageStore) -> dict[str, int]:
+        now = stat_identity(config_path(store.path, "topics.json"))
+        if now is not None and now == self._topics[0]:
+            return self._topics[1]
+        try:
+            topics = read_topics(store.path) if now is not None else None
+        except (StoreError, OSError):  # whoever needs the file says so
+            topics = None
+        numbers = {} if topics is None else {topic: max(each.read_queue_nums, each.write_queue_nums) for topic, each in topics.items()}
+        self._topics = (now, {topic: number for topic, number in numbers.items() if 0 < number <= _QUEUE_NUMS_MAX})
+        return self._topics[1]
+
+    def _decide(self, store: MessageStore, taken: Snapshot, undecided: list[_Key]) -> None:
+        if self._seen is None:
+            self._seen, self._is_complete = _looked_at(store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE)
+        if not self._is_complete and any(_had_messages(taken, key) for key in undecided) | bool(_committed(store) & set(undecided)):
+            topics = frozenset(topic for topic, _ in undecided)
+            seen, _ = _looked_at(store, taken, topics, None)
+            self._seen = {key: queue for key, queue in self._seen.items() if key[0] not in topics} | seen
+            unknown: list[_Key] = []
+        else:
+            unknown = [] if self._is_complete else [key for key in undecided if key not in self._seen and not _is_system(key[0])]
+        self._decided.update(undecided)
+        lost = {key: self._seen[key] for key in undecided if key in self._seen and not _is_left_over(self._seen, taken, key)}
+        lost = {key: queue for key, queue in lost.items() if not _files(store.path, key) and not _covers(taken, key, queue)}
+        self._lost |= lost
+        if lost:
+            told = "%s: %d queues have messages in the commitlog and no consume queue files: %s. The commitlog is scanned for them. %s"
+            _log.warning(told, store.path, len(lost), _named(lost), _REBUILD)
+        if unknown:
+            told = (
+                "%s: %d configured queues have no consume queue files: %s. Only the first and the last %d MiB of the commitlog were "
+                "looked at; they have no message of these queues. `rmqlog verify` looks at all of it"
+            )
+            _log.warning(told, store.path, len(unknown), _named(dict.fromkeys(unknown)), _WINDOW_SIZE >> 20)
+
+
+def _error(store: MessageStore, key: _Key) -> StoreError:
+    directory = f"{store.path}/consumequeue/{key[0]}/{key[1]}"
+    return CorruptStoreError(directory, 0, "consume queue files", "none, and messages in the commitlog")
+
+
+def _named(keys: Mapping[_Key, object]) -> str:
+    names = [f"{topic}-{queue_id}" for topic, queue_id in sorted(keys)]
+    return ", ".join(names[:_NAMED_MAX]) + (", …" if len(names) > _NAMED_MAX else "")
+
+
+def _is_system(topic: str) -> bool:
+    return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
+
+
+def _in_rocksdb(root: str) -> bool:
+    return os.path.exists(f"{root}/consumequeue/CURRENT") or os.path.exists(f"{root}/consumequeue_rocksdb/CURRENT")
+
+
+# ---- what a snapshot has ------------------------------------------------------------------------------------------------
+
+
+def _has_files(taken: Snapshot, key: _Key) -> bool:
+    queue = taken.queues.get(key)
+    return queue is not None and queue.bounds is not None
+
+
+def _covers(taken: Snapshot, key: _Key, queue: LogQueue) -> bool:
+    """Whether the snapshot has the queue from the first message on that the log was seen to have."""
+    there = taken.queues.get(key)
+    return there is not None and there.max_offset > there.min_offset <= queue.min_offset
+
+
+def _had_messages(taken: Snapshot, key: _Key) -> bool:
+    """Whether messages came before those that a crash left without an entry."""
+    queue = taken.queues.get(key)
+    return queue is not None and queue.min_offset > 0
+
+
+def _files(root: str, key: _Key) -> bool:
+    """Whether the queue has files now: a broker may have made them since the snapshot."""
+    return any(bool(list_store_files(f"{root}/{folder}/{key[0]}/{key[1]}")) for folder in ("consumequeue", "batchconsumequeue"))
+
+
+def _is_left_over(seen: Mapping[_Key, LogQueue], taken: Snapshot, key: _Key) -> bool:
+    """Whether the queue's messages are older than the topic: another queue of it shows that it was deleted and made again since."""
+    again = [
+        queue.epochs[-1][0]
+        for (topic, queue_id), queue in seen.items()
+        if topic == key[0] and len(queue.epochs) > 1 and _has_files(taken, (topic, queue_id))
+    ]
+    return bool(again) and seen[key].epochs[-1][0] < min(again)
+
+
+def _committed(store: MessageStore) -> set[_Key]:
+    """Queues of which a group has consumed messages. What the broker commits for pop's revival is no sign."""
+    from store_format.lag import REVIVE_GROUP, read_committed
+
+    try:
+        offsets = read_committed(store.path).offsets
+    except (StoreError, OSError):
+        return set()
+    return {
+        (topic, queue_id) for (group, topic), table in offsets.items() if group != REVIVE_GROUP for queue_id, n in table.items() if n > 0
+    }
+
+
+# ---- the commitlog ------------------------------------------------------------------------------------------------------
+
+
+def _looked_at(store: MessageStore, taken: Snapshot, topics: frozenset[str], window: int | None) -> tuple[dict[_Key, LogQueue], bool]:
+    """The queues of the topics as the log shows them, and whether all of it was looked at. `window` None: all of it."""
+    before = read_commit_state(store.path)
+    stop = taken.log_end if before.base is None else before.base
+    found = _look(store, taken, topics, window, stop)
+    if read_commit_state(store.path) == before:
+        return found
+    return _look(store, taken, topics, window, committed_end(store.path))  # a commit went on: what was complete before
+
+
+def _look(
+    store: MessageStore, taken: Snapshot, topics: frozenset[str], window: int | None, stop: int | None
+) -> tuple[dict[_Key, LogQueue], bool]:
+    log = CommitLog.open(store.commit_log_paths, store.files)
+    is_live = taken.state is StoreState.LIVE
+    high = stop if stop is not None else log.files[-1].stop if log.files else 0
+    limit = high if window is None else min(high, log.min_offset + window)
+    head = survey(log, topics.__contains__, stop=limit, is_live=is_live)
+    end = head.cuts[-1]
+    if window is None or _ends(log, end, limit, high):
+        return head.queues, True
+    newest = min(_written_stop(log), high)
+    start = max(end, newest - window)
+    limit = min(high, newest + window)
+    tail = survey(log, topics.__contains__, start=start, stop=limit, is_live=is_live)
+    for key, queue in tail.queues.items():
+        _join(head.queues.setdefault(key, LogQueue(*key)), queue)
+    return head.queues, start == end and _ends(log, tail.cuts[-1], limit, high)
+
+
+def _join(queue: LogQueue, later: LogQueue) -> None:
+    for begin, first, stop in later.epochs:
+        if queue.epochs and first >= queue.epochs[-1][2]:
+            queue.epochs[-1] = (*queue.epochs[-1][:2], stop)
+        else:
+            queue.epochs.append((begin, first, stop))
+
+
+def _ends(log: CommitLog, end: int, limit: int, high: int) -> bool:
+    """Whether a walk up to `limit`, which met its last message before `end`, has seen all of a log that ends before `high`."""
+    file = log.file_at(end)
+    return limit >= high or (file is not None and not any(log.view(file).read(end - file.start, 8)))
+
+
+def _written_stop(log: CommitLog) -> int:
+    """About where the log's last bytes are: files have their full length from the start, and zeros behind what is written."""
+    for file in reversed(log.files):
+        view = log.view(file)
+        if not any(view.read(0, _LOOK_SIZE)):
+            continue
+        low, high = 0, -(-file.size // _BLOCK_SIZE)
+        while low + 1 < high:
+            middle = (low + high) // 2
+            if any(view.read(middle * _BLOCK_SIZE, _LOOK_SIZE)):
+                low = middle
+            else:
+                high = middle
+        return min(file.start + high * _BLOCK_SIZE, file.stop)
+    return log.min_offset
