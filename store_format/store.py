@@ -28,7 +28,7 @@ from store_format.index_geometry import DEFAULT_GEOMETRY
 from store_format.journal import abort_mark, committed_end, read_commit_state
 from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
-from store_format.lost_queues import LostQueues
+from store_format.unfiled_queues import UnfiledQueues
 from store_format.offset_by_time import Boundary, offset_at
 from store_format.reading import QueueReader
 from store_format.slices import QueueSlice, read_slice
@@ -62,7 +62,7 @@ class MessageStore:
     log: CommitLog
     commit_log_paths: tuple[str, ...]
     files: FileCache = field(default_factory=FileCache, repr=False, compare=False)
-    _lost: LostQueues = field(default_factory=LostQueues, repr=False, compare=False)
+    _lost: UnfiledQueues = field(default_factory=UnfiledQueues, repr=False, compare=False)
 
     @staticmethod
     def open(

@@ -14,7 +14,7 @@ from rmq_spark.options import parse_read_options
 from rmq_spark.plan import plan
 from rmq_spark.store_follower import StoreFollower
 from rmq_spark.topics import TopicChoice
-from store_format import MessageStore, lost_queues
+from store_format import MessageStore, unfiled_queues
 from store_format.checkpoint import Checkpoint
 from store_format.checkpoint_write import save_checkpoint
 from store_format.layouts import CQ_UNIT
@@ -167,7 +167,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for topic in ("First", "Middle", "Last"):
         append(root, numbered(topic, 0, 40, queues=1))
     for name, size in (("_WINDOW_SIZE", 2 << 10), ("_BLOCK_SIZE", 1 << 10), ("_LOOK_SIZE", 1 << 8)):
-        monkeypatch.setattr(lost_queues, name, size)
+        monkeypatch.setattr(unfiled_queues, name, size)
     return root
 
 

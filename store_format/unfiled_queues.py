@@ -25,7 +25,7 @@ from store_format.snapshot import Snapshot, StoreState
 if TYPE_CHECKING:
     from store_format.store import MessageStore
 
-__all__ = ["LostQueues"]
+__all__ = ["UnfiledQueues"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _BLOCK_SIZE = 1 << 16
 _LOOK_SIZE = 1 << 12  # zeros for so long: nothing was written there
 _QUEUE_NUMS_MAX = 1 << 14  # a number of queues above it is no topic's: its queues are not looked for
 _NAMED_MAX = 8
-_REBUILD = "The next write of rmqlog to the store rebuilds them from the commitlog"
+_REBUILD = "A write of rmqlog to these topics rebuilds them from the commitlog"
 # RocketMQ's own topics mostly have no message: what is not known of them is no news (TopicValidator).
 _SYSTEM_TOPICS = frozenset(
     ("TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC")
@@ -45,7 +45,7 @@ _Key = tuple[str, int]
 
 
 @dataclass(slots=True)
-class LostQueues:
+class UnfiledQueues:
     """What one open store knows about its configured queues without files. Empty until the first look needs it."""
 
     _lost: dict[_Key, LogQueue] = field(default_factory=dict)
