@@ -28,13 +28,13 @@ from store_format.index_geometry import DEFAULT_GEOMETRY
 from store_format.journal import abort_mark, committed_end, read_commit_state
 from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
-from store_format.unfiled_queues import UnfiledQueues
 from store_format.offset_by_time import Boundary, offset_at
 from store_format.reading import QueueReader
 from store_format.slices import QueueSlice, read_slice
 from store_format.snapshot import QueueRange, Snapshot, StoreState, take_snapshot
 from store_format.store_settings import StoreSettings, read_settings
 from store_format.tolerance import Tolerance
+from store_format.unfiled_queues import UnfiledQueues
 
 # Writing, searching, views and diagnosis are imported where they are used: half of all rooms, and a command line waits for each.
 if TYPE_CHECKING:
