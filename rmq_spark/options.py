@@ -24,12 +24,31 @@ from rmq_spark.values import Given, nearest
 from rmq_spark.view_names import refuse_beside_view
 from store_format.errors import OptionError
 
-__all__ = ["OPTIONS", "ReadOptions", "is_catalog", "nearest", "parse_read_options", "user_options"]
+__all__ = ["FOREIGN_NAMES", "OPTIONS", "ReadOptions", "is_catalog", "nearest", "parse_read_options", "user_options"]
 
 # What Spark puts among the options of its own accord: TableCatalog's reserved properties, and a stream's checkpoint.
 _SPARKS_OWN = frozenset(("checkpointlocation", "owner", "provider", "location", "comment", "external", "is_managed_location", "collation"))
 _CATALOG_MARK = "provider"  # CREATE TABLE puts it there, and TBLPROPERTIES, and each option also as `option.<name>`
 _CATALOG_PREFIX = "option."
+
+# Names that people bring along, from a write, from Kafka's source and from RocketMQ's clients -> what is meant, the first that is there.
+FOREIGN_NAMES = {
+    "topic": ("subscribe",),
+    "topics": ("topic", "subscribe"),
+    "topicpattern": ("subscribePattern",),
+    "tag": ("subExpression",),
+    "tags": ("subExpression",),
+    "msgid": ("messageId",),
+    "groupid": ("group",),
+    "group.id": ("group",),
+    "kafka.group.id": ("group",),
+    "consumergroup": ("group",),
+    "maxfilespertrigger": ("maxOffsetsPerTrigger",),
+    "kafka.bootstrap.servers": ("path",),
+    "bootstrap.servers": ("path",),
+    "namesrvaddr": ("path",),
+    "nameserver": ("path",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +185,8 @@ def _known(name: str, by_lower: Mapping[str, Option]) -> Option:
     option = by_lower.get(name.lower())
     if option is not None:
         return option
-    meant = nearest(name, (option.name for option in by_lower.values()))
+    meant = next((other for other in FOREIGN_NAMES.get(name.lower(), ()) if other.lower() in by_lower), None)
+    meant = meant or nearest(name, (option.name for option in by_lower.values()))
     hint = f"did you mean {meant}?" if meant else f"the options are {', '.join(option.name for option in by_lower.values())}"
     raise OptionError(f"unknown option {name!r}; {hint}")
 

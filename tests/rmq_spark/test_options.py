@@ -7,9 +7,11 @@ import pickle
 import pytest
 
 from rmq_spark.option_table import CHOICES, OPTIONS, PRECEDENCE
-from rmq_spark.options import nearest, parse_read_options, user_options
+from rmq_spark.options import FOREIGN_NAMES, nearest, parse_read_options, user_options
 from rmq_spark.positions import EARLIEST, LATEST, Offset, OffsetSpec, QueueName, Timestamp
 from rmq_spark.topics import TopicChoice
+from rmq_spark.write_option_table import WRITE_OPTIONS
+from rmq_spark.write_options import parse_write_options
 from store_format.errors import OptionError, StoreError
 
 NOW_MS = 1_700_000_000_000
@@ -141,6 +143,17 @@ def test_what_spark_adds_passes() -> None:
         ({"path": "/a", "subscibe": "t"}, "unknown option 'subscibe'; did you mean subscribe?"),
         ({"path": "/a", "STARTINGOFFSET": "1"}, "unknown option 'STARTINGOFFSET'; did you mean startingOffsets?"),
         ({"path": "/a", "failOnDataLos": "true"}, "unknown option 'failOnDataLos'; did you mean failOnDataLoss?"),
+        ({"path": "/a", "topic": "Orders"}, "unknown option 'topic'; did you mean subscribe?"),
+        ({"path": "/a", "topics": "Orders"}, "unknown option 'topics'; did you mean subscribe?"),
+        ({"path": "/a", "kafka.group.id": "g"}, "unknown option 'kafka.group.id'; did you mean group?"),
+        ({"path": "/a", "namesrvAddr": "h:9876"}, "unknown option 'namesrvAddr'; did you mean path?"),
+        (
+            {"path": "/a", "maxBytesPerPartition": "64"},
+            (
+                "maxBytesPerPartition: expected a size from 65536 to 9223372036854775807 bytes, found '64'; "
+                "a number without a unit is bytes: write 64m for 64 MiB"
+            ),
+        ),
         (CATALOG | {"subscibe": "t", "option.subscibe": "t"}, "unknown option 'subscibe'; did you mean subscribe?"),
         ({"path": "/a", "Path": "/b"}, "path is given twice, in different cases; give it once"),
         ({}, "path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')"),
@@ -225,6 +238,13 @@ def test_an_option_of_another_kind_of_query_says_so() -> None:
     with pytest.raises(OptionError) as caught:
         user_options({"splitBy": "queue"}, "write")
     assert str(caught.value) == "splitBy does not apply to a write query; it is for batch and stream queries"
+
+
+def test_foreign_names_lead_to_options_that_are_there() -> None:
+    names = {option.name for option in (*OPTIONS, *WRITE_OPTIONS)}
+    assert {meant for candidates in FOREIGN_NAMES.values() for meant in candidates} <= names
+    with pytest.raises(OptionError, match="unknown option 'topics'; did you mean topic\\?"):
+        parse_write_options({"path": "/a", "topics": "Orders"})
 
 
 def test_nearest() -> None:
