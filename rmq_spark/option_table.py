@@ -22,6 +22,7 @@ __all__ = ["BATCH", "CHOICES", "OPTIONS", "PRECEDENCE", "STREAM", "Option"]
 _IN_BATCH, _IN_STREAM = frozenset({BATCH}), frozenset({STREAM})
 
 _LONG_MAX = (1 << 63) - 1
+_PARTITION_SIZE_MIN = 64 << 10  # less is a forgotten unit, and a task for each message
 _MESSAGE_SIZE_LIMIT = 1 << 30  # the size of a default commitlog file: no unit is larger
 
 
@@ -153,7 +154,13 @@ _FROM_TO = (
 
 _PARALLEL = (
     Option("minPartitions", "number", values.whole_number, "At least so many partitions, by cutting queues.", otherwise="by size"),
-    Option("maxBytesPerPartition", "size", values.byte_size, "Queues share a partition up to this size; a larger queue is cut.", "64m"),
+    Option(
+        "maxBytesPerPartition",
+        "size",
+        values.sized(_PARTITION_SIZE_MIN, _LONG_MAX, "a number without a unit is bytes: write 64m for 64 MiB"),
+        "Queues share a partition up to this size; a larger queue is cut. At least `64k`, and never more than 100,000 partitions.",
+        "64m",
+    ),
     Option(
         "splitBy",
         "word",

@@ -7,19 +7,25 @@ it is larger than a partition may be.
 from __future__ import annotations
 
 import heapq
+import logging
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+import numpy as np
+
 from rmq_spark.options import ReadOptions
 from store_format import MessageStore
 from store_format.log_reading import LogQueue
-from store_format.slices import QueueSlice, read_slice, split_at
+from store_format.slices import QueueSlice, cuts_at, read_slice
 
 __all__ = ["Findings", "Piece", "Share", "Split", "estimate_bytes", "make_splits", "splits_of_clients"]
 
+_log = logging.getLogger(__name__)
+
 _PARTITION_BYTES_MIN = 4 << 20  # smaller ones are not worth a task
+_PARTITIONS_MAX = 100_000  # a task costs the driver a few kilobytes and milliseconds
 _SAMPLED_ABOVE = 4096  # queues with more messages have their size estimated from more than their last message
 _SAMPLES = 8
 
@@ -111,8 +117,12 @@ def estimate_bytes(piece: QueueSlice) -> int:
 
 def _target(total: int, options: ReadOptions, queues: int, cores: int) -> tuple[int, int]:
     """(bytes a partition should have, how many partitions there should be at least)."""
-    wanted = options.min_partitions or max(1, min(queues, cores, total // _PARTITION_BYTES_MIN))
-    return max(min(options.max_bytes_per_partition, -(-total // wanted)), 1), wanted
+    wanted = min(options.min_partitions or max(1, min(queues, cores, total // _PARTITION_BYTES_MIN)), _PARTITIONS_MAX)
+    target, least = min(options.max_bytes_per_partition, -(-total // wanted)), -(-total // _PARTITIONS_MAX)
+    if target < least:
+        told = "maxBytesPerPartition %d would make %d partitions, more than Spark can plan well: making %d of %d bytes instead"
+        _log.warning(told, target, -(-total // target), _PARTITIONS_MAX, least)
+    return max(target, least, 1), wanted
 
 
 # ---- splits -------------------------------------------------------------------------------------------------------------
@@ -173,11 +183,12 @@ def _by_commitlog(pieces: list[Piece], options: ReadOptions, cores: int) -> list
         target, wanted = _target(held, options, len(slices), max(1, cores * held // max(total, 1)))
         count = max(-(-held // target), wanted if options.min_partitions else 1)
         edges = [low + (high - low) * i // count for i in range(1, count)]
-        cut = [split_at(piece, edges) for piece in slices]
-        for parts in zip(*cut, strict=True):
-            mine = [part for part in parts if part.start < part.stop]
-            if mine:
-                splits.append(Split((replace(_share(store, mine), in_log_order=True),)))
+        ranges: dict[int, list[QueueSlice]] = {}
+        for piece in slices:
+            cuts = cuts_at(piece, edges)
+            for number in np.flatnonzero(cuts[:-1] < cuts[1:]).tolist():  # most of many ranges have nothing of a queue
+                ranges.setdefault(number, []).append(replace(piece, start=int(cuts[number]), stop=int(cuts[number + 1])))
+        splits += [Split((replace(_share(store, mine), in_log_order=True),)) for _, mine in sorted(ranges.items())]
     return splits
 
 

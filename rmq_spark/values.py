@@ -43,6 +43,7 @@ _SIZE = re.compile(r"([0-9]+)([a-z]*)", re.ASCII)
 _SIZE_UNITS = {"": 0, "b": 0, "k": 1, "kb": 1, "m": 2, "mb": 2, "g": 3, "gb": 3, "t": 4, "tb": 4, "p": 5, "pb": 5}
 
 _ISO = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII | re.IGNORECASE)
+_BELOW_MICROSECONDS = re.compile(r"\.\d{6}0*[1-9]", re.ASCII)
 _RELATIVE = re.compile(r"-\s*(\d+\s*[a-z]+\s*)+", re.ASCII)
 _DURATION = re.compile(r"(\d+\s*[a-z]+\s*)+", re.ASCII)
 _RELATIVE_PART = re.compile(r"(\d+)\s*([a-z]+)", re.ASCII)
@@ -119,13 +120,13 @@ def byte_size(given: Given) -> int:
     return size
 
 
-def sized(size_bytes_min: int, size_bytes_max: int) -> Callable[[Given], int]:
+def sized(size_bytes_min: int, size_bytes_max: int, advice: str = "") -> Callable[[Given], int]:
     """A `byte_size` within bounds, both inclusive."""
 
     def parse(given: Given) -> int:
         size = byte_size(given)
         if not size_bytes_min <= size <= size_bytes_max:
-            raise given.error(f"a size from {size_bytes_min} to {size_bytes_max} bytes")
+            raise given.error(f"a size from {size_bytes_min} to {size_bytes_max} bytes", advice=advice)
         return size
 
     return parse
@@ -200,7 +201,8 @@ def timestamp_ms(given: Given, where: str = "", value: str | int | None = None) 
         since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
     except (ValueError, OverflowError) as error:
         raise given.error(expected, found, str(error)) from error
-    return -(-(since // timedelta(microseconds=1)) // 1000)
+    below_us = _BELOW_MICROSECONDS.search(word) is not None  # `fromisoformat` drops them
+    return -(-(since // timedelta(microseconds=1) + below_us) // 1000)
 
 
 def _time_part_ms(error: OptionError, digits: str, unit: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,11 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.plain_value import PlainValue
 from store_format.unit_files import QueueBounds
 
-__all__ = ["CHUNK_ENTRIES", "QueueSlice", "cut_slice", "place_of_entry", "read_slice", "split_at"]
+__all__ = ["CHUNK_ENTRIES", "QueueSlice", "cut_slice", "cuts_at", "place_of_entry", "read_slice", "split_at"]
 
 CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
-_SPLIT_WHOLE_MAX = 1 << 16  # a slice up to this length is read to be cut; a longer one is bisected
+_SPLIT_WHOLE_MAX = 1 << 16  # a slice up to this length is read to be cut; a longer one is bisected …
+_EDGES_BISECTED = 64  # … at so many places, and read where there are many more
 
 _Ints = NDArray[np.int64]
 
@@ -50,15 +52,33 @@ def split_at(piece: QueueSlice, edges: Sequence[int]) -> list[QueueSlice]:
 
     The parts adjoin, so nothing is lost or doubled even where entries are not in the order of the log.
     """
-    if piece.stop - piece.start <= _SPLIT_WHOLE_MAX:
-        offsets, units = read_slice(piece)
-        bounds = np.append(offsets, piece.stop)
-        places = np.maximum.accumulate(np.searchsorted(units["physical_offset"].astype(np.int64), np.array(edges, np.int64)))
-        cuts = [max(int(bounds[place]), piece.start) for place in places.tolist()]
+    cuts = cuts_at(piece, edges).tolist()
+    return [replace(piece, start=low, stop=high) for low, high in pairwise(cuts)]
+
+
+def cuts_at(piece: QueueSlice, edges: Sequence[int]) -> _Ints:
+    """The queue offsets between which `split_at` has its parts, the slice's own first and last: ascending."""
+    entries = piece.stop - piece.start
+    if piece.is_batch and piece.bounds is not None:  # an entry covers several offsets, and a hostile one any number
+        entries = min(entries, piece.bounds.unit_stop - piece.bounds.unit_start + len(piece.extra_offsets))
+    if entries <= _SPLIT_WHOLE_MAX * max(len(edges) // _EDGES_BISECTED, 1):
+        found = _cuts_read(piece, np.array(edges, np.int64))
     else:
-        cuts = [_first_offset_at(piece, edge) for edge in edges]
-    cuts = np.maximum.accumulate([piece.start, *cuts]).tolist()
-    return [replace(piece, start=low, stop=high) for low, high in zip(cuts, [*cuts[1:], piece.stop], strict=True)]
+        found = np.array([_first_offset_at(piece, edge) for edge in edges], np.int64)
+    return np.maximum.accumulate(np.concatenate(([piece.start], found, [piece.stop])))
+
+
+def _cuts_read(piece: QueueSlice, edges: _Ints) -> _Ints:
+    """By reading all entries, some at a time."""
+    cuts = np.full(len(edges), piece.stop, np.int64)
+    done = 0
+    for part in cut_slice(piece):
+        offsets, units = read_slice(part)
+        places = np.maximum.accumulate(np.searchsorted(units["physical_offset"].astype(np.int64), edges[done:]))
+        here = int(np.count_nonzero(places < len(units)))
+        cuts[done : done + here] = np.maximum(offsets[places[:here]], piece.start)
+        done += here
+    return cuts
 
 
 def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:

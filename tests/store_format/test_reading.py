@@ -68,12 +68,14 @@ def test_all_queues_at_once_give_each_its_rows_in_order(tmp_path_factory: pytest
         assert [row for row in rows if (row["topic"], row["queueId"]) == key] == expected
 
 
-@given(log=commit_logs(), edges=st.lists(st.integers(-1, 300_000), max_size=4).map(sorted), whole=st.booleans())
-def test_cut_pieces_adjoin(tmp_path_factory: pytest.TempPathFactory, log: StoredLog, edges: list[int], whole: bool) -> None:
+@given(log=commit_logs(), edges=st.lists(st.integers(-1, 300_000), max_size=4).map(sorted), chunk=st.sampled_from([0, 1, 3, 1 << 18]))
+def test_cut_pieces_adjoin(tmp_path_factory: pytest.TempPathFactory, log: StoredLog, edges: list[int], chunk: int) -> None:
+    """By bisection (0), and by reading all entries, so many at a time."""
     root = tmp_path_factory.mktemp("any")
     log.write(root)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slices_room, "_SPLIT_WHOLE_MAX", 1 << 16 if whole else 0)
+        patch.setattr(slices_room, "_SPLIT_WHOLE_MAX", 1 << 16 if chunk else 0)
+        patch.setattr(slices_room, "CHUNK_ENTRIES", chunk or slices_room.CHUNK_ENTRIES)
         for queue in MessageStore.open(str(root)).queues():
             parts = split_at(queue.piece(), edges)
             assert len(parts) == len(edges) + 1
