@@ -23,7 +23,18 @@ from store_format.property_columns import PropertyTable
 from store_format.tags_codes import SCHEDULE_TOPIC, tags_codes
 from store_format.unit_rows import TooMuchOpenedError, UnitRows
 
-__all__ = ["BODY_SIZE_MAX", "COLUMNS", "DEFAULT_COLUMNS", "Projection", "PropertyFilter", "arrow_schema", "decode", "decode_parts"]
+__all__ = [
+    "BODY_SIZE_MAX",
+    "COLUMNS",
+    "DEFAULT_COLUMNS",
+    "TIME_MS_MIN",
+    "TIME_MS_STOP",
+    "Projection",
+    "PropertyFilter",
+    "arrow_schema",
+    "decode",
+    "decode_parts",
+]
 
 _STRING = pa.string()
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -61,8 +72,9 @@ DEFAULT_COLUMNS = tuple(COLUMNS)[:12]
 
 BODY_SIZE_MAX = 64 << 20  # a decompressed body: sixteen times the default maxMessageSize
 
-_YEAR_1_MS = -62135596800000  # what Spark and Python can show; real stores hold Long.MAX_VALUE too
-_YEAR_10000_MS = 253402300800000
+# What Python shows in every time zone: the years 1 to 9999 without two days at each end, since `datetime.fromtimestamp`, which
+# Spark's collect() calls, looks a day back and then takes the local time. Real stores hold Long.MAX_VALUE too.
+TIME_MS_MIN, TIME_MS_STOP = -62135596800000 + 2 * 86_400_000, 253402300800000 - 2 * 86_400_000
 _PROPERTY_BACKED = frozenset({"properties", "tags", "keys", "msgId"})
 _CONSTANT_ROWS = 1 << 16
 _OPENED_BYTES_MAX = 32 << 20  # what bodies of one batch may inflate to, unless it is a single one
@@ -273,7 +285,7 @@ def _queue_id(rows: _Rows) -> pa.Array:
 def _timestamp(field: str) -> Callable[[_Rows], pa.Array]:
     def build(rows: _Rows) -> pa.Array:
         stored = rows.of_units(rows.units.integers(field)).astype(np.int64)
-        outside = (stored < _YEAR_1_MS) | (stored >= _YEAR_10000_MS)
+        outside = (stored < TIME_MS_MIN) | (stored >= TIME_MS_STOP)
         if not outside.any():
             return pa.array(stored * 1000).view(_TIMESTAMP)
         return pa.array(np.where(outside, 0, stored) * 1000, mask=outside).view(_TIMESTAMP)

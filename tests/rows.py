@@ -22,12 +22,13 @@ __all__ = ["ALL", "BROKER", "expected_row", "inner_rows", "placed", "refs_of", "
 ALL = tuple(COLUMNS)
 BROKER = "broker-a"
 
+_TWO_DAYS_MS = 2 * 86_400_000
 _YEAR_1_MS, _YEAR_10000_MS = -62135596800000, 253402300800000
 
 
 def _timestamp(ms: int) -> int | None:
-    """Microseconds, or nothing where Spark and Python cannot show the year."""
-    return ms * 1000 if _YEAR_1_MS <= ms < _YEAR_10000_MS else None
+    """Microseconds, or nothing where Spark and Python cannot show it in every time zone."""
+    return ms * 1000 if _YEAR_1_MS + _TWO_DAYS_MS <= ms < _YEAR_10000_MS - _TWO_DAYS_MS else None
 
 
 def expected_row(message: Message, *, tags_code: int = 0, **place: Any) -> dict[str, Any]:  # Any: values of any column

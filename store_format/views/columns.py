@@ -12,6 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from store_format.columns import TIME_MS_MIN, TIME_MS_STOP
+
 __all__ = [
     "BOOL",
     "BROKER",
@@ -33,7 +35,6 @@ TEXT, INT, LONG, BOOL, REAL, DAY = pa.string(), pa.int32(), pa.int64(), pa.bool_
 TIME = pa.timestamp("us", tz="UTC")
 NAMES = pa.list_(pa.field("element", TEXT))
 
-_YEAR_1_MS, _YEAR_10000_MS = -62135596800000, 253402300800000  # what Spark and Python can show
 _ROWS_A_BATCH = 4096
 _BITS = {INT: 31, LONG: 63}
 
@@ -70,8 +71,8 @@ def batches_of(columns: Sequence[ViewColumn], rows: Iterable[Sequence[Any]]) -> 
 
 
 def time_us(ms: int | None) -> int | None:
-    """Milliseconds as a broker stores them -> a value for a TIME column; null outside the years 1 to 9999."""
-    return None if ms is None or not _YEAR_1_MS <= ms < _YEAR_10000_MS else ms * 1000
+    """Milliseconds as a broker stores them -> a value for a TIME column; null outside what `columns.TIME_MS_MIN` says."""
+    return None if ms is None or not TIME_MS_MIN <= ms < TIME_MS_STOP else ms * 1000
 
 
 def _fit(value: Any, kind: pa.DataType) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format import columns
-from store_format.columns import COLUMNS, DEFAULT_COLUMNS, Projection, arrow_schema, decode, decode_parts
+from store_format.columns import COLUMNS, DEFAULT_COLUMNS, TIME_MS_MIN, TIME_MS_STOP, Projection, arrow_schema, decode, decode_parts
 from store_format.decode import Identity
 from tests import oracle
 from tests.oracle import Message, OracleError, SubMessage
@@ -91,6 +93,23 @@ def test_vectors(vector: dict[str, Any]) -> None:
         assert found[0]["rawBody"].hex() == inputs["body_hex"]
         assert found[0]["bodyCRC"] == vector["body_crc"]
         assert found[0]["properties"][: len(inputs["properties"])] == [tuple(pair) for pair in inputs["properties"]]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Etc/GMT+12", "Etc/GMT-14", "Asia/Shanghai", "America/Los_Angeles", "Asia/Manila"])
+def test_times_are_null_where_python_cannot_show_them_in_some_time_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's collect() makes local times of them with `datetime.fromtimestamp`, and raised at both ends of the years 1 to 9999."""
+    times = [-62135596800000, TIME_MS_MIN - 1, TIME_MS_MIN, 0, TIME_MS_STOP - 1, TIME_MS_STOP, 253402300799999]
+    data, stored = placed([replace(GOOD, born_timestamp=ms, store_timestamp=ms) for ms in times], 0)
+    found = rows(data, stored, tags_codes=[0] * len(stored))
+    assert [row["bornTimestampMs"] for row in found] == times
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        shown = [None if row["bornTimestamp"] is None else datetime.fromtimestamp(row["bornTimestamp"] // 1_000_000) for row in found]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [moment is not None for moment in shown] == [False, False, True, True, True, False, False]
 
 
 # ---- what cannot be given ---------------------------------------------------------------------------------------------
