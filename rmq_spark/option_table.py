@@ -175,7 +175,7 @@ _TRUST = (
         "failOnDataLoss",
         "boolean",
         values.boolean,
-        "Messages asked for that the store no longer holds are an error; with `false` a counted warning.",
+        "Messages asked for that the store no longer holds, and queues that may not be read, are an error; with `false` a counted warning.",
         "true",
     ),
     Option(

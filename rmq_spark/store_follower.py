@@ -199,7 +199,7 @@ class StoreFollower:
         names = sorted(entry_names(f"{self.store.path}/{QUEUE_FOLDERS[0]}", missing_ok=True))
         some = frozenset(names[:: max(len(names) // _QUEUES_TRIED, 1)])
         newest: QueueRange | None = None
-        for topic, queue_id, _, _ in islice(list_queues(self.store.path, some.__contains__), _QUEUES_TRIED):
+        for topic, queue_id, _, _ in islice(list_queues(self.store.path, some.__contains__, _pass_over), _QUEUES_TRIED):
             try:
                 queue = take_queue(self.store.path, self._log, state, topic, queue_id)
             except StoreError:
@@ -324,6 +324,10 @@ class StoreFollower:
     def _has_vanished(self) -> bool:
         there = frozenset().union(*(entry_names(f"{self.store.path}/{folder}", missing_ok=True) for folder in QUEUE_FOLDERS))
         return any(topic not in there for topic, _ in self.queues)
+
+
+def _pass_over(error: StoreError) -> None:
+    """Whoever reads that queue is told."""
 
 
 def _last(queue: QueueRange | None) -> int:

@@ -14,7 +14,7 @@ from rmq_spark.replaced import Replaced
 from rmq_spark.store_follower import StoreFollower
 from rmq_spark.store_queues import StoreQueues, find_queues
 from rmq_spark.store_signs import QUEUE_FOLDERS
-from rmq_spark.stores import open_stores
+from rmq_spark.stores import Newcomers, open_stores
 from rmq_spark.stream_offsets import MARK, QueueKey
 from rmq_spark.topics import TopicChoice
 from store_format import MessageStore, Queue
@@ -35,11 +35,13 @@ class StreamStores:
         self.version = 0
         self._left_out: set[str] = set()
         self._followers: list[StoreFollower] | None = None
+        self._newcomers: list[Newcomers] = []
 
     @property
     def followers(self) -> list[StoreFollower]:
         """Opens the stores when first asked for."""
         if self._followers is None:
+            self._newcomers = [Newcomers(path) for path in self.options.paths]
             self._followers = [StoreFollower(store, self.options.topics) for store in open_stores(self.options)]
         return self._followers
 
@@ -86,6 +88,8 @@ class StreamStores:
                 else:
                     self.queues[topic, broker, queue_id] = queue
             self.replaced |= {(topic, broker, queue_id): each for (topic, queue_id), each in follower.replaced.items()}
+        for newcomers in self._newcomers:
+            newcomers.look()
         self.version += changed
         return self.version
 

@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass
 
 from rmq_spark.produce.routes import Routes, StoreTopics
-from rmq_spark.stores import cluster_members
+from rmq_spark.stores import cluster_members, refuse_repeated
 from rmq_spark.write_options import WriteOptions
 from store_format.config_json import read_topics
 from store_format.creation import is_store
@@ -61,6 +61,7 @@ def open_target(options: WriteOptions) -> WriteTarget:
     names = entry_names(path, missing_ok=True)
     members = [] if "commitlog" in names else cluster_members(path, names)
     stores = [_member(root, options) for root in members] or [_only(path, options)]
+    refuse_repeated((path, root, [f"{root}/commitlog"]) for root in members)
     by_name: dict[str, TargetStore] = {}
     for store in stores:
         other = by_name.setdefault(store.settings.broker_name, store)

@@ -46,7 +46,7 @@ class RmqLogViewReader(DataSourceReader):
         _log.info("reading %s", ", ".join(f"{name}={value}" for name, value in self._options.resolved()))
         now = time.time_ns() // 1_000_000
         try:
-            stores = open_stores(self._options)
+            stores = open_stores(self._options, skip_unreadable=True)
         except UnsupportedFormatError as error:
             raise StoreError(str(error)) from error  # Spark would take it for a reader without partitions()
         return [InputPartition(_StoreAt(store.path, store.broker_name, store.commit_log_paths, now)) for store in stores]
@@ -54,7 +54,7 @@ class RmqLogViewReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         at = partition.value
         assert isinstance(at, _StoreAt)
-        store = MessageStore.open(at.path, broker_name=at.broker_name, commit_log_paths=at.commit_log_paths)
+        store = MessageStore.open(at.path, broker_name=at.broker_name, commit_log_paths=at.commit_log_paths, skip_unreadable=True)
         try:
             for batch in view_batches(store, self._projection.view, now_ms=at.now_ms):
                 yield self._projection.apply(batch)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format import sysflag
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, TruncatedRecordError
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StorePermissionError, TruncatedRecordError
 from store_format.files import FileCache, FileView, StoreFile, list_store_files, offset_file_name
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS
 from store_format.walk import Walk
@@ -156,6 +156,8 @@ class CommitLog:
             return -1
         try:
             head = self.view(file).read(physical_offset - file.start, _HEAD_READ_SIZE)
+        except StorePermissionError:
+            raise  # a search that takes it for a message without a time would end elsewhere
         except (StoreError, OSError):
             return -1  # deleted or unreadable: for the caller's search that is a message without a time
         if len(head) < _HEAD_READ_SIZE or _integer(head, "magic", 4) & 0xFFFFFFFF not in (MAGIC_V1, MAGIC_V2):

@@ -15,6 +15,7 @@ __all__ = [
     "StoreError",
     "StoreInUseError",
     "StoreNotFoundError",
+    "StorePermissionError",
     "StoreWriteError",
     "TruncatedRecordError",
     "UnsupportedFormatError",
@@ -71,6 +72,10 @@ class OffsetOutOfRangeError(StoreError, LookupError):
 
 class StoreNotFoundError(StoreError, LookupError):
     """A path that does not exist or is no store root. Says what a store root looks like and what was there."""
+
+
+class StorePermissionError(StoreError, PermissionError):
+    """This user may not read a file or a directory of a store. Names it, its owner and what to do; the cause has the errno."""
 
 
 class StoreWriteError(StoreError, OSError):

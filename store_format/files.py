@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import re
 import stat
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from types import TracebackType
@@ -20,24 +21,35 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
+from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError, StorePermissionError
+from store_format.shown_text import shown
 
 __all__ = [
+    "LOST_AND_FOUND",
     "Entry",
     "FileCache",
     "FileView",
+    "Refused",
     "StoreFile",
+    "directory_identity",
     "disk_usage",
     "entry_names",
     "file_status",
+    "is_directory",
     "list_directories",
     "list_entries",
     "list_store_files",
     "offset_file_name",
     "open_descriptor",
     "read_bytes",
+    "refuse",
     "stat_identity",
 ]
+
+# What fsck makes at the root of a file system, for root alone. No topic has such a name: `+` is not allowed (TopicValidator).
+LOST_AND_FOUND = "lost+found"
+
+Refused = Callable[[StoreError], object]  # is told what may not be read, and why; raises that, or goes on without it
 
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _SMALL_FILE_SIZE_MAX = 64 << 20  # config files: a broker with 100,000 topics writes about 30 MB
@@ -69,6 +81,26 @@ def _refuse_link(path: str) -> StoreError:
     return CorruptStoreError(path, 0, "a file or directory", "a symbolic link, which is not followed below the root level")
 
 
+def _denied(path: str) -> StorePermissionError:
+    owner, me, place = None, os.geteuid(), path
+    while owner is None:
+        try:
+            owner = os.stat(place).st_uid
+        except OSError:  # in a directory that may not be searched, which is then the reason
+            place = os.path.dirname(place)
+    advice = f"give {_user(me)} the right to read it"
+    if owner != me:
+        advice = f"run this as {_user(owner)}, as in `sudo -u {_user(owner)} …`, or {advice}"
+    return StorePermissionError(f"{shown(path)}: {_user(me)} may not read it, it belongs to {_user(owner)}; {advice}")
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"#{number}"
+
+
 def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> list[StoreFile]:
     """The files of a file queue by start offset; [] when the directory is missing.
 
@@ -93,6 +125,8 @@ def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> li
         return []
     except NotADirectoryError as error:
         raise CorruptStoreError(directory, 0, "a directory", "a file") from error
+    except PermissionError as error:
+        raise _denied(directory) from error
     found.sort(key=lambda file: file.start)
     return found
 
@@ -110,26 +144,56 @@ def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
     except NotADirectoryError as error:
         raise StoreNotFoundError(f"{directory} is a file; give the broker's store directory (storePathRootDir)") from error
     except PermissionError as error:
-        raise StoreNotFoundError(f"{directory} may not be listed by this user: {error.strerror}") from error
+        raise _denied(directory) from error
 
 
-def list_directories(directory: str) -> list[tuple[str, str]]:
-    """(name, path) of the directories in `directory`, sorted by name; [] when it is missing.
+def is_directory(path: str) -> bool:
+    """Whether it is one, or a link to one. Raises StorePermissionError when that cannot be told: it is not the same as no."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except PermissionError as error:
+        raise _denied(path) from error
+    except (OSError, ValueError):
+        return False
 
-    Raises CorruptStoreError for a link.
+
+def directory_identity(path: str) -> tuple[int, int, int] | None:
+    """(device, inode, mtime in ns) of a directory, or of the one that a link leads to; None when it is missing."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise _denied(path) from error
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def refuse(error: StoreError) -> None:
+    """The `Refused` that goes on without nothing."""
+    raise error
+
+
+def list_directories(directory: str, select: Callable[[str], bool] = lambda name: True, refused: Refused = refuse) -> list[tuple[str, str]]:
+    """(name, path) of the selected directories in `directory`, sorted by name; [] when it is missing.
+
+    A link is `refused`, with a CorruptStoreError, and left out where that does not raise it.
     """
     found = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
+                if not select(entry.name):
+                    continue
                 if entry.is_symlink():
-                    raise _refuse_link(entry.path)
-                if entry.is_dir(follow_symlinks=False):
+                    refused(_refuse_link(entry.path))
+                elif entry.is_dir(follow_symlinks=False):
                     found.append((entry.name, entry.path))
     except FileNotFoundError:
         return []
     except NotADirectoryError as error:
         raise CorruptStoreError(directory, 0, "a directory", "a file") from error
+    except PermissionError as error:
+        raise _denied(directory) from error
     found.sort()
     return found
 
@@ -141,6 +205,8 @@ def open_descriptor(path: str) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _refuse_link(path) from error
+        if isinstance(error, PermissionError):
+            raise _denied(path) from error
         raise
 
 
@@ -166,6 +232,8 @@ def list_entries(directory: str) -> list[Entry]:
         return []
     except NotADirectoryError as error:
         raise CorruptStoreError(directory, 0, "a directory", "a file") from error
+    except PermissionError as error:
+        raise _denied(directory) from error
     return sorted(found, key=lambda entry: entry.name)
 
 
@@ -201,6 +269,8 @@ def stat_identity(path: str) -> tuple[int, int, int] | None:
         status = os.stat(path, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        raise _denied(path) from error
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -210,6 +280,8 @@ def file_status(path: str) -> tuple[int, int] | None:
         status = os.stat(path, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        raise _denied(path) from error
     return status.st_blocks * 512, status.st_mtime_ns // 1_000_000
 
 
@@ -333,6 +405,9 @@ class FileCache:
         except FileNotFoundError as error:
             self._forget(path)
             raise StoreNotFoundError(f"{path}: the file is gone; it was deleted (retention?) after planning") from error
+        except PermissionError as error:
+            self._forget(path)
+            raise error if isinstance(error, StoreError) else _denied(path) from error
         self._views[path] = view
         self._bytes += view.size
         while len(self._views) > 1 and (len(self._views) > self._capacity or self._bytes > self._bytes_max):

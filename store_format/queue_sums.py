@@ -114,7 +114,7 @@ def look(store: MessageStore, queue: Queue, offset: int) -> tuple[int | None, in
         time = int(unit["store_timestamp"])
         cut = int(unit["size"]) if int(unit["base_offset"]) < offset else 0
     else:
-        time = store.log.store_timestamp_at(place)
+        time = store.time_at(place)
     return (time if time >= 0 else None), place, max(cut, 0)
 
 

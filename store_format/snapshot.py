@@ -23,8 +23,8 @@ from store_format.commit_log import CommitLog
 from store_format.consume_queue import simple_queue_bounds
 from store_format.decode import Identity, UnitRefs, locate
 from store_format.dispatch import MissingEntries
-from store_format.errors import CorruptStoreError, StoreError, TruncatedRecordError
-from store_format.files import list_directories, list_store_files, offset_file_name
+from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
+from store_format.files import LOST_AND_FOUND, Refused, list_directories, list_store_files, offset_file_name, refuse
 from store_format.java_hash import java_hash
 from store_format.journal import committed_end, read_commit_state
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
@@ -99,16 +99,24 @@ class Snapshot:
     lost: frozenset[tuple[str, int]] = frozenset()
 
 
-def list_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str, int, str, str]]:
+def list_queues(root: str, select: Callable[[str], bool], refused: Refused = refuse) -> Iterator[tuple[str, int, str, str]]:
     """(topic, queue id, directory, kind) of every queue directory whose topic is selected, sorted.
 
     A directory below a topic whose name is no queue id is skipped, as the broker does (ConsumeQueueStore.loadConsumeQueues).
+    A selected topic or queue that is a link or may not be listed is `refused`, and left out where that does not raise.
     """
+
+    def is_topic(name: str) -> bool:
+        return name != LOST_AND_FOUND and select(name)
+
     for kind, folder in _FOLDERS.items():
-        for topic, topic_path in list_directories(f"{root}/{folder}"):
-            if not select(topic):
+        for topic, topic_path in list_directories(f"{root}/{folder}", is_topic, refused):
+            try:
+                found = list_directories(topic_path, _is_queue_id, refused)
+            except StorePermissionError as error:
+                refused(error)
                 continue
-            for queue_id, path in sorted((int(name), path) for name, path in list_directories(topic_path) if _is_queue_id(name)):
+            for queue_id, path in sorted((int(name), path) for name, path in found):
                 yield topic, queue_id, path, kind
 
 
@@ -116,23 +124,23 @@ def _is_queue_id(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) < 11 and name == str(int(name)) and int(name) <= _QUEUE_ID_MAX
 
 
-def take_snapshot(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool]) -> Snapshot:
+def take_snapshot(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool], refused: Refused = refuse) -> Snapshot:
     """The selected queues. Costs one listing and a few reads a queue; after a crash also a scan of the log's tail.
 
     While a commit of ours is under way, or was broken off, log and queues end at its base. One that went on meanwhile makes this look
-    again, at what was committed before: so no part of a batch is ever seen.
+    again, at what was committed before: so no part of a batch is ever seen. What may not be read is `refused`, as by `list_queues`.
     """
     before = read_commit_state(root)
     if state is StoreState.CRASHED and not before.is_own:
-        return _recovered(root, log, select)
-    taken = _taken(root, log, state, select, before.base)
+        return _recovered(root, log, select, refused)
+    taken = _taken(root, log, state, select, refused, before.base)
     if read_commit_state(root) == before:
         return taken
-    return _taken(root, log, state, select, committed_end(root))
+    return _taken(root, log, state, select, refused, committed_end(root))
 
 
-def _taken(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool], log_end: int | None) -> Snapshot:
-    queues, damaged = _queues_on_disk(root, log, select, log_end, clean=state is StoreState.CLEAN and log_end is None)
+def _taken(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool], refused: Refused, log_end: int | None) -> Snapshot:
+    queues, damaged = _queues_on_disk(root, log, select, refused, log_end, clean=state is StoreState.CLEAN and log_end is None)
     if state is StoreState.LIVE:
         log = _listed_for(log, queues.values())
         queues = {key: _settled(queue, log) for key, queue in queues.items()}
@@ -161,18 +169,21 @@ def take_queue(root: str, log: CommitLog, state: StoreState, topic: str, queue_i
 
 
 def _queues_on_disk(
-    root: str, log: CommitLog, select: Callable[[str], bool], log_end: int | None = None, *, clean: bool = False
+    root: str, log: CommitLog, select: Callable[[str], bool], refused: Refused, log_end: int | None = None, *, clean: bool = False
 ) -> tuple[dict[tuple[str, int], QueueRange], dict[tuple[str, int], StoreError]]:
     """What the consume queue files say, and which of them cannot be used. With `log_end` nothing at or behind it counts."""
     queues: dict[tuple[str, int], QueueRange] = {}
     damaged: dict[tuple[str, int], StoreError] = {}
-    for topic, queue_id, directory, kind in list_queues(root, select):
+    for topic, queue_id, directory, kind in list_queues(root, select, refused):
         find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
         try:
             _refuse_foreign_name(topic, directory)
             bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=log_end, scan=log_end is not None, clean=clean)
         except CorruptStoreError as error:
             damaged[topic, queue_id] = error
+            continue
+        except StorePermissionError as error:
+            refused(error)
             continue
         low, high = (0, 0) if bounds is None else (bounds.min_offset, bounds.max_offset)
         queues[topic, queue_id] = QueueRange(topic, queue_id, low, high, bounds, is_batch=kind == "batch")
@@ -219,23 +230,27 @@ def _cut_queues(root: str, queues: dict[tuple[str, int], QueueRange]) -> dict[tu
 
 def _sampled_sizes(root: str, kind: str) -> Iterator[int]:
     """File sizes of a queue of each of a few topics."""
-    for _, topic_path in list_directories(f"{root}/{_FOLDERS[kind]}")[:_SIZES_SAMPLED]:
-        with suppress(CorruptStoreError):  # told to who asks for that topic
+    for _, topic_path in list_directories(f"{root}/{_FOLDERS[kind]}", refused=_pass_over)[:_SIZES_SAMPLED]:
+        with suppress(CorruptStoreError, StorePermissionError):  # told to who asks for that topic
             for _, path in list_directories(topic_path)[:1]:
                 yield from {file.size for file in list_store_files(path)}
+
+
+def _pass_over(error: StoreError) -> None:
+    """For what is only a sample."""
 
 
 # ---- after a crash ----------------------------------------------------------------------------------------------------
 
 
-def _recovered(root: str, log: CommitLog, select: Callable[[str], bool]) -> Snapshot:
+def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused: Refused) -> Snapshot:
     """What the queues would be after the broker's recovery (CommitLog.recoverAbnormally), without changing a byte."""
     end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1)
     readable = find_readable_end(root, log, end)
     stop = readable.offset
     _log.info("%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, stop)
     warn_once(root, log.cache, readable)
-    queues, damaged = _queues_on_disk(root, log, select, stop)
+    queues, damaged = _queues_on_disk(root, log, select, refused, stop)
     missing = missing_entries(
         log,
         end.scan_start,

@@ -7,12 +7,14 @@ for batch in store.queue("Orders", 0).read(columns=["queueOffset", "body"]):
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,8 +24,15 @@ from numpy.typing import NDArray
 from store_format.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, Projection
 from store_format.commit_log import CommitLog
 from store_format.config_json import read_topics
-from store_format.errors import OffsetOutOfRangeError, OptionError, StoreNotFoundError, UnsupportedFormatError
-from store_format.files import FileCache, entry_names
+from store_format.errors import (
+    OffsetOutOfRangeError,
+    OptionError,
+    StoreError,
+    StoreNotFoundError,
+    StorePermissionError,
+    UnsupportedFormatError,
+)
+from store_format.files import LOST_AND_FOUND, FileCache, entry_names, is_directory, refuse
 from store_format.index_geometry import DEFAULT_GEOMETRY
 from store_format.journal import abort_mark, committed_end, read_commit_state
 from store_format.lock import lock_holder
@@ -43,9 +52,13 @@ if TYPE_CHECKING:
     from store_format.find import Found
     from store_format.problems import Diagnosis
 
-__all__ = ["MessageStore", "Queue"]
+__all__ = ["MessageStore", "Queue", "looks_like_store"]
+
+_log = logging.getLogger(__name__)
 
 _ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
+_QUEUE_FOLDERS = frozenset({"consumequeue", "batchconsumequeue"})
+_BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
 _MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic named after the broker
 _SHOWN_MAX = 8
 
@@ -62,25 +75,40 @@ class MessageStore:
     log: CommitLog
     commit_log_paths: tuple[str, ...]
     files: FileCache = field(default_factory=FileCache, repr=False, compare=False)
+    unreadable: dict[str, StoreError] | None = field(default=None, repr=False, compare=False)  # passed over so far, by what is said
     _lost: UnfiledQueues = field(default_factory=UnfiledQueues, repr=False, compare=False)
 
     @staticmethod
     def open(
-        path: str, *, broker_name: str | None = None, commit_log_paths: Sequence[str] = (), files: FileCache | None = None
+        path: str,
+        *,
+        broker_name: str | None = None,
+        commit_log_paths: Sequence[str] = (),
+        files: FileCache | None = None,
+        skip_unreadable: bool = False,
     ) -> MessageStore:
         """`commit_log_paths` are directories of commitlog files that lie elsewhere (`storePathCommitLog`).
 
         Stores that are opened one after the other may share the commitlog files they hold open in `files`.
+        A queue that this user may not read, or that is a link, is an error to whom it concerns; with `skip_unreadable` it is passed
+        over, with a warning, and noted in `unreadable`.
 
-        Raises StoreNotFoundError for a path that is no store root, and CorruptStoreError for commitlog files that do not fit together.
+        Raises StoreNotFoundError for a path that is no store root, StorePermissionError for one that may not be read, and
+        CorruptStoreError for commitlog files that do not fit together.
         """
         root = os.path.abspath(path)
         names = entry_names(root)
         directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
         if "commitlog" not in names and not commit_log_paths:
             _refuse_root(root, names)
+        for directory in commit_log_paths:
+            if not is_directory(directory):
+                raise StoreNotFoundError(
+                    f"storePathCommitLog: {directory} is no directory; name those that hold commitlog files, all of them"
+                )
         files = FileCache() if files is None else files
-        return MessageStore(root, broker_name or _broker_name(root), CommitLog.open(directories, files), directories, files)
+        log = CommitLog.open(directories, files)
+        return MessageStore(root, broker_name or _broker_name(root), log, directories, files, {} if skip_unreadable else None)
 
     @staticmethod
     def create(
@@ -160,13 +188,24 @@ class MessageStore:
         """Where the log ends by a rule instead of its bytes: after a crash, and at a commit of ours that is not complete."""
         return take_snapshot(self.path, self.log, self.state, lambda topic: False).log_end
 
+    def time_at(self, physical_offset: int) -> int:
+        """The store time in ms of the message there; -1 where none can be read, as `CommitLog.store_timestamp_at`.
+
+        Where none may be read, the file is passed over, or that is an error.
+        """
+        try:
+            return self.log.store_timestamp_at(physical_offset)
+        except StorePermissionError as error:
+            self.pass_over([error])
+            return -1
+
     @property
     def has_consume_queues(self) -> bool:
         """False when RocksDB keeps the consume queues, or they are gone: then only the commitlog can be scanned."""
-        names = entry_names(f"{self.path}/consumequeue", missing_ok=True)
+        names = entry_names(f"{self.path}/consumequeue", missing_ok=True) - {LOST_AND_FOUND}
         if "CURRENT" in names:
             return any(os.path.isdir(f"{self.path}/consumequeue/{name}") for name in names)  # both kinds with rocksdbCQDoubleWriteEnable
-        return bool(names) or bool(entry_names(f"{self.path}/batchconsumequeue", missing_ok=True)) or not self.log.files
+        return bool(names) or bool(entry_names(f"{self.path}/batchconsumequeue", missing_ok=True) - {LOST_AND_FOUND}) or not self.log.files
 
     def snapshot(self, select: Callable[[str], bool] = lambda topic: True) -> Snapshot:
         """Where the queues of the selected topics begin and end now. Raises UnsupportedFormatError without consume queue files.
@@ -175,13 +214,26 @@ class MessageStore:
         """
         if not self.has_consume_queues:
             raise UnsupportedFormatError(f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use survey()")
-        taken = take_snapshot(self.path, self.log, self.state, select)
+        refused: list[StoreError] = []
+        taken = take_snapshot(self.path, self.log, self.state, select, refuse if self.unreadable is None else refused.append)
+        self.pass_over(refused)
         lost = self._lost.among(self, taken, select)
         if lost:
             queues = {key: queue for key, queue in taken.queues.items() if key not in lost}
             taken = replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
         self._list_log()
         return taken
+
+    def pass_over(self, errors: Iterable[StoreError]) -> None:
+        """Notes what may not be read, with one warning for all that is new. Raises the first, unless opened with `skip_unreadable`."""
+        if self.unreadable is None:
+            for error in errors:
+                raise error
+            return
+        new = {str(error): error for error in errors if str(error) not in self.unreadable}
+        self.unreadable.update(new)
+        if new:
+            _log.warning("%d topics, queues or files of %s are passed over: %s", len(new), self.path, "; ".join(islice(new, _SHOWN_MAX)))
 
     def _list_log(self) -> None:
         """The commitlog's files anew: queues may lead to some that were made since. This class is frozen for its users alone."""
@@ -443,4 +495,12 @@ def _refuse_root(root: str, names: frozenset[str]) -> None:
         )
     if os.path.basename(root) in _ROOT_MARKS and "commitlog" in entry_names(os.path.dirname(root), missing_ok=True):
         raise StoreNotFoundError(f"{root} is a part of a store; the store root is {os.path.dirname(root)}")
-    raise StoreNotFoundError(f"{root} is no store root: expected a directory `commitlog` in it, found {shown}")
+    advice = ""
+    if looks_like_store(names):
+        advice = "; if its commitlog lies elsewhere, name the directories of that, as the broker's storePathCommitLog does"
+    raise StoreNotFoundError(f"{root} is no store root: expected a directory `commitlog` in it, found {shown}{advice}")
+
+
+def looks_like_store(names: Collection[str]) -> bool:
+    """Whether a directory with these names in it is that of a store, even without its commitlog."""
+    return not _QUEUE_FOLDERS.isdisjoint(names) or ("checkpoint" in names and not _BESIDE_CHECKPOINT.isdisjoint(names))

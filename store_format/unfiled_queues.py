@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from store_format.commit_log import CommitLog
 from store_format.config_json import config_path, read_topics
-from store_format.errors import CorruptStoreError, StoreError
+from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
 from store_format.files import list_store_files, stat_identity
 from store_format.journal import committed_end, read_commit_state
 from store_format.log_reading import LogQueue, survey
@@ -99,6 +99,7 @@ class UnfiledQueues:
             unknown: list[_Key] = []
         else:
             unknown = [] if self._is_complete else [key for key in undecided if key not in self._seen and not _is_system(key[0])]
+            unknown = [key for key in unknown if not _files(store.path, key)]
         self._decided.update(undecided)
         lost = {key: self._seen[key] for key in undecided if key in self._seen and not _is_left_over(self._seen, taken, key)}
         lost = {key: queue for key, queue in lost.items() if not _files(store.path, key) and not _covers(taken, key, queue)}
@@ -153,8 +154,11 @@ def _had_messages(taken: Snapshot, key: _Key) -> bool:
 
 
 def _files(root: str, key: _Key) -> bool:
-    """Whether the queue has files now: a broker may have made them since the snapshot."""
-    return any(bool(list_store_files(f"{root}/{folder}/{key[0]}/{key[1]}")) for folder in ("consumequeue", "batchconsumequeue"))
+    """Whether the queue has files now: a broker may have made them since the snapshot. Those that may not be read are there."""
+    try:
+        return any(bool(list_store_files(f"{root}/{folder}/{key[0]}/{key[1]}")) for folder in ("consumequeue", "batchconsumequeue"))
+    except StorePermissionError:
+        return True
 
 
 def _is_left_over(seen: Mapping[_Key, LogQueue], taken: Snapshot, key: _Key) -> bool:

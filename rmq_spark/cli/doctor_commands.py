@@ -19,7 +19,7 @@ __all__ = ["doctor_"]
 
 
 @click.command("doctor")
-@click.argument("store", type=click.Path(), required=False)
+@click.argument("store", type=click.Path(readable=False), required=False)
 @click.option("--start", is_flag=True, help="Start Spark, too, and ask it for the format; takes some seconds.")
 @output_options()
 def doctor_(store: str | None, start: bool, output: Output) -> int:

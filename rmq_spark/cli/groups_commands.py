@@ -131,8 +131,8 @@ def _move_options(command: Any) -> Any:  # Any: click's own
 @_move_options
 @click.option("--apply", "apply_", is_flag=True, help="Write it; without, the change is only shown.")
 @click.option("--offset-store", type=click.Choice(["store", "local"]), help="offsetStore of its queries.")
-@click.option("--offset-store-path", type=click.Path(), help="offsetStorePath of its queries.")
-@click.option("--group-path", type=click.Path(), help="groupPath of its queries.")
+@click.option("--offset-store-path", type=click.Path(readable=False), help="offsetStorePath of its queries.")
+@click.option("--group-path", type=click.Path(readable=False), help="groupPath of its queries.")
 @filter_options("topic", "queue", "limit")
 @output_options()
 def offsets_(

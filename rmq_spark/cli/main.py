@@ -25,6 +25,7 @@ from store_format.errors import (
     StoreError,
     StoreInUseError,
     StoreNotFoundError,
+    StorePermissionError,
     StoreWriteError,
 )
 from store_format.shown_text import shown
@@ -59,6 +60,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (CorruptStoreError, DAMAGE),
     (StoreInUseError, IO),
     (StoreWriteError, IO),
+    (StorePermissionError, IO),
     (StoreError, USAGE),
     (OSError, IO),
 )

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_spark.cli.ends import PARTIAL
 from rmq_spark.cli.parameters import Command, standing_for
 from rmq_spark.values import Given, timestamp_ms
-from store_format.errors import OptionError
+from store_format.errors import OptionError, StoreError
 
 if TYPE_CHECKING:
     from store_format import MessageStore
 
 __all__ = ["now_option", "open_all", "open_roots", "store_argument"]
+
+_PATH = click.Path(readable=False)  # click would call what may not be read a wrong usage
 
 
 def store_argument(*, opened: bool = True) -> Callable[[Command], Command]:
@@ -25,14 +28,16 @@ def store_argument(*, opened: bool = True) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         def called(store: str, commit_log: tuple[str, ...], broker_name: str | None, **others: Any) -> Any:
             if opened:
-                return command(stores=open_all(store, broker_name, commit_log), **others)
+                stores = open_all(store, broker_name, commit_log)
+                code = command(stores=stores, **others)
+                return PARTIAL if not code and any(each.unreadable for each in stores) else code
             return command(roots=open_roots(store, commit_log), commit_log_paths=tuple(map(os.path.abspath, commit_log)), **others)
 
         called = standing_for(command, called)
         about = "Where the commitlog files are, if elsewhere (storePathCommitLog); repeatable."
-        called = click.option("--commitlog", "commit_log", type=click.Path(), multiple=True, metavar="PATH", help=about)(called)
+        called = click.option("--commitlog", "commit_log", type=_PATH, multiple=True, metavar="PATH", help=about)(called)
         called = click.option("--broker-name", metavar="NAME", help="The broker's name, if the store does not say it.")(called)
-        return click.argument("store", type=click.Path())(called)
+        return click.argument("store", type=_PATH)(called)
 
     return decorate
 
@@ -48,25 +53,38 @@ def now_option(command: Command) -> Command:
     return click.option("--now", metavar="TIME", help=about)(standing_for(command, called))
 
 
-def open_roots(path: str, commit_log: tuple[str, ...] = ()) -> list[str]:
-    """The store roots that a path means; the path itself where it holds none, for whoever reads it to say so."""
+def open_roots(path: str, commit_log: tuple[str, ...] = (), left_out: list[StoreError] | None = None) -> list[str]:
+    """The store roots that a path means; the path itself where it holds none, for whoever reads it to say so.
+
+    Members of a cluster that may not be read, or have no commitlog, are put into `left_out`; without it they are an error.
+    """
     from store_format.files import entry_names
 
     root = os.path.abspath(path)
     names = entry_names(root)
     if "commitlog" in names or commit_log:
         return [root]
-    from rmq_spark.stores import cluster_members  # with all options of Spark, so only for a cluster
+    from rmq_spark.stores import cluster_members, refuse_repeated  # only for a cluster
 
-    return cluster_members(root, names) or [root]
+    refused: list[StoreError] = []
+    members = cluster_members(root, names, refused.append)
+    if refused and (left_out is None or not members):
+        raise refused[0]
+    refuse_repeated((root, member, [f"{member}/commitlog"]) for member in members)
+    if left_out is not None:
+        left_out += refused
+    return members or [root]
 
 
 def open_all(path: str, broker_name: str | None = None, commit_log: tuple[str, ...] = ()) -> list[MessageStore]:
-    """The stores of a path. Raises StoreNotFoundError where there is none."""
+    """The stores of a path; what may not be read of them is left out with a warning. Raises StoreNotFoundError where there is none."""
     from store_format import MessageStore
 
-    roots = open_roots(path, commit_log)
+    left_out: list[StoreError] = []
+    roots = open_roots(path, commit_log, left_out)
     if len(roots) > 1 and broker_name is not None:
         raise OptionError(f"--broker-name is for one store and {path} is a cluster of {len(roots)}; leave it out, each store says its own")
     logs = tuple(map(os.path.abspath, commit_log))
-    return [MessageStore.open(root, broker_name=broker_name, commit_log_paths=logs) for root in roots]
+    stores = [MessageStore.open(root, broker_name=broker_name, commit_log_paths=logs, skip_unreadable=True) for root in roots]
+    stores[0].pass_over(left_out)
+    return stores

@@ -69,10 +69,15 @@ def _summary(store: MessageStore) -> Sequence[object]:
     import pyarrow.compute as pc
 
     from store_format.config_json import read_subscription_groups
+    from store_format.errors import StorePermissionError
     from store_format.lag import read_committed
 
     queues = store.view("queues")
-    configured, committed = read_subscription_groups(store.path), {group for group, _ in read_committed(store.path).pairs()}
+    try:
+        configured, committed = read_subscription_groups(store.path), {group for group, _ in read_committed(store.path).pairs()}
+    except StorePermissionError as error:
+        store.pass_over([error])
+        configured, committed = None, set()
     groups = None if configured is None and not committed else len(set(configured or ()) | committed)
     own = queues.filter(pc.invert(pc.starts_with(queues["topic"], "%LMQ%")))  # these share the bytes of others
     times = [pc.min(queues["firstStoreTimestamp"].cast("int64")).as_py(), pc.max(queues["lastStoreTimestamp"].cast("int64")).as_py()]

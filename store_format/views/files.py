@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from store_format.errors import StorePermissionError
 from store_format.files import StoreFile, file_status, list_directories, list_entries, list_store_files
 from store_format.index_file import IndexFile, open_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, INDEX_UNIT
@@ -39,6 +40,8 @@ FILE_COLUMNS = (
     ViewColumn("modified", TIME, "Its modification time, from which retention counts."),
 )
 
+
+_T = TypeVar("_T")
 
 _QUEUE_KINDS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
 
@@ -78,28 +81,37 @@ def _all(store: MessageStore) -> Iterator[tuple[str, str, int, _Fill]]:
     end = log_end(store, ranges)
     for file in store.log.files:
         yield "commitlog", file.path, file.size, _log_fill(store, file, end)
-    for topic, queue_id, directory, kind in list_queues(store.path, lambda topic: True):
+    list_files, list_folders = _reading(store, list_store_files), _reading(store, list_directories)
+    for topic, queue_id, directory, kind in list_queues(store.path, lambda topic: True, lambda error: store.pass_over([error])):
         queue = ranges.get((topic, queue_id))
-        for file in list_store_files(directory):
+        for file in list_files(directory):
             yield _QUEUE_KINDS[kind], file.path, file.size, _queue_fill(file, topic, queue_id, queue, kind)
-    for topic, topic_path in list_directories(f"{store.path}/consumequeue_ext"):
-        for name, path in list_directories(topic_path):
-            for file in list_store_files(path):
+    for topic, topic_path in list_folders(f"{store.path}/consumequeue_ext"):
+        for name, path in list_folders(topic_path):
+            for file in list_files(path):
                 yield "consumequeue_ext", file.path, file.size, _Fill(topic, int(name) if name.isdecimal() else None)
-    for index in open_index_files(f"{store.path}/index"):
+    for index in _reading(store, open_index_files)(f"{store.path}/index"):
         with index:
             yield "index", index.path, index.size, _index_fill(index)
-    for file in list_store_files(f"{store.path}/timerlog"):
+    for file in list_files(f"{store.path}/timerlog"):
         yield "timerlog", file.path, file.size, _Fill(start=file.start, stop=file.stop)
-    for kind in ("config", "rocksdbstore"):
-        yield from _others(kind, f"{store.path}/{kind}")
-    yield from _others("root", store.path)
+    for kind, folder in (("config", "/config"), ("rocksdbstore", "/rocksdbstore"), ("root", "")):
+        for entry in _reading(store, list_entries)(f"{store.path}{folder}"):
+            if entry.kind == "file":
+                yield kind, entry.path, entry.size, _Fill()
 
 
-def _others(kind: str, directory: str) -> Iterator[tuple[str, str, int, _Fill]]:
-    for entry in list_entries(directory):
-        if entry.kind == "file":
-            yield kind, entry.path, entry.size, _Fill()
+def _reading(store: MessageStore, listing: Callable[[str], Iterable[_T]]) -> Callable[[str], list[_T]]:
+    """What lists a directory, none where it may not be read and the store leaves that out."""
+
+    def listed(directory: str) -> list[_T]:
+        try:
+            return list(listing(directory))
+        except StorePermissionError as error:
+            store.pass_over([error])
+            return []
+
+    return listed
 
 
 def _ranges(store: MessageStore) -> dict[tuple[str, int], QueueRange]:
@@ -122,7 +134,7 @@ def log_end(store: MessageStore, ranges: dict[tuple[str, int], QueueRange]) -> i
 
 def _log_fill(store: MessageStore, file: StoreFile, end: int) -> _Fill:
     used = min(max(end - file.start, 0), file.size)
-    first = store.log.store_timestamp_at(file.start) if used else -1
+    first = store.time_at(file.start) if used else -1
     return _Fill(start=file.start, stop=file.start + used, used=used, first=first if first >= 0 else None)
 
 
