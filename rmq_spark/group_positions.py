@@ -6,18 +6,23 @@ batch that Spark repeats is planned from the offsets alone.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from rmq_spark.consume.group_options import GroupOptions
 from rmq_spark.consume.membership import Assignment, Clocks
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from rmq_spark.stream_group import StreamGroup
-from rmq_spark.stream_offsets import QueueKey, StreamOffset
+from rmq_spark.stream_offsets import QueueKey, StreamOffset, queue_name
 from rmq_spark.stream_plan import ranges
 from rmq_spark.stream_positions import Step, StreamPositions
 from rmq_spark.stream_stores import StreamStores
+from store_format import Queue
+from store_format.errors import OffsetOutOfRangeError
 
 __all__ = ["GroupPositions"]
+
+_log = logging.getLogger(__name__)
 
 _Json = dict[str, object]
 
@@ -30,6 +35,7 @@ class GroupPositions(StreamPositions):
         self._group = StreamGroup(stores, options, clocks=clocks)
         self._options = options
         self._now = Assignment()
+        self._compared = 0  # version of the stores that offsets were compared with
         self._has_left = False
         self._resumed = True
 
@@ -66,8 +72,52 @@ class GroupPositions(StreamPositions):
 
     def _attend(self, previous: StreamOffset) -> None:
         now = self._group.settle(previous, is_bounded=self._bound is not None)
-        if now is not self._now:
-            self._now, self._idle = now, None
+        if now is self._now and self.stores.version == self._compared:
+            return
+        self._idle = self._idle if now is self._now else None
+        self._now, self._compared = now, self.stores.version
+        if self._beyond(previous):
+            self.stores.look(anew=True)  # another member may have read and recorded more since the last look
+            self._compared = self.stores.version
+            self._correct(self._beyond(previous), previous)
+
+    def _beyond(self, previous: StreamOffset) -> dict[MessageQueue, tuple[int, int]]:
+        """The next offset of own queues that are not so long, and where to go on: at the query's own offset, if the queue has that."""
+        found: dict[MessageQueue, tuple[int, int]] = {}
+        for key in self._now.owned:
+            before = previous.positions.get(key)
+            low, high = _limits(self.stores.queues.get(key))
+            begin = _told(self._now.starts, key, before)
+            replaced = self.stores.replaced.get(key) if before is not None else None
+            if replaced is not None and replaced.begin is not None:
+                if begin > replaced.begin and not self.stores.options.fail_on_data_loss:  # else `_add` raises
+                    found[key] = begin, replaced.begin
+            elif begin > high:
+                found[key] = begin, before if before is not None and low <= before <= high else high
+        return found
+
+    def _correct(self, beyond: Mapping[MessageQueue, tuple[int, int]], previous: StreamOffset) -> None:
+        """Moves offsets beyond the end of their queue back, the committed ones too, as a client does that is answered OFFSET_ILLEGAL.
+
+        They are of another life of the queue. Kept, they would skip what the queue gets until it is as long again.
+        Raises OffsetOutOfRangeError instead, unless failOnDataLoss is false.
+        """
+        group, told = self._options.group, []
+        for key, (begin, _) in beyond.items():
+            queue = self.stores.queues.get(key)
+            low, high = _limits(queue)
+            there = "the store no longer has the queue" if queue is None else f"the queue holds {low} to {high}"
+            back = f"its offsets went back by {begin - high} " if begin > high else ""
+            why = "an older copy of the store, or a topic that was deleted and created again?"
+            told.append(f"{queue_name(key)}: the next offset is {begin} and {there}: {back}({why})")
+        if told and self.stores.options.fail_on_data_loss:
+            others = f" (and {len(told) - 1} more queues)" if len(told) > 1 else ""
+            advice = f"move group {group} with rmqlog offsets, or set failOnDataLoss=false to set it back to the end of the queue"
+            raise OffsetOutOfRangeError(f"{told[0]}{others}; {advice}")
+        for (begin, target), each in zip(beyond.values(), told, strict=True):
+            _log.warning("group %s is set back from offset %d to %d, by %d: %s", group, begin, target, begin - target, each)
+        if told:
+            self._now = self._group.correct({key: target for key, (_, target) in beyond.items()}, previous)
 
     def _step(self, previous: StreamOffset, *, is_first: bool) -> Step:
         self._refuse_other_brokers(previous)
@@ -90,11 +140,11 @@ class GroupPositions(StreamPositions):
                 step.left_out += before is not None
                 return
         else:
-            if before is not None and begin > queue.max_offset >= before >= queue.min_offset:
-                begin = before  # the queue went back, which was told; what the group recorded is of another life of it
-            if key in self.stores.replaced and before is not None:
-                begin = self._losses.replaced(key, begin, queue, self.stores.replaced[key])
-            elif not queue.range.min_offset <= begin <= queue.range.max_offset:
+            replaced = self.stores.replaced.get(key)
+            if replaced is not None and before is not None and (replaced.begin is not None or before <= queue.max_offset):
+                begin = self._losses.replaced(key, before, queue, replaced)
+            begin = min(begin, queue.max_offset)  # beyond only where `_correct` has told it, and could not change it yet
+            if begin < queue.range.min_offset:
                 begin = self._losses.begin(key, begin, queue)
             stop = self._stop(key, begin, queue)
         if before is None and begin == stop:
@@ -107,6 +157,10 @@ class GroupPositions(StreamPositions):
     def _end(self, step: Step, *, is_first: bool) -> StreamOffset:
         end = super()._end(step, is_first=is_first)
         return StreamOffset(end.positions, end.starts, self._now.reset)
+
+
+def _limits(queue: Queue | None) -> tuple[int, int]:
+    return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
 
 
 def _told(starts: Mapping[MessageQueue, int], key: MessageQueue, before: int | None) -> int:

@@ -14,15 +14,17 @@ from rmq_spark.consume.alone import Alone
 from rmq_spark.consume.client_ids import BROADCASTING
 from rmq_spark.consume.group_options import GroupOptions
 from rmq_spark.consume.group_start import begin_of, retry_topic, subscribe_set
+from rmq_spark.consume.meeting import group_directory, inherit, other_places, refuse_members_elsewhere
 from rmq_spark.consume.members import Member, join
 from rmq_spark.consume.membership import Assignment, Clocks, Membership
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.consume.offsets import group_directory
+from rmq_spark.consume.offsets import OffsetStore
 from rmq_spark.plan import refuse_unknown
 from rmq_spark.splits import Findings
 from rmq_spark.stream_offsets import QueueKey, StreamOffset
 from rmq_spark.stream_stores import StreamStores
 from store_format import Queue
+from store_format.errors import OptionError, StoreWriteError
 from store_format.files import stat_identity
 from store_format.snapshot import StoreState
 
@@ -61,6 +63,11 @@ class StreamGroup:
             return part.wait_settled(queues, positions, begin=self._begin, reset=previous.reset)
         return part.settle(queues, positions, begin=self._begin, reset=previous.reset, force=is_bounded)
 
+    def correct(self, targets: Mapping[MessageQueue, int], previous: StreamOffset) -> Assignment:
+        """Right after `settle`: moves own queues back whose offsets are beyond the end of their queues."""
+        assert self._part is not None, "not joined"
+        return self._part.correct(targets, _of_members(previous.positions), previous.reset)
+
     def note_replay(self, queues: Sequence[QueueKey]) -> None:
         """Before a micro-batch that Spark repeats: others may own its queues by now, so the ownership log says it."""
         part = self._part or self._join()
@@ -92,14 +99,40 @@ class StreamGroup:
         membership = options.make_membership(self._stores.options.subscription, sorted(roots))
         self.clients, self._membership = membership.clients, membership
         is_broadcasting = options.message_model == BROADCASTING
-        directory = None if is_broadcasting else group_directory(offsets, group=options.group, roots=roots, group_path=options.group_path)
+        paths = self._stores.options.paths
+        directory = (
+            None
+            if is_broadcasting
+            else group_directory(offsets, group=options.group, roots=roots, paths=paths, group_path=options.group_path)
+        )
         if directory is None:
             self._part = Alone(membership, offsets, shares=not is_broadcasting, clocks=self._clocks)
         else:
-            self._part = join(directory, membership, offsets, clocks=self._clocks)
+            others = []
+            if options.group_path is None:
+                others = other_places(directory, offsets, group=options.group, roots=roots, paths=paths)
+            self._part = self._meet(directory, others, membership, offsets)
         where = "meets nobody" if directory is None else f"meets its members in {directory}"
         _log.info("group %s: %s, offsets in %s, %s", options.group, ", ".join(self.clients), offsets.kind, where)
         return self._part
+
+    def _meet(self, directory: str, others: Sequence[str], membership: Membership, offsets: OffsetStore) -> Member:
+        """Joins, unless there are members in one of the other places."""
+        group, clocks = self._options.group, self._clocks or Clocks()
+        gone = refuse_members_elsewhere(group, directory, others, clocks)
+        try:
+            inherit(directory, others)
+            member = join(directory, membership, offsets, clocks=self._clocks)
+        except StoreWriteError as error:
+            raise StoreWriteError(
+                f"{error}; the queries of group {group} meet in {directory}: make it writable, or set groupPath in all of them"
+            ) from error
+        try:
+            refuse_members_elsewhere(group, directory, others, clocks, known_gone=gone)  # they may have joined at the same time
+        except OptionError:
+            member.leave({})
+            raise
+        return member
 
     def _refuse_unknown(self) -> None:
         found = Findings(queues=[*self._shared(), *self._stores.queues])

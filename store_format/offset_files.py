@@ -13,12 +13,20 @@ from dataclasses import dataclass
 from store_format.config_json import config_path, read_consumer_offsets, read_lmq_consumer_offsets, read_topics
 from store_format.config_values import ConsumerOffsets, split_offset_key
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
-from store_format.files import entry_names, read_bytes
+from store_format.files import entry_names, read_bytes, stat_identity
 from store_format.lock import StoreLock
 from store_format.offset_write import merge_consumer_offsets
 from store_format.write_files import FileWrites
 
-__all__ = ["GroupOffsets", "offsets_file", "read_group_offsets", "refuse_foreign_offsets", "rewrite_config", "write_group_offsets"]
+__all__ = [
+    "GroupOffsets",
+    "offsets_file",
+    "offsets_identity",
+    "read_group_offsets",
+    "refuse_foreign_offsets",
+    "rewrite_config",
+    "write_group_offsets",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +64,11 @@ def offsets_file(root: str) -> str:
         return _PLAIN
     plain = read_consumer_offsets(root)
     return _PLAIN if plain is not None and _written_at(plain) > _written_at(light) else _LIGHT
+
+
+def offsets_identity(root: str) -> object:
+    """Another value when a file with consumer offsets was replaced: two looks at directory entries."""
+    return tuple(stat_identity(config_path(root, name)) for name in (_PLAIN, _LIGHT))
 
 
 def _written_at(offsets: ConsumerOffsets) -> int:

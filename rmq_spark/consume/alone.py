@@ -6,6 +6,7 @@ It answers as a `Member` does, and has no directory, no lease and no epochs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from rmq_spark.consume.membership import Assignment, Clocks, Membership, Owned
 from rmq_spark.consume.message_queue import MessageQueue
@@ -28,6 +29,8 @@ class Alone:
         self._queues: Sequence[MessageQueue] | None = None
         self._positions: Mapping[MessageQueue, int] = {}
         self._begins: dict[MessageQueue, int] = {}  # of queues that no offset of the query has yet
+        self._corrected: dict[MessageQueue, tuple[int, int]] = {}  # the offset, and the reset number from which on it was followed
+        self._reset = 0
         self._saved: dict[MessageQueue, int] = {}
         self._saved_positions: Mapping[MessageQueue, int] | None = None
         self._next_save = self._clocks.monotonic()
@@ -43,9 +46,11 @@ class Alone:
         force: bool = False,
     ) -> Assignment:
         """As `Member.settle`. A queue begins at its position, else at the group's offset, else where `begin` says."""
-        self._save(positions, force=force)
+        self._reset = max(self._reset, reset)
+        if not self._awaits(reset):
+            self._save(positions, force=force)
         if queues is not self._queues or (self._now.starts and positions is not self._positions):
-            self._now = self._assign(queues, positions, begin)
+            self._now = self._assign(queues, positions, begin, reset)
             self._queues, self._positions = queues, positions
         return self._now
 
@@ -60,15 +65,34 @@ class Alone:
         """There is nobody to wait for."""
         return self.settle(queues, positions, begin=begin, reset=reset)
 
+    def correct(self, targets: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int = 0) -> Assignment:
+        """As `Member.correct`."""
+        self._reset += 1
+        self._corrected |= {queue: (offset, self._reset) for queue, offset in targets.items()}
+        self._begins |= targets
+        self._offsets.save(targets, is_reset=True)
+        self._saved |= targets
+        self._now = replace(self._now, starts={**self._now.starts, **targets}, reset=self._reset)
+        return self._now
+
+    def _awaits(self, reset: int) -> bool:
+        """Whether positions made under this reset number are from before a correction: they would raise the offset again."""
+        return any(number > reset for _, number in self._corrected.values())
+
     def note_replay(self, queues: Sequence[MessageQueue]) -> None:
         """Nobody else can own them."""
 
     def leave(self, positions: Mapping[MessageQueue, int], reset: int = 0) -> None:
         """Records."""
-        self._save(positions, force=True)
+        if not self._awaits(reset):
+            self._save(positions, force=True)
 
     def _assign(
-        self, queues: Sequence[MessageQueue], positions: Mapping[MessageQueue, int], begin: Callable[[MessageQueue], int]
+        self,
+        queues: Sequence[MessageQueue],
+        positions: Mapping[MessageQueue, int],
+        begin: Callable[[MessageQueue], int],
+        reset: int,
     ) -> Assignment:
         clients = self._membership.clients
         owner = self._membership.allocate(clients, queues) if self._shares else dict.fromkeys(queues, clients[0])
@@ -78,7 +102,9 @@ class Alone:
             committed = known.get(queue, -1)
             self._begins[queue] = committed if committed >= 0 else begin(queue)
         starts = {queue: self._begins[queue] for queue in owner if queue not in positions}
-        return Assignment({queue: Owned(client, _EPOCH) for queue, client in owner.items()}, starts, is_settled=True)
+        starts |= {queue: offset for queue, (offset, number) in self._corrected.items() if number > reset and queue in owner}
+        owned = {queue: Owned(client, _EPOCH) for queue, client in owner.items()}
+        return Assignment(owned, starts, is_settled=True, reset=self._reset)
 
     def _save(self, positions: Mapping[MessageQueue, int], *, force: bool) -> None:
         now = self._clocks.monotonic()

@@ -59,15 +59,19 @@ class Change:
             twice = set(state.clients()) & set(entry.clients)
             if twice:
                 raise OptionError(f"group {group} has a member with the client id {min(twice)!r} already; give each query its own clientId")
+        else:
+            for queue_entry in state.queues.values():
+                queue_entry.is_unattended = True
         state.subscription, state.strategy = subscription, strategy
         state.members[member] = entry
         self.is_changed = True
 
-    def expel(self, member: str, why: str) -> None:
-        """Removes a member whose lease is gone. Its queues keep the positions it recorded."""
+    def expel(self, member: str, why: str, *, was_seen: bool = True) -> None:
+        """Removes a member whose lease is gone. Its queues keep the positions it recorded. `was_seen`: it was alive some time ago."""
         for queue, entry in self.state.owned_by(member):
             self.note("expire", queue, entry, member, why)
             entry.owner = entry.client = None
+            entry.is_unattended = not was_seen
         del self.state.members[member]
         self.is_changed = True
 
@@ -103,7 +107,7 @@ class Change:
         """Gives a free queue to a member, from a position on that is not below the recorded one; the epoch."""
         entry = self.state.entry(queue)
         assert entry.owner is None, f"{queue} has an owner"
-        entry.owner, entry.client, entry.position = member, client, position
+        entry.owner, entry.client, entry.position, entry.is_unattended = member, client, position, False
         entry.epoch += 1
         self.note("gain", queue, entry, member)
         return entry.epoch
@@ -121,13 +125,13 @@ class Change:
         self.note("release", queue, entry, member)
         entry.owner = entry.client = None
 
-    def reset(self, targets: Mapping[MessageQueue, int]) -> None:
-        """Moves queues to positions, backwards too, under a new reset number: their owners jump there."""
+    def reset(self, targets: Mapping[MessageQueue, int], why: str = "") -> None:
+        """Moves queues to positions, which the offset file has, under a new reset number: their owners jump there, backwards too."""
         self.state.reset += 1
         for queue, position in targets.items():
             entry = self.state.entry(queue)
-            entry.position, entry.reset = position, self.state.reset
-            self.note("reset", queue, entry, entry.owner or "")
+            entry.position, entry.reset, entry.mirrored = position, self.state.reset, position
+            self.note("reset", queue, entry, entry.owner or "", why)
 
     def replay(self, member: str, queues: Iterable[MessageQueue]) -> None:
         """Marks a micro-batch that Spark repeats, whoever owns its queues by now."""

@@ -169,6 +169,7 @@ class GroupOptions:
             subscription,
             self.lease_seconds,
             self.persist_seconds,
+            tuple(brokers),
         )
 
     def make_offset_store(self, roots: Mapping[str, str]) -> OffsetStore:

@@ -17,9 +17,10 @@ from store_format.errors import CorruptStoreError
 from store_format.files import FileView, read_bytes, stat_identity
 from store_format.write_files import FileWrites
 
-__all__ = ["GroupState", "MemberEntry", "QueueEntry", "read_state", "state_identity", "state_serial", "write_state"]
+__all__ = ["NOT_IN_FILE", "GroupState", "MemberEntry", "QueueEntry", "read_state", "state_identity", "state_serial", "write_state"]
 
 _VERSION = 1
+NOT_IN_FILE = -1  # as a mirrored offset
 _ID = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _LONG = 1 << 63
 _INT = 1 << 31
@@ -29,23 +30,33 @@ _HEAD_SIZE = 64
 
 @dataclass(slots=True)
 class MemberEntry:
-    """One query. `clients` are its logical clients; the rest is what others need to judge its lease."""
+    """One query. `clients` are its logical clients, and it reads the queues of `brokers`, or of all where it does not say.
+
+    The rest is what others need to judge its lease.
+    """
 
     clients: list[str]
     host: str
     process_id: int
     lease_seconds: float
+    brokers: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class QueueEntry:
-    """One queue. `position` is the next offset to read, as its owners recorded it; `reset` the number of the reset that last moved it."""
+    """One queue. `position` is the next offset to read, as its owners recorded it; `reset` the number of the reset that last moved it.
+
+    `mirrored` is what members last wrote to the offset file, or found there: `NOT_IN_FILE`, or None where nobody has looked.
+    `is_unattended`: no member has run since its last owner. What both are for is told in `mirror`.
+    """
 
     owner: str | None = None
     client: str | None = None
     epoch: int = 0
     position: int | None = None
     reset: int = 0
+    mirrored: int | None = None
+    is_unattended: bool = False
 
 
 @dataclass(slots=True)
@@ -66,6 +77,10 @@ class GroupState:
     def clients(self) -> Iterator[str]:
         for member in self.members.values():
             yield from member.clients
+
+    def readers(self) -> dict[str, list[str]]:
+        """The brokers of each client that says them."""
+        return {client: member.brokers for member in self.members.values() if member.brokers for client in member.clients}
 
     def entry(self, queue: MessageQueue) -> QueueEntry:
         """The queue's, made where it is new."""
@@ -115,8 +130,13 @@ def read_state(directory: str) -> GroupState:
             strategy=_text(value["strategy"]),
             members={_id(name): _member(member) for name, member in value["members"].items()},
         )
-        for row in value["queues"]:
+        # Both lists came later than version 1: without them nothing is known, and older members read the rest.
+        mirrored = value.get("mirrored", [None] * len(value["queues"]))
+        unattended = {_number(index) for index in value.get("unattended", ())}
+        for index, (row, offset) in enumerate(zip(value["queues"], mirrored, strict=True)):
             queue, entry = _queue(row)
+            entry.mirrored = offset if offset is None or offset == NOT_IN_FILE else _number(offset)
+            entry.is_unattended = index in unattended
             state.queues[queue] = entry
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(path, 0, "the state of a consumer group", f"something else ({str(error)[:100]})") from error
@@ -128,7 +148,8 @@ def _member(value: Mapping[str, Any]) -> MemberEntry:  # Any: JSON
     seconds = value["leaseSeconds"]
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < 1e9:
         raise ValueError(f"leaseSeconds {seconds!r}")
-    return MemberEntry(clients, _text(value["host"]), _number(value["processId"]), float(seconds))
+    brokers = [_text(broker) for broker in value.get("brokers", ())]
+    return MemberEntry(clients, _text(value["host"]), _number(value["processId"]), float(seconds), brokers)
 
 
 def _queue(row: list[Any]) -> tuple[MessageQueue, QueueEntry]:
@@ -166,7 +187,7 @@ def _id(value: object) -> str:
 def write_state(directory: str, state: GroupState, files: FileWrites) -> None:
     """Replaces the state. The caller holds the directory's lock and has raised `serial`."""
     members = {
-        name: {"clients": m.clients, "host": m.host, "processId": m.process_id, "leaseSeconds": m.lease_seconds}
+        name: {"clients": m.clients, "host": m.host, "processId": m.process_id, "leaseSeconds": m.lease_seconds, "brokers": m.brokers}
         for name, m in state.members.items()
     }
     value = {
@@ -181,5 +202,7 @@ def write_state(directory: str, state: GroupState, files: FileWrites) -> None:
             [queue.topic, queue.broker_name, queue.queue_id, entry.owner, entry.client, entry.epoch, entry.position, entry.reset]
             for queue, entry in state.queues.items()
         ],
+        "mirrored": [entry.mirrored for entry in state.queues.values()],
+        "unattended": [index for index, entry in enumerate(state.queues.values()) if entry.is_unattended],
     }
     files.replace(_path(directory), json.dumps(value, separators=(",", ":")).encode())

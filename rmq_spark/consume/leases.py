@@ -109,13 +109,20 @@ class Watch:
         self._seconds = entry.lease_seconds
         self._clock = clock
         self._seen: tuple[bytes | None, float] = (None, clock())  # a beat, and since when it stands still
+        self._beats = 0
 
     def look(self) -> bytes | None:
         """The beat now; None when there is none any more. May be called from any thread."""
         beat = self._read()
         if beat != self._seen[0]:
             self._seen = (beat, self._clock())
+            self._beats += 1
         return beat
+
+    @property
+    def has_beaten(self) -> bool:
+        """Whether the member was alive while it was watched; the first beat found may be an old one."""
+        return self._beats > 1
 
     def why_gone(self) -> str | None:
         """Why the member counts as gone now; None while it lives."""

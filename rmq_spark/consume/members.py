@@ -24,6 +24,7 @@ from rmq_spark.consume.group_state import GroupState, MemberEntry, read_state, s
 from rmq_spark.consume.leases import Lease, Watch, host_name, remove_lease
 from rmq_spark.consume.membership import Assignment, Clocks, Membership, Owned
 from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.mirror import Mirror
 from rmq_spark.consume.offsets import OffsetStore, make_path
 from rmq_spark.consume.ownership_log import append_events
 from store_format.errors import StoreInUseError
@@ -39,7 +40,6 @@ _LOOKS_A_LEASE = 15  # how often other members' leases are looked at
 _LOOK_SECONDS_MAX = 1.0
 _WAIT_STEP_SECONDS = 0.05
 _RETRY_SECONDS = 1.0  # between two attempts to save offsets, where they are saved at each boundary
-_NOWHERE = -1
 
 
 def join(directory: str, membership: Membership, offsets: OffsetStore, *, clocks: Clocks | None = None) -> Member:
@@ -59,20 +59,18 @@ class Member:
     def __init__(self, directory: str, membership: Membership, offsets: OffsetStore, clocks: Clocks) -> None:
         self._directory = directory
         self._membership = membership
-        self._offsets = offsets
+        self._mirror = Mirror(membership.group, offsets)
         self._clocks = clocks
         self._files = FileWrites(sync=True)
         self._id = ""
         self._lease: Lease | None = None
         self._watches: dict[str, Watch] = {}
         self._held: dict[MessageQueue, int] = {}  # the epoch in which it got them
-        self._mirrored: dict[MessageQueue, int] = {}
-        self._seen_reset = 0
         self._now = Assignment()
         self._identity: tuple[int, int, int] | None = None
         self._serial = 0
         self._state: GroupState | None = None  # as this member wrote or read it last; it stands while the serial number does
-        self._targeted: tuple[list[str], Sequence[MessageQueue], dict[MessageQueue, str]] = ([], (), {})
+        self._targeted: tuple[object, Sequence[MessageQueue], dict[MessageQueue, str]] = (None, (), {})
         self._queues: Sequence[MessageQueue] = ()
         self._positions: Mapping[MessageQueue, int] = {}
         self._reset = 0
@@ -143,8 +141,27 @@ class Member:
             change = self._begin()
             change.record(self._id, self._held, positions, reset)
             self._write(change)
-            self._mirror(change.state)
+            self._save(change.state)
             return frozenset(q for q in positions if q not in self._held or not change.owns(self._id, q, self._held[q]))
+
+    def correct(self, targets: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int = 0) -> Assignment:
+        """Moves own queues to offsets below the recorded ones, which are beyond the end of their queues; as `settle` from there on.
+
+        The offset file is lowered too: a client answers OFFSET_ILLEGAL so. While somebody has the lock nothing is corrected.
+        """
+        try:
+            with self._locked():
+                change = self._begin()
+                self._drop_lost(change)
+                self._mirror.correct(change, {queue: offset for queue, offset in targets.items() if queue in self._held})
+                self._write(change)
+                self._save(change.state)
+                settled = self._now.is_settled
+                self._now = self._assignment(change.state, set(self._held), self._held.keys(), positions, reset)
+                self._now = replace(self._now, is_settled=settled)
+        except StoreInUseError as error:
+            return self._without_lock(positions, reset, error)
+        return self._now
 
     def note_replay(self, queues: Sequence[MessageQueue]) -> None:
         """Marks in the ownership log that Spark repeats a micro-batch of these queues, whoever owns them by now."""
@@ -159,7 +176,10 @@ class Member:
             change = self._begin()
             if self._id in change.state.members:
                 change.record(self._id, self._held, positions, reset)
-                self._mirror(change.state)
+                self._drop_lost(change)
+                self._mirror.follow(change, self._held, ())
+                self._write(change)
+                change = self._save(change.state)
                 change.dismiss(self._id)
                 self._write(change)
         if self._lease is not None:
@@ -187,9 +207,9 @@ class Member:
 
     def _target(self, state: GroupState, queues: Sequence[MessageQueue]) -> dict[MessageQueue, str]:
         """What the strategy gives this member; the same again for the same clients and the same list."""
-        clients = list(state.clients())
-        if self._targeted[0] != clients or self._targeted[1] is not queues:
-            self._targeted = (clients, queues, self._membership.allocate(clients, queues))
+        clients, readers = list(state.clients()), state.readers()
+        if self._targeted[0] != (clients, readers) or self._targeted[1] is not queues:
+            self._targeted = ((clients, readers), queues, self._membership.allocate(clients, queues, readers))
         return self._targeted[2]
 
     def _settle(
@@ -208,16 +228,25 @@ class Member:
             self._expel_gone(change)
         else:
             self._come_back(change)
+        if reset > change.state.reset:  # the checkpoint is of members that met somewhere else: the next reset must be a later one
+            change.state.reset, change.is_changed = reset, True
         change.record(self._id, self._held, positions, reset)
-        self._held = {queue: epoch for queue, epoch in self._held.items() if change.owns(self._id, queue, epoch)}
+        self._drop_lost(change)
         target = self._target(change.state, queues)
+        free = [queue for queue in target if queue not in self._held and change.state.entry(queue).owner is None]
+        moved_back = self._mirror.follow(change, self._held, free)
         for queue in [queue for queue in self._held if queue not in target]:
             change.release(queue, self._id)
             del self._held[queue]
-        self._take(change, target, positions, reset, begin)
+        for queue in self._held:
+            if change.state.queues[queue].client != target[queue]:
+                self._held[queue] = change.hand_on(queue, self._id, target[queue])
+        for queue in free:
+            checkpoint = positions.get(queue) if change.state.entry(queue).reset <= reset else None
+            self._take(change, queue, target[queue], checkpoint, begin, is_moved_back=queue in moved_back)
         self._write(change)
         if force or now >= self._next_record:
-            self._mirror(change.state)
+            self._save(change.state)
             self._next_record = now + max(self._membership.persist_seconds, _RETRY_SECONDS if self._is_mirror_due else 0.0)
         else:
             self._is_mirror_due = self._is_mirror_due or change.is_changed
@@ -246,7 +275,12 @@ class Member:
         spec = self._membership
         self._id = change.writer = secrets.token_hex(8)
         self._expel_gone(change)
-        entry = MemberEntry(list(spec.clients), host_name(), os.getpid(), spec.lease_seconds)
+        entry = MemberEntry(list(spec.clients), host_name(), os.getpid(), spec.lease_seconds, list(spec.brokers))
+        for other in change.state.members.values():
+            missing = sorted(set(spec.brokers) - set(other.brokers or spec.brokers))
+            if missing:
+                told = "group %s: its query %s began before broker %s was added and reads nothing of it; restart it to share those queues"
+                _log.warning(told, spec.group, ", ".join(other.clients), ", ".join(missing))
         change.admit(spec.group, self._id, entry, subscription=spec.subscription, strategy=described(spec.strategy))
         self._lease = Lease(self._directory, self._id, spec.lease_seconds, self._look_around)
         self._lease.begin()
@@ -277,45 +311,37 @@ class Member:
             why = watch.why_gone()
             if why is not None:
                 _log.warning("group %s: %s is no member any more, %s", self._membership.group, ", ".join(entry.clients), why)
-                change.expel(name, why)
+                change.expel(name, why, was_seen=watch.has_beaten)
                 remove_lease(self._directory, name)
+
+    def _drop_lost(self, change: Change) -> None:
+        self._held = {queue: epoch for queue, epoch in self._held.items() if change.owns(self._id, queue, epoch)}
 
     def _take(
         self,
         change: Change,
-        target: Mapping[MessageQueue, str],
-        checkpoint: Mapping[MessageQueue, int],
-        reset: int,
+        queue: MessageQueue,
+        client: str,
+        checkpoint: int | None,
         begin: Callable[[MessageQueue], int],
+        *,
+        is_moved_back: bool,
     ) -> None:
-        known: Mapping[MessageQueue, int] | None = None  # read only when a queue is to be had
-        for queue, client in target.items():
-            entry = change.state.entry(queue)
-            if queue in self._held:
-                if entry.client != client:
-                    self._held[queue] = change.hand_on(queue, self._id, client)
-            elif entry.owner is None:
-                known = self._offsets.read() if known is None else known
-                candidates = [entry.position, known.get(queue)]
-                if entry.reset <= reset:  # a checkpoint from before the reset says nothing
-                    candidates.append(checkpoint.get(queue))
-                at = [position for position in candidates if position is not None and position >= 0]
-                self._held[queue] = change.take(queue, self._id, client, max(at) if at else begin(queue))
-                self._mirrored[queue] = known.get(queue, _NOWHERE)
+        """`checkpoint` None says nothing, as one from before a reset does."""
+        position = change.state.entry(queue).position
+        if checkpoint is not None and checkpoint > (-1 if position is None else position):
+            if is_moved_back:
+                told = "group %s: %s was set back to offset %d, but the checkpoint of this query is at %d and further, so it goes on there"
+                _log.warning(f"{told}. To go back, use rmqlog offsets", self._membership.group, queue, position, checkpoint)
+            position = checkpoint
+        self._held[queue] = change.take(queue, self._id, client, begin(queue) if position is None else position)
 
-    def _mirror(self, state: GroupState) -> None:
-        """Shows RocketMQ's tools how far the group is, under the lock still: a reset cannot come in between."""
-        if state.reset != self._seen_reset:  # the reset has put its own offsets there
-            self._mirrored, self._seen_reset = {}, state.reset
-        changed = {}
-        for queue in self._held:
-            entry = state.queues[queue]
-            if entry.owner == self._id and entry.position is not None and self._mirrored.get(queue) != entry.position:
-                changed[queue] = entry.position
-        if changed and self._offsets.save(changed):
-            self._mirrored |= changed
-            changed = {}
-        self._is_mirror_due = bool(changed)
+    def _save(self, state: GroupState) -> Change:
+        """Shows RocketMQ's tools how far the group is, under the lock still; then writes into the state what they see."""
+        change = Change(state, self._id, self._clocks.epoch_ms())
+        self._is_mirror_due = not self._mirror.save(change, self._held)
+        self._write(change)
+        return Change(state, self._id, change.at)
 
     # ---- without it -----------------------------------------------------------------------------------------------------
 
@@ -325,6 +351,8 @@ class Member:
         if now >= self._next_look:
             self._next_look = now + self._look_seconds
             if state_serial(self._directory) != self._serial or any(watch.why_gone() for watch in self._watches.values()):
+                return True
+            if self._mirror.is_moved():
                 return True
         if self._is_mirror_due and now >= self._next_record:
             return True  # what was recorded in between shows outside of the group after the interval, also when nothing comes

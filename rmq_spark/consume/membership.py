@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rmq_spark.consume.allocate import AllocateMessageQueueStrategy
@@ -27,21 +27,36 @@ class Membership:
     subscription: str
     lease_seconds: float = LEASE_SECONDS
     persist_seconds: float = 0.0
+    brokers: tuple[str, ...] = ()
 
-    def allocate(self, clients: Iterable[str], queues: Iterable[MessageQueue]) -> dict[MessageQueue, str]:
-        """What the strategy gives the own ones of all `clients`, topic by topic (RebalanceImpl.rebalanceByTopic)."""
+    def allocate(
+        self, clients: Iterable[str], queues: Iterable[MessageQueue], readers: Mapping[str, Collection[str]] | None = None
+    ) -> dict[MessageQueue, str]:
+        """What the strategy gives the own ones of all `clients`, topic by topic (RebalanceImpl.rebalanceByTopic).
+
+        `readers` are the brokers of clients that do not read all of them, because they began before one was added: the queues of each
+        broker are shared by the clients that read it.
+        """
         sorted_clients = sort_clients(clients)
         by_topic: dict[str, list[MessageQueue]] = {}
         for queue in sort_queues(queues):
             by_topic.setdefault(queue.topic, []).append(queue)
         found: dict[MessageQueue, str] = {}
         for of_topic in by_topic.values():
-            there = set(of_topic)
-            for client in self.clients:
-                for queue in self.strategy.allocate(self.group, client, of_topic, sorted_clients):
-                    if queue in there:  # CONFIG gives what was configured, of whatever topic
-                        found.setdefault(queue, client)
+            parts: dict[tuple[str, ...], list[MessageQueue]] = {}
+            for queue in of_topic:
+                parts.setdefault(_able(sorted_clients, queue.broker_name, readers or {}), []).append(queue)
+            for able, part in parts.items():
+                there = set(part)
+                for client in filter(able.__contains__, self.clients):
+                    for queue in self.strategy.allocate(self.group, client, part, able):
+                        if queue in there:  # CONFIG gives what was configured, of whatever topic
+                            found.setdefault(queue, client)
         return found
+
+
+def _able(clients: Sequence[str], broker: str, readers: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    return tuple(client for client in clients if client not in readers or broker in readers[client])
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.values import nearest
 from store_format.config_state import read_local_offsets
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
+from store_format.files import stat_identity
 from store_format.lock import StoreLock
-from store_format.offset_files import read_group_offsets, refuse_foreign_offsets, rewrite_config, write_group_offsets
+from store_format.offset_files import offsets_identity, read_group_offsets, refuse_foreign_offsets, rewrite_config, write_group_offsets
 from store_format.offset_write import merge_local_offsets
-from store_format.staging import OWN_DIRECTORY
 from store_format.write_files import FileWrites
 
-__all__ = ["OFFSET_STORES", "LocalOffsets", "NoOffsets", "OffsetStore", "StoreOffsets", "group_directory", "make_path", "offset_store"]
+__all__ = ["OFFSET_STORES", "LocalOffsets", "NoOffsets", "OffsetStore", "StoreOffsets", "make_path", "offset_store"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,9 @@ class OffsetStore(Protocol):
     def check(self) -> None:
         """Raises when offsets could not be saved now, and says what to set instead."""
 
+    def identity(self) -> object:
+        """Another value when the files that `write` changes were replaced; cheap."""
+
     def read(self) -> dict[MessageQueue, int]:
         """The offsets known for the group."""
 
@@ -56,19 +59,20 @@ class _Saver:
     """Saving that may fail for a while: said once when it begins to fail, and once when it works again."""
 
     def __init__(self) -> None:
-        self._is_failing = False
+        self._failing: set[frozenset[str]] = set()  # by brokers: one store may be held while others are not
 
     def save(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> bool:
+        brokers = frozenset(queue.broker_name for queue in offsets)
         try:
             self.write(offsets, is_reset=is_reset)
         except (StoreInUseError, StoreWriteError) as error:
-            if not self._is_failing:
+            if brokers not in self._failing:
                 _log.warning("offsets are not recorded for now, Spark's checkpoint goes on and this is tried again: %s", error)
-            self._is_failing = True
+            self._failing.add(brokers)
             return False
-        if self._is_failing:
+        if brokers in self._failing:
             _log.warning("offsets are recorded again")
-        self._is_failing = False
+            self._failing.discard(brokers)
         return True
 
     def write(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> None:
@@ -106,6 +110,9 @@ class StoreOffsets(_Saver):
             except StoreWriteError as error:
                 raise StoreWriteError(f"{error}; offsetStore=store writes there: set it to local or none") from error
 
+    def identity(self) -> object:
+        return tuple(offsets_identity(root) for root in self._roots.values())
+
     def read(self) -> dict[MessageQueue, int]:
         return {
             MessageQueue(topic, broker_name, queue_id): offset
@@ -123,7 +130,7 @@ class StoreOffsets(_Saver):
             if root is None:
                 raise OptionError(f"{broker_name} is none of the brokers read: {', '.join(self._roots)}")
             now = self._clock_ms()
-            wait = 0.0 if self._is_failing else self._lock_timeout
+            wait = 0.0 if self._failing else self._lock_timeout
             write_group_offsets(root, self.group, part, timestamp=now, is_reset=is_reset, lock_timeout=wait)
 
 
@@ -144,6 +151,9 @@ class LocalOffsets(_Saver):
         with self._locked():
             pass
 
+    def identity(self) -> object:
+        return stat_identity(self.path)
+
     def read(self) -> dict[MessageQueue, int]:
         own = read_local_offsets(self.path) or {}
         return _committed(self._fallback) | {
@@ -162,10 +172,6 @@ class LocalOffsets(_Saver):
         directory = os.path.dirname(self.path)
         make_path(directory)
         return StoreLock(directory, timeout=_WAIT_SECONDS)
-
-
-def _merge_local(wanted: Mapping[tuple[str, str, int], int], is_reset: bool, data: bytes | None, file: str) -> bytes | None:
-    return merge_local_offsets(data, wanted, is_reset=is_reset, file=file)
 
 
 def _committed(fallback: OffsetStore | None) -> dict[MessageQueue, int]:
@@ -189,6 +195,9 @@ class NoOffsets:
 
     def check(self) -> None:
         """Nothing can be in the way."""
+
+    def identity(self) -> object:
+        return None if self._fallback is None else self._fallback.identity()
 
     def read(self) -> dict[MessageQueue, int]:
         return _committed(self._fallback)
@@ -241,18 +250,3 @@ def offset_store(
             return NoOffsets(None if is_broadcasting else in_store)
     meant = nearest(kind, OFFSET_STORES)
     raise OptionError(f"offsetStore: expected store, local or none, found {kind!r}{f'; did you mean {meant}?' if meant else ''}")
-
-
-def group_directory(store: OffsetStore, *, group: str, roots: Mapping[str, str], group_path: str | None = None) -> str | None:
-    """Where the members of a group meet: `groupPath`, else beside the offsets. None, nowhere, for `none` without a groupPath.
-
-    Stores of a cluster are met at in the first one, by name.
-    """
-    if group_path is not None:
-        return f"{group_path.rstrip('/')}/{check_group(group)}"
-    if isinstance(store, LocalOffsets):
-        return f"{os.path.dirname(store.path)}/members"
-    if isinstance(store, StoreOffsets):
-        first = min(roots)
-        return f"{roots[first]}/{OWN_DIRECTORY}/groups/{check_group(group)}"
-    return None

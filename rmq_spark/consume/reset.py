@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from rmq_spark.consume.group_changes import Change
 from rmq_spark.consume.group_state import read_state, write_state
+from rmq_spark.consume.meeting import group_directory, other_places
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
-from rmq_spark.consume.offsets import OffsetStore, group_directory, make_path, offset_store
+from rmq_spark.consume.offsets import OffsetStore, make_path, offset_store
 from rmq_spark.consume.ownership_log import append_events
 from rmq_spark.consume.where import is_retry_topic
 from store_format import MessageStore, Queue
@@ -56,11 +58,12 @@ RESET_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """A group, its offsets, and the directory where its Spark members meet, if there is one."""
+    """A group, its offsets, and the directory where its Spark members meet, if there is one; `others` are where they met before."""
 
     group: str
     offsets: OffsetStore
     directory: str | None
+    others: tuple[str, ...] = ()
 
 
 def group_place(
@@ -74,7 +77,9 @@ def group_place(
     """Where a CLUSTERING group has its offsets, by the options `offsetStore`, `offsetStorePath` and `groupPath` of its queries."""
     roots = {store.broker_name: store.path for store in stores}
     offsets = offset_store(kind, group=group, roots=roots, offset_store_path=offset_store_path)
-    return GroupPlace(group, offsets, group_directory(offsets, group=group, roots=roots, group_path=group_path))
+    directory = group_directory(offsets, group=group, roots=roots, group_path=group_path)
+    others = [] if group_path is not None else other_places(directory, offsets, group=group, roots=roots)
+    return GroupPlace(group, offsets, directory, tuple(others))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +116,22 @@ class OffsetPlan:
         make_path(directory)
         files = FileWrites(sync=True)
         # Under the lock of the members, so that none of them records in between what it read before.
-        with StoreLock(directory, timeout=_LOCK_SECONDS):
-            change = Change(read_state(directory), "", clock_ms())
-            change.reset(self.targets)
-            # The offsets first: a reset that a crash cuts off here is one that did not take place, for the members go on from theirs.
+        places = sorted((directory, *self.place.others))
+        with ExitStack() as stack:
+            for each in places:
+                stack.enter_context(StoreLock(each, timeout=_LOCK_SECONDS))
+            states = {each: read_state(each) for each in places}
+            number = max(state.reset for state in states.values())
+            # The offsets first: a reset that a crash cuts off here is followed where it goes back (`mirror`).
             self.place.offsets.write(self.targets, is_reset=True)
-            change.state.log_size = append_events(directory, change.events, change.state.log_size, files)
-            change.state.serial += 1
-            write_state(directory, change.state, files)
-        return change.state.reset
+            for each, state in states.items():
+                state.reset = number  # the same next one everywhere: a checkpoint does not know where its query met the others
+                change = Change(state, "", clock_ms())
+                change.reset(self.targets)
+                state.log_size = append_events(each, change.events, state.log_size, files)
+                state.serial += 1
+                write_state(each, state, files)
+        return number + 1
 
 
 # ---- where to -------------------------------------------------------------------------------------------------------------

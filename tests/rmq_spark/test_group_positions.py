@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.consume.group_state import read_state
+from rmq_spark.consume.group_state import GroupState, QueueEntry, read_state, write_state
 from rmq_spark.consume.membership import Clocks
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offsets import LocalOffsets
 from rmq_spark.consume.ownership_log import double_ownership, read_events
+from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.group_positions import GroupPositions
 from rmq_spark.option_table import STREAM
 from rmq_spark.options import parse_read_options
@@ -29,7 +30,10 @@ from rmq_spark.splits import Split
 from rmq_spark.stream_offsets import StreamOffset
 from rmq_spark.stream_plan import plan_stream
 from rmq_spark.stream_stores import StreamStores
+from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreInUseError
+from store_format.store_settings import StoreSettings
+from store_format.write_files import FileWrites
 from tests.staged import append, make_store, numbered
 
 Place = tuple[str, int, int]
@@ -47,7 +51,7 @@ class Clock:
         self.now += seconds
 
     def clocks(self) -> Clocks:
-        return Clocks(lambda: self.now, lambda: int(self.now * 1000), self.sleep)
+        return Clocks(lambda: self.now, lambda: int(self.now * 1000), lambda seconds: self.sleep(seconds))
 
 
 class Query:
@@ -148,7 +152,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     append(world.root, numbered("T", 0, 20))
     yield world
     for query in world.queries:
-        if getattr(query.member(), "_lease", None) is not None:
+        if query.positions._group._part is not None and getattr(query.member(), "_lease", None) is not None:
             query.member()._lease.end()
     if read_events(world.directory):
         assert double_ownership(read_events(world.directory)) == []
@@ -347,6 +351,198 @@ def test_offsets_that_went_back_are_told_and_what_comes_then_is_read(world: Worl
     append(world.root, numbered("T", 20, 8))
     assert query.step() == expected("T", *[(5, 7)] * 4)
     assert sum("went back" in record.message for record in caplog.records) == 4
+
+
+def _commit_beyond(world: World, offset: int) -> None:
+    LocalOffsets(str(world.base / "offsets" / "g" / "offsets.json")).write({MessageQueue("T", BROKER, 2): offset})
+
+
+def test_a_committed_offset_beyond_the_end_is_an_error_that_names_the_queue(world: World) -> None:
+    _commit_beyond(world, 1000)
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        world.query("a").step()
+    assert str(caught.value).startswith("T-2 of broker-a: the next offset is 1000 and the queue holds 0 to 5: its offsets went back by 995")
+    assert "move group g with rmqlog offsets, or set failOnDataLoss=false to set it back to the end" in str(caught.value)
+    assert world.committed()[2] == 1000
+
+
+@pytest.mark.parametrize("model", [{}, {"messageModel": "BROADCASTING"}])
+def test_a_committed_offset_beyond_the_end_is_corrected_for_every_query(
+    world: World, caplog: pytest.LogCaptureFixture, model: dict[str, str]
+) -> None:
+    options = {"failOnDataLoss": "false"} | model
+    file = LocalOffsets(str(world.base / "offsets" / ("a/g" if model else "g") / "offsets.json"))
+    file.write({MessageQueue("T", BROKER, 2): 1000})
+    first = world.query("a", **options)
+    with caplog.at_level(logging.WARNING):
+        assert first.step() == expected("T", (0, 5), (0, 5), (0, 0), (0, 5))
+    assert "group g is set back from offset 1000 to 5, by 995: T-2 of broker-a: the next offset is 1000" in caplog.text
+    assert "0 messages lost" not in caplog.text
+    assert file.read()[MessageQueue("T", BROKER, 2)] == 5
+    append(world.root, numbered("T", 20, 4))
+    assert first.step() == expected("T", *[(5, 6)] * 4)
+    first.step()
+    first.positions._group.leave(StreamOffset.from_json(first.end))
+    append(world.root, numbered("T", 24, 4))
+    assert world.query("a", **options).step() == expected("T", *[(6, 7)] * 4)  # a new checkpoint
+    assert caplog.text.count("is set back") == 1
+    assert file.read()[MessageQueue("T", BROKER, 2)] == 6
+
+
+def test_a_corrected_offset_goes_to_another_member(world: World) -> None:
+    _commit_beyond(world, 1000)
+    one = world.query("a", failOnDataLoss="false")
+    assert one.begin()
+    one.read()
+    two = world.query("b")  # its failOnDataLoss is true: nothing is wrong any more
+    assert two.step() is None
+    one.step()
+    append(world.root, numbered("T", 20, 4))
+    assert two.step() == [("T", 2, 5), ("T", 3, 5)]
+
+
+def test_a_record_of_an_earlier_version_beyond_the_end_gives_way_to_the_checkpoint(world: World) -> None:
+    """It went on at the end and left the group where it was."""
+    query = world.query("a", failOnDataLoss="false")
+    query.step()
+    query.die()
+    _commit_beyond(world, 1000)
+    state = Path(world.directory, "group.json")
+    value = json.loads(state.read_text())
+    [row] = [row for row in value["queues"] if row[2] == 2 and row[0] == "T"]
+    row[6] = 1000
+    state.write_text(json.dumps({name: part for name, part in value.items() if name not in ("mirrored", "unattended")}))
+    append(world.root, numbered("T", 20, 8))
+    query.restart()
+    assert query.step() == expected("T", *[(5, 7)] * 4)
+    query.step()
+    assert world.committed() == dict.fromkeys(range(4), 7)
+
+
+def test_what_another_member_recorded_since_the_last_look_is_not_beyond_the_end(world: World) -> None:
+    one, two = world.query("a"), world.query("b")
+    one.step()
+    real = two.positions._group.settle
+
+    def settle(*arguments: Any, **options: Any) -> Any:
+        append(world.root, numbered("T", 20, 4))  # right after the look of `two`
+        assert one.step() == expected("T", *[(5, 6)] * 4)
+        real(*arguments, **options)
+        one.step()  # gives back
+        return real(*arguments, **options)
+
+    two.positions._group.settle = settle  # type: ignore[method-assign] # for one boundary
+    assert two.begin() is False
+    two.positions._group.settle = real  # type: ignore[method-assign]
+    append(world.root, numbered("T", 24, 4))
+    assert two.step() == [("T", 2, 6), ("T", 3, 6)]
+
+
+def test_a_topic_that_was_deleted_and_created_again_is_read_from_its_first_message(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A query finds it deleted, and sets the group back as a client would: a later one begins at 0."""
+    append(world.root, numbered("U", 0, 4))
+    query = world.query("a")
+    query.step()
+    query.step()
+    query.positions._group.leave(StreamOffset.from_json(query.end))
+    shutil.rmtree(world.root / "consumequeue" / "T")
+    with caplog.at_level(logging.WARNING):
+        assert world.query("b", failOnDataLoss="false").step() is None
+    assert (
+        "is set back from offset 5 to 0, by 5: T-0 of broker-a: the next offset is 5 and the store no longer has the queue" in caplog.text
+    )
+    assert world.committed() == dict.fromkeys(range(4), 0)
+
+
+# ---- stores of a cluster ---------------------------------------------------------------------------------------------------
+
+
+def _broker(cluster: Path, name: str) -> Path:
+    """Topic T, four queues of 5 messages."""
+    root = make_store(cluster / name, StoreSettings(name, 1 << 14, 20 * 20, 50, 200))
+    append(root, numbered("T", 0, 20))
+    return root
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, world: World) -> Path:
+    """A directory with the store of broker-b."""
+    world.root = tmp_path / "cluster"
+    world.root.mkdir()
+    _broker(world.root, "broker-b")
+    return world.root
+
+
+def test_a_broker_that_is_added_and_sorts_first_does_not_split_the_group(
+    world: World, cluster: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = world.query("a", offsetStore="store")
+    assert one.step() == expected("T", *[(0, 5)] * 4)
+    _broker(cluster, "broker-a")
+    two = world.query("b", offsetStore="store")
+    with caplog.at_level(logging.WARNING):
+        assert two.step() == expected("T", *[(0, 5)] * 4)  # the new broker's: the other query does not know it
+    assert "its query a began before broker broker-a was added and reads nothing of it" in caplog.text
+    assert one.step() == []  # gives half of broker-b back
+    two.step()
+    append(cluster / "broker-b", numbered("T", 20, 20))
+    assert one.step() == expected("T", (5, 10), (5, 10))
+    assert two.step() == expected("T", (0, 0), (0, 0), (5, 10), (5, 10))
+    state = read_state(f"{cluster}/.rmqlog/groups/g")
+    assert len(state.members) == 2
+    for each in (one, two):
+        each.member().leave({})
+    three = world.query("c", offsetStore="store")
+    three.step()
+    assert list(three.member()._now.owned) == [MessageQueue("T", b, n) for b in ("broker-a", "broker-b") for n in range(4)]
+
+
+def test_what_members_recorded_in_the_first_store_is_taken_over(world: World, cluster: Path) -> None:
+    """Where an older version met. Nothing of it had come into the offset file."""
+    _broker(cluster, "broker-c")
+    old = cluster / "broker-b" / ".rmqlog" / "groups" / "g"
+    old.mkdir(parents=True)
+    queues = {MessageQueue("T", name, 1): QueueEntry(epoch=4, position=3, reset=2) for name in ("broker-b", "broker-c")}
+    write_state(str(old), GroupState(7, 2, 0, queues=queues), FileWrites(sync=False))
+    query = world.query("a", offsetStore="store")
+    assert query.step() == sorted(expected("T", (0, 5), (3, 5), (0, 5), (0, 5)) * 2)
+    assert query.end["$reset"] == 2
+    assert read_state(f"{cluster}/.rmqlog/groups/g").queues[MessageQueue("T", "broker-c", 1)].epoch == 5
+
+
+def test_a_query_is_refused_while_members_of_the_group_meet_in_another_place(world: World, cluster: Path) -> None:
+    one = world.query("a", path=str(cluster / "broker-b"), offsetStore="store")
+    assert one.step() == expected("T", *[(0, 5)] * 4)
+    sleep = world.clock.sleep
+
+    def beat(seconds: float) -> None:
+        sleep(seconds)
+        one.member()._lease.renew()
+
+    world.clock.sleep = beat  # type: ignore[method-assign] # its thread goes by the real time
+    two = world.query("b", offsetStore="store")
+    with pytest.raises(OptionError) as caught:
+        two.step()
+    assert f"its query a runs and meets others in {cluster}/broker-b/.rmqlog/groups/g, this query would meet" in str(caught.value)
+    assert "Load the same path in all queries of the group" in str(caught.value)
+    assert not (cluster / ".rmqlog").exists()
+    one.step()
+    one.stand_still()
+    world.clock.sleep = sleep  # type: ignore[method-assign]
+    assert two.step() is None  # after a lease time without a beat
+    append(cluster / "broker-b", numbered("T", 20, 4))
+    assert two.step() == expected("T", *[(5, 6)] * 4)
+
+
+def test_a_reset_of_one_store_reaches_the_members_of_the_cluster(world: World, cluster: Path) -> None:
+    query = world.query("a", offsetStore="store")
+    query.step()
+    query.step()
+    store = MessageStore.open(str(cluster / "broker-b"))
+    queue = MessageQueue("T", "broker-b", 2)
+    assert reset_to(group_place("g", [store]), [store], {queue: 1}).apply() == 1
+    assert query.step() == expected("T", (0, 0), (0, 0), (1, 5))
+    assert not (cluster / "broker-b" / ".rmqlog" / "groups").exists()
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------------

@@ -492,6 +492,7 @@ def test_a_checkpoint_from_before_a_reset_says_nothing(group: Group, seen: int, 
 def test_the_state_comes_back(tmp_path: Path) -> None:
     state = GroupState(7, 2, 9, "s", "AVG", {"0" * 16: MemberEntry(["é\n"], "h", 4, 1.5)})
     state.queues = {MessageQueue("T\u2028", "b", 2**31 - 1): QueueEntry("0" * 16, "c", 3, 2**63 - 1, 1), QUEUES[0]: QueueEntry()}
+    state.queues |= {QUEUES[1]: QueueEntry(mirrored=-1), QUEUES[2]: QueueEntry(position=7, mirrored=5, is_unattended=True)}
     write_state(str(tmp_path), state, FileWrites(sync=False))
     assert read_state(str(tmp_path)) == state
     assert read_state(str(tmp_path / "nowhere")) == GroupState()
@@ -529,6 +530,9 @@ def _broken(change: Callable[[dict], object]) -> bytes:
         _broken(lambda v: v["queues"][0].__setitem__(6, 1.5)),
         _broken(lambda v: v["queues"][0].append(1)),
         _broken(lambda v: v.update(queues=7)),
+        _broken(lambda v: v.update(mirrored=[])),
+        _broken(lambda v: v.update(mirrored=[-2])),
+        _broken(lambda v: v.update(unattended=["0"])),
     ],
     ids=lambda data: data[-60:].decode("latin-1"),
 )  # fmt: skip

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.consume.client_ids import check_client_id, client_ids, default_client_id
+from rmq_spark.consume.meeting import group_directory
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.consume.offsets import LocalOffsets, NoOffsets, OffsetStore, StoreOffsets, group_directory, offset_store
+from rmq_spark.consume.offsets import LocalOffsets, NoOffsets, OffsetStore, StoreOffsets, offset_store
 from store_format.config_state import read_local_offsets
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.offset_files import offsets_file, read_group_offsets
@@ -298,8 +299,9 @@ def test_where_members_meet(tmp_path: Path) -> None:
     roots = {"b2": str(tmp_path / "two"), "b1": str(tmp_path / "one")}
     for kind, expected in [("store", f"{tmp_path}/one/.rmqlog/groups/g"), ("local", f"{tmp_path}/offsets/g/members"), ("none", None)]:
         store = offset_store(kind, group="g", roots=roots, offset_store_path=str(tmp_path / "offsets"))
-        assert group_directory(store, group="g", roots=roots) == expected
-        assert group_directory(store, group="g", roots=roots, group_path="/shared/") == "/shared/g"
+        paths = [str(tmp_path / "two"), str(tmp_path / "one")]
+        assert group_directory(store, group="g", roots=roots, paths=paths) == expected
+        assert group_directory(store, group="g", roots=roots, paths=paths, group_path="/shared/") == "/shared/g"
 
 
 @pytest.mark.parametrize(
