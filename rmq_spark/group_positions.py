@@ -48,6 +48,10 @@ class GroupPositions(StreamPositions):
     def latest(self, start: _Json) -> _Json:
         if self._has_left:
             return start
+        if self.stores.waits_for_names:
+            self.stores.look()
+            if self.stores.waits_for_names:
+                return start  # members know queues by the names of their brokers
         end = super().latest(start)
         if self._bound is not None and end is start:
             self._has_left = True

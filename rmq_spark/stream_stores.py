@@ -19,6 +19,7 @@ from rmq_spark.stream_offsets import MARK, QueueKey
 from rmq_spark.topics import TopicChoice
 from store_format import MessageStore, Queue
 from store_format.files import entry_names
+from store_format.store import has_config
 
 __all__ = ["StreamStores"]
 
@@ -36,14 +37,41 @@ class StreamStores:
         self._left_out: set[str] = set()
         self._followers: list[StoreFollower] | None = None
         self._newcomers: list[Newcomers] = []
+        self._unnamed: set[int] = set()  # places among the followers
 
     @property
     def followers(self) -> list[StoreFollower]:
         """Opens the stores when first asked for."""
         if self._followers is None:
             self._newcomers = [Newcomers(path) for path in self.options.paths]
-            self._followers = [StoreFollower(store, self.options.topics) for store in open_stores(self.options)]
+            stores = open_stores(self.options)
+            self._followers = [StoreFollower(store, self.options.topics) for store in stores]
+            self._unnamed = {place for place, store in enumerate(stores) if not self._is_named(store)}
+            for place in self._unnamed:
+                _log.info("%s: no topics.json and no message yet, so that the name of its broker is not known: waiting", stores[place].path)
         return self._followers
+
+    @property
+    def waits_for_names(self) -> bool:
+        """Whether no store has had a message or a broker's name so far."""
+        return len(self.followers) == len(self._unnamed)
+
+    def _is_named(self, store: MessageStore) -> bool:
+        return self.options.broker_name is not None or has_config(store.path)
+
+    def _named(self, place: int) -> StoreFollower | None:
+        """The follower of a store whose broker's name was not known, under the name that it has now; None while it is not needed.
+
+        A broker writes topics.json with its first message; the directory's name, taken before, would be in the checkpoint for ever.
+        """
+        follower = self.followers[place]
+        follower.look()
+        if not self._is_named(follower.store) and not any(queue.max_offset for queue in follower.queues.values()):
+            return None
+        (store,) = [each for each in open_stores(self.options) if each.path == follower.store.path]
+        self.followers[place] = StoreFollower(store, self.options.topics)
+        self._unnamed.discard(place)
+        return self.followers[place]
 
     @property
     def stores(self) -> list[MessageStore]:
@@ -75,10 +103,11 @@ class StreamStores:
     def look(self, *, anew: bool = False) -> int:
         """Where the queues begin and end now; a number that is another one when something is. `anew` trusts nothing seen before."""
         changed = False
-        for follower in self.followers:
-            broker = follower.store.broker_name
-            if not follower.look(anew=anew):
+        for place, known in enumerate(self.followers):
+            follower = self._named(place) if place in self._unnamed else known
+            if follower is None or not follower.look(anew=anew):
                 continue
+            broker = follower.store.broker_name
             changed = True
             for (topic, queue_id), queue in follower.changed.items():
                 if topic.startswith(MARK):

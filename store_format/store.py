@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from store_format.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, Projection
 from store_format.commit_log import CommitLog
-from store_format.config_json import read_topics
+from store_format.config_json import config_path, read_topics
 from store_format.errors import (
     OffsetOutOfRangeError,
     OptionError,
@@ -41,7 +41,7 @@ from store_format.offset_by_time import Boundary, offset_at
 from store_format.reading import QueueReader
 from store_format.slices import QueueSlice, read_slice
 from store_format.snapshot import QueueRange, Snapshot, StoreState, take_snapshot
-from store_format.store_settings import StoreSettings, read_settings
+from store_format.store_settings import StoreSettings, read_settings, settings_path
 from store_format.tolerance import Tolerance
 from store_format.unfiled_queues import UnfiledQueues
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from store_format.find import Found
     from store_format.problems import Diagnosis
 
-__all__ = ["MessageStore", "Queue", "looks_like_store"]
+__all__ = ["MessageStore", "Queue", "has_config", "looks_like_store"]
 
 _log = logging.getLogger(__name__)
 
@@ -485,6 +485,11 @@ def _broker_name(root: str) -> str:
         if topic.startswith(_MEMBER_TOPIC_PREFIX):
             return topic[len(_MEMBER_TOPIC_PREFIX) :]
     return os.path.basename(root)
+
+
+def has_config(root: str) -> bool:
+    """Whether the store has the files that name its broker; a broker makes topics.json with its first message."""
+    return any(os.path.lexists(path) for path in (settings_path(root), config_path(root, "topics.json")))
 
 
 def _refuse_root(root: str, names: frozenset[str]) -> None:
