@@ -314,13 +314,10 @@ class LogReader:
         minimum = self.reader.log.min_offset
         if start >= minimum:
             return start
-        error = OffsetOutOfRangeError(
-            f"the commitlog from {start} to {min(minimum, stop)} was deleted (retention) after planning; the log now begins at {minimum}. "
-            f"Plan anew, or set failOnDataLoss=false to go on without it"
-        )
+        what = f"the commitlog from {start} to {min(minimum, stop)} was deleted (retention) after planning; the log now begins at {minimum}"
         if self.reader.tolerance.fail_on_data_loss:
-            raise error
-        _log.warning("messages lost, uncounted because only the deleted bytes could tell: %s", error)
+            raise OffsetOutOfRangeError(f"{what}. Plan anew, or set failOnDataLoss=false to go on without it")
+        _log.warning("messages lost, uncounted because only the deleted bytes could tell: %s", what)
         return minimum
 
     def _rows(self, found: FoundEntries, pieces: dict[tuple[str, int], int]) -> Iterator[pa.RecordBatch]:

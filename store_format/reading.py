@@ -175,8 +175,9 @@ class QueueReader:
             int(gone.sum()),
             OffsetOutOfRangeError(
                 f"{piece.topic}-{piece.queue_id} offset {offset}: the message at commitlog {int(entries.physical_offset[first])} was "
-                f"deleted (retention); the log now begins at {self.log.min_offset}. Start later, or set failOnDataLoss=false to go on"
+                f"deleted (retention); the log now begins at {self.log.min_offset}"
             ),
+            "Start later, or set failOnDataLoss=false to go on",
         )
         return entries.select(~gone)
 

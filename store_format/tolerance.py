@@ -26,9 +26,10 @@ class Tolerance:
     dropped: int = 0
     lost: int = 0
 
-    def lose(self, count: int, error: OffsetOutOfRangeError | StoreNotFoundError) -> None:
+    def lose(self, count: int, error: OffsetOutOfRangeError | StoreNotFoundError, advice: str = "") -> None:
+        """`advice` ends the text of the error; a warning says what was found, and no more."""
         if self.fail_on_data_loss:
-            raise error
+            raise type(error)(f"{error}. {advice}") if advice else error
         self.lost += count
         _log.warning("%d messages lost: %s", count, error)
 

@@ -169,16 +169,18 @@ def pieces_of(store: MessageStore) -> list[QueueSlice]:
     return [store.queue("Orders", 0).piece()]
 
 
-def test_messages_deleted_after_planning(small: SmallStore) -> None:
+def test_messages_deleted_after_planning(small: SmallStore, caplog: pytest.LogCaptureFixture) -> None:
     pieces = pieces_of(opened(small))
     os.unlink(small.root / "commitlog" / oracle.file_name(0))
     later = opened(small)
-    with pytest.raises(OffsetOutOfRangeError, match=r"Orders-0 offset 0: the message at commitlog 0 was deleted \(retention\)"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"Orders-0 offset 0: the message at commitlog 0 was deleted \(retention\)") as caught:
         list(reader_of(later).read(pieces))
+    assert str(caught.value).endswith("; the log now begins at 2048. Start later, or set failOnDataLoss=false to go on")
     reader = reader_of(later, fail_on_data_loss=False)
     kept = [row for row in small.rows["Orders", 0] if row["physicalOffset"] >= 2048]
     assert table_rows(reader.read(pieces)) == kept
     assert 0 < len(kept) == 5 - reader.tolerance.lost
+    assert [record.message.endswith("; the log now begins at 2048") for record in caplog.records] == [True]  # nothing to advise
 
 
 def test_a_log_file_deleted_between_two_batches(small: SmallStore) -> None:
