@@ -9,17 +9,19 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_spark.key_places import narrowed, places_of_key
 from rmq_spark.options import ReadOptions
-from rmq_spark.positions import Earliest, Latest, Offset, Timestamp
+from rmq_spark.positions import Earliest, Latest, Offset, OffsetSpec, QueueName, Timestamp
 from rmq_spark.splits import Findings, Piece, Split, estimate_bytes, make_splits
 from rmq_spark.starts import Starts, offset_at
 from rmq_spark.store_queues import find_queues
 from rmq_spark.stores import open_stores
+from rmq_spark.topics import TopicChoice
 from store_format import MessageStore, Queue
+from store_format.config_json import read_topics
 from store_format.errors import OffsetOutOfRangeError, OptionError
 from store_format.slices import QueueSlice
 
@@ -120,8 +122,11 @@ def refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: 
     refuse_unknown_names(stores, options, found)
     for spec in (options.starting, options.ending):
         unread = spec.unread(found.queues)
-        if unread:
-            raise OptionError(f"{spec.option}: {unread[0]} is none of the queues read; {_nearest_queue(unread[0].topic, found.queues)}")
+        configured = _configured_queues(stores) if unread else {}
+        for queue in unread:
+            if not _is_configured(configured, queue) or not _may_choose(options.topics, queue):
+                raise OptionError(f"{spec.option}: {queue} is none of the queues read; {_nearest_queue(queue.topic, found.queues)}")
+            _refuse_offset_of_none(spec, queue, options)
 
 
 def refuse_unknown_names(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:
@@ -134,12 +139,57 @@ def refuse_unknown_names(stores: Sequence[MessageStore], options: ReadOptions, f
     if missing:
         known = sorted({topic for store in stores for topic in store.topics()})
         raise OptionError(f"no store has a topic {missing[0]!r}; {_nearest(missing[0], known)}")
-    for queue in options.topics.queues:
-        if not any(
-            queue.topic == topic and queue.broker in (None, broker) and queue.queue_id == number for topic, broker, number in found.queues
-        ):
-            there = [(each.topic, store.broker_name, each.queue_id) for store in stores for each in store.queues()]
-            raise OptionError(f"assign: no store has the queue {queue}; {_nearest_queue(queue.topic, there, 'the queues there')}")
+    there = set(found.queues)
+    unknown = [queue for queue in options.topics.queues if not _names_any(queue, there, stores)]
+    configured_queues = _configured_queues(stores) if unknown else {}
+    for queue in unknown:
+        if not _is_configured(configured_queues, queue):
+            have = [(each.topic, store.broker_name, each.queue_id) for store in stores for each in store.queues()]
+            raise OptionError(f"assign: no store has the queue {queue}; {_nearest_queue(queue.topic, have, 'the queues there')}")
+
+
+def _names_any(queue: QueueName, there: set[tuple[str, str, int]], stores: Sequence[MessageStore]) -> bool:
+    brokers = [queue.broker] if queue.broker is not None else [store.broker_name for store in stores]
+    return any((queue.topic, broker, queue.queue_id) in there for broker in brokers)
+
+
+def _configured_queues(stores: Sequence[MessageStore]) -> dict[tuple[str, str], int]:
+    """By (topic, broker) how many queues topics.json has. A broker makes the files of a queue with its first message."""
+    return {
+        (name, store.broker_name): max(topic.read_queue_nums, topic.write_queue_nums)
+        for store in stores
+        for name, topic in (read_topics(store.path) or {}).items()
+    }
+
+
+def _is_configured(configured: Mapping[tuple[str, str], int], queue: QueueName) -> bool:
+    number = queue.queue_id or 0
+    if queue.broker is not None:
+        return number < configured.get((queue.topic or "", queue.broker), 0)
+    return any(topic == queue.topic and number < count for (topic, _), count in configured.items())
+
+
+def _may_choose(choice: TopicChoice, queue: QueueName) -> bool:
+    """Whether the named queue is among those that are read once they have a message."""
+    if queue.topic is None or not choice.chooses_topic(queue.topic):
+        return False
+    return not choice.queues or any(
+        each.topic == queue.topic
+        and (None in (each.broker, queue.broker) or each.broker == queue.broker)
+        and queue.queue_id in (None, each.queue_id)
+        for each in choice.queues
+    )
+
+
+def _refuse_offset_of_none(spec: OffsetSpec, queue: QueueName, options: ReadOptions) -> None:
+    """Of a queue without a message: 0 is the only offset that it has."""
+    offset = dict(spec.entries)[queue]
+    if not isinstance(offset, Offset) or not offset.value:
+        return
+    message = f"{queue}: {spec.option} {offset} is not in the queue, which holds 0 to 0"
+    if options.fail_on_data_loss:
+        raise OffsetOutOfRangeError(f"{message}; correct it, or set failOnDataLoss=false to read what is there")
+    _log.warning("reading what is there: %s", message)
 
 
 def warn_of_no_match(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from rmq_spark.stream_offsets import FROM, RESET
 from rmq_spark.values import Given, found_json, json_object, timestamp_ms
 from store_format.plain_rows import iso_utc
 
@@ -204,6 +205,8 @@ def parse_timestamp(given: Given) -> OffsetSpec:
 def _walk(given: Given, topics: Mapping[str, object], example: str) -> Iterator[tuple[QueueName, str, object]]:
     """(queue, where in the JSON, value) of every leaf. A value that is an object makes its name a broker, else a queue."""
     for topic, members in topics.items():
+        if topic in (FROM, RESET):
+            continue  # of the offset of a stream, as its progress shows it: for its own query only
         at_topic = json.dumps(topic, ensure_ascii=False)
         if not isinstance(members, dict):
             raise given.error(f"an object of queues or brokers at {at_topic}", found_json(members), f"write it as {example}")

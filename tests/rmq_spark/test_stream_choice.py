@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -9,8 +10,14 @@ from typing import Any
 
 import pytest
 
+from rmq_spark.option_table import BATCH
+from rmq_spark.options import parse_read_options
+from rmq_spark.plan import plan
 from rmq_spark.stream_offsets import StreamOffset
-from store_format.errors import OffsetOutOfRangeError, OptionError
+from store_format import MessageStore
+from store_format.append import CommitOptions
+from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
+from tests.rmq_spark.test_group_positions import Clock, Query
 from tests.rmq_spark.test_stream_positions import Stream, expected
 from tests.staged import append, make_store, numbered
 
@@ -150,3 +157,116 @@ def test_without_consume_queues_such_a_batch_is_scanned_for(root: Path, caplog: 
         assert stream.replay(0) == seen
         assert stream.step() is None
         assert stream.start().keys() == {"Audit", "Orders", "$from"}
+
+
+# ---- a store whose broker has not started yet --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+def test_a_stream_started_before_topics_json_has_the_right_broker_name(tmp_path: Path, golden: Any, in_group: bool) -> None:
+    source, root = golden("basic-5.5.0"), tmp_path / "fresh"
+    for folder in ("commitlog", "consumequeue", "config"):
+        (root / folder).mkdir(parents=True)
+    stream = Query(root, tmp_path, Clock(), "one") if in_group else Stream(root)
+    assert stream.step() is None
+    (root / "consumequeue" / "Orders" / "0").mkdir(parents=True)
+    assert stream.step() is None
+    shutil.copytree(source, root, dirs_exist_ok=True)
+    assert len(stream.step() or []) > 1000
+    brokers = {broker for topic, members in stream.log[-1][1].items() if not topic.startswith("$") for broker in members}
+    assert brokers == {MessageStore.open(str(source)).broker_name} == {"broker-a"}
+    if isinstance(stream, Stream):
+        stream.restart()
+    assert stream.step() is None
+
+
+def test_a_store_without_config_has_the_name_of_its_directory(tmp_path: Path, golden: Any) -> None:
+    root = tmp_path / "copy"
+    root.mkdir()
+    for folder in ("commitlog", "consumequeue"):
+        shutil.copytree(golden("basic-5.5.0") / folder, root / folder)
+    stream = Stream(root)
+    assert len(stream.step() or []) > 1000
+    assert stream.start()["Orders"].keys() == {"copy"}
+
+
+# ---- queues that have no message yet ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    """Topic T of four queues, two of which have a message; topic Empty of four without any."""
+    root = make_store(tmp_path / "sparse")
+    append(root, numbered("T", 0, 2, queues=4), options=CommitOptions(new_topics={"T": 4}))
+    text = (root / "config" / "topics.json").read_text()
+    empty = json.loads(text)
+    empty["topicConfigTable"]["Empty"] = empty["topicConfigTable"]["T"] | {"topicName": "Empty"}
+    (root / "config" / "topics.json").write_text(json.dumps(empty))
+    assert sorted(path.name for path in (root / "consumequeue" / "T").iterdir()) == ["0", "1"]
+    return root
+
+
+ALL_QUEUES = '{"T":{"0":%s,"1":%s,"2":%s,"3":%s}}'
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": ALL_QUEUES % (0, 0, 0, 0)},
+        {"startingOffsets": ALL_QUEUES % (-2, -2, -2, -2)},
+        {"startingOffsets": '{"T":{"broker-a":{"0":0,"1":0,"2":0,"3":0}}}'},
+        {"assign": '{"T":[0,1,2,3]}'},
+        {"assign": '{"T":[0,1,2,3]}', "startingOffsets": ALL_QUEUES % (0, 0, 0, 0)},
+        {"subscribe": "T,Empty"},
+    ],
+)
+def test_a_configured_queue_without_a_message_may_be_named(sparse: Path, options: dict[str, Any]) -> None:
+    planned = plan(parse_read_options({"path": str(sparse), **options}, where=BATCH))
+    pieces = [piece for split in planned.splits for share in split.shares for piece in share.slices]
+    assert sorted((piece.topic, piece.queue_id, piece.start, piece.stop) for piece in pieces) == [("T", 0, 0, 1), ("T", 1, 0, 1)]
+    stream = Stream(sparse, **options)
+    assert stream.step() == [("T", 0, 0), ("T", 1, 0)]
+    stream.restart()
+    append(sparse, numbered("T", 2, 2))
+    assert stream.step() == [("T", 2, 0), ("T", 3, 0)]
+
+
+def test_latest_of_a_queue_without_a_message_waits_for_its_first(sparse: Path) -> None:
+    stream = Stream(sparse, startingOffsets=ALL_QUEUES % (-1, -1, -1, -1))
+    assert stream.step() is None
+    append(sparse, numbered("T", 0, 4))
+    assert stream.step() == [("T", 0, 1), ("T", 1, 1), ("T", 2, 0), ("T", 3, 0)]
+    empty = Stream(sparse, subscribe="Empty")
+    assert empty.step() is None
+    append(sparse, numbered("Empty", 0, 1))
+    assert empty.step() == [("Empty", 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOffsets": '{"T":{"4":0}}'}, "startingOffsets: T/*/4 is none of the queues read"),
+        ({"startingOffsets": '{"T":{"other":{"3":0}}}'}, "startingOffsets: T/other/3 is none of the queues read"),
+        ({"assign": '{"T":[4]}'}, "assign: no store has the queue T/*/4"),
+        ({"startingOffsets": '{"T":{"3":5}}'}, "T/*/3: startingOffsets 5 is not in the queue, which holds 0 to 0; correct it"),
+        ({"subscribe": "T", "startingOffsets": '{"Empty":{"0":0}}'}, "startingOffsets: Empty/*/0 is none of the queues read"),
+    ],
+)
+def test_other_queues_and_offsets_are_refused(sparse: Path, options: dict[str, Any], said: str) -> None:
+    for call in (lambda: plan(parse_read_options({"path": str(sparse), **options}, where=BATCH)), lambda: Stream(sparse, **options).step()):
+        with pytest.raises(StoreError) as caught:
+            call()
+        assert str(caught.value).startswith(said)
+
+
+def test_the_end_offset_of_a_batch_starts_another_query(root: Path) -> None:
+    """As `query.lastProgress` shows it, with the keys that only its own query needs."""
+    stream = Stream(root)
+    stream.step()
+    end = stream.log[0][1] | {"$reset": 3}
+    assert "$from" in end
+    append(root, numbered("Orders", 4, 2))
+    assert Stream(root, startingOffsets=json.dumps(end)).step() == [("Orders", 0, 1), ("Orders", 1, 1)]
+    planned = plan(parse_read_options({"path": str(root), "endingOffsets": json.dumps(end)}, where=BATCH))
+    pieces = [piece for split in planned.splits for share in split.shares for piece in share.slices]
+    assert sum(piece.stop - piece.start for piece in pieces) == 8
