@@ -118,7 +118,7 @@ class StoreFollower:
 
     def _look_anew(self, signs: Signs, changed: dict[_Key, Queue | None], intact: int | None = None) -> bool:
         """`changed` is what an attempt to follow has found already; from `intact` on the log is another one, if it is given."""
-        self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
+        self._log = CommitLog.open(self.store.commit_log_paths, self.store.files)
         self.store = replace(self.store, log=self._log)
         crashed = signs.state is StoreState.CRASHED
         near = end = 0

@@ -21,6 +21,7 @@ from store_format.files import entry_names
 from store_format.journal import read_commit_state
 from store_format.lock import lock_holder
 from store_format.problems import Diagnosis, Findings
+from store_format.readable_end import ReadableEnd, find_readable_end
 from store_format.recovery import find_end
 from store_format.snapshot import StoreState
 from store_format.walk import UnitRun
@@ -45,7 +46,8 @@ def diagnose(root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Call
     directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
     log, file_size, unplaced_bytes = usable_log(findings, directories)
     check_commits(findings, root, log)
-    log_end = _end_after_crash(root, log) if state is StoreState.CRASHED else None
+    readable = _end_after_crash(root, log) if state is StoreState.CRASHED else None
+    log_end = None if readable is None else readable.offset
     lost = Lost()
     queues = QueueCheck(findings, root, log, state, log_end, has_queues=not _in_rocksdb(findings, root))
 
@@ -54,7 +56,7 @@ def diagnose(root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Call
         if on_offset is not None:
             on_offset(run.file.start + run.stop)
 
-    summary = replace(check_log(findings, log, file_size, state, lost, visit), unplaced_bytes=unplaced_bytes)
+    summary = replace(check_log(findings, log, file_size, state, lost, visit, readable), unplaced_bytes=unplaced_bytes)
     queues.finish(lost, summary.log_end)
     check_topics(findings, root, queues.topics, queues.absent)
     check_index_files(findings, f"{root}/index", log, state, summary.log_end if log_end is None else log_end, lost)
@@ -81,9 +83,9 @@ def _in_rocksdb(findings: Findings, root: str) -> bool:
     )
 
 
-def _end_after_crash(root: str, log: CommitLog) -> int:
+def _end_after_crash(root: str, log: CommitLog) -> ReadableEnd:
     try:
         checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     except CorruptStoreError:
         checkpoint = Checkpoint()
-    return find_end(log, checkpoint, crashed=True, dispatch_from=-1).offset
+    return find_readable_end(root, log, find_end(log, checkpoint, crashed=True, dispatch_from=-1))

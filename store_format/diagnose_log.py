@@ -6,6 +6,7 @@ The other rooms of diagnose are shown the good units on the way, and are told af
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from store_format.commit_log import CommitLog
 from store_format.files import FileView, StoreFile
 from store_format.problems import Findings, Severity, Summary
+from store_format.readable_end import ReadableEnd
 from store_format.snapshot import StoreState
 from store_format.unit_check import UnitKind, check_unit
 from store_format.walk import Damage, EndKind, UnitRun, Walk
@@ -21,6 +23,11 @@ __all__ = ["Lost", "check_log"]
 
 _DAMAGE_ADVICE = "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"
 _TAIL_ADVICE = "A broker that starts on this store cuts the log here (CommitLog.recoverAbnormally)"
+_CUT_ADVICE = (
+    "A broker that starts on this store cuts these messages off (CommitLog.recoverAbnormally): export them before, with "
+    "rmqlog export --skip-damage or mode=DROPMALFORMED"
+)
+_REMAINS_ADVICE = "An earlier recovery has cut these messages: they are not read, and a broker writes over them"
 _ZEROS_BLOCK = 1 << 22
 
 
@@ -49,20 +56,33 @@ class Lost:
 
 
 def check_log(
-    findings: Findings, log: CommitLog, file_size: int, state: StoreState, lost: Lost, visit: Callable[[UnitRun], None]
+    findings: Findings,
+    log: CommitLog,
+    file_size: int,
+    state: StoreState,
+    lost: Lost,
+    visit: Callable[[UnitRun], None],
+    readable: ReadableEnd | None = None,
 ) -> Summary:
-    """Walks the log, CRCs included, and calls `visit` with every run of good units. `file_size`: what its files should have."""
+    """Walks the log, CRCs included, and calls `visit` with every run of good units. `file_size`: what its files should have.
+
+    `readable` says how far the log of a crashed store can be read, and what a broker that starts would cut.
+    """
     if not log.files:
         return Summary()
     walk = log.walk(log.min_offset, verify_crc=True, resync=True)
     for step in walk:
         if isinstance(step, Damage):
+            if readable is not None and step.file.start + step.start >= readable.offset:
+                step = replace(step, at_tail=True)  # only remains of an earlier recovery follow
             _report(findings, log, file_size, state, step)
             if not (step.at_tail and state is StoreState.CRASHED):  # there the log ends before it, and what leads behind is named
                 lost.add(step.file.start + step.start, step.file.start + step.stop)
         else:
             visit(step)
     _check_end(findings, log, file_size, state, walk, lost)
+    if readable is not None:
+        _report_cut(findings, log, readable)
     sums = walk.sums
     return Summary(
         files=len(log.files),
@@ -92,6 +112,19 @@ def _report(findings: Findings, log: CommitLog, file_size: int, state: StoreStat
     position = damage.start + (check.at if check.kind is UnitKind.TORN and check.expected == damage.expected else 0)
     found = f"{damage.found}; {damage.stop - damage.start} bytes from {damage.start} on are no message"
     findings.add(severity, file.path, position, damage.expected, found, _DAMAGE_ADVICE if severity == "damage" else _TAIL_ADVICE)
+
+
+def _report_cut(findings: Findings, log: CommitLog, readable: ReadableEnd) -> None:
+    """Messages behind the place where a broker's recovery ends the log."""
+    if readable.damage is not None:
+        found = f"{readable.messages} whole messages up to {readable.offset}"
+        expected = f"no message behind {readable.cut}, where a broker's recovery ends the log"
+        findings.add("warning", readable.damage.file, readable.damage.position, expected, found, _CUT_ADVICE)
+    file = log.file_at(readable.offset)
+    if readable.remains and file is not None:
+        found = f"{readable.remains} that are older than the messages before the end, or repeat their queue offsets"
+        expected = f"no message behind the log's end, {readable.offset}"
+        findings.add("warning", file.path, readable.offset - file.start, expected, found, _REMAINS_ADVICE)
 
 
 def _check_end(findings: Findings, log: CommitLog, file_size: int, state: StoreState, walk: Walk, lost: Lost) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 
 _Queue = tuple[str, int]
 
+_DAMAGED_MAX = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class ReadableEnd:
@@ -60,6 +62,7 @@ class ReadableEnd:
     damage_bytes: int = 0
     remains: int = 0
     last_timestamp: int = -1  # ms, of the last message before `offset`
+    damaged: tuple[tuple[int, int], ...] = ()  # the first of these stretches of bytes, as physical offsets [start, stop)
 
     @property
     def loss(self) -> str:
@@ -94,6 +97,7 @@ class _Behind:
     damage_bytes: int = 0
     remains: int = 0
     known: dict[_Queue, int] | None = None
+    damaged: list[tuple[int, int]] = field(default_factory=list)
 
     def look(self) -> None:
         walk = self.log.walk(self.end.offset, verify_crc=True, resync=True)
@@ -103,6 +107,8 @@ class _Behind:
             if isinstance(step, Damage):
                 damage = damage or CorruptStoreError(step.file.path, step.start, step.expected, step.found)
                 skipped, is_behind_damage = skipped + step.stop - step.start, True
+                if len(self.damaged) < _DAMAGED_MAX:
+                    self.damaged.append((step.file.start + step.start, step.file.start + step.stop))
                 continue
             if is_behind_damage and not self._continues(step):
                 self.remains = len(step.positions) + sum(len(run.positions) for run in walk if isinstance(run, UnitRun))
@@ -174,12 +180,12 @@ def _runs(log: CommitLog, end: LogEnd) -> Iterator[UnitRun]:
 
 # ---- what is said, and refused ------------------------------------------------------------------------------------------
 
-_warned: WeakKeyDictionary[FileCache, set[tuple[str, int, int, int]]] = WeakKeyDictionary()
+_warned: WeakKeyDictionary[FileCache, set[tuple[str, int]]] = WeakKeyDictionary()
 
 
 def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
     """Logs what lies behind the end, once for each store that was opened: `cache` is its own."""
-    key = (root, found.cut, found.offset, found.remains)
+    key = (root, found.cut)
     said = _warned.setdefault(cache, set())
     if key in said or not (found.damage or found.remains):
         return

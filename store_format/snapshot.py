@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -27,7 +27,7 @@ from store_format.errors import CorruptStoreError, StoreError, StorePermissionEr
 from store_format.files import LOST_AND_FOUND, Refused, list_directories, list_store_files, offset_file_name, refuse
 from store_format.java_hash import java_hash
 from store_format.journal import committed_end, read_commit_state
-from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
+from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.property_columns import PropertyTable
 from store_format.readable_end import find_readable_end, warn_once
 from store_format.recovery import find_end, missing_entries
@@ -40,7 +40,7 @@ __all__ = ["QueueRange", "Snapshot", "StoreState", "list_queues", "take_queue", 
 _log = logging.getLogger(__name__)
 
 _OFFSET_MAX = 2**63 - 1
-_QUEUE_ID_MAX = 2**31 - 1
+_QUEUE_ID_MAX = _SIZE_MAX = 2**31 - 1
 _FOLDERS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
 _SIZES_SAMPLED = 16  # queues whose file sizes say what is usual, where fewer are asked for
 _UNSETTLED_MAX = 64  # newest entries of a live queue that may still be half written
@@ -263,8 +263,35 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
     for (topic, queue_id), entries in missing.items():
         if select(topic) and (topic, queue_id) not in damaged:
             queue = queues.get((topic, queue_id)) or QueueRange(topic, queue_id, 0, 0, None, is_batch=entries.units.dtype == BATCH_CQ_UNIT)
-            queues[topic, queue_id] = _with_extra(queue, entries)
+            queues[topic, queue_id] = _with_extra(queue, _with_lost(queue, entries, readable.damaged))
     return Snapshot(StoreState.CRASHED, queues, damaged, stop)
+
+
+def _with_lost(queue: QueueRange, entries: MissingEntries, damaged: Sequence[tuple[int, int]]) -> MissingEntries:
+    """Also an entry for each queue offset between them that no message has: it leads to the damaged bytes that may have held it.
+
+    So a read in mode FAILFAST fails, and the other modes count the message, as where the entry is on disk.
+    """
+    if not damaged or entries.units.dtype != CQ_UNIT:
+        return entries
+    offsets, physical = entries.queue_offsets, entries.units["physical_offset"].astype(np.int64)
+    if queue.bounds is not None and queue.max_offset > queue.min_offset:
+        offsets = np.append(queue.max_offset - 1, offsets)
+        physical = np.append(queue.bounds.last_physical_offset, physical)
+    lost_offsets, lost_units = [], []
+    for i in np.flatnonzero(np.diff(offsets) > 1).tolist():
+        between = [(start, stop) for start, stop in damaged if physical[i] < start < physical[i + 1]]
+        count = int(offsets[i + 1] - offsets[i]) - 1
+        if count <= sum((stop - start) // MESSAGE_SIZE_MIN for start, stop in between):
+            unit = np.zeros(1, CQ_UNIT)
+            unit["physical_offset"], unit["size"] = between[0][0], min(between[0][1] - between[0][0], _SIZE_MAX)
+            lost_offsets.append(np.arange(offsets[i] + 1, offsets[i + 1]))
+            lost_units.append(np.repeat(unit, count))
+    if not lost_offsets:
+        return entries
+    offsets, units = np.concatenate([entries.queue_offsets, *lost_offsets]), np.concatenate([entries.units, *lost_units], dtype=CQ_UNIT)
+    order = np.argsort(offsets)
+    return MissingEntries(offsets[order], units[order])
 
 
 def _with_extra(queue: QueueRange, entries: MissingEntries) -> QueueRange:

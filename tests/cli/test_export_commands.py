@@ -114,3 +114,26 @@ def test_damage_leaves_no_file_unless_it_is_skipped(rmqlog: Runner, golden: Gold
     done = rmqlog("export", store, out, "--skip-damage", "--topic", "Orders")
     assert done.code == 4
     assert pq.read_table(out).num_rows == 1325
+
+
+def test_damage_in_the_middle_of_a_crashed_log_hides_nothing(
+    rmqlog: Runner, golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import shutil
+
+    store, out = tmp_path / "store", tmp_path / "a.parquet"
+    shutil.copytree(golden("crash-5.5.0"), store)
+    row = sorted(goldens.expected_rows("crash-5.5.0"), key=lambda row: int(row["physicalOffset"]))[30]
+    log = store / "commitlog" / "00000000000000000000"
+    data = bytearray(log.read_bytes())
+    data[row["physicalOffset"] + 90] ^= 1
+    log.write_bytes(data)
+    assert "expected body CRC" in rmqlog.fails(3, "export", store, out, "-a")
+    caplog.clear()
+    done = rmqlog("export", store, out, "--skip-damage", "-a")
+    assert done.code == 4
+    assert pq.read_table(out).num_rows == 849
+    warnings = [text for text in caplog.messages if "damaged in the middle" in text]
+    assert len(warnings) == 1
+    assert "The 819 whole messages behind the damage" in warnings[0]
+    assert "A broker that starts on this store cuts the commitlog at 8996" in warnings[0]

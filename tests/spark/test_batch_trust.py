@@ -122,6 +122,22 @@ def test_a_flipped_body(spark: SparkSession, golden: Golden, tmp_path: Path) -> 
     assert unchecked["Orders", 1, 150] == changed != told_body
 
 
+def test_damage_in_the_middle_of_a_crashed_log(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+    """A broker's recovery ends the log at the damage; the modes step over it, and FAILFAST and a stream fail with its place."""
+    root = copy_of(golden, "crash-5.5.0", tmp_path)
+    rows = sorted(told("crash-5.5.0"), key=lambda row: int(row["physicalOffset"]))
+    file, position = flip(root, rows[30]["physicalOffset"] + HEAD_SIZE + 3)
+    options: dict[str, str | bool] = {"includeSystemTopics": True, "columns": PLACE}
+    assert places(read(spark, root, mode="DROPMALFORMED", **options)) == told_places(rows[:30] + rows[31:])
+    expected = f"{file} at byte {position - HEAD_SIZE - 3 + 8}: expected body CRC"
+    assert expected in message_of(read(spark, root, **options))
+    stream = spark.readStream.format("rmqlog").option("startingOffsets", "earliest").load(str(root))
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True).start()
+    with pytest.raises(PySparkException) as caught:
+        query.awaitTermination()
+    assert expected in str(caught.value)
+
+
 @pytest.mark.parametrize("split_by", ["queue", pytest.param("commitlog", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("at", "field", "what"), [(HEAD_SIZE + 3, 8, "body CRC"), (3, 0, "total size"), (4, 4, "magic code"), (35, 28, "physicalOffset")]

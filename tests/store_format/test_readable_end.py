@@ -96,7 +96,7 @@ def test_several_damaged_places_and_entries_that_were_not_dispatched(copy: Copy)
     damaged = (30, 200, 201, 500)
     for number in damaged:
         overwrite(root, rows[number]["physicalOffset"] + 95, b"\xff\xff")
-    for row in rows[-60:]:  # their entries were never written
+    for row in rows[490:]:  # their entries were never written, and that of a damaged message is among them
         directory = root / "consumequeue" / row["topic"] / str(row["queueId"])
         size = next(directory.iterdir()).stat().st_size
         place = row["queueOffset"] * 20
@@ -105,6 +105,9 @@ def test_several_damaged_places_and_entries_that_were_not_dispatched(copy: Copy)
             file.write(bytes(20))
     left = [row for number, row in enumerate(rows) if number not in damaged]
     assert rows_of(root, "DROPMALFORMED") == identities(left)
+    queue = MessageStore.open(str(root)).queue(rows[500]["topic"], rows[500]["queueId"])
+    with pytest.raises(CorruptStoreError):  # not left out silently
+        list(queue.read(rows[500]["queueOffset"]))
 
 
 @pytest.mark.golden
@@ -186,6 +189,7 @@ def torn_by_the_first_crash(broker: Broker, number: int = 20) -> list[Message]:
     """One message is torn, those behind it are whole: pages reach the disk in any order. A broker starts and cuts there."""
     messages = messages_of(broker.root)
     overwrite(broker.root, messages[number].physical_offset + 20, bytes(60))
+    shutil.rmtree(broker.root / "index")  # as the recovery does
     broker.recover(messages, messages[number].physical_offset)
     return messages
 
@@ -222,6 +226,37 @@ def test_damage_behind_an_earlier_recovery(broker: Broker) -> None:
     assert (found.offset, found.messages) == (broker.end, 10)
     assert found.remains > 0
     assert len(rows_of(broker.root, "DROPMALFORMED")) == 35
+
+
+def test_messages_behind_the_damage_are_found_and_counted(broker: Broker) -> None:
+    messages = messages_of(broker.root)
+    overwrite(broker.root, messages[20].physical_offset + 95, b"\xff\xff")
+    store = MessageStore.open(str(broker.root))
+    for question in ({"key": "k41"}, {"key": "k41", "use_index": False}, {"message_id": messages[41].offset_msg_id}):
+        found = store.find(**question, on_damage="DROPMALFORMED")
+        assert found.table["physicalOffset"].to_pylist() == [messages[41].physical_offset], question
+    assert {row["topic"]: row["messages"] for row in store.view("topics").to_pylist()}["T"] == 60
+    queues = [(row["queueId"], row["maxOffset"]) for row in store.view("queues").to_pylist()]
+    assert queues == [(0, 15), (1, 15), (2, 15), (3, 15)]
+
+
+def test_diagnose_counts_what_a_broker_would_cut(broker: Broker) -> None:
+    overwrite(broker.root, messages_of(broker.root)[20].physical_offset + 95, b"\xff\xff")
+    diagnosis = MessageStore.open(str(broker.root)).diagnose()
+    assert [problem.advice[:35] for problem in diagnosis.of("damage")] == ["Messages here are lost; read around"]
+    cut = [problem for problem in diagnosis.of("warning") if "whole messages up to" in problem.found]
+    assert len(cut) == 1
+    assert cut[0].found.startswith("39 whole messages up to ")
+    assert cut[0].advice.startswith("A broker that starts on this store cuts these messages off")
+    assert not any("behind it" in problem.found for problem in diagnosis)  # the entries of those messages are right
+
+
+def test_diagnose_tells_remains_from_damage(broker: Broker) -> None:
+    torn_by_the_first_crash(broker)
+    broker.write(16)
+    diagnosis = MessageStore.open(str(broker.root)).diagnose()
+    assert diagnosis.of("damage") == []
+    assert any("An earlier recovery has cut these messages" in problem.advice for problem in diagnosis.of("warning"))
 
 
 def test_a_store_on_which_a_recovered_broker_wrote_nothing_is_read_whole(broker: Broker) -> None:
