@@ -29,7 +29,7 @@ import numpy as np
 
 from store_format.commit_log import CommitLog
 from store_format.decode import UnitRefs, locate
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreInUseError, StoreNotFoundError
+from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files import FileCache
 from store_format.layouts import CQ_UNIT
 from store_format.log_reading import FoundEntries, find_entries
@@ -151,7 +151,7 @@ def _entry_at(root: str, queue: _Queue, offset: int) -> int | None:
     if queue_id < 0 or topic in ("", ".", "..") or "/" in topic or "\0" in topic:  # a name from the log, not from a listing
         return None
     directory = queue_directory(root, topic, queue_id)
-    with suppress(CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError, OSError):
+    with suppress(StoreError, OSError):
         run = file_run(directory, CQ_UNIT.itemsize)
         first, stop = (0, 0) if run is None else (run.first_file, run.last_file + run.file_size)
         if run is not None and first <= offset * CQ_UNIT.itemsize < stop:

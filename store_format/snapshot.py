@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from store_format.batch_consume_queue import batch_queue_bounds
 from store_format.checkpoint import Checkpoint, read_checkpoint
@@ -34,6 +35,7 @@ from store_format.recovery import find_end, missing_entries
 from store_format.slices import QueueSlice, read_slice
 from store_format.tags_codes import SCHEDULE_TOPIC
 from store_format.unit_files import QueueBounds
+from store_format.walk import UnitRun
 
 __all__ = ["QueueRange", "Snapshot", "StoreState", "list_queues", "take_queue", "take_snapshot"]
 
@@ -251,6 +253,7 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
     _log.info("%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, stop)
     warn_once(root, log.cache, readable)
     queues, damaged = _queues_on_disk(root, log, select, refused, stop)
+    queues = _without_overwritten(log, queues, end.scan_start, stop)
     missing = missing_entries(
         log,
         end.scan_start,
@@ -265,6 +268,43 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
             queue = queues.get((topic, queue_id)) or QueueRange(topic, queue_id, 0, 0, None, is_batch=entries.units.dtype == BATCH_CQ_UNIT)
             queues[topic, queue_id] = _with_extra(queue, _with_lost(queue, entries, readable.damaged))
     return Snapshot(StoreState.CRASHED, queues, damaged, stop)
+
+
+def _without_overwritten(
+    log: CommitLog, queues: dict[tuple[str, int], QueueRange], start: int, stop: int
+) -> dict[tuple[str, int], QueueRange]:
+    """Without newest entries whose messages are gone: an earlier recovery cut them, and other messages are written over them.
+
+    Recovery clears no entry either. An entry that leads into damage stays, and is an error or counted when it is read.
+    """
+    cut = {key: queue for key, queue in queues.items() if _last_in(queue, start) and not _agrees(queue, queue.max_offset - 1, log)}
+    if not cut:
+        return queues
+    runs = [run for run in log.walk(start, stop, verify_crc=True, resync=True) if isinstance(run, UnitRun)]
+    edges = np.array([(int(run.positions[0]) + run.file.start, run.stop + run.file.start) for run in runs], np.int64).reshape(-1, 2)
+    return queues | {key: _cut_overwritten(queue, log, edges) for key, queue in cut.items()}
+
+
+def _last_in(queue: QueueRange, start: int) -> bool:
+    """Whether the newest entry leads to `start` or behind it."""
+    bounds = queue.bounds
+    return bounds is not None and not queue.is_batch and queue.max_offset > queue.min_offset and bounds.last_physical_offset >= start
+
+
+def _cut_overwritten(queue: QueueRange, log: CommitLog, edges: NDArray[np.int64]) -> QueueRange:
+    """`edges` are the stretches of whole messages, [start, stop)."""
+    stop, bounds = queue.max_offset, queue.bounds
+    assert bounds is not None
+    while stop > queue.min_offset:
+        _, units = read_slice(queue.piece(stop - 1, stop))
+        physical, size = (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
+        run = int(np.searchsorted(edges[:, 0], physical, side="right")) - 1
+        if run < 0 or physical >= edges[run, 1] or _agrees(queue, stop - 1, log):
+            last = replace(bounds, unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size)
+            return replace(queue, max_offset=stop, bounds=last)
+        stop -= 1
+    last = replace(bounds, unit_stop=stop, max_offset=stop, first_physical_offset=-1, last_physical_offset=-1, last_size=0)
+    return replace(queue, max_offset=stop, bounds=last)
 
 
 def _with_lost(queue: QueueRange, entries: MissingEntries, damaged: Sequence[tuple[int, int]]) -> MissingEntries:

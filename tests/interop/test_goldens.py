@@ -244,3 +244,29 @@ def test_recovery_of_a_crashed_store_is_seen_in_its_files(rocketmq: Callable[[st
     wanted = [change["file"] for change in goldens.expected("crash-5.5.0")["filesChangedByRecovery"] if change["change"] == "deleted"]
     assert [name for name in before if name not in after] == [name for name in wanted if name in before] != []
     assert [name for name, digest in after.items() if before.get(name, digest) != digest] == []
+
+
+def test_a_broker_cuts_behind_damage_and_what_it_has_cut_stays_hidden(
+    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+) -> None:
+    """A broker loses what we read behind the damage. Killed after a few messages, it leaves the rest of that behind its new end."""
+    name = "crash-5.5.0"
+    store, config, java = copy_of(name), goldens.config(name), rocketmq("5.5.0")
+    rows = sorted(goldens.expected_rows(name), key=lambda row: int(row["physicalOffset"]))
+    damaged = rows[30]["physicalOffset"]
+    with (store / "commitlog" / "00000000000000000000").open("r+b") as file:
+        file.seek(damaged + 95)
+        file.write(b"\xff\xff")
+    store_before = MessageStore.open(str(store))
+    assert store_before.snapshot().log_end == goldens.expected(name)["commitLog"]["maxOffset"]
+    with java.broker(store, config) as broker:
+        client = broker.client()
+        served = client.messages()
+        assert sorted(line["physicalOffset"] for line in served) == [row["physicalOffset"] for row in rows[:30]]
+        client.send("Orders", SENT, seed=4)
+        served = client.messages()
+        broker.kill()
+    assert MessageStore.open(str(store)).state is StoreState.CRASHED
+    found = ours(store, {line["topic"] for line in served})
+    assert as_client(found) == as_client(served)
+    assert any("An earlier recovery" in problem.advice for problem in MessageStore.open(str(store)).diagnose())

@@ -163,10 +163,10 @@ class Broker:
             if message.physical_offset < end:
                 self.offsets[message.queue_id] = message.queue_offset + 1
 
-    def write(self, count: int, *, later_ms: int = 60_000) -> None:
+    def write(self, count: int, *, later_ms: int = 60_000, queue_ids: tuple[int, ...] = (0, 1, 2, 3)) -> None:
         """Messages of another length, so that their edges are no edges of the messages they are written over."""
         for number in range(count):
-            queue_id = number % 4
+            queue_id = queue_ids[number % len(queue_ids)]
             offset = self.offsets.get(queue_id, 0)
             message = Message(
                 b"T", b"n" * 77, b"TAGS\x01new\x02", queue_id, offset, self.end, store_timestamp=self.timestamp + later_ms + number
@@ -207,6 +207,21 @@ def test_what_an_earlier_recovery_cut_stays_hidden(broker: Broker, new: int, cap
     # A writer goes on there, as a broker would.
     append(broker.root, numbered("T", 100, 5), key=("q", 0))
     assert len(rows_of(broker.root)) == 20 + new + 5
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_entries_whose_messages_are_written_over_are_hidden(broker: Broker, emptied: bool) -> None:
+    """Queues that get no new message keep the entries of cut messages, and those lead into the messages written over them."""
+    torn_by_the_first_crash(broker, 2 if emptied else 20)
+    broker.write(9, queue_ids=(0, 1))
+    assert {key: len(rows) for key, rows in by_queue(broker.root).items()} == ({0: 6, 1: 5} if emptied else {0: 10, 1: 9, 2: 5, 3: 5})
+
+
+def by_queue(root: Path) -> dict[int, Rows]:
+    found: dict[int, Rows] = {}
+    for row in rows_of(root):
+        found.setdefault(row[1], []).append(row)
+    return found
 
 
 def test_remains_stay_hidden_when_the_clock_went_back(broker: Broker) -> None:
