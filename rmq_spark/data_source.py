@@ -70,16 +70,21 @@ class RmqLogDataSource(DataSource):
 
 
 def register(spark: SparkSession, by_value: bool = False) -> None:
-    """Make `rmqlog` known to a session, classic or Connect.
+    """Make `rmqlog` known to a session, classic or Connect, and the session the active one of the calling thread.
 
     `by_value` sends this package's code along, for clusters whose workers have numpy and pyarrow but not this package.
     """
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
     source: type[DataSource] = RmqLogDataSource
     if by_value:
         from rmq_spark.by_value import carried_data_source
 
         source = carried_data_source(RmqLogDataSource.name())
     spark.dataSource.register(source)
+    # Spark looks up the format of a write in the active session of the JVM's thread, which a new thread does not have.
+    # createDataFrame sets it, as the only public function that does.
+    spark.createDataFrame([], StructType([StructField("n", IntegerType())]))
 
 
 def _plain(options: Any) -> dict[str, str]:  # Any: Spark's CaseInsensitiveDict, which is no public type

@@ -57,7 +57,8 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "flushDiskType",
         "word",
         values.one_of("SYNC_FLUSH", "ASYNC_FLUSH"),
-        "`SYNC_FLUSH`: a commit survives power loss. `ASYNC_FLUSH`: it survives the death of processes only.",
+        "`SYNC_FLUSH`: a commit survives power loss. `ASYNC_FLUSH`: it survives the death of processes only; call "
+        "`MessageStore.flush()` before a broker starts.",
         "SYNC_FLUSH",
     ),
     _row("messageIndexEnable", "boolean", values.boolean, "Index keys, UNIQ_KEY and tags, for queries by key.", "true"),

@@ -65,7 +65,11 @@ def parse_write_options(options: Mapping[str, str], *, now_ms: int = 0) -> Write
     """Options of a batch or stream write. Raises OptionError, one sentence with the nearest right answer."""
     given = {name: Given(name, text, now_ms) for name, text in user_options(options, WRITE, _TABLE).items()}
     if "path" not in given:
-        raise OptionError("path is not given; name the store directory to write to, as in save('/data/store') or option('path', …)")
+        raise OptionError(
+            "path is not given; name the store directory to write to, as in save('/data/store') or option('path', …). "
+            "In SQL, Spark passes a table's options neither to INSERT INTO nor to CREATE TABLE … AS SELECT: use "
+            "INSERT INTO t WITH (path = '/data/store') SELECT …, or INSERT INTO a temporary view that has OPTIONS (path '/data/store')"
+        )
     read = {option.name: option.read(given, now_ms) for option in WRITE_OPTIONS}
     return WriteOptions(
         path=read["path"][0],

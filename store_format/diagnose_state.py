@@ -15,6 +15,7 @@ from store_format.diagnose_files import entries_of
 from store_format.errors import CorruptStoreError
 from store_format.fastjson import loads
 from store_format.files import read_bytes
+from store_format.journal import abort_mark
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from store_format.lock import lock_holder
 from store_format.problems import Findings, Summary
@@ -50,7 +51,7 @@ _PHYSICAL_LONGS = ("confirm_phy_offset", "logics_physical_offset")
 
 
 def check_state(findings: Findings, root: str, state: StoreState) -> None:
-    """Left by a crash, or in use."""
+    """Left by a crash, in use, or not flushed."""
     if state is StoreState.LIVE:
         advice = "What is being written now may look unfinished; look again when the broker is down"
         findings.add(
@@ -59,6 +60,13 @@ def check_state(findings: Findings, root: str, state: StoreState) -> None:
     if state is StoreState.CRASHED:
         advice = "Readers do the broker's recovery in memory; a broker that starts repairs the files"
         findings.add("warning", f"{root}/abort", 0, "no abort file while nobody holds the lock", "one: the broker was killed", advice)
+    if state is StoreState.CLEAN and abort_mark(root):
+        advice = (
+            "Before a broker starts, call MessageStore.open(path).flush() or make one commit with SYNC_FLUSH: a broker that finds "
+            "the file deletes index files and indexes the last 10 commitlog files only, so that queries by key miss older messages"
+        )
+        found = "one: commits with ASYNC_FLUSH are not flushed, or a commit was broken off"
+        findings.add("info", f"{root}/abort", 0, "no abort file before a broker starts", found, advice)
 
 
 def check_formats(findings: Findings, root: str) -> None:

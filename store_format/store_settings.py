@@ -67,6 +67,7 @@ class StoreSettings:
             f"mappedFileSizeConsumeQueue={self.mapped_file_size_consume_queue}",
             f"maxHashSlotNum={self.max_hash_slot_num}",
             f"maxIndexNum={self.max_index_num}",
+            "# After writes with ASYNC_FLUSH, call MessageStore.open(path).flush() before a broker starts: queries by key need it.",
         ]
         return ("\n".join(lines) + "\n").encode()
 

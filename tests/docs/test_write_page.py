@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "write.md").read_text(encoding="utf-8")
-WRITE, APPEND = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+WRITE, THREADS, APPEND = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+(SQL,) = re.findall(r"^```sql\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def test_the_dataframe_is_written(spark: SparkSession, tmp_path: Path) -> None:
@@ -25,6 +26,21 @@ def test_the_dataframe_is_written(spark: SparkSession, tmp_path: Path) -> None:
     assert {row["tags"] for row in rows} == {"north"}
     queue_of = {(dict(row["properties"])["__SHARDINGKEY"], row["queueId"]) for row in rows}
     assert len(queue_of) == 3  # each customer has one queue
+    exec(THREADS.replace("/data/store", str(tmp_path / "threads")), {"orders": orders, "spark": spark})
+    ends = {(queue.topic, queue.max_offset > 0) for queue in MessageStore.open(str(tmp_path / "threads")).queues() if queue.max_offset}
+    assert ends == {("Orders", True), ("Audit", True)}
+
+
+def test_the_sql_writes(spark: SparkSession, tmp_path: Path) -> None:
+    for statement in filter(None, map(str.strip, SQL.replace("/data/new-store", str(tmp_path / "store")).split(";"))):
+        spark.sql(statement)
+    spark.catalog.dropTempView("new_orders")
+    store = MessageStore.open(str(tmp_path / "store"))
+    rows = [row for queue in store.queues() for batch in queue.read() for row in batch.to_pylist()]
+    assert sorted((row["topic"], row["keys"][0], row["tags"], row["body"]) for row in rows) == [
+        ("Orders", "order-1", "paid", b"one"),
+        ("Orders", "order-2", "sent", b"two"),
+    ]
 
 
 def test_the_append_runs(tmp_path: Path) -> None:

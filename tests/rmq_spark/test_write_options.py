@@ -115,7 +115,7 @@ def test_a_mistake_is_one_sentence(options: dict[str, str], message: str) -> Non
 
 
 def test_no_path() -> None:
-    with pytest.raises(OptionError, match=r"^path is not given; name the store directory to write to"):
+    with pytest.raises(OptionError, match=r"^path is not given; name the store directory to write to.* INSERT INTO t WITH \(path = "):
         parse_write_options({})
 
 

@@ -133,6 +133,7 @@ def test_a_table_with_a_misspelt_option(sql: Sql, golden: Golden) -> None:
     "statement",
     [
         "INSERT INTO t SELECT * FROM t",
+        "CREATE TABLE ctas USING rmqlog OPTIONS (path '{}') AS SELECT 'T' AS topic, 'x' AS body",
         "INSERT INTO t VALUES ('x', 0, 0)",
         "INSERT OVERWRITE t SELECT * FROM t",
         "DELETE FROM t WHERE queueId = 0",
@@ -142,12 +143,23 @@ def test_a_table_with_a_misspelt_option(sql: Sql, golden: Golden) -> None:
 def test_nothing_is_written(
     sql: Sql, golden: Golden, tmp_path: Path, unchanged: Callable[[Path], AbstractContextManager[None]], statement: str
 ) -> None:
-    """A table's options are for reading: whatever is asked of it, its store stays as it is."""
+    """Spark passes a table's options to reads only: whatever is asked of it, its store stays as it is."""
     root = copy_of(golden, "basic-4.9.7", tmp_path)
     with unchanged(root):
         sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{root}', subscribe 'Audit', columns '{PLACE}')")
-        assert refused(sql, statement)
+        message = refused(sql, statement.format(root))
+        assert "INSERT INTO t WITH (path = '/data/store')" in message or not statement.startswith(("INSERT INTO", "CREATE"))
         assert sql("SELECT count(*) FROM t") == [(88,)]
+        assert sql("SHOW TABLES LIKE 'ctas'") == []
+
+
+def test_a_statement_that_gives_the_path_writes_into_a_tables_store(sql: Sql, golden: Golden, tmp_path: Path) -> None:
+    root = copy_of(golden, "basic-4.9.7", tmp_path)
+    sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{root}', subscribe 'Fresh')")
+    sql(f"INSERT INTO t WITH (path = '{root}') (topic, body) VALUES ('Fresh', CAST('one' AS BINARY))")
+    sql(f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{root}')")
+    sql("INSERT INTO v (topic, body) VALUES ('Fresh', CAST('two' AS BINARY))")
+    assert sorted(sql("SELECT CAST(body AS STRING) FROM v WHERE topic = 'Fresh'")) == [("one",), ("two",)]
 
 
 def test_dropping_a_table_leaves_the_store(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import rmq_spark
 from rmq_spark.sink import RmqLogStreamWriter
 from rmq_spark.targets import open_target
 from rmq_spark.write_options import parse_write_options
@@ -71,6 +73,20 @@ def test_empty_collections_say_nothing_and_a_row_is_named_with_its_partition(spa
     bad = spark.range(8, numPartitions=2).selectExpr("'T' AS topic", "nullif(cast(id AS string), '6') AS body", "concat('k', id) AS keys")
     with pytest.raises(Exception, match=r"topic T, row 2 of partition 1 \(keys 'k6'\): body null"):
         bad.write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
+
+
+def test_threads_of_the_driver_write_when_each_registers(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark 4.3 looks up the format of a write in the JVM thread's active session, and a new thread has none."""
+    frame = spark.range(5).selectExpr("cast(id AS string) AS body")
+
+    def write(topic: str) -> None:
+        frame.write.format("rmqlog").mode("append").option("topic", topic).save(str(tmp_path / "store"))
+
+    with ThreadPoolExecutor(1) as threads, pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+        threads.submit(write, "A").result()
+    with ThreadPoolExecutor(2, initializer=rmq_spark.register, initargs=(spark,)) as threads:
+        list(threads.map(write, ["A", "B", "C"]))
+    assert Counter(row.topic for row in _read(spark, tmp_path / "store", "topic").collect()) == {"A": 5, "B": 5, "C": 5}
 
 
 def test_a_batch_with_a_key_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
