@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from rmq_spark.options import ReadOptions
 from store_format import MessageStore, Queue
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, StorePermissionError
 from store_format.lookup import How, Question, bytes_to_scan, look_up
 from store_format.slices import QueueSlice
 
@@ -46,7 +46,7 @@ def places_of_key(store: MessageStore, queues: Sequence[Queue], options: ReadOpt
         if bytes_to_scan(store, question, how) > _SCAN_BYTES_MAX:
             return None
         found = look_up(store, question, how)
-    except CorruptStoreError as error:  # perhaps of a topic that nobody asked for: the tasks will say it, or not
+    except (CorruptStoreError, StorePermissionError) as error:  # perhaps of a topic that nobody asked for: the tasks will say it, or not
         _log.info("%s: looking at all messages, since the index or the log is damaged: %s", store.path, error)
         return None
     _log.info("%s: %d messages found by %s: %s", store.path, found.table.num_rows, found.how, found.searched)

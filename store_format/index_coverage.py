@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, StorePermissionError
 from store_format.index_file import IndexFile, open_index_files
 
 __all__ = ["Coverage", "plan_coverage"]
@@ -46,7 +46,7 @@ def plan_coverage(
     """
     try:
         opened = open_index_files(directory, hash_slot_num=hash_slot_num, index_num=index_num)
-    except CorruptStoreError as error:
+    except (CorruptStoreError, StorePermissionError) as error:
         return Coverage((), ((directory, str(error)),), ((start, stop),) if stop > start else (), frozenset())
     used: list[IndexFile] = []
     unused: list[tuple[str, str]] = []

@@ -145,8 +145,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         forget_output()
         return OK
     except (StoreError, OSError) as error:
-        _say(shown(str(error)))
+        _say(shown(_sentence(error)))
         return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
+def _sentence(error: StoreError | OSError) -> str:
+    """Errors of the system without their number."""
+    if isinstance(error, StoreError) or error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{os.fsdecode(error.filename)}: {error.strerror}"
 
 
 def _say(sentence: str) -> None:

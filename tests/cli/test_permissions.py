@@ -69,6 +69,26 @@ def test_offsets_that_may_not_be_read_are_not_known(rmqlog: Runner, root: Path, 
     assert str(offsets) in caplog.text
 
 
+def test_an_index_that_may_not_be_read_is_not_used(rmqlog: Runner, root: Path) -> None:
+    (root / "batchconsumequeue").rename(root.parent / "moved")  # no index file knows keys inside of batches
+    (root / "index").mkdir()
+    whole = rmqlog("find", root, "--key", "k1", "-t", "Orders", "-o", "json")
+    (root / "index").chmod(0)
+    with as_nobody():
+        done = rmqlog("find", root, "--key", "k1", "-t", "Orders", "-o", "json")
+    assert (done.code, done.out) == (0, whole.out)
+    assert f"not used, the first because {root / 'index'}: " in done.err
+
+
+def test_a_place_that_may_not_be_written_to(rmqlog: Runner, root: Path) -> None:
+    out = root.parent / "out.jsonl"
+    rmqlog("export", root, out)
+    with as_nobody():
+        told = rmqlog.fails(5, "export", root, f"{out}.again.jsonl")
+    assert told.startswith(f"{out}.again.jsonl")
+    assert told.endswith(": Permission denied")
+
+
 def test_a_member_of_a_cluster_without_its_commitlog(rmqlog: Runner, root: Path, caplog: pytest.LogCaptureFixture) -> None:
     other = write_small_store(root.parent / "other").root
     (other / "commitlog").rename(root.parent / "moved")
