@@ -25,7 +25,7 @@ Golden = Callable[[str], Path]
 # Options of a read of basic-5.5.0 -> the sentence.
 OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     "unknown": ({"subscripe": "Orders"}, "OptionError: unknown option 'subscripe'; did you mean subscribe?"),
-    "of Kafka": ({"kafka.bootstrap.servers": "x:9092"}, "OptionError: unknown option 'kafka.bootstrap.servers'; the options are path, "),
+    "of Kafka": ({"kafka.bootstrap.servers": "x:9092"}, "OptionError: unknown option 'kafka.bootstrap.servers'; did you mean path?"),
     "not a boolean": ({"failOnDataLoss": "no"}, "OptionError: failOnDataLoss: expected true or false, found 'no'"),
     "not a mode": ({"mode": "LENIENT"}, "OptionError: mode: expected one of FAILFAST, DROPMALFORMED, PERMISSIVE, found 'LENIENT'"),
     "not a size": (
