@@ -40,10 +40,12 @@ class RmqLogWriter(DataSourceArrowWriter):
         self._target = target  # plain values only
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        return StagedMessage(self._target, stage_rows(self._target, iterator, partition=_task().partitionId()))
+        return _staged_rows(self._target, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        commit_write(self._target, [message.staged for message in _staged(messages)], self._target.options.txn)
+        found = _staged(messages)
+        in_stream = any(message.query_id is not None for message in found)  # in foreachBatch
+        commit_write(self._target, [message.staged for message in found], self._target.options.txn, keeps_key=in_stream)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         abort_write(self._target)
@@ -56,9 +58,7 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        task = _task()
-        staged = stage_rows(self._target, iterator, partition=task.partitionId())
-        return StagedMessage(self._target, staged, task.getLocalProperty(_QUERY_ID))
+        return _staged_rows(self._target, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         found = _staged(messages)
@@ -66,17 +66,18 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
             return  # an empty batch: Spark runs no task, and a replay is as empty
         query_id = found[0].query_id
         assert query_id is not None
-        commit_write(found[0].target, [message.staged for message in found], (query_id, batchId))
+        commit_write(found[0].target, [message.staged for message in found], (query_id, batchId), keeps_key=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         found = _staged(messages)
         abort_write(found[0].target if found else self._target)
 
 
-def _task() -> TaskContext:
-    context = TaskContext.get()
-    assert context is not None
-    return context
+def _staged_rows(target: WriteTarget, rows: Iterator[pa.RecordBatch]) -> StagedMessage:
+    """In a task. The query id is that of the stream which the task is a part of, also in foreachBatch; None in a batch job."""
+    task = TaskContext.get()
+    assert task is not None
+    return StagedMessage(target, stage_rows(target, rows, partition=task.partitionId()), task.getLocalProperty(_QUERY_ID))
 
 
 def _staged(messages: list[WriterCommitMessage | None]) -> list[StagedMessage]:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from rmq_spark.produce.routes import Routes, StoreTopics
 from rmq_spark.stores import cluster_members, refuse_repeated
 from rmq_spark.write_options import WriteOptions
+from store_format.appended_crc import ends_with_crc_property
 from store_format.config_json import read_topics
 from store_format.creation import is_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.files import disk_usage, entry_names
+from store_format.ledger import read_ledger
 from store_format.lock import described, foreign_holder, lock_holder
 from store_format.refusals import refuse_store
 from store_format.store import MessageStore
@@ -30,6 +32,7 @@ class TargetStore:
 
     root: str
     settings: StoreSettings
+    crc_property: bool = False  # the last message has one (enabledAppendPropCRC), so new ones get one
     closed: str | None = None  # why it takes no messages now
     is_new: bool = False
     was_missing: bool = False
@@ -99,20 +102,22 @@ def _only(root: str, options: WriteOptions) -> TargetStore:
     if full:
         raise StoreWriteError(f"{root}: {full}; free some space, or raise diskSpaceWarningLevelRatio")
     if is_new:
-        return TargetStore(root, given_settings(options, options.new_store.broker_name or os.path.basename(root)), None, True, was_missing)
-    return TargetStore(root, _settings(root, options))
+        settings = given_settings(options, options.new_store.broker_name or os.path.basename(root))
+        return TargetStore(root, settings, is_new=True, was_missing=was_missing)
+    return _existing(root, options, None)
 
 
 def _member(root: str, options: WriteOptions) -> TargetStore:
     if options.new_store.broker_name is not None:
         raise OptionError(f"brokerName is for one store and {options.path} is a cluster; leave it out, each store says its own")
     refuse_store(root)
-    return TargetStore(root, _settings(root, options), _held(root, options) or _full(root, options))
+    return _existing(root, options, _held(root, options) or _full(root, options))
 
 
-def _settings(root: str, options: WriteOptions) -> StoreSettings:
+def _existing(root: str, options: WriteOptions, closed: str | None) -> TargetStore:
     store = MessageStore.open(root, broker_name=options.new_store.broker_name)
-    return settings_of(root, store.log, store.broker_name, given_settings(options, store.broker_name))
+    settings = settings_of(root, store.log, store.broker_name, given_settings(options, store.broker_name))
+    return TargetStore(root, settings, ends_with_crc_property(store.log, read_ledger(root)), closed)
 
 
 def _held(root: str, options: WriteOptions) -> str | None:

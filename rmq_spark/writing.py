@@ -24,6 +24,7 @@ from store_format.dead_staging import collect, discard
 from store_format.encode import encode
 from store_format.errors import StoreError
 from store_format.files import entry_names
+from store_format.refusals import refuse_timer
 from store_format.staging import OWN_DIRECTORY, StagedFile, StagingWriter, begin_staging
 
 __all__ = ["Staged", "abort_write", "begin_write", "commit_write", "stage_rows"]
@@ -57,23 +58,24 @@ def stage_rows(target: WriteTarget, batches: Iterable[pa.RecordBatch], *, partit
             strict_properties=options.strict_properties,
             message_size_max=options.max_message_size,
             store_host_v6=options.store_host is not None and len(options.store_host[0]) == 16,
+            crc_property=any(store.crc_property for store in target.stores),
             file_sizes=tuple(store.settings.mapped_file_size_commit_log for store in target.stores),
         ),
         QueueSelector(target.routes, options.message_queue_selector),
         UniqueIds.of_this_process(),
         partition=partition,
     )
-    topics: dict[str, None] = {}  # in the order met
+    queue_nums: dict[str, int] = {}  # by topic, in the order met
     with _Staging(target) as staging:
         for batch in batches:
             if batch.num_rows:
                 messages = producer.produce(batch, _now_ms())
-                parking = (messages.topics[place] for place in np.unique(messages.topic).tolist())
-                topics.update(dict.fromkeys((*messages.real_topics, *parking)))
+                for topic, needed in messages.queue_nums().items():
+                    queue_nums[topic] = max(queue_nums.get(topic, 0), needed)
                 staging.append(messages)
         files = staging.close()
     producer.report()
-    created = target.routes.created(topics)
+    created = target.routes.created(queue_nums)
     return Staged(files, tuple((name, config.write_queue_nums) for name, config in created.items()))
 
 
@@ -87,15 +89,18 @@ class _Staging:
     def append(self, messages: ProducedMessages) -> None:
         places = [0] if len(self._target.stores) == 1 else np.unique(messages.store).tolist()
         for place in places:
-            self._append(self._writer(place), messages.of_store(place))
+            self._append(place, messages.of_store(place))
 
-    def _append(self, writer: StagingWriter, messages: ProducedMessages) -> None:
-        options = self._target.options
-        units = encode(messages.columns(options.store_host or (own_address(), _STORE_PORT)), message_size_max=options.max_message_size)
+    def _append(self, place: int, messages: ProducedMessages) -> None:
+        options, store = self._target.options, self._target.stores[place]
         queues, queue_index = messages.queues()
+        refuse_timer(store.root, {topic for topic, _ in queues}, self._target.routes.stores[place].topics)
+        columns = messages.columns(options.store_host or (own_address(), _STORE_PORT))
+        units = encode(columns, crc_property=store.crc_property, message_size_max=options.max_message_size)
         hashes, owners = messages.key_hashes() if options.message_index_enable else (None, None)
         timed = messages.timed if messages.timed.any() else None
-        writer.append(units, queues, queue_index, messages.tags_code, hashes, owners, timed)
+        writer = self._writer(place)
+        writer.append(units, queues, queue_index, messages.tags_code, hashes, owners, timed, messages.parked_queues(), messages.body_crc)
 
     def _writer(self, place: int) -> StagingWriter:
         if place not in self._writers:
@@ -136,13 +141,18 @@ def begin_write(target: WriteTarget) -> WriteTarget:
     return replace(target, is_begun=True)
 
 
-def commit_write(target: WriteTarget, staged: Sequence[Staged], key: tuple[str, int] | None) -> dict[str, CommitResult]:
-    """Publishes what the tasks staged, in the order of the tasks; the result of each store that takes messages."""
+def commit_write(
+    target: WriteTarget, staged: Sequence[Staged], key: tuple[str, int] | None, *, keeps_key: bool = False
+) -> dict[str, CommitResult]:
+    """Publishes what the tasks staged, in the order of the tasks; the result of each store that takes messages.
+
+    `keeps_key`: it is a stream's, and never forgotten.
+    """
     begun = time.perf_counter()
     options = target.options
     _log.info("writing %s", ", ".join(f"{name}={value}" for name, value in options.resolved()))
     members = {store.root: [each.files[store.root] for each in staged if store.root in each.files] for store in target.open_stores}
-    commit_options = _commit_options(target, staged)
+    commit_options = replace(_commit_options(target, staged), keeps_key=keeps_key)
     if target.is_cluster:
         watched = [store.root for store in target.stores if store.closed]
         results = commit_cluster(members, key=key, watched=watched, options=commit_options)
@@ -194,8 +204,7 @@ def _tell(target: WriteTarget, results: Mapping[str, CommitResult], key: tuple[s
         if store.closed:
             _log.warning("%s (%s) takes no messages now and was passed over: %s", store.settings.broker_name, store.root, store.closed)
     if not all(result.committed for result in results.values()):
-        _log.info("%s: batch %s is committed already; nothing was written", target.options.path, key)
-        return
+        return  # `note_repeat` has said so
     ranges = ", ".join(f"{root} {result.start} to {result.stop}" for root, result in results.items() if result.stop > result.start)
     synced = max((result.sync_seconds for result in results.values()), default=0.0)  # each has that of all stores together
     _log.info(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.appended_crc import has_crc_property_before
 from store_format.config_json import read_topics
 from store_format.config_values import TopicConfig
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
@@ -27,7 +28,8 @@ from store_format.log_end import find_writer_end, queue_bases
 from store_format.log_layout import LogLayout
 from store_format.opening import CommitOptions, Opened, open_store
 from store_format.publish import Publication
-from store_format.refusals import refuse_store, refuse_topics
+from store_format.refusals import refuse_missing_queues, refuse_store, refuse_timer, refuse_topics
+from store_format.repeats import CommittedBatch, note_repeat, totals
 from store_format.roll_forward import open_log, repeat, roll_forward
 from store_format.staged_units import check_staged, remove_staging
 from store_format.staging import TIMES_SUFFIX, StagedFile, staging_path
@@ -55,7 +57,7 @@ _CLOCK_STEP_MAX_MS = 24 * 3_600_000  # a last message further ahead of the clock
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """`committed` is False when the key's number was in the ledger already: nothing was written.
+    """`committed` is False when the key's number was in the ledger already: nothing was written, as one of the `reports` says.
 
     Physical range [start, stop); by queue the offsets [start, stop) that the messages got. `reports` tell of earlier batches that
     were cut or overwritten since. `sync_seconds` is the part of the time that was waiting for the disk.
@@ -93,11 +95,14 @@ def commit(
         lock.refuse_other_openers()
         opened = open_store(root, options, files)
         if key is not None and opened.ledger.has(key):
+            entry = opened.ledger.keys[key[0]]
+            committed = CommittedBatch(entry.number, entry.messages, entry.bodies)
+            report = note_repeat(root, key, committed, staged, is_stream=options.keeps_key)
             remove_staging(root, staged, files)
-            return CommitResult(False)
+            return CommitResult(False, reports=(report,))
         reports = check(root, opened, staged)
         if not any(each.units for each in staged):
-            note_empty(root, opened.ledger, key, files)
+            note_empty(root, opened.ledger, key, files, keeps_key=options.keeps_key)
             remove_staging(root, staged, files)
             return CommitResult(True, reports=reports)
         journal, publication = prepare(root, opened, tuple(staged), key, store_timestamps, options, files)
@@ -133,7 +138,7 @@ def check(root: str, opened: Opened, staged: Sequence[StagedFile], *, records_su
     for each in staged:
         check_staged(root, each, records_sum=records_sum)
         LogLayout(0, opened.settings.mapped_file_size_commit_log).place(np.array([each.unit_size_max] if each.units else []))
-    reports = tuple(opened.ledger.reports(opened.log))
+    reports = tuple(opened.ledger.new_reports(opened.log))
     for report in reports:
         _log.warning("%s: %s", root, report)
     return reports
@@ -173,6 +178,9 @@ def prepare(
     queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
     topics: Mapping[str, TopicConfig] = read_topics(root) or {}
     refuse_topics(root, queues, topics)
+    refuse_timer(root, {topic for topic, _ in queues}, topics)
+    refuse_missing_queues(root, (*queues, *(queue for each in staged for queue in each.parked)), topics)
+    _refuse_missing_crc(root, opened, staged, end.offset)
     # Of new_topics all: a message that waits in SCHEDULE_TOPIC_XXXX is for a topic that has no queue in this batch.
     missing = {topic: number for topic, number in options.new_topics.items() if topic not in topics}
     for topic, queue_id in queues:
@@ -189,6 +197,7 @@ def prepare(
     if timestamp < end.last_timestamp <= timestamp + _CLOCK_STEP_MAX_MS:
         timestamp = end.last_timestamp  # never backwards, unless the clock was far wrong
     geometry = opened.settings.geometry
+    messages, bodies = totals(staged)
     journal = Journal(
         id=secrets.token_hex(8),
         key=key,
@@ -210,8 +219,22 @@ def prepare(
         written_at=now,
         zone_seconds=time.localtime(now // 1000).tm_gmtoff,
         log_directories=opened.log_directories,
+        messages=messages,
+        bodies=bodies,
+        keeps_key=options.keeps_key,
     )
     return journal, Publication(root, journal, opened.log, files)
+
+
+def _refuse_missing_crc(root: str, opened: Opened, staged: Sequence[StagedFile], end: int) -> None:
+    """Units without a CRC property behind one that has it: a broker with forceVerifyPropCRC=true would truncate them."""
+    if all(each.crc_property for each in staged if each.units) or not has_crc_property_before(opened.log, end):
+        return
+    raise StoreWriteError(
+        f"{root}: the last message of the log, which ends at {end}, has the property __CRC32# (enabledAppendPropCRC=true of a broker), "
+        "and the messages of this write were encoded without it: a broker with forceVerifyPropCRC=true would truncate them. "
+        "A broker has written since this write began; run it again"
+    )
 
 
 def _stage_times(root: str, staged: tuple[StagedFile, ...], store_timestamps: NDArray[np.int64], files: FileWrites) -> str | None:
@@ -224,11 +247,19 @@ def _stage_times(root: str, staged: tuple[StagedFile, ...], store_timestamps: ND
     return name
 
 
-def note_empty(root: str, ledger: Ledger, key: tuple[str, int] | None, files: FileWrites) -> None:
-    """A batch without messages only has its key noted."""
+def note_empty(
+    root: str,
+    ledger: Ledger,
+    key: tuple[str, int] | None,
+    files: FileWrites,
+    batch: tuple[int, int] = (0, 0),
+    *,
+    keeps_key: bool,
+) -> None:
+    """A batch without messages in this store only has its key noted; `batch` are its totals in the other stores of a cluster."""
     if key is not None:
-        entry = LedgerEntry(key[1], "", 0, 0, -1, 0, 0)
-        write_ledger(root, replace(ledger, keys={**ledger.keys, key[0]: entry}), files)
+        entry = LedgerEntry(key[1], "", 0, 0, -1, 0, 0, messages=batch[0], bodies=batch[1], kept=keeps_key)
+        write_ledger(root, ledger.with_key(key[0], entry), files)
 
 
 # ---- behind it ----------------------------------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ from store_format.errors import StoreWriteError
 from store_format.finish import write_topics
 from store_format.journal import Journal, journal_path, read_journal, write_journal
 from store_format.lock import StoreLock
-from store_format.members import has_key
+from store_format.members import committed_batch
 from store_format.opening import open_store
 from store_format.publish import Publication
 from store_format.refusals import refuse_store
+from store_format.repeats import note_repeat, totals
 from store_format.staged_units import remove_staging
 from store_format.staging import StagedFile
 from store_format.write_files import FileWrites
@@ -50,14 +51,22 @@ def commit_cluster(
         for lock in locks.values():
             lock.refuse_other_openers()
         opened = {root: open_store(root, options, files) for root in roots}
-        if key is not None and any(has_key(root, key) for root in (*roots, *watched)):
-            for root in roots:
-                remove_staging(root, members[root], files)
-            return {root: CommitResult(False) for root in roots}
+        all_staged = [each for root in roots for each in members[root]]
+        for root in (*roots, *watched) if key is not None else ():
+            committed = committed_batch(root, key) if key is not None else None
+            if key is not None and committed is not None:
+                report = note_repeat(root, key, committed, all_staged, is_stream=options.keeps_key)
+                for each in roots:
+                    remove_staging(each, members[each], files)
+                return {each: CommitResult(False, reports=(report,)) for each in roots}
         reports = {root: check(root, opened[root], members[root], records_sum=True) for root in roots}
         filled = [root for root in roots if any(each.units for each in members[root])]
         journals = [prepare(root, opened[root], tuple(members[root]), key, store_timestamp, options, files)[0] for root in filled]
-        shared = {root: replace(each, id=journals[0].id, members=tuple(filled)) for root, each in zip(filled, journals, strict=True)}
+        messages, bodies = totals(all_staged)
+        shared = {
+            root: replace(each, id=journals[0].id, members=tuple(filled), messages=messages, bodies=bodies)
+            for root, each in zip(filled, journals, strict=True)
+        }
         parts = {root: (journal, Publication(root, journal, opened[root].log, files)) for root, journal in shared.items()}
         for root in roots if filled else ():
             if root not in filled:
@@ -67,7 +76,7 @@ def commit_cluster(
             carry_out(root, journal, publication, files, may_undo=False)
         for root in roots:
             if root not in filled:
-                note_empty(root, opened[root].ledger, key, files)
+                note_empty(root, opened[root].ledger, key, files, (messages, bodies), keeps_key=options.keeps_key)
             remove_staging(root, members[root], files)
             reports[root] += late_reports(locks[root], root, parts[root][0].id if root in parts else "", files)
     return {

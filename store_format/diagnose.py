@@ -15,7 +15,7 @@ from store_format.diagnose_files import entries_of, usable_log
 from store_format.diagnose_index import check_index_files
 from store_format.diagnose_log import Lost, check_log
 from store_format.diagnose_queues import QueueCheck
-from store_format.diagnose_state import check_checkpoint, check_config, check_formats, check_state, check_topics
+from store_format.diagnose_state import check_checkpoint, check_config, check_formats, check_queue_ids, check_state, check_topics
 from store_format.errors import CorruptStoreError
 from store_format.files import entry_names
 from store_format.journal import read_commit_state
@@ -59,6 +59,7 @@ def diagnose(root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Call
     summary = replace(check_log(findings, log, file_size, state, lost, visit, readable), unplaced_bytes=unplaced_bytes)
     queues.finish(lost, summary.log_end)
     check_topics(findings, root, queues.topics, queues.absent)
+    check_queue_ids(findings, root, queues.filled)
     check_index_files(findings, f"{root}/index", log, state, summary.log_end if log_end is None else log_end, lost)
     check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
     return Diagnosis(findings.problems(), summary)

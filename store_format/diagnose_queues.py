@@ -102,6 +102,11 @@ class QueueCheck:
         return {topic: queue.directory for (topic, _), queue in self._queues.items()}
 
     @property
+    def filled(self) -> dict[tuple[str, int], tuple[str, int]]:
+        """(topic, queue id) -> (directory, messages of the log that it has) of queues with messages."""
+        return {key: (queue.directory, queue.equal) for key, queue in self._queues.items() if queue.equal}
+
+    @property
     def absent(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(topic, queue id) -> (messages, physical offset of the first) of queues that have no files."""
         return self._absent if self._has_queues else {}

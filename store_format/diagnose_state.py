@@ -20,8 +20,9 @@ from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from store_format.lock import lock_holder
 from store_format.problems import Findings, Summary
 from store_format.snapshot import StoreState
+from store_format.tags_codes import SCHEDULE_TOPIC
 
-__all__ = ["check_checkpoint", "check_config", "check_formats", "check_state", "check_topics"]
+__all__ = ["check_checkpoint", "check_config", "check_formats", "check_queue_ids", "check_state", "check_topics"]
 
 _READERS: Mapping[str, Callable[[str], object]] = {
     "topics.json": config_json.read_topics,
@@ -166,3 +167,24 @@ def check_topics(findings: Findings, root: str, directories: Mapping[str, str], 
             findings.add("damage", place, 0, expected, found, advice)
         else:
             findings.add("info", place, 0, expected, found, "The topic was deleted; retention takes the messages")
+
+
+def check_queue_ids(findings: Findings, root: str, queues: Mapping[tuple[str, int], tuple[str, int]]) -> None:
+    """Queues, with their directory and number of messages, that consumers do not read: they ask for the ids below readQueueNums."""
+    try:
+        topics = config_json.read_topics(root) or {}
+    except CorruptStoreError:
+        return  # check_config has reported it
+    highest: dict[str, int] = {}
+    for topic, queue_id in queues:
+        highest[topic] = max(highest.get(topic, 0), queue_id)
+    for (topic, queue_id), (directory, count) in queues.items():
+        config = topics.get(topic)
+        if config is None or queue_id < config.read_queue_nums or topic == SCHEDULE_TOPIC:  # the broker itself reads that one
+            continue
+        needed = highest[topic] + 1
+        expected = f"queue ids of {topic} below {config.read_queue_nums} (readQueueNums in topics.json)"
+        found = f"a queue with {count} message{'s' * (count != 1)}, which consumers do not read"
+        findings.add(
+            "warning", directory, 0, expected, found, f"Raise readQueueNums of {topic} to {needed} (mqadmin updateTopic -r {needed})"
+        )

@@ -1,14 +1,17 @@
 """What was committed, in `.rmqlog/ledger.json`: by key the highest number, and where each of these batches stands in the log.
 
 It makes a repeated commit do nothing, tells the next writer where the log ended, and lets a batch be noticed that was cut or
-overwritten since. It holds one entry a key, so it does not grow with time.
+overwritten since. It holds one entry for each key of a stream or a service, and for the newest keys of batch jobs: job after job may
+have a key of its own, and each commit writes the whole file.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 from zlib import crc32
 
@@ -19,7 +22,12 @@ from store_format.staging import OWN_DIRECTORY
 from store_format.walk import Damage
 from store_format.write_files import FileWrites
 
-__all__ = ["Ledger", "LedgerEntry", "ledger_path", "read_ledger", "write_ledger"]
+__all__ = ["JOB_KEYS_MAX", "SERVICE_PREFIX", "Ledger", "LedgerEntry", "ledger_path", "read_ledger", "write_ledger"]
+
+JOB_KEYS_MAX = 500  # keys of batch jobs that are remembered: those of the last commits
+SERVICE_PREFIX = "rmqlog/"  # of the keys of this project's services
+_UNKNOWN = -1
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,8 @@ class LedgerEntry:
     """One committed batch of `units` messages: physical range [start, stop), and its last unit with the CRC32 of all its bytes.
 
     `suspect`: somebody else had the store open while it was committed, so that all of it is looked at later, not its last unit alone.
+    `messages` and `bodies`, the sum of StagedFile.bodies, are of the whole batch, in all stores of a cluster; -1 in a ledger of an older
+    release. `kept`: its key is never forgotten.
     """
 
     number: int
@@ -38,6 +48,9 @@ class LedgerEntry:
     last_crc: int
     units: int = 0
     suspect: bool = False
+    messages: int = _UNKNOWN
+    bodies: int = _UNKNOWN
+    kept: bool = False
 
     def damage(self, log: CommitLog) -> str | None:
         """What happened to the batch since it was committed; None when it stands, or was cleaned away by age."""
@@ -78,8 +91,16 @@ class Ledger:
         return entry is not None and entry.number >= key[1]
 
     def with_entry(self, key_id: str | None, entry: LedgerEntry) -> Ledger:
-        keys = self.keys if key_id is None else {**self.keys, key_id: entry}
-        return replace(self, keys=keys, last=entry)
+        """After the batch of this entry, which is the last one."""
+        return replace(self if key_id is None else self.with_key(key_id, entry), last=entry)
+
+    def with_key(self, key_id: str, entry: LedgerEntry) -> Ledger:
+        """Keys stand in the order of their last commits; of those of batch jobs the oldest are forgotten."""
+        keys = {key: each for key, each in self.keys.items() if key != key_id} | {key_id: entry}
+        jobs = [key for key, each in keys.items() if not each.kept and not key.startswith(SERVICE_PREFIX)]
+        for key in jobs[:-JOB_KEYS_MAX]:
+            del keys[key]
+        return replace(self, keys=keys)
 
     def with_suspect(self, journal: str) -> Ledger:
         """The same with the batch of this journal marked."""
@@ -91,15 +112,40 @@ class Ledger:
 
     def reports(self, log: CommitLog) -> list[str]:
         """A sentence for each batch that was cut or overwritten."""
-        found = []
+        return list(filter(None, (_report(key, entry, log) for key, entry in self._entries())))
+
+    def new_reports(self, log: CommitLog) -> list[str]:
+        """The same for what happened since the last commit, without a look at every batch.
+
+        A log is cut and overwritten from some place to its end. So where the last batch stands all do, and else those that end behind
+        the first one from the end that does not. Suspect ones are looked at in any case.
+        """
+        found, stands = [], False
+        for key, entry in sorted(self._entries(), key=lambda each: each[1].stop, reverse=True):
+            if stands and not entry.suspect:
+                continue
+            report = _report(key, entry, log)
+            if report is not None:
+                found.append(report)
+            elif entry.last_size:
+                stands = True
+        return found[::-1]
+
+    def _entries(self) -> Collection[tuple[str, LedgerEntry]]:
+        """Each batch once, with what it is called."""
         entries = {entry.journal: (key, entry) for key, entry in self.keys.items()}
         if self.last is not None:
             entries.setdefault(self.last.journal, ("the last batch", self.last))
-        for key, entry in entries.values():
-            damage = entry.damage(log)
-            if damage is not None:
-                found.append(f"batch {entry.number} of {key}, commitlog {entry.start} to {entry.stop}, {damage}")
-        return found
+        return entries.values()
+
+
+def _report(key: str, entry: LedgerEntry, log: CommitLog) -> str | None:
+    damage = entry.damage(log)
+    return None if damage is None else f"batch {entry.number} of {key}, commitlog {entry.start} to {entry.stop}, {damage}"
+
+
+_NAMES = tuple(field.name for field in fields(LedgerEntry))
+_values_of = attrgetter(*_NAMES)
 
 
 def ledger_path(root: str) -> str:
@@ -114,25 +160,47 @@ def read_ledger(root: str) -> Ledger:
         return Ledger()
     try:
         value = json.loads(data)
-        keys = {str(key): _entry(entry) for key, entry in value["keys"].items()}
+        keys = {str(key): _entry(entry, str(key)) for key, entry in value["keys"].items()}
+        if any("kept" not in entry for entry in value["keys"].values()):  # of before keys stood in the order of their commits
+            keys = dict(sorted(keys.items(), key=lambda each: each[1].start))
         begun = {str(journal): tuple(map(str, members)) for journal, members in value.get("begun", {}).items()}
         return Ledger(keys, None if value["last"] is None else _entry(value["last"]), begun)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(path, 0, "a ledger of this project", str(error) or "something else") from error
 
 
-def _entry(value: Mapping[str, Any]) -> LedgerEntry:  # Any: JSON
-    numbers = {name: int(value[name]) for name in ("number", "start", "stop", "last_offset", "last_size", "last_crc")}
-    units, suspect = int(value.get("units", 0)), bool(value.get("suspect", False))
-    return LedgerEntry(journal=str(value["journal"]), units=units, suspect=suspect, **numbers)
+def _entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  # Any: JSON
+    return LedgerEntry(
+        int(value["number"]),
+        str(value["journal"]),
+        int(value["start"]),
+        int(value["stop"]),
+        int(value["last_offset"]),
+        int(value["last_size"]),
+        int(value["last_crc"]),
+        int(value.get("units", 0)),
+        bool(value.get("suspect", False)),
+        int(value.get("messages", _UNKNOWN)),
+        int(value.get("bodies", _UNKNOWN)),
+        bool(value["kept"]) if "kept" in value else _may_be_query(key_id),
+    )
+
+
+def _may_be_query(key_id: str) -> bool:
+    """Whether the key of a ledger that does not say so is a stream's: Spark makes UUIDs of them. A service's is none of a job either."""
+    return _UUID.fullmatch(key_id) is not None or key_id.startswith(SERVICE_PREFIX)
 
 
 def write_ledger(root: str, ledger: Ledger, files: FileWrites) -> None:
     value: dict[str, Any] = {  # Any: JSON
         "version": 1,
-        "last": None if ledger.last is None else asdict(ledger.last),
-        "keys": {key: asdict(entry) for key, entry in ledger.keys.items()},
+        "last": None if ledger.last is None else _members(ledger.last),
+        "keys": {key: _members(entry) for key, entry in ledger.keys.items()},
     }
     if ledger.begun:
         value["begun"] = dict(ledger.begun)
     files.replace(ledger_path(root), json.dumps(value).encode())
+
+
+def _members(entry: LedgerEntry) -> dict[str, Any]:  # Any: JSON
+    return dict(zip(_NAMES, _values_of(entry), strict=True))

@@ -11,9 +11,10 @@ from dataclasses import replace
 from store_format.errors import StoreNotFoundError
 from store_format.journal import Journal, read_journal
 from store_format.ledger import read_ledger, write_ledger
+from store_format.repeats import CommittedBatch
 from store_format.write_files import FileWrites
 
-__all__ = ["has_key", "is_begun", "note_begun"]
+__all__ = ["committed_batch", "is_begun", "note_begun"]
 
 
 def is_begun(journal: Journal) -> bool:
@@ -21,12 +22,15 @@ def is_begun(journal: Journal) -> bool:
     return journal.complete or any(_has_begun(member, journal.id) for member in journal.members)
 
 
-def has_key(root: str, key: tuple[str, int]) -> bool:
-    """Whether the key's batch, or a later one, is committed in that store, or will be by its next writer."""
-    if read_ledger(root).has(key):
-        return True
+def committed_batch(root: str, key: tuple[str, int]) -> CommittedBatch | None:
+    """The key's batch, or a later one, that is committed in that store, or will be by its next writer; None without one."""
+    entry = read_ledger(root).keys.get(key[0])
+    if entry is not None and entry.number >= key[1]:
+        return CommittedBatch(entry.number, entry.messages, entry.bodies)
     journal = read_journal(root)
-    return journal is not None and journal.key is not None and journal.key[0] == key[0] and journal.key[1] >= key[1] and is_begun(journal)
+    if journal is None or journal.key is None or journal.key[0] != key[0] or journal.key[1] < key[1] or not is_begun(journal):
+        return None
+    return CommittedBatch(journal.key[1], journal.messages, journal.bodies)
 
 
 def note_begun(root: str, journal: Journal, files: FileWrites) -> None:

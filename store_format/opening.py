@@ -32,6 +32,7 @@ class CommitOptions:
     `new_topics` gives the number of queues of topics that are made when topics.json lacks them; others that the batch has get as many
     as it uses.
     `cut_after_damage` gives up the whole messages behind damaged bytes, as a broker that starts does; without it such a store is refused.
+    `keeps_key`: the key is of something that goes on, a stream or a service, and is never forgotten (see `ledger`).
     `settings` is for a store of a broker whose sizes its files do not show. `clock` (ms) dates messages and names index files.
     """
 
@@ -39,6 +40,7 @@ class CommitOptions:
     message_index_enable: bool = True
     tag_keys: bool = True  # for entries made again after a crash: 5.4 and later index tags
     new_topics: Mapping[str, int] = field(default_factory=dict)
+    keeps_key: bool = False
     lock_timeout: float = 0.0
     log_directories: tuple[str, ...] = ()
     settings: StoreSettings | None = None

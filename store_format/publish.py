@@ -196,8 +196,19 @@ class Publication:
             yield _Patched(data, starts, extents, chunk, queue_offsets)
         self._queue_stops = counter.next[:-2].tolist()
         number = journal.key[1] if journal.key else 0
-        units = journal.units - journal.skip
-        self._entry = LedgerEntry(number, journal.id, journal.base, layout.position, last, len(last_unit), crc32(last_unit), units)
+        self._entry = LedgerEntry(
+            number,
+            journal.id,
+            journal.base,
+            layout.position,
+            last,
+            len(last_unit),
+            crc32(last_unit),
+            journal.units - journal.skip,
+            messages=journal.messages,
+            bodies=journal.bodies,
+            kept=journal.keeps_key,
+        )
 
     def _chunk_buffer(self, size: int) -> NDArray[np.uint8]:
         """The same memory for every other chunk: fresh pages would cost as much as reading into them, and one may be in writing."""

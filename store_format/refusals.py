@@ -11,8 +11,10 @@ from store_format.config_values import TopicConfig
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
 from store_format.files import entry_names
 
-__all__ = ["refuse_store", "refuse_topics"]
+__all__ = ["refuse_missing_queues", "refuse_store", "refuse_timer", "refuse_topics"]
 
+_TIMER_TOPIC = "rmq_sys_wheel_timer"  # TimerMessageStore.TIMER_TOPIC
+_BROKER_TOPIC = "SELF_TEST_TOPIC"  # every broker that starts puts it into topics.json (TopicConfigManager.init)
 _LMQ_PREFIX = "%LMQ%"
 _QUEUE_ID_MAX = 2**31 - 1
 _BY_FILE = (  # directory, file in it, what it means
@@ -60,3 +62,29 @@ def refuse_topics(root: str, queues: Iterable[tuple[str, int]], topics: Mapping[
             kind = "of message.type=LITE"
         if kind is not None:
             raise UnsupportedFormatError(f"topic {topic} is {kind}: it is not written to")
+
+
+def refuse_timer(root: str, used: Iterable[str], topics: Mapping[str, TopicConfig]) -> None:
+    """Raises UnsupportedFormatError for timer messages in the store of a broker without a timer: nobody would deliver them.
+
+    A broker with a timer has its topic in topics.json as soon as it has started (TopicConfigManager.init).
+    """
+    if _TIMER_TOPIC in used and _BROKER_TOPIC in topics and _TIMER_TOPIC not in topics:
+        raise UnsupportedFormatError(
+            f"{root}: a message with a time of delivery (column deliverTimestamp) is not written, because the broker of this store "
+            f"would not deliver it: topics.json has no {_TIMER_TOPIC}, so the broker is older than 5.0 or has timerWheelEnable=false. "
+            "Use the column delayTimeLevel, or start a broker with timerWheelEnable=true on the store first"
+        )
+
+
+def refuse_missing_queues(root: str, queues: Iterable[tuple[str, int]], topics: Mapping[str, TopicConfig]) -> None:
+    """Raises IllegalMessageError for a queue that its topic does not have: no consumer reads it, or no producer writes to it."""
+    for topic, queue_id in queues:
+        config = topics.get(topic)
+        if config is not None and queue_id >= min(config.read_queue_nums, config.write_queue_nums):
+            raise IllegalMessageError(
+                f"{root}: topic {topic} has readQueueNums={config.read_queue_nums} and writeQueueNums={config.write_queue_nums} in "
+                f"topics.json, and a message of this write is for queue {queue_id}, which consumers would not read. Nothing was written. "
+                "If the topic was created or changed while this write ran, run it again: it then uses the queues that there are; "
+                "otherwise raise both numbers (updateTopic -r -w), or use another queue"
+            )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from store_format import sysflag
 from store_format.encode import MESSAGE_SIZE_MAX, MessageColumns, encode
+from store_format.errors import IllegalMessageError
 from store_format.index_keys import index_key_hashes
 from store_format.property_columns import PropertyTable
 from store_format.staging import NO_QUEUE, NOT_DISPATCHED, StagingWriter
@@ -29,8 +30,12 @@ def stage_columns(
     """Appends the messages to the staged file, each for the queue that its topic and queue id say.
 
     Tags code and index keys come from the properties as stored; `tag_keys` indexes tags too, as brokers do from 5.4 on.
-    Queue offset, physical offset and store time are the commit's to give. Raises IllegalMessageError as `encode` does.
+    Queue offset, physical offset and store time are the commit's to give. Raises IllegalMessageError as `encode` does, and for a null body.
     """
+    if messages.body.null_count:
+        row = messages.body.is_null().index(pa.scalar(True)).as_py()
+        topic = messages.topic if isinstance(messages.topic, str) else messages.topic[row].as_py()
+        raise IllegalMessageError(f"topic {topic}: message {row} has no body (null); b'' is an empty one")
     units = encode(messages, crc_property=crc_property, message_size_max=message_size_max)
     count = len(units)
     topics = messages.topic

@@ -43,7 +43,7 @@ class StagedUnits:
 def check_staged(root: str, staged: StagedFile, *, records_sum: bool = True, chunk_size: int = 1 << 20) -> None:
     """Size and checksum of both files; without `records_sum` of the records only the size: a `RecordsCheck` has the rest.
 
-    Raises StoreNotFoundError for a missing one, which mostly means that driver and executors do not see the same directory.
+    Raises StoreNotFoundError for a missing one: collected as dead by another writer, or driver and executors see other directories.
     """
     for path, size, expected in (
         (staged.records_path(root), staged.records_size, staged.records_sum),
@@ -87,8 +87,10 @@ def _open(path: str) -> FileView:
     try:
         return FileView(path)
     except FileNotFoundError as error:
-        hint = "do driver and executors see the same directory?"
-        raise StoreNotFoundError(f"{path}: a staged file is missing; {hint}") from error
+        raise StoreNotFoundError(
+            f"{path}: a staged file is missing. Another writer of this store removes staged files that have not changed for its "
+            "stagingRetention: raise that option if this write took longer; else the driver and the executors do not see the same directory"
+        ) from error
 
 
 def read_staged(root: str, staged: StagedFile, *, chunk_size: int, units_max: int, skip: int = 0) -> Iterator[StagedUnits]:

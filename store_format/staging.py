@@ -7,7 +7,7 @@ checksums, so that whoever commits can tell that it sees what the task wrote.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -17,6 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.errors import StoreNotFoundError, StoreWriteError
+from store_format.gather import gather_units
+from store_format.layouts import MESSAGE_HEADS
 from store_format.write_files import FileWrites, WritableFile
 
 if TYPE_CHECKING:  # whoever reads a store comes by here, and needs no encoder
@@ -33,6 +35,7 @@ __all__ = [
     "StagedFile",
     "StagingWriter",
     "begin_staging",
+    "bodies_sum",
     "staging_path",
 ]
 
@@ -42,6 +45,8 @@ RECORDS_SUFFIX = ".records"
 TIMES_SUFFIX = ".times"  # store times of a write, one for each message
 _SUM_BLOCK = 1 << 16
 _ATTEMPTS_MAX = 3
+_HEAD_FIELDS: Any = MESSAGE_HEADS[0].fields  # name -> (dtype, offset)
+_BODY_CRC_AT: int = _HEAD_FIELDS["body_crc"][1]  # the same in all heads
 NO_QUEUE = -1  # a prepared unit: indexed, but in no queue (CommitLogDispatcherBuildConsumeQueue)
 NOT_DISPATCHED = -2  # a rolled back unit: neither
 _META = pa.schema(
@@ -69,13 +74,16 @@ class StagedFile:
     queues: tuple[tuple[str, int], ...]  # (topic, queue id) by number
     crc_property: bool
     unit_size_max: int
+    parked: tuple[tuple[str, int], ...] = ()  # the queues that its delayed messages are for
+    bodies: int = -1  # tells batches apart, see `StagingWriter.append`; -1 of an older release
 
     def as_json(self) -> dict[str, Any]:  # Any: JSON
         return asdict(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> StagedFile:
-        return StagedFile(**{**value, "queues": tuple((str(topic), int(queue_id)) for topic, queue_id in value["queues"])})
+        queues = {name: tuple((str(topic), int(queue_id)) for topic, queue_id in value.get(name, ())) for name in ("queues", "parked")}
+        return StagedFile(**{**value, **queues})
 
     def records_path(self, root: str) -> str:
         return f"{staging_path(root, self.write)}/{self.name}{RECORDS_SUFFIX}"
@@ -94,6 +102,14 @@ def begin_staging(root: str, write: str, *, sync: bool) -> None:
     With `sync` its entry is on the disk, before a journal refers to files in it.
     """
     FileWrites(sync=sync).make_directories(root, OWN_DIRECTORY, STAGING, write)
+
+
+def bodies_sum(body_crcs: NDArray[np.int64]) -> int:
+    """A number for a set of bodies, below 2^64; those of two sets are added up for both. (The mixing step of SplitMix64.)"""
+    mixed = body_crcs.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
 
 
 class BlockSum:
@@ -150,6 +166,8 @@ class StagingWriter:
         self._units = 0
         self._unit_size_max = 0
         self._queues: dict[tuple[str, int], int] = {}
+        self._bodies = 0
+        self._parked: dict[tuple[str, int], None] = {}
         self._crc_property = False
 
     def _make(self, root: str) -> tuple[str, WritableFile, WritableFile]:
@@ -181,9 +199,13 @@ class StagingWriter:
         key_hashes: NDArray[np.int32] | None = None,
         message_index: NDArray[np.int64] | None = None,
         timed: NDArray[np.bool_] | None = None,
+        parked: Iterable[tuple[str, int]] = (),
+        body_crcs: NDArray[np.int64] | None = None,
     ) -> None:
         """Unit i goes to queues[queue_index[i]]. `message_index` says, ascending, whose each of `key_hashes` is.
 
+        `parked` are the queues that delayed messages among them are delivered to later. `body_crcs` are those of the bodies before
+        compression, None where they are in the units: their sum, in whatever order, tells a batch from another of its number.
         Where `timed`, the tags code is a delay in ms: the commit makes it the time of delivery, as for SCHEDULE_TOPIC_XXXX.
         """
         numbers = [self._queues.setdefault(queue, len(self._queues)) for queue in queues]
@@ -211,6 +233,10 @@ class StagingWriter:
         self._put(0, self._records, units.data[first:stop])
         self._put(1, self._meta, len(meta).to_bytes(8, "little"))
         self._put(1, self._meta, meta)
+        if body_crcs is None:
+            body_crcs = gather_units(units.data, units.offsets[:-1] + _BODY_CRC_AT, np.dtype(">i4")).astype(np.int64)
+        self._bodies = (self._bodies + bodies_sum(body_crcs)) % (1 << 64)
+        self._parked.update(dict.fromkeys(parked))
         self._units += len(units)
         self._unit_size_max = max(self._unit_size_max, int(sizes.max(initial=0)))
         self._crc_property = units.crc_property
@@ -230,7 +256,7 @@ class StagingWriter:
         records_sum, meta_sum = (each.finish() for each in self._sums)
         return StagedFile(
             self._write, self._name, self._units, self._sizes[0], records_sum, self._sizes[1], meta_sum,
-            tuple(self._queues), self._crc_property, self._unit_size_max,
+            tuple(self._queues), self._crc_property, self._unit_size_max, tuple(self._parked), self._bodies,
         )  # fmt: skip
 
     def discard(self) -> None:

@@ -152,6 +152,8 @@ class MessageStore:
         What this object has listed stays as it was: open the store again to read them.
         """
         from store_format.append import CommitOptions, commit
+        from store_format.appended_crc import ends_with_crc_property
+        from store_format.ledger import read_ledger
         from store_format.stage_columns import stage_columns
         from store_format.staging import StagingWriter
 
@@ -159,7 +161,8 @@ class MessageStore:
         options = replace(options, log_directories=options.log_directories or self.commit_log_paths)
         writer = StagingWriter(self.path, secrets.token_hex(8), sync=options.sync)
         try:
-            stage_columns(writer, messages, tag_keys=options.tag_keys)
+            crc_property = ends_with_crc_property(self.log.anew(), read_ledger(self.path))
+            stage_columns(writer, messages, crc_property=crc_property, tag_keys=options.tag_keys)
             staged = writer.close()
         except BaseException:
             writer.discard()

@@ -6,6 +6,7 @@ import ipaddress
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,8 @@ def numbered(topic: str, first: int, count: int, *, queues: int = 4, body_size: 
 def append(
     root: Path, messages: Sequence[Message], *, key: tuple[str, int] | None = None, options: CommitOptions | None = None
 ) -> CommitResult:
-    """Staged and committed in one go, dated by a clock that stands still."""
-    staged = stage(root, messages, write=f"w{key[1]}" if key else "w", sync=options.sync if options else True)
-    return commit(str(root), [staged], key=key, options=options or CommitOptions(clock=lambda: 1_700_000_100_000))
+    """Staged and committed in one go, dated by a clock that stands still. New topics get the queues that `numbered` spreads over."""
+    options = options or CommitOptions(clock=lambda: 1_700_000_100_000)
+    options = replace(options, new_topics=dict.fromkeys({m.topic for m in messages}, 4) | dict(options.new_topics))
+    staged = stage(root, messages, write=f"w{key[1]}" if key else "w", sync=options.sync)
+    return commit(str(root), [staged], key=key, options=options)

@@ -27,7 +27,7 @@ from store_format.index_keys import index_key_hashes
 from store_format.java_hash import tags_code_many
 from store_format.layouts import BLANK_HEAD, CRC_PROPERTY_SIZE, MESSAGE_HEADS
 from store_format.sysflag import BORN_HOST_V6, MULTI_TAGS
-from store_format.unit_parts import Integers
+from store_format.unit_parts import Integers, body_crcs
 
 __all__ = ["ProducedMessages", "Producer", "ProducerSettings"]
 
@@ -77,6 +77,9 @@ class ProducedMessages:
     uniq_key: pa.LargeBinaryArray
     keys: pa.LargeBinaryArray  # separated by spaces; null where there are none
     tags: pa.LargeBinaryArray
+    real_topic: NDArray[np.int64]  # place in `real_topics`
+    real_queue_id: NDArray[np.int64]
+    body_crc: NDArray[np.int64] | None  # before compression; None where bodies are stored as they are
 
     def __len__(self) -> int:
         return len(self.topic)
@@ -117,6 +120,19 @@ class ProducedMessages:
         distinct = [(self.topics[number >> 32], number & 0xFFFFFFFF) for number in coded.dictionary.to_pylist()]
         places: NDArray[np.int32] = coded.indices.to_numpy()
         return distinct, places
+
+    def queue_nums(self) -> dict[str, int]:
+        """How many queues each topic of the rows needs at least, and each topic in which messages wait; of all stores together."""
+        nums = np.zeros(len(self.topics), np.int64)
+        np.maximum.at(nums, self.topic, self.queue_id + 1)
+        np.maximum.at(nums, self.real_topic, self.real_queue_id + 1)
+        return {topic: int(number) for topic, number in zip(self.topics, nums.tolist(), strict=True) if number}
+
+    def parked_queues(self) -> list[tuple[str, int]]:
+        """The queues that messages for later are delivered to."""
+        moved = self.topic >= len(self.real_topics)
+        distinct = np.unique(self.real_topic[moved] << 32 | self.real_queue_id[moved])
+        return [(self.real_topics[number >> 32], number & 0xFFFFFFFF) for number in distinct.tolist()]
 
     def key_hashes(self, *, tag_keys: bool = True) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """What goes into the index, as `store_format.index_keys.index_key_hashes` gives it."""
@@ -178,6 +194,9 @@ class Producer:
             uniq_key=uniq_key,
             keys=pa.nulls(rows.count, _KIND) if properties.keys is None else properties.keys,
             tags=tags,
+            real_topic=rows.codes,
+            real_queue_id=choice.queue_id,
+            body_crc=None if settings.compression is None else body_crcs(body),
         )
         self._check_unit_sizes(rows, messages)
         return messages

@@ -45,6 +45,7 @@ class _Lists:
     def __init__(self, groups: list[list[QueueGroup]]) -> None:
         flat = [group for of_topic in groups for group in of_topic]
         self.queue_nums = np.array([group.queue_nums for group in flat], np.int64)
+        self.named_queue_nums = np.array([group.named_queue_nums for group in flat], np.int64)
         self.store = np.array([group.store for group in flat], np.int64)
         self.multi_tags = np.array([group.multi_tags for group in flat], np.bool_)
         self.topic_nums = np.array([sum(group.queue_nums for group in of_topic) for of_topic in groups], np.int64)
@@ -146,7 +147,7 @@ class QueueSelector:
         if unknown.any():  # a closed store is not among those of a new topic
             self._refuse_closed(rows, store, unknown, lambda row: f"queueId {queue_id[row]}")
             self._refuse_broker(rows, int(unknown.argmax()))
-        beyond = fixed & (queue_id >= self._all.queue_nums[group])
+        beyond = fixed & (queue_id >= self._all.named_queue_nums[group])
         if beyond.any():
             row = int(beyond.argmax())
             self._refuse_queue(rows, row, int(queue_id[row]), int(group[row]))
@@ -179,8 +180,8 @@ class QueueSelector:
         is_new = rows.topic_of(row) not in store.topics
         rows.refuse(
             row,
-            f"queueId {queue_id}, but its queues in {store.broker_name} are 0 to {self._all.queue_nums[group] - 1} "
-            f"({'defaultTopicQueueNums, as the topic is new' if is_new else 'writeQueueNums'}); "
+            f"queueId {queue_id}, but its queues in {store.broker_name} are 0 to {self._all.named_queue_nums[group] - 1} "
+            f"({'a new topic gets no more, unless defaultTopicQueueNums says so' if is_new else 'writeQueueNums'}); "
             "without the column queueId, messageQueueSelector chooses",
         )
 

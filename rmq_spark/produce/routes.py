@@ -15,9 +15,10 @@ from store_format.config_values import TopicConfig
 from store_format.errors import IllegalMessageError, StoreInUseError, UnsupportedFormatError
 from store_format.tags_codes import SCHEDULE_TOPIC
 
-__all__ = ["DEFAULT_TOPIC_QUEUE_NUMS", "QueueGroup", "Routes", "StoreTopics"]
+__all__ = ["DEFAULT_TOPIC_QUEUE_NUMS", "NAMED_QUEUES_MAX", "QueueGroup", "Routes", "StoreTopics"]
 
 DEFAULT_TOPIC_QUEUE_NUMS = 4  # DefaultMQProducer.defaultTopicQueueNums
+NAMED_QUEUES_MAX = 1024  # of a new topic whose rows name their queues: more are a mistake, and consumers would ask each of them
 
 _PARKING_QUEUE_NUMS = {SCHEDULE_TOPIC: 18, TIMER_TOPIC: 1}  # TopicConfigManager.init: where messages wait that are for later
 _RETRY_PREFIX = "%RETRY%"
@@ -45,6 +46,12 @@ class QueueGroup:
     store: int
     queue_nums: int
     multi_tags: bool = False  # a broker sets a bit of the sys flag for topics of this filter type
+    named_max: int | None = None  # of a new topic: so many queues may rows name by queueId, whatever `queue_nums` says
+
+    @property
+    def named_queue_nums(self) -> int:
+        """The queues that rows may name are those below this number."""
+        return self.queue_nums if self.named_max is None else self.named_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +95,15 @@ class Routes:
         self._refuse_closed(topic, [group.store for group in groups])
         return tuple(groups)
 
-    def created(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
-        """Of `topics`, those that no store knows yet, with the configuration each open store gets for them.
+    def created(self, queue_nums: Mapping[str, int]) -> dict[str, TopicConfig]:
+        """Of these topics, those that no store knows yet, with the configuration each open store gets for them.
 
+        `queue_nums` says how many queues the rows of each need, which is more than the default where they name their queues.
         (TopicConfigManager.createTopicInSendMessageMethod, for a template TBW102 that sets no lower limit.)
         """
-        missing = (topic for topic in topics if not any(topic in store.topics for store in self.stores))
-        queue_nums = {topic: _PARKING_QUEUE_NUMS.get(topic) or self._new_queue_nums(topic) for topic in missing}
-        return {topic: TopicConfig(topic, read_queue_nums=number, write_queue_nums=number) for topic, number in queue_nums.items()}
+        missing = {topic: needed for topic, needed in queue_nums.items() if not any(topic in store.topics for store in self.stores)}
+        numbers = {topic: _PARKING_QUEUE_NUMS.get(topic) or max(self._new_queue_nums(topic), needed) for topic, needed in missing.items()}
+        return {topic: TopicConfig(topic, read_queue_nums=number, write_queue_nums=number) for topic, number in numbers.items()}
 
     def is_closed(self, store: int) -> bool:
         return self.stores[store].closed is not None
@@ -104,7 +112,8 @@ class Routes:
         """A new topic is made in every store that takes messages."""
         queue_nums = self._new_queue_nums(topic)
         self._refuse_closed(topic, range(len(self.stores)))
-        return tuple(QueueGroup(place, queue_nums) for place in range(len(self.stores)) if not self.is_closed(place))
+        named_max = max(queue_nums, NAMED_QUEUES_MAX) if self.auto_create else None
+        return tuple(QueueGroup(place, queue_nums, named_max=named_max) for place in range(len(self.stores)) if not self.is_closed(place))
 
     def _new_queue_nums(self, topic: str) -> int:
         topic_name(topic.encode())

@@ -303,6 +303,6 @@ def test_one_line_tells_of_each_batch(tmp_path: Path, caplog: pytest.LogCaptureF
     line = re.fullmatch(rf"batch \('q', 3\): 15 messages into {root} 0 to {result.stop}; committed in {milliseconds}", told[0])
     assert line is not None, told[0]
     assert float(line[1]) > float(line[2]) == round(result.sync_seconds * 1000, 1) > 0
-    assert told[1] == f"{root}: batch ('q', 3) is committed already; nothing was written"
+    assert told[1] == f"{root}: batch 3 of q is not written, 15 messages: it is committed already"
     assert re.fullmatch(rf"batch without a key: 5 messages into {root} {result.stop} to \d+; committed in {milliseconds}", told[2])
     assert len(told) == 3

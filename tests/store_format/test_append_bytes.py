@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from store_format.append import CommitOptions, commit
+from store_format.config_json import read_topics
 from tests import goldens
 from tests.staged import make_store, messages_of, settings_from, stage
 
@@ -28,11 +29,13 @@ def test_a_store_of_the_same_messages_has_the_same_bytes(golden: Callable[[str],
     messages = messages_of(theirs)
     ours = make_store(tmp_path / "store", settings_from(goldens.config(name)))
     bounds = np.linspace(0, len(messages), commits + 1).astype(int).tolist()
+    topics = {topic: config.write_queue_nums for topic, config in (read_topics(str(theirs)) or {}).items()}
+    options = CommitOptions(sync=False, new_topics=topics)
     for number, (start, stop) in enumerate(pairwise(bounds)):
         part = messages[start:stop]
         staged = stage(ours, part, crc_property=name.startswith("propcrc"), tag_keys=not name.endswith("4.9.7"), part=97)
         times = np.array([m.store_timestamp for m in part], np.int64)
-        result = commit(str(ours), [staged], key=("q", number), store_timestamps=times, options=CommitOptions(sync=False))
+        result = commit(str(ours), [staged], key=("q", number), store_timestamps=times, options=options)
         assert result.reports == ()
     _same_log(theirs / "commitlog", ours / "commitlog")
     _same_queues(theirs / "consumequeue", ours / "consumequeue")

@@ -174,9 +174,9 @@ def test_in_a_cluster_a_queue_has_a_broker() -> None:
         ),
         (
             Routes.of([StoreTopics("s0")]),
-            {"queueId": [4]},
+            {"queueId": [1024]},
             IllegalMessageError,
-            "s0 are 0 to 3 (defaultTopicQueueNums, as the topic is new); without the column queueId, messageQueueSelector chooses",
+            "s0 are 0 to 1023 (a new topic gets no more, unless defaultTopicQueueNums says so); without the column queueId, messageQueue",
         ),
         (
             cluster(2, 4),

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from rmq_spark.produce.routes import QueueGroup, Routes, StoreTopics
+from rmq_spark.produce.routes import NAMED_QUEUES_MAX, QueueGroup, Routes, StoreTopics
 from store_format.config_values import TopicConfig
 from store_format.errors import IllegalMessageError, StoreError, StoreInUseError, UnsupportedFormatError
 
@@ -37,9 +37,10 @@ def test_stores_that_may_not_be_written_or_lack_the_topic_are_passed_over() -> N
 
 def test_a_new_topic_is_made_everywhere() -> None:
     routes = Routes.of([store("a"), store("b")], default_topic_queue_nums=3)
-    assert routes.groups("new") == (QueueGroup(0, 3), QueueGroup(1, 3))
-    assert routes.created(["new"]) == {"new": TopicConfig("new", 3, 3, 6)}
-    assert Routes.of([store("a", topic())]).created(["t", "new", "%RETRY%g"]) == {
+    assert routes.groups("new") == tuple(QueueGroup(place, 3, named_max=NAMED_QUEUES_MAX) for place in (0, 1))
+    assert routes.created({"new": 1}) == {"new": TopicConfig("new", 3, 3, 6)}
+    assert routes.created({"new": 7}) == {"new": TopicConfig("new", 7, 7, 6)}  # a row says queueId 6
+    assert Routes.of([store("a", topic())]).created({"t": 9, "new": 1, "%RETRY%g": 1}) == {
         "new": TopicConfig("new", 4, 4),
         "%RETRY%g": TopicConfig("%RETRY%g", 4, 4),
     }
@@ -47,7 +48,7 @@ def test_a_new_topic_is_made_everywhere() -> None:
 
 def test_where_messages_wait_is_made_as_a_broker_makes_it() -> None:
     routes = Routes.of([store("a")], auto_create=False, default_topic_queue_nums=3)
-    parking = ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"]
+    parking = {"SCHEDULE_TOPIC_XXXX": 3, "rmq_sys_wheel_timer": 1}
     assert [config.write_queue_nums for config in routes.created(parking).values()] == [18, 1]
     with pytest.raises(IllegalMessageError):
         routes.groups("rmq_sys_wheel_timer")
@@ -55,9 +56,9 @@ def test_where_messages_wait_is_made_as_a_broker_makes_it() -> None:
 
 def test_without_creation_only_retry_topics_come_into_being() -> None:
     routes = Routes.of([store("a", topic())], auto_create=False)
-    assert routes.created(["t", "%RETRY%g"]) == {"%RETRY%g": TopicConfig("%RETRY%g", 1, 1)}
+    assert routes.created({"t": 1, "%RETRY%g": 1}) == {"%RETRY%g": TopicConfig("%RETRY%g", 1, 1)}
     assert routes.groups("%RETRY%g") == (QueueGroup(0, 1),)
-    for ask in (routes.groups, lambda name: routes.created([name])):
+    for ask in (routes.groups, lambda name: routes.created({name: 1})):
         with pytest.raises(IllegalMessageError) as caught:
             ask("new")
         assert str(caught.value) == (
@@ -73,7 +74,7 @@ def test_a_filter_type_is_the_stores_own() -> None:
 def test_closed_stores_stay_in_the_list_and_get_no_new_topics() -> None:
     routes = Routes.of([store("a", topic(), closed="in use by process 7"), store("b", topic())])
     assert routes.groups("t") == (QueueGroup(0, 4), QueueGroup(1, 4))
-    assert routes.groups("new") == (QueueGroup(1, 4),)
+    assert routes.groups("new") == (QueueGroup(1, 4, named_max=NAMED_QUEUES_MAX),)
     assert (routes.is_closed(0), routes.is_closed(1)) == (True, False)
 
 
