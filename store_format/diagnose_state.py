@@ -172,7 +172,7 @@ def check_topics(findings: Findings, root: str, directories: Mapping[str, str], 
 def check_queue_ids(findings: Findings, root: str, queues: Mapping[tuple[str, int], tuple[str, int]]) -> None:
     """Queues, with their directory and number of messages, that consumers do not read: they ask for the ids below readQueueNums."""
     try:
-        topics = config_json.read_topics(root) or {}
+        topics: Mapping[str, TopicConfig] = config_json.read_topics(root) or {}
     except CorruptStoreError:
         return  # check_config has reported it
     highest: dict[str, int] = {}

@@ -60,10 +60,10 @@ class Journal:
     zone_seconds: int  # of the local time in those names
     log_directories: tuple[str, ...]
     members: tuple[str, ...] = field(default=())  # of a cluster commit: the store roots
+    complete: bool = True  # False until every member has its journal: nothing was published anywhere, and it may be dropped
     messages: int = -1  # of the batch in all stores, and the sum of their StagedFile.bodies; -1 of an older release
     bodies: int = -1
     keeps_key: bool = False  # the ledger never forgets the key: a stream's or a service's
-    complete: bool = True  # False until every member has its journal: nothing was published anywhere, and it may be dropped
 
     def to_bytes(self) -> bytes:
         return json.dumps({"version": 1, **asdict(self)}).encode()

@@ -45,7 +45,7 @@ def note_repeat(where: str, key: tuple[str, int], committed: CommittedBatch, sta
     name = f"batch {key[1]} of {key[0]}"
     others = _UNKNOWN not in (committed.bodies, bodies) and committed.bodies != bodies
     same_number = committed.number == key[1]
-    if same_number and ((committed.messages not in (_UNKNOWN, messages)) or (others and not is_stream)):
+    if messages and same_number and ((committed.messages not in (_UNKNOWN, messages)) or (others and not is_stream)):
         found = "with other bodies" if committed.messages == messages else f"with {committed.messages} messages"
         advice = (
             "A checkpoint that was restored from a backup numbers its batches again: start the query with a new checkpoint, "

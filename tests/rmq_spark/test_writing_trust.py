@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pytest
 
 from rmq_spark.writing import abort_write, commit_write, stage_rows
 from store_format.config_json import read_topics
+from store_format.config_values import TopicConfig
 from store_format.errors import IllegalMessageError, OptionError, UnsupportedFormatError
 from store_format.store import MessageStore
 from store_format.store_settings import StoreSettings
@@ -80,7 +81,7 @@ def test_a_new_topic_gets_the_queues_that_its_rows_name(tmp_path: Path) -> None:
     root = tmp_path / "store"
     orders = [numbered_rows(0, 4, "Orders", queueId=[0, 3, 7, 1]), numbered_rows(4, 8, "Orders", queueId=[10, 0, 0, 0])]
     write(root, *orders, numbered_rows(8, 12, "Audit", queueId=[0] * 4), numbered_rows(12, 16, "Free"), defaultTopicQueueNums="1")
-    topics = read_topics(str(root)) or {}
+    topics: Mapping[str, TopicConfig] = read_topics(str(root)) or {}
     assert {name: topics[name].write_queue_nums for name in ("Orders", "Audit", "Free")} == {"Orders": 11, "Audit": 1, "Free": 1}
     assert topics["Orders"].read_queue_nums == 11
     assert bodies(root) == dict.fromkeys(range(16), 1)

@@ -1,0 +1,45 @@
+"""What is appended to a store with settings of its own, under the real classes: nothing is truncated, nothing waits where nobody reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.writing import abort_write, commit_write, stage_rows
+from store_format.errors import IllegalMessageError
+from tests import goldens
+from tests.interop.harness import RocketMQ
+from tests.rmq_spark.writes import numbered_rows, target_of, write
+
+
+def test_nothing_is_truncated_by_a_broker_that_verifies_the_crc_property(
+    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+) -> None:
+    name = "propcrc-5.5.0"
+    java, store, config = rocketmq("5.5.0"), copy_of(name), goldens.config(name)
+    assert config["forceVerifyPropCRC"] == "true"
+    before = java.open_store(store, config)
+    for first in (0, 150):
+        write(store, numbered_rows(first, first + 75, "Orders"), numbered_rows(first + 75, first + 150, "New"))
+    after = java.open_store(store, config, start=True)
+    assert (len(before.messages), len(after.messages)) == (310, 610)
+    assert after.commit_log[1] > before.commit_log[1]
+
+
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+def test_consumers_get_all_messages_of_two_first_writers(rocketmq: Callable[[str], RocketMQ], tmp_path: Path, version: str) -> None:
+    """The second to commit chose eight queues and is refused; run again it uses the two that there are."""
+    store = tmp_path / "store"
+    late = target_of(store, defaultTopicQueueNums="8")
+    staged = stage_rows(late, [numbered_rows(0, 17)])
+    write(store, numbered_rows(17, 21), defaultTopicQueueNums="2")
+    with pytest.raises(IllegalMessageError):
+        commit_write(late, [staged], None)
+    abort_write(late)
+    write(store, numbered_rows(0, 17), defaultTopicQueueNums="8")
+    with rocketmq(version).broker(store) as broker:
+        consumed = broker.client().push_consume("CG_new", "T")
+    assert Counter(line["properties"]["KEYS"] for line in consumed) == Counter(f"k{i}" for i in range(21))
