@@ -141,7 +141,13 @@ _FROM_TO = (
         stream=(_BY_TIME_FROM_IN_STREAM, None),
     ),
     Option("endingOffsetsByTimestamp", "JSON", _BY_TIME_TO, "The same, exclusive. Beats `endingOffsets`.", applies=_IN_BATCH),
-    Option("startingTimestamp", "time", parse_timestamp, f"Messages stored at or after it: {_TIME}. Beats the other `starting…` options."),
+    Option(
+        "startingTimestamp",
+        "time",
+        parse_timestamp,
+        f"Messages stored at or after it: {_TIME}. Beats the other `starting…` options. A queue without such a message, idle since "
+        "then, is an error unless `startingOffsetsByTimestampStrategy` is `latest`.",
+    ),
     Option("endingTimestamp", "time", parse_timestamp, "Messages stored before it. Beats the other `ending…` options.", applies=_IN_BATCH),
     Option(
         "startingOffsetsByTimestampStrategy",

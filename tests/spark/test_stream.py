@@ -198,3 +198,17 @@ def test_a_table_in_the_catalog_is_a_stream_too(spark: SparkSession, root: Path,
         assert spark.table("streamed").count() == 20
     finally:
         spark.sql("DROP TABLE streamed")
+
+
+def test_a_topic_left_out_for_one_run_goes_on_where_it_was(root: Path, stream: Callable[..., Stream]) -> None:
+    append(root, numbered("U", 0, 4))
+    query = stream(root, startingOffsets="earliest")
+    assert len(query.run(subscribe="T,U")) == 24
+    append(root, numbered("T", 20, 4) + numbered("U", 4, 4))
+    assert sorted(query.run(subscribe="T")) == expected("T", *[(5, 6)] * 4)
+    with pytest.raises(StreamingQueryException) as caught:
+        query.run(subscribe="T,Uu")
+    assert "no store has a topic 'Uu'; did you mean U?" in str(caught.value)
+    append(root, numbered("T", 24, 4))
+    assert sorted(query.run(subscribe="T,U")) == sorted(expected("T", *[(6, 7)] * 4) + expected("U", *[(1, 2)] * 4))
+    assert query.run(subscribe="T,U") == []
