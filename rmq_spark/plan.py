@@ -10,6 +10,7 @@ import difflib
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from rmq_spark.key_places import narrowed, places_of_key
@@ -22,7 +23,7 @@ from rmq_spark.stores import open_stores
 from rmq_spark.topics import TopicChoice
 from store_format import MessageStore, Queue
 from store_format.config_json import read_topics
-from store_format.errors import OffsetOutOfRangeError, OptionError
+from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from store_format.slices import QueueSlice
 
 __all__ = ["Plan", "available_cores", "plan", "refuse_unknown", "refuse_unknown_names", "warn_of_no_match"]
@@ -137,15 +138,24 @@ def refuse_unknown_names(stores: Sequence[MessageStore], options: ReadOptions, f
         configured = {topic for store in stores for topic in store.configured_topics()}
         missing = [topic for topic in missing if topic not in configured]
     if missing:
-        known = sorted({topic for store in stores for topic in store.topics()})
+        known = sorted({topic for topic, _, _ in _queues_there(stores)})
         raise OptionError(f"no store has a topic {missing[0]!r}; {_nearest(missing[0], known)}")
     there = set(found.queues)
     unknown = [queue for queue in options.topics.queues if not _names_any(queue, there, stores)]
     configured_queues = _configured_queues(stores) if unknown else {}
     for queue in unknown:
         if not _is_configured(configured_queues, queue):
-            have = [(each.topic, store.broker_name, each.queue_id) for store in stores for each in store.queues()]
-            raise OptionError(f"assign: no store has the queue {queue}; {_nearest_queue(queue.topic, have, 'the queues there')}")
+            have = _nearest_queue(queue.topic, _queues_there(stores), "the queues there")
+            raise OptionError(f"assign: no store has the queue {queue}; {have}")
+
+
+def _queues_there(stores: Sequence[MessageStore]) -> list[tuple[str, str, int]]:
+    """(topic, broker, queue id) for advice, which is worth no other error: none of a store where some may not be read."""
+    found: list[tuple[str, str, int]] = []
+    for store in stores:
+        with suppress(StoreError):
+            found += [(queue.topic, store.broker_name, queue.queue_id) for queue in store.queues()]
+    return found
 
 
 def _names_any(queue: QueueName, there: set[tuple[str, str, int]], stores: Sequence[MessageStore]) -> bool:
@@ -196,7 +206,7 @@ def warn_of_no_match(stores: Sequence[MessageStore], options: ReadOptions, found
     """A stream whose pattern matches no topic waits for one, perhaps for ever."""
     pattern = options.topics.pattern
     if pattern is not None and not any(options.topics.chooses_topic(topic) for topic, _, _ in found.queues):
-        known = sorted({topic for store in stores for topic in store.topics()})
+        known = sorted({topic for topic, _, _ in _queues_there(stores)})
         _log.warning("subscribePattern %s matches no topic; %s. The stream waits for one", pattern, _listed(known))
 
 

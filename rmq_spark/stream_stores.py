@@ -18,7 +18,7 @@ from rmq_spark.stores import Newcomers, open_stores
 from rmq_spark.stream_offsets import MARK, QueueKey
 from rmq_spark.topics import TopicChoice
 from store_format import MessageStore, Queue
-from store_format.files import entry_names
+from store_format.files import LOST_AND_FOUND, entry_names
 from store_format.store import has_config
 
 __all__ = ["StreamStores"]
@@ -90,6 +90,7 @@ class StreamStores:
         deleted: set[tuple[str, str]] = set()
         for store in self.stores if names else ():
             known = store.configured_topics().union(*(entry_names(f"{store.path}/{each}", missing_ok=True) for each in QUEUE_FOLDERS))
+            known -= {LOST_AND_FOUND}
             deleted |= {name for name in names if name[1] == store.broker_name and known and name[0] not in known}
         return frozenset(deleted)
 

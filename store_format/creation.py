@@ -11,7 +11,7 @@ from store_format.checkpoint import Checkpoint
 from store_format.checkpoint_write import save_checkpoint
 from store_format.config_write import dumps
 from store_format.errors import OptionError, StoreInUseError
-from store_format.files import entry_names
+from store_format.files import LOST_AND_FOUND, entry_names
 from store_format.journal import read_journal
 from store_format.ledger import read_ledger
 from store_format.lock import StoreLock
@@ -31,7 +31,7 @@ def is_store(root: str) -> bool:
     names = entry_names(root, missing_ok=True)
     if "commitlog" in names:
         return True
-    other = set(names - {OWN_DIRECTORY, "lock"})
+    other = set(names - {OWN_DIRECTORY, "lock", LOST_AND_FOUND})
     if other and other <= _BEGUN and read_settings(root) is not None:
         other = {name for name in ("consumequeue", "index") if entry_names(f"{root}/{name}", missing_ok=True)}
     if other:

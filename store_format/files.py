@@ -176,13 +176,13 @@ def refuse(error: StoreError) -> None:
 def list_directories(directory: str, select: Callable[[str], bool] = lambda name: True, refused: Refused = refuse) -> list[tuple[str, str]]:
     """(name, path) of the selected directories in `directory`, sorted by name; [] when it is missing.
 
-    A link is `refused`, with a CorruptStoreError, and left out where that does not raise it.
+    `lost+found` is left out. A link is `refused`, with a CorruptStoreError, and left out where that does not raise it.
     """
     found = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if not select(entry.name):
+                if entry.name == LOST_AND_FOUND or not select(entry.name):
                     continue
                 if entry.is_symlink():
                     refused(_refuse_link(entry.path))
@@ -227,7 +227,7 @@ def list_entries(directory: str) -> list[Entry]:
     """
     try:
         with os.scandir(directory) as entries:
-            found = [_entry(entry) for entry in entries]
+            found = [_entry(entry) for entry in entries if entry.name != LOST_AND_FOUND]
     except FileNotFoundError:
         return []
     except NotADirectoryError as error:

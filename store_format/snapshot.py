@@ -25,7 +25,7 @@ from store_format.consume_queue import simple_queue_bounds
 from store_format.decode import Identity, UnitRefs, locate
 from store_format.dispatch import MissingEntries
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
-from store_format.files import LOST_AND_FOUND, Refused, list_directories, list_store_files, offset_file_name, refuse
+from store_format.files import Refused, list_directories, list_store_files, offset_file_name, refuse
 from store_format.java_hash import java_hash
 from store_format.journal import committed_end, read_commit_state
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN
@@ -107,12 +107,8 @@ def list_queues(root: str, select: Callable[[str], bool], refused: Refused = ref
     A directory below a topic whose name is no queue id is skipped, as the broker does (ConsumeQueueStore.loadConsumeQueues).
     A selected topic or queue that is a link or may not be listed is `refused`, and left out where that does not raise.
     """
-
-    def is_topic(name: str) -> bool:
-        return name != LOST_AND_FOUND and select(name)
-
     for kind, folder in _FOLDERS.items():
-        for topic, topic_path in list_directories(f"{root}/{folder}", is_topic, refused):
+        for topic, topic_path in list_directories(f"{root}/{folder}", select, refused):
             try:
                 found = list_directories(topic_path, _is_queue_id, refused)
             except StorePermissionError as error:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +19,10 @@ from rmq_spark.schema import projection_from_options
 from rmq_spark.stores import open_stores
 from rmq_spark.stream_stores import StreamStores
 from store_format import MessageStore
-from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
+from store_format.diagnose import diagnose
+from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
 from tests.permissions import as_nobody, open_directory
+from tests.rmq_spark.writes import numbered_rows, write
 from tests.rows import table_rows
 from tests.small_store import SmallStore, write_small_store
 
@@ -143,6 +147,33 @@ def test_a_member_of_a_cluster_that_may_not_be_read(small: SmallStore, caplog: p
             (store,) = open_stores(parse_read_options(options | {"failOnDataLoss": "false"}))
     assert store.path == str(small.root)
     assert str(other) in caplog.text
+
+
+@pytest.mark.parametrize("what", ODD_NEIGHBOURS)
+def test_a_misspelt_topic_is_said_to_be_none(small: SmallStore, what: str) -> None:
+    put(small, what)
+    with as_nobody(), pytest.raises(OptionError, match="no store has a topic 'Ordres'; "):
+        rows_of(small, subscribe="Ordres")
+
+
+def test_lost_and_found_wherever_a_file_system_may_begin(small: SmallStore) -> None:
+    """To check a store, and to write to it, as its owner: what fsck made is root's own."""
+    places = [small.root / place for place in ("commitlog", "consumequeue", "index", "config", "")]
+    shutil.rmtree(small.root / "batchconsumequeue")
+    write(small.root, numbered_rows(0, 4, topic="Orders"))  # imports
+    before = [str(problem) for problem in diagnose(str(small.root))]
+    for place in places:
+        (place / "lost+found").mkdir(0)
+    for path in small.root.rglob("*"):
+        if path.name != "lost+found" and os.geteuid() == 0:
+            os.chown(path, 65534, 65534)
+    if os.geteuid() == 0:
+        os.chown(small.root, 65534, 65534)
+    with as_nobody():
+        assert [str(problem) for problem in diagnose(str(small.root))] == before
+        assert list(write(small.root, numbered_rows(4, 8, topic="Orders"))) == [str(small.root)]
+        queues = MessageStore.open(str(small.root)).queues(lambda topic: topic == "Orders")
+    assert sum(queue.max_offset - queue.min_offset for queue in queues) == 9 + 8
 
 
 def test_lost_and_found_alone_is_no_consume_queue(small: SmallStore) -> None:
