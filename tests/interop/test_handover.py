@@ -1,7 +1,9 @@
-"""A store that is handed to a broker behind commits without flush: the index is whole after one flush, and is not without."""
+"""A store that is handed to a broker: behind commits without flush, and to a broker that runs as another user."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 from store_format.append import CommitOptions
 from store_format.store import MessageStore
 from tests.interop.harness import RocketMQ
+from tests.interop.maven import java
+from tests.interop.programs import ProgramError
 from tests.staged import append, make_store, numbered
 
 _COMMITS, _ROWS = 20, 200  # 40 commitlog files of 16 KiB: a broker's recovery goes over the last ten
@@ -34,3 +38,34 @@ def test_keys_lead_to_messages_of_async_commits(
         assert found == list(asked)
     else:  # what write.md says: every message is there, and older ones are not in the index
         assert len(found) < len(asked) // 2, found
+
+
+_WRITER, _GROUP = 12345, 12346
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root changes users")
+def test_a_broker_of_another_user_loads_what_a_common_group_may_write(
+    rocketmq: Callable[[str], RocketMQ], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker is root without its capabilities, who is nobody special, and in the group; the files are the writer's."""
+    other = tmp_path / "java"
+    other.write_text(f'#!/bin/sh\nexec setpriv --bounding-set=-all --inh-caps=-all --groups {_GROUP} {java()} "$@"\n')
+    other.chmod(0o755)
+    store = tmp_path / "store"
+    store.mkdir()
+    os.chown(store, _WRITER, _GROUP)
+    store.chmod(0o2775)
+    for mask in (0o002, 0o022):
+        before = os.umask(mask)
+        try:
+            make_store(store) if mask == 0o002 else None
+            append(store, numbered(f"T{mask}", 0, 100))
+        finally:
+            os.umask(before)
+        monkeypatch.setattr("tests.interop.programs.java", lambda: str(other))
+        if mask == 0o002:
+            assert len(rocketmq("5.5.0").open_store(store).messages) == 100
+        else:  # the control: files that the group may not write
+            with pytest.raises(ProgramError, match="load"):
+                rocketmq("5.5.0").open_store(store)
+        monkeypatch.undo()
