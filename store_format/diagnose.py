@@ -13,7 +13,7 @@ from store_format.commit_log import CommitLog
 from store_format.diagnose_commits import check_commits
 from store_format.diagnose_files import entries_of, usable_log
 from store_format.diagnose_index import check_index_files
-from store_format.diagnose_log import Lost, check_log
+from store_format.diagnose_log import Lost, check_log, report_cut
 from store_format.diagnose_queues import QueueCheck
 from store_format.diagnose_state import check_checkpoint, check_config, check_formats, check_queue_ids, check_state, check_topics
 from store_format.errors import CorruptStoreError
@@ -27,6 +27,8 @@ from store_format.snapshot import StoreState
 from store_format.walk import UnitRun
 
 __all__ = ["diagnose"]
+
+_OFFSET_MAX = 2**63 - 1
 
 
 def diagnose(root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Callable[[int], object] | None = None) -> Diagnosis:
@@ -57,6 +59,8 @@ def diagnose(root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Call
             on_offset(run.file.start + run.stop)
 
     summary = replace(check_log(findings, log, file_size, state, lost, visit, readable), unplaced_bytes=unplaced_bytes)
+    if state is StoreState.CLEAN and summary.damage_bytes:
+        report_cut(findings, log, _end_of_last_file(root, log))
     queues.finish(lost, summary.log_end)
     check_topics(findings, root, queues.topics, queues.absent)
     check_queue_ids(findings, root, queues.filled)
@@ -90,3 +94,8 @@ def _end_after_crash(root: str, log: CommitLog) -> ReadableEnd:
     except CorruptStoreError:
         checkpoint = Checkpoint()
     return find_readable_end(root, log, find_end(log, checkpoint, crashed=True, dispatch_from=-1))
+
+
+def _end_of_last_file(root: str, log: CommitLog) -> ReadableEnd:
+    """What the recovery of a store that was shut down cleanly finds: it begins with the last file, or with an earlier one."""
+    return find_readable_end(root, log, find_end(log, Checkpoint(), crashed=False, dispatch_from=_OFFSET_MAX))

@@ -19,12 +19,12 @@ from store_format.snapshot import StoreState
 from store_format.unit_check import UnitKind, check_unit
 from store_format.walk import Damage, EndKind, UnitRun, Walk
 
-__all__ = ["Lost", "check_log"]
+__all__ = ["Lost", "check_log", "report_cut"]
 
 _DAMAGE_ADVICE = "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"
 _TAIL_ADVICE = "A broker that starts on this store cuts the log here (CommitLog.recoverAbnormally)"
 _CUT_ADVICE = (
-    "A broker that starts on this store cuts these messages off (CommitLog.recoverAbnormally): export them before, with "
+    "A broker that starts on this store cuts these messages off (CommitLog.recoverNormally, recoverAbnormally): export them before, with "
     "rmqlog export --skip-damage or mode=DROPMALFORMED"
 )
 _REMAINS_ADVICE = "An earlier recovery has cut these messages: they are not read, and a broker writes over them"
@@ -82,7 +82,7 @@ def check_log(
             visit(step)
     _check_end(findings, log, file_size, state, walk, lost)
     if readable is not None:
-        _report_cut(findings, log, readable)
+        report_cut(findings, log, readable)
     sums = walk.sums
     return Summary(
         files=len(log.files),
@@ -114,7 +114,7 @@ def _report(findings: Findings, log: CommitLog, file_size: int, state: StoreStat
     findings.add(severity, file.path, position, damage.expected, found, _DAMAGE_ADVICE if severity == "damage" else _TAIL_ADVICE)
 
 
-def _report_cut(findings: Findings, log: CommitLog, readable: ReadableEnd) -> None:
+def report_cut(findings: Findings, log: CommitLog, readable: ReadableEnd) -> None:
     """Messages behind the place where a broker's recovery ends the log."""
     if readable.damage is not None:
         found = f"{readable.messages} whole messages up to {readable.offset}"

@@ -59,7 +59,7 @@ def check_state(findings: Findings, root: str, state: StoreState) -> None:
             "info", f"{root}/lock", 0, "a store that nobody writes to", f"process {lock_holder(f'{root}/lock')} holding the lock", advice
         )
     if state is StoreState.CRASHED:
-        advice = "Readers do the broker's recovery in memory; a broker that starts repairs the files"
+        advice = "Readers do the broker's recovery in memory; a broker that starts changes the files"
         findings.add("warning", f"{root}/abort", 0, "no abort file while nobody holds the lock", "one: the broker was killed", advice)
     if state is StoreState.CLEAN and abort_mark(root):
         advice = (

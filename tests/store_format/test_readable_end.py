@@ -255,7 +255,10 @@ def test_messages_behind_the_damage_are_found_and_counted(broker: Broker) -> Non
     assert queues == [(0, 15), (1, 15), (2, 15), (3, 15)]
 
 
-def test_diagnose_counts_what_a_broker_would_cut(broker: Broker) -> None:
+@pytest.mark.parametrize("crashed", [True, False])
+def test_diagnose_counts_what_a_broker_would_cut(broker: Broker, crashed: bool) -> None:
+    if not crashed:
+        (broker.root / "abort").unlink()
     overwrite(broker.root, messages_of(broker.root)[20].physical_offset + 95, b"\xff\xff")
     diagnosis = MessageStore.open(str(broker.root)).diagnose()
     assert [problem.advice[:35] for problem in diagnosis.of("damage")] == ["Messages here are lost; read around"]
