@@ -101,6 +101,8 @@ def _slice(queue: Queue, options: ReadOptions, found: Findings, starts: Starts) 
             else:
                 _log.warning("reading what is there: %s", message)
     start, stop = min(max(start, low), high), min(max(stop, low), high)
+    if start > stop and options.group is not None:
+        start = stop  # the group has consumed the queue beyond the end: nothing of it is left to read
     if start > stop:
         raise OptionError(f"{name}: {start_option} leads to offset {start}, behind {options.ending.option}, which leads to {stop}")
     return queue.range.piece(start, stop)

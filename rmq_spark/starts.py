@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
-from rmq_spark.consume.group_start import start_of, subscribe_set
+from rmq_spark.consume.group_start import start_of, subscribe_set, usable_offsets
 from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.where import ConsumeFromWhere
 from rmq_spark.options import ReadOptions
 from rmq_spark.positions import Earliest, Latest, Offset, Timestamp
+from rmq_spark.values import nearest
 from store_format import MessageStore, Queue
 from store_format.errors import OffsetOutOfRangeError
+from store_format.offset_files import known_groups
 from store_format.slices import read_slice
 
 __all__ = ["Starts", "offset_at", "start_offset"]
+
+_log = logging.getLogger(__name__)
+
+_NAMED_MAX = 5
 
 
 class Starts:
@@ -24,8 +32,12 @@ class Starts:
         self._committed: dict[MessageQueue, int] = {}
         self._shared: frozenset[MessageQueue] = frozenset()
         if self._group is not None:
-            self._committed = self._group.make_offset_store({store.broker_name: store.path for store in stores}).read()
+            known = self._group.make_offset_store({store.broker_name: store.path for store in stores}).read()
             self._shared = frozenset(subscribe_set(stores, options.topics, self._group.group))
+            group, fails = self._group.group, options.fail_on_data_loss
+            self._committed = usable_offsets(known, group, self._shared, fail_on_data_loss=fails)
+            if not self._shared & self._committed.keys() and self._group.where is ConsumeFromWhere.LAST:
+                _warn_of_nothing(stores, group)
 
     def reads(self, queue: Queue) -> bool:
         """Whether the queue is read: a group sees those that may be read (topics.json), in whatever files there are."""
@@ -37,6 +49,18 @@ class Starts:
             return self._options.starting.option, start_offset(queue, self._options)
         start = start_of(queue, self._committed.get(_name(queue)), self._group)
         return f"the {start.origin} offset of group {self._group.group}", start.offset
+
+
+def _warn_of_nothing(stores: Sequence[MessageStore], group: str) -> None:
+    """A misspelt name looks like a group that has nothing to read."""
+    known = {name for store in stores for name in known_groups(store.path)} - {group}
+    meant = nearest(group, known)
+    hint = f"did you mean {meant}?" if meant else f"the groups are {', '.join(sorted(known)[:_NAMED_MAX]) or 'none'}"
+    _log.warning(
+        "group %s has no committed offset in the queues read, so a batch read begins at their ends and gives no rows; %s To read a new "
+        "group's messages set consumeFromWhere=%s",
+        group, hint if meant else f"{hint}.", ConsumeFromWhere.FIRST,
+    )  # fmt: skip
 
 
 def _name(queue: Queue) -> MessageQueue:

@@ -13,12 +13,12 @@ from typing import cast
 from rmq_spark.consume.alone import Alone
 from rmq_spark.consume.client_ids import BROADCASTING
 from rmq_spark.consume.group_options import GroupOptions
-from rmq_spark.consume.group_start import begin_of, retry_topic, subscribe_set
+from rmq_spark.consume.group_start import begin_of, retry_topic, subscribe_set, usable_offsets
 from rmq_spark.consume.meeting import group_directory, inherit, other_places, refuse_members_elsewhere
 from rmq_spark.consume.members import Member, join
 from rmq_spark.consume.membership import Assignment, Clocks, Membership
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.consume.offsets import OffsetStore
+from rmq_spark.consume.offsets import CheckedOffsets, OffsetStore
 from rmq_spark.plan import refuse_unknown
 from rmq_spark.splits import Findings
 from rmq_spark.stream_offsets import QueueKey, StreamOffset
@@ -99,6 +99,7 @@ class StreamGroup:
         membership = options.make_membership(self._stores.options.subscription, sorted(roots))
         self.clients, self._membership = membership.clients, membership
         is_broadcasting = options.message_model == BROADCASTING
+        checked = CheckedOffsets(offsets, self._usable)
         paths = self._stores.options.paths
         directory = (
             None
@@ -106,15 +107,19 @@ class StreamGroup:
             else group_directory(offsets, group=options.group, roots=roots, paths=paths, group_path=options.group_path)
         )
         if directory is None:
-            self._part = Alone(membership, offsets, shares=not is_broadcasting, clocks=self._clocks)
+            self._part = Alone(membership, checked, shares=not is_broadcasting, clocks=self._clocks)
         else:
             others = []
             if options.group_path is None:
                 others = other_places(directory, offsets, group=options.group, roots=roots, paths=paths)
-            self._part = self._meet(directory, others, membership, offsets)
+            self._part = self._meet(directory, others, membership, checked)
         where = "meets nobody" if directory is None else f"meets its members in {directory}"
         _log.info("group %s: %s, offsets in %s, %s", options.group, ", ".join(self.clients), offsets.kind, where)
         return self._part
+
+    def _usable(self, known: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
+        fails = self._stores.options.fail_on_data_loss
+        return usable_offsets(known, self._options.group, frozenset(self._shared()), fail_on_data_loss=fails)
 
     def _meet(self, directory: str, others: Sequence[str], membership: Membership, offsets: OffsetStore) -> Member:
         """Joins, unless there are members in one of the other places."""

@@ -28,6 +28,7 @@ __all__ = [
     "read_lmq_consumer_offsets",
     "read_subscription_groups",
     "read_topics",
+    "without_backup",
 ]
 
 _T = TypeVar("_T")
@@ -76,20 +77,37 @@ def config_path(root: str, name: str) -> str:
     return os.path.join(root, "config", name)
 
 
-def read_config(path: str, decode: Callable[[dict[str, Any]], _T]) -> _T | None:
+def read_config(path: str, decode: Callable[[dict[str, Any]], _T], *, is_needed: bool = False) -> _T | None:
     """What `decode` makes of the file at `path`, else of `path`.bak; None when both are missing or empty (ConfigManager.load).
 
-    The `.bak` counts when the file is missing, empty, or cannot be decoded: a broker killed while saving leaves it so.
-    Raises CorruptStoreError when the `.bak` cannot be decoded either, and for a link.
+    The `.bak` counts when the file is missing, empty, or cannot be decoded: a broker killed while saving leaves it so. A file that
+    cannot be decoded and has no `.bak` counts as missing, as it does for a broker, unless `is_needed`.
+    Raises CorruptStoreError when the `.bak` cannot be decoded either, for a link, and for a needed file.
     """
     data = read_bytes(path)
     if data:
         try:
             return _decode(data, path, decode)
         except CorruptStoreError as error:
+            backup = read_bytes(path + ".bak")
+            if not backup:
+                if is_needed:
+                    raise without_backup(error, path) from error
+                _logger.warning("%s; there is no %s.bak, so it counts as missing, as it does for a broker", error, path)
+                return None
             _logger.warning("%s; reading %s.bak instead, as a broker does", error, path)
-    backup = read_bytes(path + ".bak")
+    else:
+        backup = read_bytes(path + ".bak")
     return _decode(backup, path + ".bak", decode) if backup else None
+
+
+def without_backup(error: CorruptStoreError, path: str) -> CorruptStoreError:
+    """What to say of a file that must not be replaced: it may have what other groups or a broker still need."""
+    advice = (
+        "there is no .bak to read instead, and a broker that starts now begins without what the file held. Put a good copy in its "
+        "place, or move it away: then all offsets in it are lost"
+    )
+    return CorruptStoreError(path, error.position, error.expected, f"{error.found}; {advice}")
 
 
 def _decode(data: bytes, path: str, decode: Callable[[dict[str, Any]], _T]) -> _T:
@@ -149,14 +167,14 @@ def _consumer_offsets(raw: dict[str, Any]) -> ConsumerOffsets:
     return ConsumerOffsets(tables("offsetTable"), tables("pullOffsetTable"), lmq, group_topics, data_version(raw), raw)
 
 
-def read_consumer_offsets(root: str) -> ConsumerOffsets | None:
+def read_consumer_offsets(root: str, *, is_needed: bool = False) -> ConsumerOffsets | None:
     """consumerOffset.json (ConsumerOffsetManager)."""
-    return read_config(config_path(root, "consumerOffset.json"), _consumer_offsets)
+    return read_config(config_path(root, "consumerOffset.json"), _consumer_offsets, is_needed=is_needed)
 
 
-def read_lmq_consumer_offsets(root: str) -> ConsumerOffsets | None:
+def read_lmq_consumer_offsets(root: str, *, is_needed: bool = False) -> ConsumerOffsets | None:
     """lmqConsumerOffset.json, where a broker with light queues keeps all of its offsets (LmqConsumerOffsetManager)."""
-    return read_config(config_path(root, "lmqConsumerOffset.json"), _consumer_offsets)
+    return read_config(config_path(root, "lmqConsumerOffset.json"), _consumer_offsets, is_needed=is_needed)
 
 
 def read_delay_offsets(root: str) -> dict[int, int] | None:

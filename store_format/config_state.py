@@ -141,4 +141,4 @@ def read_local_offsets(path: str) -> dict[tuple[str, str, int], int] | None:
             offsets[name] = integer(offset, f"offsetTable.{key}")
         return offsets
 
-    return read_config(path, decode)
+    return read_config(path, decode, is_needed=True)

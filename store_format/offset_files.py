@@ -10,9 +10,16 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from store_format.config_json import config_path, read_consumer_offsets, read_lmq_consumer_offsets, read_topics
+from store_format.config_json import (
+    config_path,
+    read_consumer_offsets,
+    read_lmq_consumer_offsets,
+    read_subscription_groups,
+    read_topics,
+    without_backup,
+)
 from store_format.config_values import ConsumerOffsets, split_offset_key
-from store_format.errors import CorruptStoreError, UnsupportedFormatError
+from store_format.errors import CorruptStoreError, StoreError, UnsupportedFormatError
 from store_format.files import entry_names, read_bytes, stat_identity
 from store_format.lock import StoreLock
 from store_format.offset_write import merge_consumer_offsets
@@ -20,6 +27,7 @@ from store_format.write_files import FileWrites
 
 __all__ = [
     "GroupOffsets",
+    "known_groups",
     "offsets_file",
     "offsets_identity",
     "read_group_offsets",
@@ -59,16 +67,28 @@ def offsets_file(root: str) -> str:
 
     A broker with light queues (enableLmq) has all offsets in lmqConsumerOffset.json, and never looks at the other file.
     """
-    light = read_lmq_consumer_offsets(root)
+    light = read_lmq_consumer_offsets(root, is_needed=True)
     if light is None:
         return _PLAIN
-    plain = read_consumer_offsets(root)
+    plain = read_consumer_offsets(root, is_needed=True)
     return _PLAIN if plain is not None and _written_at(plain) > _written_at(light) else _LIGHT
 
 
 def offsets_identity(root: str) -> object:
     """Another value when a file with consumer offsets was replaced: two looks at directory entries."""
     return tuple(stat_identity(config_path(root, name)) for name in (_PLAIN, _LIGHT))
+
+
+def known_groups(root: str) -> set[str]:
+    """The groups that have offsets in the store, or that are configured in it; for hints, so files that cannot be read have none."""
+    found: set[str] = set()
+    try:
+        for each in (read_consumer_offsets(root), read_lmq_consumer_offsets(root)):
+            keys = (split_offset_key(key) for key in each.offsets) if each else ()
+            found |= {key[1] for key in keys if key is not None}
+        return found | set(read_subscription_groups(root) or ())
+    except StoreError:
+        return found
 
 
 def _written_at(offsets: ConsumerOffsets) -> int:
@@ -82,7 +102,7 @@ def read_group_offsets(root: str, group: str) -> GroupOffsets:
     """
     refuse_foreign_offsets(root)
     name = offsets_file(root)
-    found = read_lmq_consumer_offsets(root) if name == _LIGHT else read_consumer_offsets(root)
+    found = (read_lmq_consumer_offsets if name == _LIGHT else read_consumer_offsets)(root, is_needed=True)
     offsets: dict[tuple[str, int], int] = {}
     for key, table in found.offsets.items() if found else ():
         topic_and_group = split_offset_key(key)
@@ -128,19 +148,25 @@ def rewrite_config(path: str, merge: Callable[[bytes | None, str], bytes | None]
     """The file at `path` as `merge` makes it from its bytes and its name, by the `.bak` rule; False when that is None.
 
     A file that cannot be read, what a crash leaves, is replaced from its `.bak` and must not become the `.bak` itself.
+    Raises CorruptStoreError where there is no `.bak` either: what the file held of other groups would be lost.
     """
-    data = read_bytes(path)
+    data, backup = read_bytes(path), read_bytes(f"{path}.bak")
     text, is_good = None, False
     if data:
         try:
             text, is_good = merge(data, path), True
         except CorruptStoreError as error:
+            if not backup:
+                raise without_backup(error, path) from error
             _log.warning("%s; going on from %s.bak, as a broker does", error, path)
     if not is_good:
-        text = merge(read_bytes(f"{path}.bak"), f"{path}.bak")
+        text = merge(backup, f"{path}.bak")
     if text is None:
         return False
-    files.persist_config(path, text, is_good=is_good)
+    if data or backup:
+        files.persist_config(path, text, is_good=is_good)
+    else:
+        files.replace(path, text)  # a first file has no .bak: half of it would be what nobody can read
     return True
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from rmq_spark.consume.group_options import GroupOptions
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
@@ -11,9 +12,13 @@ from rmq_spark.topics import TopicChoice
 from store_format import MessageStore, Queue
 from store_format.config_json import read_topics
 from store_format.config_values import TopicConfig
+from store_format.errors import OffsetOutOfRangeError
 
-__all__ = ["begin_of", "retry_topic", "start_of", "subscribe_set", "subscription_text"]
+__all__ = ["begin_of", "retry_topic", "start_of", "subscribe_set", "subscription_text", "usable_offsets"]
 
+_log = logging.getLogger(__name__)
+
+_UNKNOWN = -1
 _READ_QUEUES_MAX = 1 << 14  # a readQueueNums above it is no topic's
 
 
@@ -47,6 +52,29 @@ def subscribe_set(stores: Iterable[MessageStore], choice: TopicChoice, group: st
 def _readable(topic: TopicConfig) -> range:
     number = topic.read_queue_nums
     return range(number if topic.readable and 0 <= number <= _READ_QUEUES_MAX else 0)
+
+
+def usable_offsets(
+    known: Mapping[MessageQueue, int], group: str, queues: Collection[MessageQueue], *, fail_on_data_loss: bool
+) -> dict[MessageQueue, int]:
+    """The committed offsets without those below -1, which no client and no broker commits.
+
+    Raises OffsetOutOfRangeError for one of `queues`, or, when failOnDataLoss is false, warns: the queue begins where consumeFromWhere says.
+    """
+    bad = {queue: offset for queue, offset in known.items() if offset < _UNKNOWN}
+    named = sort_queues(queue for queue in bad if queue in queues)
+    if named:
+        first = named[0]
+        others = f" (and {len(named) - 1} more queues)" if len(named) > 1 else ""
+        message = (
+            f"{first.topic}-{first.queue_id} of {first.broker_name}: the committed offset of group {group} is {bad[first]}, "
+            f"expected 0 or more, or -1 for none{others}"
+        )
+        if fail_on_data_loss:
+            advice = "reset the group on this queue (rmqlog offsets), or set failOnDataLoss=false to begin where consumeFromWhere says"
+            raise OffsetOutOfRangeError(f"{message}; {advice}")
+        _log.warning("%s: begins where consumeFromWhere says", message)
+    return {queue: offset for queue, offset in known.items() if queue not in bad}
 
 
 def start_of(queue: Queue | None, committed: int | None, options: GroupOptions) -> Start:

@@ -23,7 +23,7 @@ from store_format.offset_files import offsets_identity, read_group_offsets, refu
 from store_format.offset_write import merge_local_offsets
 from store_format.write_files import FileWrites
 
-__all__ = ["OFFSET_STORES", "LocalOffsets", "NoOffsets", "OffsetStore", "StoreOffsets", "make_path", "offset_store"]
+__all__ = ["OFFSET_STORES", "CheckedOffsets", "LocalOffsets", "NoOffsets", "OffsetStore", "StoreOffsets", "make_path", "offset_store"]
 
 _log = logging.getLogger(__name__)
 
@@ -207,6 +207,22 @@ class NoOffsets:
 
     def write(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> None:
         """Nothing to write."""
+
+
+class CheckedOffsets:
+    """Another store, whose offsets `check` looks at whenever they are read: it raises, or leaves some out."""
+
+    def __init__(self, inner: OffsetStore, check: Callable[[dict[MessageQueue, int]], dict[MessageQueue, int]]) -> None:
+        self._inner = inner
+        self._check = check
+        self.kind = inner.kind
+        self.check = inner.check
+        self.identity = inner.identity
+        self.save = inner.save
+        self.write = inner.write
+
+    def read(self) -> dict[MessageQueue, int]:
+        return self._check(self._inner.read())
 
 
 def make_path(path: str) -> None:
