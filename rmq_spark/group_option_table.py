@@ -85,7 +85,11 @@ GROUP_OPTIONS: tuple[Option, ...] = (
     ),
     _row("offsetStorePath", "path", values.text, "For `local`: the directory.", otherwise="`.rocketmq_offsets` in the home directory"),
     _stream_row(
-        "groupPath", "path", values.text, "Where the members of groups meet, a directory all of them share.", otherwise="`.rmqlog/groups` in the path; `local`: beside the offsets"
+        "groupPath",
+        "path",
+        values.text,
+        "Where the members of groups meet, a directory all of them share.",
+        otherwise="`.rmqlog/groups` in the path; `local`: beside the offsets",
     ),
     _stream_row(
         "leaseTime", "time", values.duration_ms, "How long a member on another host may be silent before its queues go to others.", "30s"
