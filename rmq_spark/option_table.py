@@ -181,7 +181,8 @@ _TRUST = (
         "failOnDataLoss",
         "boolean",
         values.boolean,
-        "Messages asked for that the store no longer holds, and queues that may not be read, are an error; with `false` a counted warning.",
+        "Messages asked for that the store no longer holds, and queues that may not be read, are an error; with `false` a counted warning. "
+        "A stream never passes over what may not be read.",
         "true",
     ),
     Option(

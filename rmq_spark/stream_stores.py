@@ -41,10 +41,10 @@ class StreamStores:
 
     @property
     def followers(self) -> list[StoreFollower]:
-        """Opens the stores when first asked for."""
+        """Opens the stores when first asked for. What may not be read is never passed over: its position would be forgotten."""
         if self._followers is None:
             self._newcomers = [Newcomers(path) for path in self.options.paths]
-            stores = open_stores(self.options)
+            stores = open_stores(self.options, skip_unreadable=False)
             self._followers = [StoreFollower(store, self.options.topics) for store in stores]
             self._unnamed = {place for place, store in enumerate(stores) if not self._is_named(store)}
             for place in self._unnamed:
@@ -68,7 +68,7 @@ class StreamStores:
         follower.look()
         if not self._is_named(follower.store) and not any(queue.max_offset for queue in follower.queues.values()):
             return None
-        (store,) = [each for each in open_stores(self.options) if each.path == follower.store.path]
+        (store,) = [each for each in open_stores(self.options, skip_unreadable=False) if each.path == follower.store.path]
         self.followers[place] = StoreFollower(store, self.options.topics)
         self._unnamed.discard(place)
         return self.followers[place]

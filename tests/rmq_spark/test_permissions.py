@@ -149,6 +149,19 @@ def test_a_member_of_a_cluster_that_may_not_be_read(small: SmallStore, caplog: p
     assert str(other) in caplog.text
 
 
+def test_a_stream_passes_over_nothing(small: SmallStore) -> None:
+    """It would take the queues for deleted ones, and read them all again when they may be read again."""
+    options = {"path": str(small.root), "includeSystemTopics": "true", "failOnDataLoss": "false"}
+    stream = StreamStores(parse_read_options(options, where="stream"))
+    stream.look()
+    path = put(small, "unreadable")
+    with as_nobody():
+        with pytest.raises(StorePermissionError, match=path):
+            StreamStores(parse_read_options(options, where="stream")).look()
+        with pytest.raises(StorePermissionError, match=path):
+            stream.look(anew=True)
+
+
 @pytest.mark.parametrize("what", ODD_NEIGHBOURS)
 def test_a_misspelt_topic_is_said_to_be_none(small: SmallStore, what: str) -> None:
     put(small, what)
