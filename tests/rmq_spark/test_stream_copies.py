@@ -14,6 +14,7 @@ from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError
 from store_format.store_settings import StoreSettings
 from tests.oracle import Message
+from tests.rmq_spark.test_group_positions import Clock, Query
 from tests.rmq_spark.test_stream_positions import Place, Stream, expected
 from tests.staged import append, make_store, messages_of, numbered
 
@@ -240,3 +241,21 @@ def test_retention_and_growth_are_no_such_thing(tmp_path: Path) -> None:
             for path in sorted((root / "commitlog").iterdir())[:-2]:
                 path.unlink()
     assert total + len(stream.step() or []) == 400
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_group_notices_a_topic_created_again(tmp_path: Path, fails: bool) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 20))
+    query = Query(root, tmp_path, Clock(), "one", failOnDataLoss=str(fails))
+    assert len(query.step() or []) == 20
+    shutil.rmtree(root / "consumequeue" / "T")
+    append(root, numbered("T", 100, 24))
+    if fails:
+        with pytest.raises(OffsetOutOfRangeError, match="the topic was deleted and created again"):
+            query.step()
+    else:
+        assert query.step() == expected("T", *[(0, 6)] * 4)
+        append(root, numbered("T", 200, 4))
+        assert query.step() == expected("T", *[(6, 7)] * 4)
+        assert query.step() is None
