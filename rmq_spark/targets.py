@@ -19,6 +19,7 @@ from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.files import disk_usage, entry_names
 from store_format.ledger import read_ledger
 from store_format.lock import described, foreign_holder, lock_holder
+from store_format.lost_log import refuse_lost_log
 from store_format.refusals import refuse_store
 from store_format.store import MessageStore
 from store_format.store_settings import StoreSettings, settings_of
@@ -57,8 +58,8 @@ class WriteTarget:
 def open_target(options: WriteOptions) -> WriteTarget:
     """The stores to write to; nothing is made or changed in them.
 
-    Raises StoreInUseError when a broker has the only one, StoreWriteError when its disk is full, UnsupportedFormatError for what is not
-    written to. Another writer of ours is no reason: commits wait for each other.
+    Raises StoreInUseError when a broker has the only one, StoreWriteError when its disk is full, StoreNotFoundError when a commitlog is
+    not where it was, UnsupportedFormatError for what is not written to. Another writer of ours is no reason: commits wait for each other.
     """
     path = options.path
     names = entry_names(path, missing_ok=True)
@@ -116,6 +117,7 @@ def _member(root: str, options: WriteOptions) -> TargetStore:
 
 def _existing(root: str, options: WriteOptions, closed: str | None) -> TargetStore:
     store = MessageStore.open(root, broker_name=options.new_store.broker_name)
+    refuse_lost_log(root, store.log, store.commit_log_paths)
     settings = settings_of(root, store.log, store.broker_name, given_settings(options, store.broker_name))
     return TargetStore(root, settings, ends_with_crc_property(store.log, read_ledger(root)), closed)
 

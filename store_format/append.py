@@ -28,6 +28,7 @@ from store_format.log_end import find_writer_end, queue_bases
 from store_format.log_layout import LogLayout
 from store_format.opening import CommitOptions, Opened, open_store
 from store_format.publish import Publication
+from store_format.queue_rebuild import has_queue_files, rebuild_queues
 from store_format.refusals import refuse_missing_queues, refuse_store, refuse_timer, refuse_topics
 from store_format.repeats import CommittedBatch, note_repeat, totals
 from store_format.roll_forward import open_log, repeat, roll_forward
@@ -118,7 +119,11 @@ def recover(root: str, *, options: CommitOptions | None = None) -> None:
     refuse_store(root)
     with StoreLock(root, timeout=options.lock_timeout) as lock:
         lock.refuse_other_openers()
-        open_store(root, options, FileWrites(sync=options.sync))
+        files = FileWrites(sync=options.sync)
+        opened = open_store(root, options, files)
+        if not has_queue_files(root):
+            end = find_writer_end(root, opened.log, opened.ledger, opened.log_files, cut_after_damage=options.cut_after_damage)
+            rebuild_queues(root, opened.log, end.last_unit, opened.rebuilding, files)
 
 
 def flush(root: str, *, options: CommitOptions | None = None) -> None:
@@ -207,7 +212,7 @@ def prepare(
         file_size=opened.settings.mapped_file_size_commit_log,
         queue_file_size=opened.settings.queue_file_size,
         queues=queues,
-        queue_bases=tuple(queue_bases(root, opened.log, end.offset, queues, files)),
+        queue_bases=tuple(queue_bases(root, opened.log, end, queues, opened.rebuilding, files)),
         new_topics=missing,
         store_timestamp=timestamp,
         store_timestamps=times_name,

@@ -6,7 +6,7 @@ which a crash kept from being written can be made again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,11 +65,15 @@ class Dispatch:
         last_physical_offsets: Mapping[_Queue, int],
         batch_topics: frozenset[str],
         delay_levels_ms: tuple[int, ...],
+        floor: Callable[[_Queue], int] = lambda _: -1,
     ) -> None:
+        """`floor` gives the last physical offset of queues that `last_physical_offsets` does not name."""
         self._max_offsets = max_offsets
         self._last_physical_offsets = last_physical_offsets
         self._batch_topics = batch_topics
         self._delay_levels_ms = delay_levels_ms
+        self._floor = floor
+        self.count = 0  # of entries collected since the last `take`
         self._queues: dict[_Queue, int] = {}  # every queue met, and its number in `_names`
         self._names: list[_Queue] = []
         self._floors: list[tuple[int, int]] = []  # per number: max offset and last physical offset on disk
@@ -99,6 +103,7 @@ class Dispatch:
         physical = units.refs.positions + units.refs.base
         missing = np.flatnonzero((units.integers("queue_offset").astype(np.int64) >= floors[:, 0]) & (physical > floors[:, 1]))
         if len(missing):
+            self.count += len(missing)
             self._rows.append(self._entry_rows(units.select(missing), [names[i] for i in topic_index[missing].tolist()], queues[missing]))
         if run.buffer is None or _MULTI_DISPATCH_BYTES in run.buffer.tobytes():
             self._add_light(units, [names[i] for i in topic_index.tolist()])
@@ -110,7 +115,7 @@ class Dispatch:
         if number is None:
             number = self._queues[queue] = len(self._names)
             self._names.append(queue)
-            self._floors.append((self._max_offsets.get(queue, 0), self._last_physical_offsets.get(queue, -1)))
+            self._floors.append((self._max_offsets.get(queue, 0), self._last_physical_offsets.get(queue, self._floor(queue))))
         return number
 
     def _queue_numbers(self, names: list[str], topic_index: NDArray[np.int32], queue_ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -162,6 +167,20 @@ class Dispatch:
                     row = common[i : i + 1].copy()
                     row["queue"], row["offset"], row["batch_size"] = number, offset, 1
                     self._rows.append(row)
+                    self.count += 1
+
+    @property
+    def met(self) -> list[_Queue]:
+        """The queues of all messages so far, whether they had their entries or not."""
+        return self._names
+
+    def take(self) -> dict[_Queue, MissingEntries]:
+        """`entries` of what was added since the last `take`; what is added from now on goes on behind it."""
+        found = self.entries()
+        for queue, each in found.items():
+            self._floors[self._queues[queue]] = (each.max_offset, int(each.units["physical_offset"][-1]))
+        self._rows, self.count = [], 0
+        return found
 
     def entries(self) -> dict[_Queue, MissingEntries]:
         """What was collected, by queue, each in queue order. Of two messages with one queue offset the later one counts."""

@@ -24,6 +24,7 @@ __all__ = [
     "read_commit_state",
     "read_journal",
     "write_abort_mark",
+    "write_crash_mark",
     "write_journal",
 ]
 
@@ -120,6 +121,11 @@ def abort_mark(root: str) -> str | None:
 def write_abort_mark(root: str, journal_id: str, files: FileWrites) -> None:
     """A broker never reads the text; that the file exists tells it to recover (DefaultMessageStore.isTempFileExist)."""
     files.replace(f"{root}/abort", f"{_MARK}{journal_id}\n".encode(), aside=f"{root}/{OWN_DIRECTORY}/abort.new")
+
+
+def write_crash_mark(root: str, files: FileWrites) -> None:
+    """`abort` as after a crash: readers recover the store in memory, the next writer or broker does it on disk."""
+    files.replace(f"{root}/abort", b"consume queues are being rebuilt\n", aside=f"{root}/{OWN_DIRECTORY}/abort.new")
 
 
 # ---- for readers ------------------------------------------------------------------------------------------------------

@@ -7,17 +7,19 @@ broker would (CommitLog.recoverNormally).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from store_format.checkpoint import Checkpoint, read_checkpoint
 from store_format.commit_log import CommitLog
-from store_format.consume_queue import simple_queue_bounds
+from store_format.consume_queue import QueueBounds, simple_queue_bounds
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files import offset_file_name
 from store_format.layouts import CQ_UNIT
 from store_format.ledger import Ledger
 from store_format.log_files import LogFiles
 from store_format.queue_files import queue_directory
+from store_format.queue_rebuild import LastUnit, Rebuilding, rebuild_lost_queues
 from store_format.readable_end import refuse_cut
 from store_format.recovery import find_end, scan_to_end
 from store_format.snapshot import list_queues
@@ -29,10 +31,19 @@ _LOOK_SIZE = 8
 
 
 class WriterEnd(NamedTuple):
-    """The physical offset for the next unit, and the store time of the last unit; -1 where the log has none."""
+    """The physical offset for the next unit; place and store time of the last unit, -1 where the log has none.
+
+    `is_ours`: a commit put the last unit there, with its queue entry.
+    """
 
     offset: int
     last_timestamp: int
+    last_offset: int = -1
+    is_ours: bool = False
+
+    @property
+    def last_unit(self) -> LastUnit:
+        return LastUnit(self.offset, self.last_offset, self.is_ours)
 
 
 def find_writer_end(root: str, log: CommitLog, ledger: Ledger, log_files: LogFiles, *, cut_after_damage: bool = False) -> WriterEnd:
@@ -47,10 +58,12 @@ def find_writer_end(root: str, log: CommitLog, ledger: Ledger, log_files: LogFil
     if last is not None and last.last_size and last.damage(log) is None and log.file_at(last.last_offset) is not None:
         timestamp = log.store_timestamp_at(last.last_offset)
         if _is_unwritten(log, last.stop):
-            return WriterEnd(last.stop, timestamp)
+            return WriterEnd(last.stop, timestamp, last.last_offset, is_ours=True)
         end = scan_to_end(log, last.stop, last.stop)
         if end.last_unit_offset >= 0:
             timestamp = log.store_timestamp_at(end.last_unit_offset)
+        else:
+            end = replace(end, last_unit_offset=last.last_offset)
     else:
         checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
         end = find_end(log, checkpoint, crashed=False, dispatch_from=_dispatch_from(root, log))
@@ -58,7 +71,7 @@ def find_writer_end(root: str, log: CommitLog, ledger: Ledger, log_files: LogFil
     if not cut_after_damage:
         refuse_cut(root, log, end)
     log_files.clear_behind(end.offset)
-    return WriterEnd(end.offset, timestamp)
+    return WriterEnd(end.offset, timestamp, end.last_unit_offset)
 
 
 def _is_unwritten(log: CommitLog, offset: int) -> bool:
@@ -80,21 +93,33 @@ def _dispatch_from(root: str, log: CommitLog) -> int:
     return found
 
 
-def queue_bases(root: str, log: CommitLog, end: int, queues: Sequence[tuple[str, int]], files: FileWrites) -> list[int]:
-    """The next offset of each queue. Stale units behind it, which would count again once the log has grown past them, are zeroed."""
-    bases = []
-    for topic, queue_id in queues:
-        directory = queue_directory(root, topic, queue_id)
-        bounds = simple_queue_bounds(directory, topic, queue_id, log.min_offset, commit_log_stop=end)
-        if bounds is None:
-            bases.append(0)
-            continue
-        bases.append(bounds.max_offset)
-        byte = bounds.max_offset * CQ_UNIT.itemsize
-        if byte < bounds.last_file + bounds.file_size:
-            start = byte - byte % bounds.file_size
-            with files.open(f"{directory}/{offset_file_name(start)}") as file:
-                if any(file.read(byte - start, CQ_UNIT.itemsize)):
-                    file.zero(byte - start, file.size)
-                    files.sync(file)
-    return bases
+def queue_bases(
+    root: str, log: CommitLog, end: WriterEnd, queues: Sequence[tuple[str, int]], rebuilding: Rebuilding, files: FileWrites
+) -> list[int]:
+    """The next offset of each queue. Queues that lack messages of the log are completed first.
+
+    Stale units behind a queue's end, which would count again once the log has grown past them, are zeroed.
+    """
+    found = _all_bounds(root, log, end.offset, queues)
+    if rebuild_lost_queues(root, log, end.last_unit, found, rebuilding, files):
+        found = _all_bounds(root, log, end.offset, queues)
+    return [0 if bounds is None else _cleared(bounds, files) for bounds in found.values()]
+
+
+def _all_bounds(root: str, log: CommitLog, end: int, queues: Sequence[tuple[str, int]]) -> dict[tuple[str, int], QueueBounds | None]:
+    return {
+        (topic, queue_id): simple_queue_bounds(queue_directory(root, topic, queue_id), topic, queue_id, log.min_offset, commit_log_stop=end)
+        for topic, queue_id in queues
+    }
+
+
+def _cleared(bounds: QueueBounds, files: FileWrites) -> int:
+    """The queue's end, with nothing behind it."""
+    byte = bounds.max_offset * CQ_UNIT.itemsize
+    if byte < bounds.last_file + bounds.file_size:
+        start = byte - byte % bounds.file_size
+        with files.open(f"{bounds.directory}/{offset_file_name(start)}") as file:
+            if any(file.read(byte - start, CQ_UNIT.itemsize)):
+                file.zero(byte - start, file.size)
+                files.sync(file)
+    return bounds.max_offset

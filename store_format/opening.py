@@ -14,12 +14,14 @@ from store_format.finish import sync_store
 from store_format.journal import abort_mark, journal_path, read_journal, write_abort_mark
 from store_format.ledger import Ledger, read_ledger
 from store_format.log_files import LogFiles
+from store_format.lost_log import refuse_lost_log
 from store_format.members import is_begun, note_begun
-from store_format.repair import repair
+from store_format.queue_rebuild import Rebuilding
+from store_format.repair import index_log, repair
 from store_format.roll_forward import open_log, roll_forward
 from store_format.staged_units import remove_staging
 from store_format.staging import OWN_DIRECTORY
-from store_format.store_settings import StoreSettings, settings_of
+from store_format.store_settings import StoreSettings, is_queue_file_size_known, settings_of
 from store_format.write_files import FileWrites
 
 __all__ = ["CommitOptions", "Opened", "open_store"]
@@ -33,7 +35,8 @@ class CommitOptions:
     as it uses.
     `cut_after_damage` gives up the whole messages behind damaged bytes, as a broker that starts does; without it such a store is refused.
     `keeps_key`: the key is of something that goes on, a stream or a service, and is never forgotten (see `ledger`).
-    `settings` is for a store of a broker whose sizes its files do not show. `clock` (ms) dates messages and names index files.
+    `settings` is for a store of a broker whose sizes its files do not show; `is_queue_size_given` is False where nobody gave their
+    mappedFileSizeConsumeQueue, which then is the default. `clock` (ms) dates messages and names index files.
     """
 
     sync: bool = True
@@ -45,6 +48,7 @@ class CommitOptions:
     log_directories: tuple[str, ...] = ()
     settings: StoreSettings | None = None
     cut_after_damage: bool = False
+    is_queue_size_given: bool = True
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
 
@@ -57,14 +61,19 @@ class Opened:
     settings: StoreSettings
     ledger: Ledger
     log_directories: tuple[str, ...]
+    rebuilding: Rebuilding
 
 
 def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
     """Step 1: what a crash left is finished."""
-    directories = options.log_directories or (files.make_directories(root, "commitlog"),)
-    files.make_directories(root, OWN_DIRECTORY)
+    directories = options.log_directories or (f"{root}/commitlog",)
     log = open_log(directories)
+    refuse_lost_log(root, log, directories)
+    if not options.log_directories:
+        files.make_directories(root, "commitlog")
+    files.make_directories(root, OWN_DIRECTORY)
     settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
+    is_known = is_queue_file_size_known(root, log, options.settings is not None and options.is_queue_size_given)
     journal = read_journal(root)
     if journal is not None and not is_begun(journal):
         files.remove(journal_path(root))  # a cluster commit that ended before all members knew of it: nowhere was anything published
@@ -75,29 +84,52 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
         roll_forward(root, journal, settings, FileWrites(sync=journal.sync or options.sync), cut_after_damage=options.cut_after_damage)
         log = open_log(directories)
     elif abort_mark(root) == "":
-        log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)
-        now = options.clock()
-        repair(
-            root,
-            log,
-            log_files,
-            settings,
-            files,
-            index=options.message_index_enable,
-            tag_keys=options.tag_keys,
-            timestamp=now,
-            zone=_zone(now),
-            cut_after_damage=options.cut_after_damage,
-        )
-        # From here on the store is in order, but not known to be flushed: as after an ASYNC commit.
-        write_abort_mark(root, "recovered", files)
+        _repair(root, log, directories, settings, options, files, is_size_known=is_known)
         log = open_log(directories)
-    opened = Opened(log, LogFiles(log, directories, settings.mapped_file_size_commit_log, files), settings, read_ledger(root), directories)
+    log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)
+    rebuilding = _rebuilding(root, settings, options, files, is_size_known=is_known)
+    opened = Opened(log, log_files, settings, read_ledger(root), directories, rebuilding)
     if options.sync and abort_mark(root):
         _flush(root, opened, files)
         files.remove(f"{root}/abort")
         files.sync_directory(root)
     return opened
+
+
+def _repair(
+    root: str,
+    log: CommitLog,
+    directories: tuple[str, ...],
+    settings: StoreSettings,
+    options: CommitOptions,
+    files: FileWrites,
+    *,
+    is_size_known: bool,
+) -> None:
+    now = options.clock()
+    repair(
+        root,
+        log,
+        LogFiles(log, directories, settings.mapped_file_size_commit_log, files),
+        settings,
+        files,
+        index=options.message_index_enable,
+        tag_keys=options.tag_keys,
+        timestamp=now,
+        zone=_zone(now),
+        is_size_known=is_size_known,
+        cut_after_damage=options.cut_after_damage,
+    )
+    # From here on the store is in order, but not known to be flushed: as after an ASYNC commit.
+    write_abort_mark(root, "recovered", files)
+
+
+def _rebuilding(root: str, settings: StoreSettings, options: CommitOptions, files: FileWrites, *, is_size_known: bool) -> Rebuilding:
+    def index(log: CommitLog, stop: int) -> None:
+        now = options.clock()
+        index_log(root, log, stop, settings, files, tag_keys=options.tag_keys, timestamp=now, zone=_zone(now))
+
+    return Rebuilding(settings.queue_file_size if is_size_known else None, index if options.message_index_enable else None)
 
 
 def _flush(root: str, opened: Opened, files: FileWrites) -> None:

@@ -9,7 +9,7 @@ from store_format.cq_writer import CqBatch, CqUpdate, QueueEnd, cq_updates, pre_
 from store_format.files import list_store_files, offset_file_name
 from store_format.write_files import FileWrites, WritableFile
 
-__all__ = ["QueueFiles", "queue_directory"]
+__all__ = ["QueueFiles", "can_be_queue", "queue_directory"]
 
 _OPEN_MAX = 256
 _FOLDER = "consumequeue"
@@ -17,6 +17,11 @@ _FOLDER = "consumequeue"
 
 def queue_directory(root: str, topic: str, queue_id: int) -> str:
     return f"{root}/{_FOLDER}/{topic}/{queue_id}"
+
+
+def can_be_queue(topic: str, queue_id: int) -> bool:
+    """Whether a queue of that name has a directory of its own. Topics come from messages, too: one like `..` leads elsewhere."""
+    return queue_id >= 0 and topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
 
 
 class QueueFiles:

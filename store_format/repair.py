@@ -9,42 +9,40 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
-from store_format.batch_consume_queue import batch_queue_bounds
 from store_format.checkpoint import Checkpoint, read_checkpoint
 from store_format.commit_log import CommitLog
-from store_format.config_json import read_topics
-from store_format.consume_queue import simple_queue_bounds
-from store_format.cq_writer import pre_blank_bytes
 from store_format.decode import UnitRefs, locate
-from store_format.dispatch import MissingEntries
-from store_format.errors import CorruptStoreError, UnsupportedFormatError
-from store_format.files import list_store_files, offset_file_name
 from store_format.index_file import IndexFile, IndexHeader, list_index_files
 from store_format.index_files import IndexFiles
 from store_format.index_keys import unit_key_hashes
 from store_format.index_writer import IndexBatch
-from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.log_files import LogFiles
-from store_format.queue_files import queue_directory
+from store_format.queue_repair import (
+    Lacking,
+    Queue,
+    QueueState,
+    find_lacking,
+    lower_queue_mark,
+    queue_states,
+    truncate,
+    write_lacking,
+)
 from store_format.readable_end import refuse_cut
-from store_format.recovery import LogEnd, find_end, missing_entries
-from store_format.snapshot import list_queues
+from store_format.recovery import LogEnd, find_end
 from store_format.store_settings import StoreSettings
 from store_format.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from store_format.walk import Damage
 from store_format.write_files import FileWrites
 
-__all__ = ["rebuild_index_from", "repair"]
+__all__ = ["index_log", "rebuild_index_from", "repair"]
 
 _log = logging.getLogger(__name__)
 
-_Queue = tuple[str, int]
 _OFFSET_MAX = 2**63 - 1
-_LOST_MAX = 1 << 22  # places without a message in one queue: beyond it is damage, not a crash
 
 
 def repair(
@@ -58,123 +56,49 @@ def repair(
     tag_keys: bool,
     timestamp: int,
     zone: datetime.tzinfo,
-    mended: int = _OFFSET_MAX,
+    mended: int | None = None,
+    is_size_known: bool = True,
     cut_after_damage: bool = False,
     staged: tuple[int, int] | None = None,
 ) -> LogEnd:
     """Makes log, consume queues and index agree, and gives the log's end. Doing it again changes nothing more.
 
     `index` False leaves the index files as they are; those that reach to the physical offset `mended` are made anew, for the message
-    there is not the one that was indexed. Raises UnsupportedFormatError when a batch consume queue lacks entries, and what `refuse_cut`
-    raises unless `cut_after_damage` gives up the messages behind damage; nothing has been changed then.
+    there is not the one that was indexed. Raises UnsupportedFormatError when a batch consume queue lacks entries, OptionError when no
+    queue is left and the size of their files is not known (`is_size_known` False), and what `refuse_cut` raises unless
+    `cut_after_damage` gives up the messages behind damage; nothing has been changed then.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     end = find_end(log, checkpoint, crashed=True, dispatch_from=-1)
     _log.warning("%s: a broker crashed here; its log ends at %d, entries are completed from %d on", root, end.offset, end.scan_start)
-    queues = _queues(root, log, end.offset)
-    missing = missing_entries(
-        log,
-        end.scan_start,
-        end.offset,
-        {key: queue.max_offset for key, queue in queues.items() if queue.max_offset is not None},
-        last_physical_offsets={key: queue.last_offset for key, queue in queues.items() if queue.last_offset is not None},
-        batch_topics=_batch_topics(root, queues),
-    )
-    for (topic, queue_id), entries in missing.items():  # before anything is changed
-        if entries.units.dtype != CQ_UNIT:
-            raise UnsupportedFormatError(
-                f"{root}: a broker crashed, and the batch consume queue {topic}-{queue_id} (queue.type=BatchCQ) lacks "
-                f"{len(entries.units)} entries; start that broker once so that it makes them, stop it, then write again"
-            )
+    states = queue_states(root, log, end.offset)
+    lacking = _lacking(root, log, end, states, settings.queue_file_size if is_size_known else None)
     if not cut_after_damage:
         refuse_cut(root, log, end, staged=staged)
+    if lacking.start < end.scan_start:
+        _log.warning("%s: consume queues lack older messages too; they are completed from %d on", root, lacking.start)
+        lower_queue_mark(root)
+        end = replace(end, scan_start=lacking.start)
     log_files.clear_behind(end.offset, keep=end.offset + 1)
-    for queue in queues.values():
-        _truncate(queue, files)
-    for (topic, queue_id), entries in missing.items():
-        known = queues.get((topic, queue_id))
-        max_offset = 0 if known is None or known.max_offset is None else known.max_offset
-        _complete(root, (topic, queue_id), max_offset, entries, settings.queue_file_size, files)
+    for state in states.values():
+        truncate(state, files)
+    write_lacking(root, log, lacking, states, files)
     if index:
         _rebuild_index(root, log, end, checkpoint, settings, files, tag_keys=tag_keys, timestamp=timestamp, zone=zone, mended=mended)
     return end
 
 
-# ---- consume queues -----------------------------------------------------------------------------------------------------
+def _lacking(root: str, log: CommitLog, end: LogEnd, states: Mapping[Queue, QueueState], file_size: int | None) -> Lacking:
+    """From where the checkpoint says, unless queues are gone or end before that: then from the log's first message on."""
 
+    def find(start: int) -> Lacking:
+        return find_lacking(root, log, start, end.offset, states, file_size=file_size, is_crashed=True, deleted_from=end.scan_start)
 
-class _State(NamedTuple):
-    """A queue on disk without what points at or behind the log's end; None where nothing is left of it."""
-
-    directory: str
-    is_batch: bool
-    max_offset: int | None
-    last_offset: int | None  # physical, of the last message
-    unit_stop: int
-    first_file: int
-
-
-def _queues(root: str, log: CommitLog, end: int) -> dict[_Queue, _State]:
-    found = {}
-    for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
-        find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
-        bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=end, scan=True)
-        if bounds is None:
-            found[topic, queue_id] = _State(directory, kind == "batch", None, None, 0, 0)
-        else:
-            last = bounds.last_physical_offset
-            found[topic, queue_id] = _State(directory, kind == "batch", bounds.max_offset, last, bounds.unit_stop, bounds.first_file)
-    return found
-
-
-def _batch_topics(root: str, queues: Mapping[_Queue, _State]) -> set[str]:
-    """Also those whose queues the broker had not made yet."""
-    configured = {name for name, config in (read_topics(root) or {}).items() if config.queue_type == "BatchCQ"}
-    return configured | {topic for (topic, _), queue in queues.items() if queue.is_batch}
-
-
-def _truncate(queue: _State, files: FileWrites) -> None:
-    """What points at or behind the log's end is zeroed, later files are removed."""
-    if queue.is_batch or queue.max_offset is None:
-        return  # a broker truncates batch queues itself, and nothing is appended to them here
-    stop = queue.unit_stop * CQ_UNIT.itemsize
-    for file in reversed(list_store_files(queue.directory)):
-        if file.start >= stop and file.start > queue.first_file:
-            files.remove(file.path)
-            files.sync_directory(queue.directory)
-        elif file.stop > stop:
-            with files.open(file.path) as writable:
-                writable.zero(max(stop - file.start, 0), file.size)
-                files.sync(writable)
-
-
-def _complete(root: str, queue: _Queue, max_offset: int, entries: MissingEntries, file_size: int, files: FileWrites) -> None:
-    """Writes the entries. Places of messages that are lost get pre-blank units: a zero unit would end the queue for a broker."""
-    directory = queue_directory(root, *queue)
-    existing = list_store_files(directory)
-    if existing and existing[0].size:
-        file_size = existing[0].size
-    first = int(entries.queue_offsets[0])
-    start = max_offset if existing else first - first % (file_size // CQ_UNIT.itemsize)
-    files.make_directories(root, "consumequeue", queue[0], str(queue[1]))
-    lost = int(entries.queue_offsets[-1]) + 1 - start - len(entries.units)
-    if not 0 <= lost <= _LOST_MAX:
-        raise CorruptStoreError(directory, start * CQ_UNIT.itemsize, "offsets of the messages that follow", f"{lost} without a message")
-    units = np.frombuffer(bytearray(pre_blank_bytes(int(entries.queue_offsets[-1]) + 1 - start)), CQ_UNIT)
-    assert int(units["size"][0]) == CQ_PRE_BLANK_SIZE
-    units[entries.queue_offsets - start] = entries.units
-    position, stop, data = start * CQ_UNIT.itemsize, (start + len(units)) * CQ_UNIT.itemsize, memoryview(units.tobytes())
-    while position < stop:
-        within = position % file_size
-        length = min(stop - position, file_size - within)
-        done = position - start * CQ_UNIT.itemsize
-        file, made = files.open_full(f"{directory}/{offset_file_name(position - within)}", file_size)
-        with file:
-            file.write(within, data[done : done + length])
-            files.sync(file)
-        if made:
-            files.sync_directory(directory)
-        position += length
+    if end.scan_start > log.min_offset and any(state.max_offset is not None for state in states.values()):
+        lacking = find(end.scan_start)
+        if not lacking.has_gap(states):
+            return lacking
+    return find(min(log.min_offset, end.scan_start))
 
 
 # ---- index --------------------------------------------------------------------------------------------------------------
@@ -191,19 +115,36 @@ def _rebuild_index(
     tag_keys: bool,
     timestamp: int,
     zone: datetime.tzinfo,
-    mended: int,
+    mended: int | None,
 ) -> None:
     """Drops the files that end after the checkpoint's time (IndexService.load) and indexes again from where the first of them began.
 
     The broker indexes only what it rescans, and so loses older keys.
     """
     mark = checkpoint.index_msg_timestamp
+    mended = _OFFSET_MAX if mended is None else mended
     start, indexed = _drop_index_files(
         root, settings, files, lambda header: header.end_timestamp > mark or header.end_physical_offset >= mended
     )
     start = end.scan_start if start is None else min(start, end.scan_start)
     index = IndexFiles(f"{root}/index", settings.geometry, timestamp, zone, files)
     _index_units(log, max(start, log.min_offset), end.offset, indexed, index, tag_keys=tag_keys)
+
+
+def index_log(
+    root: str,
+    log: CommitLog,
+    stop: int,
+    settings: StoreSettings,
+    files: FileWrites,
+    *,
+    tag_keys: bool,
+    timestamp: int,
+    zone: datetime.tzinfo,
+) -> None:
+    """Index files for the whole log up to `stop`, where there are none."""
+    index = IndexFiles(f"{root}/index", settings.geometry, timestamp, zone, files)
+    _index_units(log, log.min_offset, stop, -1, index, tag_keys=tag_keys)
 
 
 def rebuild_index_from(

@@ -23,10 +23,11 @@ from store_format.index_geometry import IndexGeometry
 from store_format.journal import Journal, abort_mark, write_journal
 from store_format.layouts import MESSAGE_HEADS
 from store_format.ledger import read_ledger, write_ledger
-from store_format.log_end import queue_bases
+from store_format.log_end import WriterEnd, queue_bases
 from store_format.log_files import LogFiles
 from store_format.publish import Present, Publication, Torn
 from store_format.queue_files import QueueFiles
+from store_format.queue_rebuild import Rebuilding
 from store_format.readable_end import refuse_cut
 from store_format.recovery import find_end, scan_to_end
 from store_format.repair import rebuild_index_from, repair
@@ -149,10 +150,11 @@ def _complete_behind_broker(
     if crashed:
         end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1)
         torn = _mend_log(log, end.offset, journal, present, files)  # first, so that its keys and its tag are what is indexed
-        mended = {} if torn is None else {"mended": position}
+        mended = None if torn is None else position
+        timestamp = journal.written_at
         end = repair(
-            root, log, log_files, settings, files, index=journal.index, tag_keys=True, timestamp=journal.written_at, zone=zone,
-            cut_after_damage=cut_after_damage, staged=staged, **mended,
+            root, log, log_files, settings, files, index=journal.index, tag_keys=True, timestamp=timestamp, zone=zone,
+            cut_after_damage=cut_after_damage, staged=staged, mended=mended,
         )  # fmt: skip
         log = open_log(journal.log_directories)
     else:
@@ -171,12 +173,13 @@ def _complete_behind_broker(
         key_id = journal.key[0] if journal.key else None
         write_ledger(root, read_ledger(root).with_entry(key_id, publication.entry), files)
         return
+    last = WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
     rest = replace(
         journal,
         skip=journal.skip + found,
         base=end.offset,
-        queue_bases=tuple(queue_bases(root, log, end.offset, journal.queues, files)),
-        store_timestamp=max(journal.store_timestamp, log.store_timestamp_at(end.last_unit_offset)),
+        queue_bases=tuple(queue_bases(root, log, last, journal.queues, Rebuilding(journal.queue_file_size), files)),
+        store_timestamp=max(journal.store_timestamp, last.last_timestamp),
         index_base=last_index_file(f"{root}/index"),
     )
     write_journal(root, rest, files)

@@ -154,11 +154,13 @@ class MessageStore:
         from store_format.append import CommitOptions, commit
         from store_format.appended_crc import ends_with_crc_property
         from store_format.ledger import read_ledger
+        from store_format.lost_log import refuse_lost_log
         from store_format.stage_columns import stage_columns
         from store_format.staging import StagingWriter
 
         options = options or CommitOptions()
         options = replace(options, log_directories=options.log_directories or self.commit_log_paths)
+        refuse_lost_log(self.path, CommitLog.open(options.log_directories, self.files), options.log_directories)
         writer = StagingWriter(self.path, secrets.token_hex(8), sync=options.sync)
         try:
             crc_property = ends_with_crc_property(self.log.anew(), read_ledger(self.path))

@@ -17,7 +17,7 @@ from store_format.index_geometry import DEFAULT_GEOMETRY, IndexGeometry
 from store_format.layouts import CQ_UNIT
 from store_format.staging import OWN_DIRECTORY
 
-__all__ = ["StoreSettings", "read_settings", "settings_of", "settings_path"]
+__all__ = ["StoreSettings", "is_queue_file_size_known", "read_settings", "settings_of", "settings_path"]
 
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 _COMMIT_LOG_FILE_SIZE_MIN = 1 << 10
@@ -106,6 +106,19 @@ def settings_of(root: str, log: CommitLog, broker_name: str, given: StoreSetting
     if index_files and index_files[-1].size != settings.geometry.file_size:
         settings = _with_geometry(settings, index_files[-1].path)
     return settings
+
+
+def is_queue_file_size_known(root: str, log: CommitLog, is_given: bool) -> bool:
+    """Whether the queue_file_size of `settings_of` is that of the store's broker: given, remembered, or seen in a file.
+
+    A broker whose commitlog has files of the default size is taken to have queues of the default size too.
+    """
+    return (
+        is_given
+        or log.file_size == StoreSettings("").mapped_file_size_commit_log
+        or read_settings(root) is not None
+        or _queue_file_size(root) is not None
+    )
 
 
 def _with_geometry(settings: StoreSettings, path: str) -> StoreSettings:

@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_spark.writing import abort_write, begin_write, commit_write, stage_rows
+from store_format import MessageStore
 from store_format.creation import create_store
 from store_format.errors import (
     IllegalMessageError,
@@ -26,6 +28,7 @@ from store_format.errors import (
 from store_format.files import disk_usage
 from store_format.journal import journal_path
 from store_format.store_settings import StoreSettings
+from tests import goldens
 from tests.failing_writer import Failure, install
 from tests.rmq_spark.writes import SMALL, bodies, held, numbered_rows, target_of, write
 from tests.staged import make_store
@@ -80,6 +83,28 @@ def test_a_disk_that_is_fuller_than_the_limit_is_an_error(tmp_path: Path, place:
     assert isinstance(caught.value, OSError)
     assert _looks(place) == before
     assert target_of(place, diskSpaceWarningLevelRatio="100").stores[0].closed is None
+
+
+def test_a_commitlog_that_is_not_where_it_was_is_refused_before_any_task_runs(place: Path) -> None:
+    write(place, numbered_rows(0, 4))
+    shutil.move(place / "commitlog", place.parent / "not mounted")
+    (place / "commitlog").mkdir()
+    staged = sorted((place / ".rmqlog" / "staging").iterdir())
+    with pytest.raises(StoreNotFoundError, match=r"has no message, but .*ledger\.json tells of commits up to physical offset"):
+        target_of(place)
+    assert sorted((place / ".rmqlog" / "staging").iterdir()) == staged
+
+
+@pytest.mark.golden
+def test_a_lost_consume_queue_needs_its_file_size(tmp_path: Path) -> None:
+    """The default of a new store is no answer for a broker's."""
+    root = goldens.unpack("basic-5.5.0", tmp_path / "store")
+    shutil.rmtree(root / "consumequeue")
+    with pytest.raises(OptionError, match="Give mappedFileSizeConsumeQueue"):
+        write(root, numbered_rows(0, 4))
+    write(root, numbered_rows(0, 4), mappedFileSizeConsumeQueue="2000")
+    snapshot = MessageStore.open(str(root)).snapshot()
+    assert sum(queue.max_offset - queue.min_offset for queue in snapshot.queues.values()) == 2014
 
 
 def test_what_can_be_no_store_is_refused(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def _check_whole(root: Path, count: int) -> None:
     made = build_index_files(messages, 50, 200)
     assert [path.read_bytes() for path in sorted((root / "index").iterdir())] == made
     names = {path.name for path in (root / ".rmqlog").iterdir()}
-    assert names <= {"store.json", "broker.conf", "ledger.json", "staging"}
+    assert names <= {"store.json", "broker.conf", "ledger.json", "staging", "queues.json", "queues.json.new"}
     assert not (root / "abort").exists()
 
 
@@ -109,6 +109,24 @@ def test_killed_at_some_changes(before: Path, tmp_path: Path) -> None:
         root = shutil.copytree(before, tmp_path / str(at))
         assert _run(root, "torn", at).returncode == -signal.SIGKILL
         _check_killed(root)
+
+
+@pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1"])
+def test_killed_while_lost_queues_are_rebuilt(before: Path, tmp_path: Path, lost: str) -> None:
+    """Once the first queue is touched the store counts as crashed: every reader and the next writer see all messages."""
+    during = 0
+    for at in range(1, 30, 3):
+        root = shutil.copytree(before, tmp_path / str(at))
+        shutil.rmtree(root / lost)
+        assert _run(root, "torn", at).returncode == -signal.SIGKILL
+        if (root / "abort").exists():
+            during += MessageStore.open(str(root)).state == "crashed"
+            assert _bodies(root) in (_expected(_FIRST), _expected(_FIRST + _BATCH))
+        staged = stage(root, numbered("T", _FIRST, _BATCH), write="again")
+        commit(str(root), [staged], key=("q", 1), options=_OPTIONS)
+        _check_whole(root, _FIRST + _BATCH)
+        shutil.rmtree(root)
+    assert during >= 2
 
 
 def _fail(root: Path, what: str, at: int) -> tuple[Failure, Exception | None]:

@@ -15,6 +15,7 @@ from rmq_spark.plan import plan
 from rmq_spark.store_follower import StoreFollower
 from rmq_spark.topics import TopicChoice
 from store_format import MessageStore, unfiled_queues
+from store_format.append import CommitOptions
 from store_format.checkpoint import Checkpoint
 from store_format.checkpoint_write import save_checkpoint
 from store_format.layouts import CQ_UNIT
@@ -193,8 +194,12 @@ def test_a_committed_offset_says_that_there_were_messages(large: Path, caplog: p
 
 def test_a_topic_made_again_does_not_get_its_old_messages_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = make_store(tmp_path / "again")
+    append(root, numbered("U", 0, 4))
     append(root, numbered("T", 0, 40))
-    shutil.rmtree(root / "consumequeue" / "T")
-    append(root, numbered("T", 40, 1))
-    assert len(rows(MessageStore.open(str(root)))) == 1
+    shutil.rmtree(root / "consumequeue" / "T")  # deleted: its messages stay in the log
+    topics = json.loads((root / "config" / "topics.json").read_text())
+    del topics["topicConfigTable"]["T"]
+    (root / "config" / "topics.json").write_text(json.dumps(topics))
+    append(root, numbered("T", 40, 1), options=CommitOptions(new_topics={"T": 4}, clock=lambda: 1_700_000_200_000))
+    assert len(rows(MessageStore.open(str(root)))) == 5
     assert warnings(caplog) == []

@@ -1,0 +1,226 @@
+"""Consume queues that a store without a crash has lost: noticed before a commit, and rebuilt from the commitlog.
+
+A commit goes on where its queues end. A queue that is gone would begin at 0 again, and one that lost its last file would repeat
+offsets; the messages before would be in no queue, for us and for brokers. What was proved by going over the log is noted, so that
+the next commit need not do it again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from zlib import crc32
+
+from store_format.checkpoint import read_checkpoint
+from store_format.checkpoint_write import save_checkpoint
+from store_format.commit_log import CommitLog
+from store_format.config_json import read_topics
+from store_format.consume_queue import QueueBounds
+from store_format.dispatch import Dispatch
+from store_format.errors import StoreError
+from store_format.files import entry_names, list_store_files, read_bytes
+from store_format.index_file import list_index_files
+from store_format.journal import abort_mark, write_abort_mark, write_crash_mark
+from store_format.layouts import CQ_UNIT
+from store_format.queue_files import can_be_queue
+from store_format.queue_repair import Lacking, Queue, find_lacking, lower_queue_mark, queue_states, truncate, write_lacking
+from store_format.snapshot import StoreState, list_queues, take_queue
+from store_format.staging import OWN_DIRECTORY
+from store_format.tags_codes import DELAY_LEVELS_MS
+from store_format.walk import Damage
+from store_format.write_files import FileWrites
+
+__all__ = ["LastUnit", "Rebuilding", "has_queue_files", "rebuild_lost_queues", "rebuild_queues"]
+
+_log = logging.getLogger(__name__)
+
+_RECOVERED = "recovered"  # the mark of a store that is in order, but not known to be flushed
+
+
+def has_queue_files(root: str) -> bool:
+    """Whether any consume queue, a batch one too, has a file with something in it. Ends with the first."""
+    return any(file.size for _, _, directory, _ in list_queues(root, lambda _: True) for file in list_store_files(directory))
+
+
+class LastUnit(NamedTuple):
+    """Where the log ends, and where its last unit begins, -1 without one. `is_ours`: a commit put it there, with its entry."""
+
+    stop: int
+    offset: int
+    is_ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilding:
+    """How: `file_size` of new queue files, None when nothing tells it; what indexes the log up to an end, where all queues and the index
+    are gone, as a broker would: the user has taken away all that can be made again.
+    """
+
+    file_size: int | None
+    index: Callable[[CommitLog, int], None] | None = None
+
+
+# ---- what is rebuilt ----------------------------------------------------------------------------------------------------
+
+
+def rebuild_lost_queues(
+    root: str,
+    log: CommitLog,
+    end: LastUnit,
+    bounds: Mapping[Queue, QueueBounds | None],
+    rebuilding: Rebuilding,
+    files: FileWrites,
+) -> bool:
+    """Before a commit to the queues of `bounds`, which gives their ends: rebuilds what is missing. Whether anything was.
+
+    The log is gone over in these cases only. From its beginning: no queue has a file; a queue of a known topic has none, and nothing
+    is noted about it; the last message, of a broker, has no entry. From where something is proved: a queue of a known topic has no
+    file, but had no message up to the noted place; a queue ends with a full file, and the next one may be lost.
+    """
+    first = log.min_offset
+    if end.stop <= first:
+        return False
+    note: _Note | None = None
+    starts = []
+    without = [queue for queue, found in bounds.items() if found is None]
+    if len(without) == len(bounds) and not has_queue_files(root):
+        starts.append(first)
+    elif without := _of_known_topics(root, without):
+        note = _read_note(root, log)
+        starts.append(first if note is None or note.queues & set(without) else max(note.stop, first))
+    for found in bounds.values():
+        if found is not None and found.max_offset * CQ_UNIT.itemsize == found.last_file + found.file_size:
+            starts.append(max(found.last_physical_offset, first))
+    if not end.is_ours and not _is_queued(root, log, end, bounds):
+        starts.append(first)
+    start = min(starts, default=end.stop)
+    if start >= end.stop:
+        return False
+    lacking = _rebuilt(root, log, start, end.stop, rebuilding, files)
+    if lacking.start == first:
+        _write_note(root, log, end, lacking.met, files)
+    elif note is not None:
+        _write_note(root, log, end, lacking.met | note.queues, files)
+    return bool(lacking.firsts)
+
+
+def rebuild_queues(root: str, log: CommitLog, end: LastUnit, rebuilding: Rebuilding, files: FileWrites) -> None:
+    """All queues, where none has a file though the log has messages."""
+    if end.stop > log.min_offset and not has_queue_files(root):
+        lacking = _rebuilt(root, log, log.min_offset, end.stop, rebuilding, files)
+        _write_note(root, log, end, lacking.met, files)
+
+
+def _rebuilt(root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuilding, files: FileWrites) -> Lacking:
+    """What was missing, found and written. A queue that lacks an entry behind `start` may lack older ones: all is gone over then."""
+    states = queue_states(root, log, end)
+    lacking = find_lacking(root, log, start, end, states, file_size=rebuilding.file_size, is_crashed=False, deleted_from=end)
+    if lacking.firsts and start > log.min_offset:
+        lacking = find_lacking(root, log, log.min_offset, end, states, file_size=rebuilding.file_size, is_crashed=False, deleted_from=end)
+    if not lacking.firsts:
+        return lacking
+    names = sorted(lacking.firsts)
+    _log.warning(
+        "%s: %d consume queues, %s-%d among them, lack entries of messages that are in the commitlog; they are completed now",
+        root,
+        len(names),
+        *names[0],
+    )
+    # From here on this is a store that crashed: whoever comes next, should this process die, a broker too, completes the queues.
+    mark, checkpoint = abort_mark(root), read_checkpoint(f"{root}/checkpoint")
+    is_all_gone = all(state.max_offset is None for state in states.values())
+    index = rebuilding.index if is_all_gone and not list_index_files(f"{root}/index") else None
+    lower_queue_mark(root, index=index is not None)
+    write_crash_mark(root, files)
+    for queue in names:
+        if queue in states:
+            truncate(states[queue], files)
+    write_lacking(root, log, lacking, states, files)
+    if index is not None:
+        index(log, end)
+    if mark is None and files.is_sync:
+        if checkpoint is not None:
+            save_checkpoint(root, checkpoint, files)
+        files.remove(f"{root}/abort")
+        files.sync_directory(root)
+    elif mark != "":
+        write_abort_mark(root, mark or _RECOVERED, files)
+    return lacking
+
+
+# ---- what may be missing ------------------------------------------------------------------------------------------------
+
+
+def _of_known_topics(root: str, queues: Sequence[Queue]) -> list[Queue]:
+    """Those whose topic is in topics.json or has a queue directory: they may have had messages. Without the file nobody can tell."""
+    if not queues:
+        return []
+    topics = read_topics(root)
+    return [queue for queue in queues if topics is None or queue[0] in topics or _has_directory(root, queue[0])]
+
+
+def _has_directory(root: str, topic: str) -> bool:
+    return bool(entry_names(f"{root}/consumequeue/{topic}", missing_ok=True))
+
+
+def _is_queued(root: str, log: CommitLog, end: LastUnit, bounds: Mapping[Queue, QueueBounds | None]) -> bool:
+    """Whether the last message has its entry, or needs none."""
+    dispatch = Dispatch({}, {}, frozenset(), tuple(DELAY_LEVELS_MS))
+    if end.offset >= log.min_offset:
+        for run in log.walk(end.offset, end.offset + 1):
+            if not isinstance(run, Damage):
+                dispatch.add(run, log)
+    for queue, entries in dispatch.entries().items():
+        found = bounds[queue] if queue in bounds else take_queue(root, log, StoreState.CLEAN, *queue, log_end=end.stop)
+        if found is None and (not can_be_queue(*queue) or not _of_known_topics(root, [queue])):
+            continue  # no queue can have that name, or the topic was deleted
+        if found is None or found.max_offset <= int(entries.queue_offsets[0]):
+            return False
+    return True
+
+
+# ---- what was proved ----------------------------------------------------------------------------------------------------
+
+
+class _Note(NamedTuple):
+    """`queues` are those that had a message in the log before the physical offset `stop`, and had all their entries then.
+
+    The last message before it, with the CRC32 of its bytes, says that it is still the same log.
+    """
+
+    stop: int
+    last_offset: int
+    last_crc: int
+    queues: frozenset[Queue]
+
+
+def _note_path(root: str) -> str:
+    return f"{root}/{OWN_DIRECTORY}/queues.json"
+
+
+def _read_note(root: str, log: CommitLog) -> _Note | None:
+    """None when there is none that speaks of this log: it only saves time."""
+    try:
+        value = json.loads(read_bytes(_note_path(root)) or b"{}")
+        queues = frozenset((str(topic), int(queue_id)) for topic, queue_ids in value["queues"].items() for queue_id in queue_ids)
+        note = _Note(int(value["stop"]), int(value["last_offset"]), int(value["last_crc"]), queues)
+        return note if crc32(log.read(note.last_offset, note.stop - note.last_offset)) == note.last_crc else None
+    except (StoreError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _write_note(root: str, log: CommitLog, end: LastUnit, queues: frozenset[Queue], files: FileWrites) -> None:
+    if end.offset < log.min_offset:
+        return
+    try:
+        crc = crc32(log.read(end.offset, end.stop - end.offset))
+    except StoreError:
+        return  # a file is missing between the last message and the end
+    by_topic: dict[str, list[int]] = {}
+    for topic, queue_id in sorted(queues):
+        by_topic.setdefault(topic, []).append(queue_id)
+    value = {"version": 1, "stop": end.stop, "last_offset": end.offset, "last_crc": crc, "queues": by_topic}
+    files.replace(_note_path(root), json.dumps(value).encode())

@@ -1,0 +1,69 @@
+"""The real store classes on stores that had lost consume queues when we appended: every old message is served, and every new one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from store_format.append import CommitOptions, commit
+from store_format.checkpoint import read_checkpoint
+from store_format.checkpoint_write import save_checkpoint
+from store_format.write_files import FileWrites
+from tests import goldens
+from tests.interop.harness import RocketMQ
+from tests.interop.rows import by_place, data_files, ours
+from tests.staged import append, numbered, settings_from, stage
+
+NEW = 50
+
+
+def _options(name: str) -> CommitOptions:
+    return CommitOptions(settings=settings_from(goldens.config(name)), tag_keys=not name.endswith("4.9.7"))
+
+
+@pytest.mark.parametrize(
+    ("name", "lost", "count"),
+    [
+        ("defaults-5.5.0", "consumequeue", 208),
+        ("basic-5.5.0", "consumequeue", 2010),
+        ("cleaned-5.5.0", "consumequeue", 1003),
+        ("basic-5.5.0", "consumequeue/Orders/1", 2010),
+        ("basic-5.5.0", "after a crash", 2010),
+        ("basic-4.9.7", "consumequeue", None),
+    ],
+)
+def test_all_messages_are_served_after_an_append(
+    rocketmq: Callable[[str], RocketMQ], tmp_path: Path, name: str, lost: str, count: int | None
+) -> None:
+    store, before = goldens.unpack(name, tmp_path / name), goldens.expected_rows(name)
+    assert count in (None, len(before))
+    shutil.rmtree(store / ("consumequeue" if lost == "after a crash" else lost))
+    if lost == "after a crash":
+        checkpoint = read_checkpoint(f"{store}/checkpoint")
+        assert checkpoint is not None
+        flushed = replace(checkpoint, logics_physical_offset=max(row["physicalOffset"] for row in before))
+        save_checkpoint(str(store), flushed, FileWrites(sync=False))
+        (store / "abort").write_text("4711")
+    append(store, numbered("Orders", 0, NEW), options=_options(name))
+    files = {} if name.startswith("defaults") else data_files(store)  # of a gigabyte and more
+    opened = rocketmq(name.rpartition("-")[2]).open_store(store, goldens.config(name))
+    assert not files or data_files(store) == files
+    served = by_place(opened.messages)
+    end = goldens.expected(name)["commitLog"]["maxOffset"]
+    assert [line for line in served if line["physicalOffset"] < end] == by_place(before)
+    assert len(served) == len(before) + NEW
+    assert served == ours(store)
+
+
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+def test_a_broker_that_never_got_a_message_is_no_lost_commitlog(rocketmq: Callable[[str], RocketMQ], tmp_path: Path, version: str) -> None:
+    store, config = tmp_path / "store", goldens.config("basic-5.5.0")
+    store.mkdir()
+    java = rocketmq(version)
+    java.open_store(store, config, start=True)
+    commit(str(store), [stage(store, numbered("T", 0, NEW))], options=CommitOptions(settings=settings_from(config)))
+    assert len(java.open_store(store, config).messages) == NEW

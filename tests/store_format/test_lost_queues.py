@@ -1,0 +1,394 @@
+"""Appending to a store that was stopped in order and has lost consume queues, or whose commitlog is not where it was."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from store_format import queue_repair
+from store_format.append import CommitOptions, flush, prepare, recover
+from store_format.checkpoint import read_checkpoint
+from store_format.checkpoint_write import save_checkpoint
+from store_format.errors import OptionError, StoreNotFoundError, UnsupportedFormatError
+from store_format.finish import begin
+from store_format.journal import write_journal
+from store_format.opening import open_store
+from store_format.store import MessageStore
+from store_format.write_files import FileWrites
+from tests import goldens
+from tests.staged import append, make_store, numbered, settings_from, stage
+
+Rows = dict[tuple[str, int], list[tuple[int, int]]]
+
+
+def _rows(root: Path) -> Rows:
+    """By queue: (queueOffset, physicalOffset) of every message that its entry leads to."""
+    found: Rows = {}
+    for queue in MessageStore.open(str(root)).queues():
+        rows = found.setdefault((queue.topic, queue.queue_id), [])
+        for batch in queue.read(columns=["queueOffset", "physicalOffset"]):
+            rows += zip(batch["queueOffset"].to_pylist(), batch["physicalOffset"].to_pylist(), strict=True)
+    return {key: rows for key, rows in found.items() if rows}
+
+
+def _queued(root: Path) -> Rows:
+    """The same where no queue is read by a scan of the log instead."""
+    snapshot = MessageStore.open(str(root)).snapshot()
+    assert snapshot.lost == frozenset()
+    assert snapshot.damaged == {}
+    return _rows(root)
+
+
+def _count(rows: Rows) -> int:
+    return sum(map(len, rows.values()))
+
+
+def _options(name: str = "", *, sync: bool = True) -> CommitOptions:
+    settings = settings_from(goldens.config(name)) if name else None
+    return CommitOptions(settings=settings, clock=lambda: 1_800_000_000_000, sync=sync)
+
+
+def _check_appended(root: Path, before: Rows, count: int) -> None:
+    """Every old row is there as it was, `count` new ones follow, and no offset is there twice."""
+    after = _queued(root)
+    assert {key: after.get(key, [])[: len(rows)] for key, rows in before.items()} == before
+    assert _count(after) == _count(before) + count
+    for rows in after.values():
+        offsets = [offset for offset, _ in rows]
+        assert offsets == list(range(offsets[0], offsets[0] + len(offsets)))
+
+
+def _say_flushed(root: Path, rows: Rows) -> None:
+    """The checkpoint as of a 5.5 broker that had flushed its queues up to the last message."""
+    checkpoint = read_checkpoint(f"{root}/checkpoint")
+    assert checkpoint is not None
+    last = max(offset for each in rows.values() for _, offset in each)
+    flushed = replace(checkpoint, logics_physical_offset=last, logics_msg_timestamp=checkpoint.physic_msg_timestamp)
+    save_checkpoint(str(root), flushed, FileWrites(sync=False))
+
+
+@pytest.fixture
+def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    def made(name: str) -> Path:
+        large = name.startswith("defaults")  # its files have holes, which a copy fills
+        return goldens.unpack(name, tmp_path / name) if large else shutil.copytree(golden(name), tmp_path / name)
+
+    return made
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "defaults-5.5.0", "basic-4.9.7"])
+def test_a_clean_store_without_queues_gets_them_before_the_append(copy: Callable[[str], Path], name: str, sync: bool) -> None:
+    root = copy(name)
+    before = _rows(root)
+    _say_flushed(root, before)
+    queues = {path.relative_to(root): path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()}
+    index = sorted(path.name for path in (root / "index").iterdir())
+    shutil.rmtree(root / "consumequeue")
+    if sync:
+        (root / "consumequeue").mkdir()
+    append(root, numbered("Orders", 0, 50), options=_options(name, sync=sync))
+    _check_appended(root, before, 50)
+    if name == "basic-5.5.0":
+        assert MessageStore.open(str(root)).diagnose().of("damage", "warning") == []
+    checkpoint = read_checkpoint(f"{root}/checkpoint")
+    assert checkpoint is not None
+    assert (checkpoint.logics_physical_offset > 0) is sync  # without flush nobody knows what is on the disk
+    assert (root / "abort").exists() is not sync
+    assert sorted(path.name for path in (root / "index").iterdir())[: len(index)] == index
+    for path, data in queues.items():
+        if "Orders" not in path.parts and name != "cleaned-5.5.0":  # there the first file has entries of messages that are gone
+            assert (root / path).read_bytes() == data, path
+
+
+def test_where_queues_and_index_are_gone_both_are_rebuilt(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 100))
+    before = [(path.name, path.read_bytes()) for path in sorted((root / "index").iterdir())]
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    recover(str(root), options=CommitOptions(clock=lambda: 1_700_000_100_000))
+    assert [(path.name, path.read_bytes()) for path in sorted((root / "index").iterdir())] == before
+    append(root, numbered("T", 100, 7))
+    store = MessageStore.open(str(root))
+    assert all(store.find(key=f"k{number}", topic="T").table.num_rows == 1 for number in range(107))
+    assert store.diagnose().of("damage", "warning") == []
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("lost", ["directory", "files", "last file"])
+def test_one_lost_queue_of_the_topic_is_rebuilt(copy: Callable[[str], Path], lost: str) -> None:
+    root = copy("basic-5.5.0")
+    before = _rows(root)
+    queue = root / "consumequeue" / "Orders" / "1"
+    files = sorted(queue.iterdir())
+    if lost == "directory":
+        shutil.rmtree(queue)
+    else:
+        for path in files[-1:] if lost == "last file" else files:
+            path.unlink()
+    append(root, numbered("Orders", 0, 50))
+    _check_appended(root, before, 50)
+    assert not (root / "abort").exists()
+
+
+@pytest.mark.golden
+def test_a_queue_without_the_last_message_is_completed(copy: Callable[[str], Path]) -> None:
+    """Also where the batch has nothing for it: a broker asks for the end of all queues together."""
+    root = copy("basic-5.5.0")
+    before = _rows(root)
+    (topic, queue_id), rows = max(before.items(), key=lambda item: item[1][-1][1])
+    path = sorted((root / "consumequeue" / topic / str(queue_id)).iterdir())[-1]
+    data = path.read_bytes()
+    at = 20 * rows[-1][0] - int(path.name)
+    path.write_bytes(data[:at] + bytes(len(data) - at))
+    append(root, numbered("New", 0, 50))
+    _check_appended(root, before, 50)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("act", [recover, flush])
+def test_recover_and_flush_rebuild_too(copy: Callable[[str], Path], act: Callable[..., None]) -> None:
+    root = copy("basic-5.5.0")
+    before = _rows(root)
+    shutil.rmtree(root / "consumequeue")
+    act(str(root), options=_options("basic-5.5.0"))
+    assert _queued(root) == before
+    assert (root / "consumequeue" / "Orders" / "0").is_dir()
+    assert not (root / "abort").exists()
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("act", ["append", "recover"])
+def test_unknown_queue_file_sizes_are_refused_and_nothing_changed(copy: Callable[[str], Path], act: str) -> None:
+    root = copy("basic-5.5.0")
+    shutil.rmtree(root / "consumequeue")
+    before = _bytes(root)
+    with pytest.raises(OptionError, match=r"(?s)consume queues, .* have to be rebuilt .* Give mappedFileSizeConsumeQueue"):
+        append(root, numbered("Orders", 0, 5)) if act == "append" else recover(str(root))
+    assert _bytes(root) == before
+
+
+def _bytes(root: Path) -> dict[str, bytes]:
+    paths = [path for path in sorted(root.rglob("*")) if path.is_file() and ".rmqlog" not in path.parts and path.name != "lock"]
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+
+
+@pytest.mark.golden
+def test_a_clean_stores_lost_batch_queue_is_refused_and_nothing_changed(copy: Callable[[str], Path]) -> None:
+    root = copy("batchcq-5.5.0")
+    shutil.rmtree(root / "batchconsumequeue")
+    shutil.rmtree(root / "consumequeue", ignore_errors=True)
+    before = _bytes(root)
+    with pytest.raises(UnsupportedFormatError, match=r"lacks \d+ entries; restore batchconsumequeue from a backup"):
+        append(root, numbered("T", 0, 5), options=_options("batchcq-5.5.0"))
+    assert _bytes(root) == before
+
+
+@pytest.mark.golden
+def test_a_crashed_store_without_queues_is_completed_from_its_first_message_on(copy: Callable[[str], Path]) -> None:
+    """Its checkpoint says that the queues had been written up to near the end."""
+    root = copy("basic-5.5.0")
+    before = _rows(root)
+    shutil.rmtree(root / "consumequeue")
+    _say_flushed(root, before)
+    (root / "abort").write_text("4711")
+    recover(str(root), options=_options("basic-5.5.0"))
+    assert _queued(root) == before
+
+
+@pytest.mark.golden
+def test_a_crashed_stores_lost_queue_is_completed_from_its_first_message_on(copy: Callable[[str], Path]) -> None:
+    root = copy("basic-5.5.0")
+    before = _rows(root)
+    shutil.rmtree(root / "consumequeue" / "Orders" / "2")
+    _say_flushed(root, before)
+    (root / "abort").write_text("4711")
+    recover(str(root))
+    assert _queued(root) == before
+
+
+def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
+    """Its messages are in the log, its name is in no file: a queue of another topic that is lost is no reason to rebuild it."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("Gone", 0, 30))
+    append(root, numbered("T", 0, 30))
+    shutil.rmtree(root / "consumequeue" / "Gone")
+    path = root / "config" / "topics.json"
+    path.write_text(path.read_text().replace('"Gone"', '"Other"'))
+    shutil.rmtree(root / "consumequeue" / "T" / "3")
+    append(root, numbered("T", 30, 30))
+    after = _queued(root)
+    assert {topic for topic, _ in after} == {"T"}
+    assert _count(after) == 60
+
+
+# ---- what is looked at, and what is noted -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(start, stop) of each time that the log is gone over."""
+    found: list[tuple[int, int]] = []
+    original = queue_repair.find_lacking
+
+    def counted(root: str, log: object, start: int, stop: int, *args: object, **named: object) -> object:
+        found.append((start, stop))
+        return original(root, log, start, stop, *args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("store_format.queue_rebuild.find_lacking", counted)
+    return found
+
+
+def test_commits_to_healthy_stores_do_not_go_over_the_log(tmp_path: Path, scans: list[tuple[int, int]]) -> None:
+    root = make_store(tmp_path / "store")
+    for number in range(4):
+        append(root, numbered("T", 12 * number, 12))
+        append(root, numbered(f"New{number}", 0, 4))
+    assert scans == []
+    assert not (root / ".rmqlog" / "queues.json").exists()
+
+
+def test_a_queue_that_never_was_is_looked_for_once(tmp_path: Path, scans: list[tuple[int, int]]) -> None:
+    root = make_store(tmp_path / "store")
+    first = append(root, numbered("T", 0, 12, queues=2))
+    second = append(root, numbered("T", 12, 12, queues=3))
+    third = append(root, numbered("T", 24, 12, queues=4))
+    assert scans == [(0, first.stop), (first.stop, second.stop)]
+    append(root, numbered("T", 36, 12, queues=4))
+    assert len(scans) == 2
+    assert _count(_queued(root)) == 48
+    for lost in ("2", "0"):  # after the note, and before it
+        before = _rows(root)
+        shutil.rmtree(root / "consumequeue" / "T" / lost)
+        append(root, numbered("T", 48, 4))
+        _check_appended(root, before, 4)
+    assert third.stop > second.stop
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"stop": 9, "last_offset": 0, "last_crc": 1, "queues": {}}'])
+def test_a_note_that_does_not_speak_of_this_log_counts_for_nothing(tmp_path: Path, text: str) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 12, queues=2))
+    append(root, numbered("T", 12, 12, queues=4))
+    before = _rows(root)
+    note = root / ".rmqlog" / "queues.json"
+    assert note.exists()
+    note.write_text(text)
+    shutil.rmtree(root / "consumequeue" / "T" / "3")
+    append(root, numbered("T", 24, 12))
+    _check_appended(root, before, 12)
+
+
+def test_a_log_that_was_written_again_makes_the_note_count_for_nothing(tmp_path: Path) -> None:
+    """The note says that T-3 had no message; then the store is one in which it had."""
+    one, two = make_store(tmp_path / "one"), make_store(tmp_path / "two")
+    append(one, numbered("T", 0, 12, queues=2))
+    append(one, numbered("T", 12, 12, queues=3))
+    append(two, numbered("T", 0, 60))
+    before = _rows(two)
+    shutil.copy(one / ".rmqlog" / "queues.json", two / ".rmqlog" / "queues.json")
+    shutil.rmtree(two / "consumequeue" / "T" / "3")
+    append(two, numbered("T", 60, 12))
+    _check_appended(two, before, 12)
+
+
+@pytest.mark.parametrize("part", [10, 1 << 21])
+def test_many_messages_are_rebuilt_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 200))
+    append(root, numbered("U", 0, 50))
+    before = {path: path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()}
+    monkeypatch.setattr("store_format.queue_repair._PART", part)
+    shutil.rmtree(root / "consumequeue")
+    recover(str(root))
+    assert {path: path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()} == before
+
+
+# ---- a commitlog that is not there --------------------------------------------------------------------------------------
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("how", ["empty directory", "no directory", "empty file", "only zeros"])
+def test_a_lost_commitlog_is_refused_and_nothing_changed(copy: Callable[[str], Path], how: str) -> None:
+    root = copy("basic-5.5.0")
+    kept = root.parent / "kept"
+    shutil.move(root / "commitlog", kept)
+    if how != "no directory":
+        (root / "commitlog").mkdir()
+    if how in ("empty file", "only zeros"):
+        (root / "commitlog" / "00000000000000000000").write_bytes(bytes(262144 if how == "only zeros" else 0))
+    names, before = sorted(path.name for path in root.iterdir()), _bytes(root)
+    acts: list[Callable[[], None]] = [lambda: recover(str(root))]
+    if how != "no directory":
+        acts.append(MessageStore.open(str(root)).flush)
+    for act in acts:
+        with pytest.raises(
+            StoreNotFoundError, match=r"has no message, but consume queue .* Mount the commitlog's disk, or give its directory"
+        ):
+            act()
+        assert _bytes(root) == before
+        assert {path.name for path in root.iterdir()} <= {*names, "lock"}
+    with pytest.raises(StoreNotFoundError):
+        append(root, numbered("Orders", 0, 5))
+    assert _bytes(root) == before
+    recover(str(root), options=CommitOptions(log_directories=(str(kept),)))
+
+
+@pytest.mark.parametrize("left", ["ledger", "checkpoint"])
+def test_ledger_and_checkpoint_know_of_a_commitlog_too(tmp_path: Path, left: str) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 5))
+    shutil.rmtree(root / "commitlog")
+    shutil.rmtree(root / "consumequeue")
+    if left == "checkpoint":
+        (root / ".rmqlog" / "ledger.json").unlink()
+    with pytest.raises(StoreNotFoundError, match=f"{left}.* tells of (messages|commits)"):
+        append(root, numbered("T", 0, 5))
+    assert not (root / "commitlog").exists()
+
+
+def test_an_empty_store_takes_its_first_message(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    (root / "commitlog" / "00000000000000000000").write_bytes(bytes(1 << 14))  # a broker was started and got no message
+    (root / "consumequeue" / "T" / "0").mkdir(parents=True)
+    append(root, numbered("T", 0, 5))
+    assert _count(_queued(root)) == 5
+
+
+def test_a_first_commit_that_was_broken_off_is_completed(tmp_path: Path) -> None:
+    """Its queues may be on the disk and its log not: the journal has both."""
+    root = make_store(tmp_path / "store")
+    staged = stage(root, numbered("T", 0, 8))
+    files = FileWrites(sync=True)
+    journal, publication = prepare(str(root), open_store(str(root), _options(), files), (staged,), ("q", 0), None, _options(), files)
+    write_journal(str(root), journal, files)
+    begin(str(root), journal, files)
+    publication.append_log()
+    publication.write_queues()
+    shutil.rmtree(root / "commitlog")
+    recover(str(root), options=_options())
+    assert _count(_queued(root)) == 8
+
+
+def test_a_hostile_topic_in_the_log_leads_nowhere(tmp_path: Path) -> None:
+    """A message may name any topic; no directory is made for one like this when queues are rebuilt."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 20))
+    append(root, numbered("evil0", 0, 1))
+    for path in (root / "commitlog").iterdir():
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"\x05evil0", b"\x05../..").replace(b"of evil0", b"of ../.."))
+    for kind in ("clean", "crashed"):
+        shutil.rmtree(root / "consumequeue")
+        if kind == "crashed":
+            (root / "abort").write_text("4711")
+        recover(str(root))
+        assert [path.name for path in (root / "consumequeue").iterdir()] == ["T"]
+        assert {path.name for path in tmp_path.iterdir()} == {"store"}
+        assert not (root / "0").exists()
