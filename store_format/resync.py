@@ -46,10 +46,11 @@ def search_unit(view: FileView, file: StoreFile, position: int, stop: int, is_un
         if not len(data):
             return None, stop  # the file became shorter
         block = data[: min(size, stop - at)]
-        for candidate in _candidates(data, len(block), file, at):
+        is_zero = not data.any()  # most of what lies behind the end of a log
+        for candidate in () if is_zero else _candidates(data, len(block), file, at):
             if candidate > position and is_unit(candidate):
                 return candidate, zeros_from
-        if block.any():
+        if not is_zero and block.any():
             zeros_from = at + len(block) - int((block[::-1] != 0).argmax())
         at, size = at + len(block), min(2 * size, _BLOCK_SIZE_MAX)
     return None, zeros_from
