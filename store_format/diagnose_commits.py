@@ -11,8 +11,14 @@ from store_format.problems import Findings
 __all__ = ["check_commits"]
 
 _JOURNAL_ADVICE = "The next writer completes it; readers see nothing of it"
-_LEDGER_ADVICE = "Messages of it are lost: a broker ran while it was written, or the files were restored or truncated. Write them again"
-_FILE_ADVICE = "Nothing can be written before it is repaired or removed"
+_LEDGER_ADVICE = (
+    "Messages of it are lost: a broker ran while it was written, or the files were restored or truncated. Write them "
+    "again, under another key"
+)
+_FILE_ADVICE = (
+    "Nothing can be written before it is restored or moved out of the store. Without the journal, readers may show a part of a commit that "
+    "was broken off; without the ledger, a job that runs again writes again"
+)
 
 
 def check_commits(findings: Findings, root: str, log: CommitLog) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from store_format.commit_log import CommitLog
 from store_format.consume_queue import message_mask
 from store_format.decode import Identity, UnitRefs, locate
+from store_format.diagnose_files import QUEUE_ADVICE
 from store_format.diagnose_log import Lost
 from store_format.java_hash import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
@@ -26,7 +27,6 @@ from store_format.unit_files import UnitFiles
 __all__ = ["Entries", "Seen", "check_entries", "stored_sizes"]
 
 _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
-_ADVICE = "Delete the consume queues: a broker makes them again from the commitlog; until then splitBy=commitlog reads these messages"
 _BEHIND_ADVICE = "A broker that starts on this store cuts them off (ConsumeQueue.truncateDirtyLogicFiles)"
 
 _IntArray = NDArray[np.int64]
@@ -75,7 +75,7 @@ def check_entries(
         for hole in np.flatnonzero(~valid).tolist():
             file, position = queue.place(number + hole)
             found = f"physicalOffset {int(physical[hole])} and size {int(units['size'][hole])}, with entries behind it"
-            findings.add("damage", file, position, f"an entry of {queue.topic}-{queue.queue_id}", found, _ADVICE, kind="entry")
+            findings.add("damage", file, position, f"an entry of {queue.topic}-{queue.queue_id}", found, QUEUE_ADVICE, kind="entry")
         current = messages & (physical >= log.min_offset)
         gone = current & lost.contains(physical)
         behind = current & (physical >= log_end) & ~gone
@@ -145,14 +145,14 @@ def _check_in_file(
         where, position = queue.place(number + int(rows[unit.index]))
         error, at = unit.error, int(positions[unit.index]) + file.start
         found = f"physicalOffset {at}, where {error.expected} is expected and {error.found} found"
-        findings.add("damage", where, position, f"the message {who} {int(offsets[unit.index])}", found, _ADVICE, kind="entry")
+        findings.add("damage", where, position, f"the message {who} {int(offsets[unit.index])}", found, QUEUE_ADVICE, kind="entry")
     kept = np.setdiff1d(np.arange(len(rows)), [unit.index for unit in bad])
     stored = units[rows[kept]]
     wrong_size = stored["size"] != sizes[kept]
     for i in np.flatnonzero(wrong_size).tolist():
         where, position = queue.place(number + int(rows[kept[i]]))
         expected, found = f"size {int(sizes[kept[i]])} of the message {who} {int(offsets[kept[i]])}", str(int(stored["size"][i]))
-        findings.add("damage", where, position + 8, expected, found, _ADVICE, kind="entry")
+        findings.add("damage", where, position + 8, expected, found, QUEUE_ADVICE, kind="entry")
     if queue.topic == SCHEDULE_TOPIC or not len(good):
         return
     codes = tags_code_many(PropertyTable(good.raw_properties()).values("TAGS"))
@@ -160,7 +160,7 @@ def _check_in_file(
     for i in np.flatnonzero((tags != codes) & (tags > CQ_EXT_ADDRESS_MAX)).tolist():
         where, position = queue.place(number + int(rows[kept[i]]))
         expected = f"tagsCode {int(codes[i])} of the message {who} {int(offsets[kept[i]])}"
-        findings.add("damage", where, position + 12, expected, str(int(tags[i])), _ADVICE, kind="entry")
+        findings.add("damage", where, position + 12, expected, str(int(tags[i])), QUEUE_ADVICE, kind="entry")
 
 
 def stored_sizes(buffer: NDArray[np.uint8], positions: _IntArray) -> _IntArray:

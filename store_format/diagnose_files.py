@@ -18,11 +18,28 @@ from store_format.files import Entry, FileCache, StoreFile, list_entries
 from store_format.problems import Findings
 from store_format.unit_files import FileRun, file_run
 
-__all__ = ["QUEUE_FOLDERS", "checked_files", "checked_queue_files", "entries_of", "queue_directories", "usable_log"]
+__all__ = [
+    "INDEX_ADVICE",
+    "QUEUE_ADVICE",
+    "QUEUE_FOLDERS",
+    "checked_files",
+    "checked_queue_files",
+    "entries_of",
+    "queue_directories",
+    "usable_log",
+]
 
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _OFFSET_MAX = 2**63 - 1
 _QUEUE_ID_MAX = 2**31 - 1
+QUEUE_ADVICE = (
+    "Copy the store, and move consumequeue out of the copy: readers then scan the commitlog of the copy for all queues. Do not start a "
+    "broker on it before rmqlog has rebuilt them: howto-recover.md, section 6"
+)
+INDEX_ADVICE = (
+    "Move the index file out of the store: messages are found by a scan then. A broker does not rebuild it, and no "
+    "longer answers queries by keys from it"
+)
 _LINK_ADVICE = "Links below the root level are not followed: put the file itself there"
 _STRAY_ADVICE = "Move it away: a broker may refuse to start on it, and readers pass over it"
 
@@ -148,6 +165,5 @@ def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> t
     try:
         return file_run(directory, unit_size), True
     except CorruptStoreError as error:
-        advice = "Restore the file, or delete the consume queues: a broker makes them again from the commitlog"
-        findings.add_error("damage", error, advice, kind="queue")
+        findings.add_error("damage", error, QUEUE_ADVICE, kind="queue")
         return None, False

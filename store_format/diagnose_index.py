@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from store_format.commit_log import CommitLog
 from store_format.decode import UnitRefs, Units, locate
 from store_format.diagnose_entries import stored_sizes
-from store_format.diagnose_files import checked_files
+from store_format.diagnose_files import INDEX_ADVICE, checked_files
 from store_format.diagnose_log import Lost
 from store_format.errors import CorruptStoreError
 from store_format.files import FileView
@@ -32,7 +32,6 @@ __all__ = ["check_index_files"]
 
 _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
 _CHUNK_UNITS = 1 << 16
-_ADVICE = "Delete the index file: messages are found by a scan instead; a broker does not make it again"
 
 
 def check_index_files(findings: Findings, directory: str, log: CommitLog, state: StoreState, log_end: int, lost: Lost) -> None:
@@ -46,7 +45,7 @@ def check_index_files(findings: Findings, directory: str, log: CommitLog, state:
         except FileNotFoundError:
             continue  # retention took it meanwhile
         except CorruptStoreError as error:
-            findings.add_error("damage", error, _ADVICE)
+            findings.add_error("damage", error, INDEX_ADVICE)
             continue
         likely = opened[-1].geometry or likely
     for file in opened:
@@ -67,10 +66,10 @@ def _check_file(findings: Findings, file: IndexFile, log: CommitLog, state: Stor
         return
     if file.geometry is None:
         expected = "units that prove the numbers of hash slots and units"
-        findings.add("damage", file.path, 36, expected, f"{header.index_count - 1} units that do not, in {file.size} bytes", _ADVICE)
+        findings.add("damage", file.path, 36, expected, f"{header.index_count - 1} units that do not, in {file.size} bytes", INDEX_ADVICE)
         return
     if header.index_count > file.geometry.index_num:
-        findings.add("damage", file.path, 36, f"an index count of at most {file.geometry.index_num}", str(header.index_count), _ADVICE)
+        findings.add("damage", file.path, 36, f"an index count of at most {file.geometry.index_num}", str(header.index_count), INDEX_ADVICE)
     units = file.units()
     _check_header(findings, file, header, units)
     foreign = np.zeros(len(units) + 1, bool)  # units whose hash is not of their message; by number, which counts from 1
@@ -90,10 +89,10 @@ def _check_header(findings: Findings, file: IndexFile, header: IndexHeader, unit
     first, last = int(units["physical_offset"][0]), int(units["physical_offset"][-1])
     if header.begin_physical_offset != first:
         expected = f"beginPhyOffset {first}, as in the first unit"
-        findings.add("damage", file.path, 16, expected, str(header.begin_physical_offset), _ADVICE)
+        findings.add("damage", file.path, 16, expected, str(header.begin_physical_offset), INDEX_ADVICE)
     # A broker counts a unit before it notes its offset.
     if header.end_physical_offset not in units["physical_offset"][-2:]:
-        findings.add("damage", file.path, 24, f"endPhyOffset {last}, as in the last unit", str(header.end_physical_offset), _ADVICE)
+        findings.add("damage", file.path, 24, f"endPhyOffset {last}, as in the last unit", str(header.end_physical_offset), INDEX_ADVICE)
 
 
 def _check_targets(
@@ -123,7 +122,7 @@ def _check_targets(
                 number = start + 1 + row
                 foreign[number] = not wrong_offset
                 position = geometry.units_start + INDEX_UNIT.itemsize * number + (4 if wrong_offset else 0)
-                findings.add("damage", file.path, position, expected, found, _ADVICE)
+                findings.add("damage", file.path, position, expected, found, INDEX_ADVICE)
     return behind
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from store_format.commit_log import CommitLog
 from store_format.consume_queue import message_mask
 from store_format.diagnose_entries import Entries, check_entries
-from store_format.diagnose_files import checked_queue_files, queue_directories
+from store_format.diagnose_files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose_log import Lost
 from store_format.dispatch import Dispatch, MissingEntries
 from store_format.files import offset_file_name
@@ -30,9 +30,6 @@ __all__ = ["QueueCheck"]
 _PENDING_MAX = 1 << 18  # units between two comparisons: with thousands of queues few entries each are dear
 _CHUNK_UNITS = 1 << 16
 _LACKING_MAX = 1 << 16  # of one queue; more are counted only
-_MISSING_ADVICE = (
-    "Delete the consume queues: a broker makes them again from the commitlog; until then splitBy=commitlog reads these messages"
-)
 
 # A queue that lags behind the log is normal while a broker writes, and after it crashed.
 _LAG: dict[StoreState, Severity | None] = {StoreState.CLEAN: "damage", StoreState.CRASHED: "warning", StoreState.LIVE: None}
@@ -191,7 +188,7 @@ class QueueCheck:
                 found = f"none for {last - first + 1} messages, the first at commitlog {at}"
                 file, position = (queue.directory, 0) if queue.is_batch else queue.place(first)
                 expected = f"entries of {queue.topic}-{queue.queue_id} from offset {first} to {last}"
-                self._findings.add(severity or "info", file, position, expected, found, _MISSING_ADVICE, kind="entry")
+                self._findings.add(severity or "info", file, position, expected, found, QUEUE_ADVICE, kind="entry")
 
 
 def _before(entries: MissingEntries, log_end: int) -> MissingEntries:

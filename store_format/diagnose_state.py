@@ -11,7 +11,7 @@ from functools import partial
 from store_format import config_json, config_state
 from store_format.checkpoint import read_checkpoint
 from store_format.config_values import TopicConfig
-from store_format.diagnose_files import entries_of
+from store_format.diagnose_files import QUEUE_ADVICE, entries_of
 from store_format.errors import CorruptStoreError
 from store_format.fastjson import loads
 from store_format.files import read_bytes
@@ -48,6 +48,17 @@ _FORMATS = (
     ("batchconsumequeue", "", "topics of queue.type=BatchCQ: an entry stands for several messages"),
 )
 
+_CHECKPOINT_ADVICE = (
+    "Move it out of the store; a broker makes a new one (StoreCheckpoint). Where abort is there and the store has more than 10 commitlog "
+    "files, set the broker's commitLogRecoverMaxNum to their number first"
+)
+_LOST_ADVICE = (
+    "Readers scan the commitlog for this queue; a broker does not see these messages. A write of rmqlog to the topic "
+    "rebuilds the queue; do not start a broker before: howto-recover.md, section 6"
+)
+_CRASH_ADVICE = (
+    "Readers do the broker's recovery in memory. A broker that starts does it on disk and cuts the log where it ends: copy the store first"
+)
 _PHYSICAL_LONGS = ("confirm_phy_offset", "logics_physical_offset")
 
 
@@ -59,8 +70,9 @@ def check_state(findings: Findings, root: str, state: StoreState) -> None:
             "info", f"{root}/lock", 0, "a store that nobody writes to", f"process {lock_holder(f'{root}/lock')} holding the lock", advice
         )
     if state is StoreState.CRASHED:
-        advice = "Readers do the broker's recovery in memory; a broker that starts changes the files"
-        findings.add("warning", f"{root}/abort", 0, "no abort file while nobody holds the lock", "one: the broker was killed", advice)
+        findings.add(
+            "warning", f"{root}/abort", 0, "no abort file while nobody holds the lock", "one: the broker was killed", _CRASH_ADVICE
+        )
     if state is StoreState.CLEAN and abort_mark(root):
         advice = (
             "Before a broker starts, call MessageStore.open(path).flush() or make one commit with SYNC_FLUSH: a broker that finds "
@@ -85,7 +97,7 @@ def check_formats(findings: Findings, root: str) -> None:
 def check_checkpoint(findings: Findings, root: str, summary: Summary, log_stop: int) -> None:
     """Numbers that no broker writes, or that are ahead of `log_stop`, where the log ends or did before it was damaged."""
     path = f"{root}/checkpoint"
-    advice = "Delete it when the store has at most 10 commitlog files; a broker makes it again (StoreCheckpoint)"
+    advice = _CHECKPOINT_ADVICE
     try:
         data, checkpoint = read_bytes(path), read_checkpoint(path)
     except CorruptStoreError as error:
@@ -151,7 +163,7 @@ def check_topics(findings: Findings, root: str, directories: Mapping[str, str], 
             continue
         config = topics.get(topic)
         if config is None:
-            advice = "Consumers cannot find the topic: create it, or delete its queues"
+            advice = "Consumers cannot find the topic, readers can. Create it again, with as many queues as it has directories here"
             findings.add("warning", directory, 0, f"topic {topic} in topics.json", "none", advice, kind=f"topic {topic}")
         elif (config.queue_type == "BatchCQ") != ("/batchconsumequeue/" in directory):
             found = f"queue.type={config.queue_type} in topics.json"
@@ -161,10 +173,7 @@ def check_topics(findings: Findings, root: str, directories: Mapping[str, str], 
         expected = f"consume queue files of {topic}-{queue_id}"
         place = f"{root}/consumequeue/{topic}/{queue_id}"
         if topics is None or topic in topics:
-            advice = (
-                "Delete the consume queues: a broker makes them again from the commitlog; until then splitBy=commitlog reads these messages"
-            )
-            findings.add("damage", place, 0, expected, found, advice)
+            findings.add("damage", place, 0, expected, found, QUEUE_ADVICE if topics is None else _LOST_ADVICE)
         else:
             findings.add("info", place, 0, expected, found, "The topic was deleted; retention takes the messages")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.diagnose_files import INDEX_ADVICE
 from store_format.index_file import IndexFile, IndexHeader
 from store_format.index_geometry import IndexGeometry
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT
@@ -17,7 +18,6 @@ __all__ = ["check_links"]
 
 _CHUNK = 1 << 18
 _ORPHANS_SHOWN_MAX = 100
-_ADVICE = "Delete the index file: messages are found by a scan instead; a broker does not make it again"
 _PREV_AT = 16  # in a unit
 _SLOT_COUNT_AT = 32  # in the header
 
@@ -59,7 +59,7 @@ class _Links:
         self.named_twice += list(zip(numbers[again].tolist()[:_ORPHANS_SHOWN_MAX], positions[again].tolist(), strict=False))
 
     def wrong(self, position: int, expected: str, found: str) -> None:
-        self.findings.add("damage", self.file.path, position, expected, found, _ADVICE)
+        self.findings.add("damage", self.file.path, position, expected, found, INDEX_ADVICE)
 
 
 def check_links(
