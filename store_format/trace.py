@@ -40,7 +40,7 @@ TRACE_COLUMNS = (
     ViewColumn("queueId", INT, "Where."),
     ViewColumn("queueOffset", LONG, "Where."),
     ViewColumn("physicalOffset", LONG, "The place of that copy in the commitlog."),
-    ViewColumn("group", TEXT, "The group it happened to."),
+    ViewColumn("group", TEXT, "The group it happened to; of a pop retry topic the group and the topic, as in its name."),
     ViewColumn("detail", TEXT, "What else is known."),
 )
 

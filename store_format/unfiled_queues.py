@@ -71,7 +71,7 @@ class UnfiledQueues:
         """Says once that the store has no consume queue files at all."""
         if not self._has_warned and not _in_rocksdb(store.path):
             self._has_warned = True
-            _log.warning("%s has no consume queue files: reading its queues by a scan of the commitlog. %s", store.path, _REBUILD)
+            _log.warning("%s has no consume queue files: its queues are read by a scan of the commitlog. %s", store.path, _REBUILD)
 
     def _configured(self, store: MessageStore, select: Callable[[str], bool]) -> list[_Key]:
         """The queues that topics.json names, of selected topics."""

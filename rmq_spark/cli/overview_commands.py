@@ -37,6 +37,8 @@ def info_(stores: list[MessageStore], view: str | None, now_ms: int, output: Out
     \b
     rmqlog info /data/store
     rmqlog info /data/store --view files
+
+    The view retention assumes the default fileReservedTime of 72 hours: the store does not say what its broker has.
     """
     if view is not None:
         show_view(output, stores, _view_name(view), now_ms=now_ms)

@@ -66,6 +66,7 @@ def delay_(stores: list[MessageStore], now_ms: int, filters: Filters, output: Ou
     """Messages that wait for their time.
 
     At a delay level or in the timer, with the topic they are for; --since and --until are when they are due.
+    Where a consume queue is missing, the default delays of the levels (messageDelayLevel) are assumed.
     """
     keep = keep_where(topic=filters.topic)
     show_view(output, stores, "delayed", _DELAY, filters.without_topic(), now_ms=now_ms, time_column="dueTimestamp", keep=keep)

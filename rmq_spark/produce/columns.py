@@ -53,7 +53,11 @@ WRITE_COLUMNS: tuple[WriteColumn, ...] = (
     WriteColumn("bornTimestamp", _TIME, "When the message was made, to the millisecond; a number is ms. Null is now."),
     WriteColumn("bornTimestampMs", ("bigint", "int"), "The same in ms, for rows whose `bornTimestamp` is null."),
     WriteColumn("bornHost", ("string",), "`ip:port` of who made it, IPv6 in brackets. Null is the option `bornHost`."),
-    WriteColumn("delayTimeLevel", _INTEGER, "Delivered later, by RocketMQ's levels 1 to 18; a higher one is 18, 0 is at once."),
+    WriteColumn(
+        "delayTimeLevel",
+        _INTEGER,
+        "Delivered later, by RocketMQ's levels 1 to 18; a higher one is 18, 0 is at once. The default `messageDelayLevel` is assumed.",
+    ),
     WriteColumn("deliverTimestamp", _TIME, "Delivered then, at most 3 days from now; a time in the past is at once. Not with a level."),
     WriteColumn("queueOffset", (), "Not looked at: each message gets the next one of its queue."),
     WriteColumn("storeTimestamp", (), "Not looked at: it is the time of the write."),

@@ -29,7 +29,12 @@ DELAYED_COLUMNS = (
         TEXT,
         "`waiting`; `due`: its time has come and the broker has not delivered it; `recalled` by another message, a `recall`; or `unknown`.",
     ),
-    ViewColumn("dueTimestamp", TIME, "When it is to be delivered."),
+    ViewColumn(
+        "dueTimestamp",
+        TIME,
+        "When it is to be delivered, as the broker has put it in the consume queue. Where that is missing, of kind `level`, "
+        "the default delays are assumed: messageDelayLevel is in no file of the store.",
+    ),
     ViewColumn("dueInMs", LONG, "How long until then; negative when it is over."),
     ViewColumn("topic", TEXT, "The topic it is for (REAL_TOPIC)."),
     ViewColumn("queueId", INT, "The queue it is for (REAL_QID)."),

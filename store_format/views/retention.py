@@ -39,8 +39,9 @@ RETENTION_COLUMNS = (
     ViewColumn(
         "expiresTimestamp",
         TIME,
-        f"When the file may be deleted: {FILE_RESERVED_HOURS} hours (fileReservedTime) after it, and all before it, were last modified. "
-        "A broker then waits for the hour deleteWhen (04), or until its disk is 75 % full. A copy of a store has the times of the copying.",
+        f"When the file may be deleted: {FILE_RESERVED_HOURS} hours after it, and all before it, were last modified. "
+        "The default of fileReservedTime is assumed, because no file of the store says what its broker has. A broker then waits for the "
+        "hour deleteWhen (04), or until its disk is 75 % full. A copy of a store has the times of the copying.",
     ),
     ViewColumn("expiresInMs", LONG, "How long until then; 0 or less: any time now."),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import shutil
 import struct
@@ -12,9 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from rmq_spark.cli.ends import PARTIAL
+from rmq_spark.cli.main import main
 from store_format import MessageStore
+from store_format.append import CommitOptions
 from store_format.diagnose import diagnose
 from store_format.errors import StoreError
 from store_format.log_reading import LogReader
@@ -209,6 +214,13 @@ def bad_topics(root: Path, _: Path) -> None:
         (root / "config" / name).write_text("{")
 
 
+def exported(root: Path, _: Path) -> None:
+    """What is exported before a broker starts is all that can be read."""
+    file = root.parent / "out.parquet"
+    assert main(["export", str(root), str(file), "--skip-damage", "-a"]) == PARTIAL
+    assert len(pq.read_table(file)) == len(rows(root))
+
+
 def bad_ledger(root: Path, _: Path) -> None:
     append(root, numbered("Mine", 0, 8))
     (root / ".rmqlog" / "ledger.json").write_text("{")
@@ -226,8 +238,23 @@ def ours(root: Path, _: Path) -> None:
     make_store(root)
 
 
-def written_to(topic: str) -> Step:
-    return lambda root, _: append(root, numbered(topic, 10_000, 8), key=("other", 1))
+def written_to(topic: str, queues: int = 4) -> Step:
+    return lambda root, _: append(root, numbered(topic, 10_000, 8, queues=queues), key=("other", 1))
+
+
+def not_flushed(root: Path, _: Path) -> None:
+    append(root, numbered("T", 0, 20), options=CommitOptions(sync=False))
+
+
+def flushed(root: Path, _: Path) -> None:
+    MessageStore.open(str(root)).flush()
+
+
+def fewer_queues(root: Path, _: Path) -> None:
+    path = root / "config" / "topics.json"
+    topics = json.loads(path.read_text())
+    topics["topicConfigTable"]["Orders"]["readQueueNums"] = 2
+    path.write_text(json.dumps(topics))
 
 
 def killed_writer(root: Path, _: Path) -> None:
@@ -275,6 +302,7 @@ _QUEUES = "Copy the store, and move consumequeue out of the copy"
 _INDEX = "Move the index file out of the store"
 _LOST = "Readers scan the commitlog for this queue"
 _DAMAGE = "Messages here are lost; read around them with mode=DROPMALFORMED"
+_CUT = "A broker that starts on this store cuts these messages off (CommitLog.recoverAbnormally): export them before"
 _CHECKPOINT = "Move it out of the store; a broker makes a new one"
 _FILE = "Nothing can be written before it is restored or moved out"
 _NO_TOPIC = "Consumers cannot find the topic, readers can. Create it again"
@@ -288,8 +316,8 @@ CASES = {
         _QUEUES, cut("batchconsumequeue/Inner/0/00000000000000000000", 1000), copied("batchconsumequeue"), "batchcq-5.5.0"
     ),
     "no topics.json": Case(_QUEUES, no_topics, copied("consumequeue")),
-    "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), written_to("Orders")),
-    "a lost topic": Case(_LOST, removed("consumequeue/Audit"), written_to("Audit")),
+    "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), read_around),
+    "a lost topic": Case(_LOST, removed("consumequeue/Audit"), read_around),
     "a link": Case("Links below the root level are not followed", linked, restored(LAST_LOG)),
     "strays": Case("Move it away: a broker may", strays, moved_out("commitlog/notes", "consumequeue/Orders/0/notes")),
     "a cut commitlog file": Case(
@@ -305,6 +333,9 @@ CASES = {
     "a file as directory": Case("Put the directory back", file_in_place("consumequeue"), restored("consumequeue")),
     "a bad checkpoint": Case(_CHECKPOINT, written("checkpoint", 0, b"\xff" * 48), moved_out("checkpoint")),
     "a bad checkpoint after a crash": Case(_CHECKPOINT, written("checkpoint", 0, b"\xff" * 48), moved_out("checkpoint"), "crash-5.5.0"),
+    "damage after a crash": Case(_CUT, written("commitlog/00000000000000000000", 20_000, b"X"), exported, "crash-5.5.0"),
+    "commits that are not flushed": Case("Before a broker starts, call", both(ours, not_flushed), flushed),
+    "fewer queues than were written": Case("Raise readQueueNums of", fewer_queues, restored("config/topics.json")),
     "a crash": Case("Readers do the broker's recovery in memory", read_around, copied(), "crash-5.5.0"),
     "no configuration": Case("Neither the file nor its .bak can be read", bad_topics, both(restored("config/topics.json"))),
     "an unknown topic": Case(_NO_TOPIC, topic_deleted, restored("config/topics.json")),
@@ -318,8 +349,10 @@ CASES = {
 _NOTHING = (
     "A broker refuses to start on it",
     "A broker that starts on a crashed store deletes such files",
-    "A broker that starts on this store cuts",
+    "A broker that starts on this store cuts the log here",
+    "A broker that starts on this store cuts them off",
     "After a crash a broker rescans the log",
+    "An earlier recovery has cut these messages",
     "Follows from the damage of the commitlog",
     "It is not read",
     "Nothing needs to be done",

@@ -1,0 +1,64 @@
+"""Where an advice, or docs/howto-recover.md, leads to a broker's start: what the real classes have then."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store_format import MessageStore
+from store_format.checkpoint import Checkpoint
+from store_format.checkpoint_write import save_checkpoint
+from store_format.write_files import FileWrites
+from tests import goldens
+from tests.interop.harness import RocketMQ
+
+Harm = Callable[[Path], object]
+
+
+def _without_one_queue(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue" / "Orders" / "2")
+
+
+def _without_queues(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue")
+
+
+def _crashed_without_queues(root: Path) -> None:
+    _without_queues(root)
+    (root / "abort").touch()
+    last = max(int(path.name) for path in (root / "commitlog").iterdir())
+    save_checkpoint(str(root), Checkpoint(logics_physical_offset=last), FileWrites(sync=False))
+
+
+def _moved_out(name: str) -> Harm:
+    return lambda root: (root / name).rename(root.parent / f"{root.name}-{name}")
+
+
+@pytest.mark.parametrize(
+    ("harm", "store", "lost"),
+    [
+        (_without_one_queue, "basic-5.5.0", 365),  # the advice says so: a broker does not see them
+        (_without_queues, "basic-5.5.0", 0),
+        (_crashed_without_queues, "basic-5.5.0", None),  # some
+        (_moved_out("checkpoint"), "basic-5.5.0", 0),
+        (_moved_out("checkpoint"), "crash-5.5.0", 0),
+        (_moved_out("index"), "basic-5.5.0", 0),
+    ],
+)
+def test_what_a_broker_has_after_its_start(
+    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], harm: Harm, store: str, lost: int | None
+) -> None:
+    root = copy_of(store)
+    before = _messages(root)
+    harm(root)
+    assert _messages(root) == before  # readers lose nothing
+    opened = rocketmq("5.5.0").open_store(root, goldens.config(store), start=True)
+    missing = before - len(opened.messages)
+    assert missing == lost if lost is not None else 0 < missing < before
+
+
+def _messages(root: Path) -> int:
+    return sum(queue.max_offset - queue.min_offset for queue in MessageStore.open(str(root)).queues())
