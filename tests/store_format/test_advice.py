@@ -302,7 +302,7 @@ _QUEUES = "Copy the store, and move consumequeue out of the copy"
 _INDEX = "Move the index file out of the store"
 _LOST = "Readers scan the commitlog for this queue"
 _DAMAGE = "Messages here are lost; read around them with mode=DROPMALFORMED"
-_CUT = "A broker that starts on this store cuts these messages off (CommitLog.recoverAbnormally): export them before"
+_CUT = "A broker that starts on this store cuts these messages off"
 _CHECKPOINT = "Move it out of the store; a broker makes a new one"
 _FILE = "Nothing can be written before it is restored or moved out"
 _NO_TOPIC = "Consumers cannot find the topic, readers can. Create it again"
@@ -316,8 +316,8 @@ CASES = {
         _QUEUES, cut("batchconsumequeue/Inner/0/00000000000000000000", 1000), copied("batchconsumequeue"), "batchcq-5.5.0"
     ),
     "no topics.json": Case(_QUEUES, no_topics, copied("consumequeue")),
-    "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), read_around),
-    "a lost topic": Case(_LOST, removed("consumequeue/Audit"), read_around),
+    "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), written_to("Orders")),
+    "a lost topic": Case(_LOST, removed("consumequeue/Audit"), written_to("Audit", 1)),
     "a link": Case("Links below the root level are not followed", linked, restored(LAST_LOG)),
     "strays": Case("Move it away: a broker may", strays, moved_out("commitlog/notes", "consumequeue/Orders/0/notes")),
     "a cut commitlog file": Case(

@@ -166,7 +166,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A log of which only the first and the last 2 KiB are looked at; Middle-0 has messages in the middle only."""
     root = make_store(tmp_path / "large")
     for topic in ("First", "Middle", "Last"):
-        append(root, numbered(topic, 0, 40, queues=1))
+        append(root, numbered(topic, 0, 40, queues=1), options=CommitOptions(new_topics={topic: 1}))
     for name, size in (("_WINDOW_SIZE", 2 << 10), ("_BLOCK_SIZE", 1 << 10), ("_LOOK_SIZE", 1 << 8)):
         monkeypatch.setattr(unfiled_queues, name, size)
     return root
