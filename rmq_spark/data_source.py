@@ -65,7 +65,7 @@ class RmqLogDataSource(DataSource):
     def _target(self, schema: StructType) -> WriteTarget:
         """Raises OptionError for columns that a write does not take: here, on the driver, and not in a task behind a shuffle."""
         options = parse_write_options(_plain(self.options))
-        check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options.topic)
+        check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options.topic, options.property_columns)
         return open_target(options)
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rmq_spark.produce.routes import Routes, StoreTopics
 from rmq_spark.stores import cluster_members, refuse_repeated
-from rmq_spark.write_options import WriteOptions
+from rmq_spark.write_options import NewStoreOptions, WriteOptions
 from store_format.appended_crc import ends_with_crc_property
 from store_format.config_json import read_topics
 from store_format.creation import is_store
@@ -22,9 +22,11 @@ from store_format.lock import described, foreign_holder, lock_holder
 from store_format.lost_log import refuse_lost_log
 from store_format.refusals import refuse_store
 from store_format.store import MessageStore
-from store_format.store_settings import StoreSettings, settings_of
+from store_format.store_settings import StoreSettings, read_settings, settings_of
 
 __all__ = ["TargetStore", "WriteTarget", "given_settings", "open_target"]
+
+_MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic named after the broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,33 @@ def _existing(root: str, options: WriteOptions, closed: str | None) -> TargetSto
     store = MessageStore.open(root, broker_name=options.new_store.broker_name)
     refuse_lost_log(root, store.log, store.commit_log_paths)
     settings = settings_of(root, store.log, store.broker_name, given_settings(options, store.broker_name))
+    _refuse_other_settings(root, options.new_store, settings)
     return TargetStore(root, settings, ends_with_crc_property(store.log, read_ledger(root)), closed)
+
+
+def _refuse_other_settings(root: str, given: NewStoreOptions, settings: StoreSettings) -> None:
+    """Raises OptionError for an option that says otherwise than the store, which cannot be changed by a write."""
+    names = _own_names(root)
+    queue_file_size = None
+    if given.mapped_file_size_consume_queue is not None:
+        queue_file_size = replace(settings, mapped_file_size_consume_queue=given.mapped_file_size_consume_queue).queue_file_size
+    for name, wanted, found in (
+        ("brokerName", given.broker_name, given.broker_name if given.broker_name in names or not names else names[0]),
+        ("mappedFileSizeCommitLog", given.mapped_file_size_commit_log, settings.mapped_file_size_commit_log),
+        ("mappedFileSizeConsumeQueue", queue_file_size, settings.queue_file_size),
+        ("maxHashSlotNum", given.max_hash_slot_num, settings.max_hash_slot_num),
+        ("maxIndexNum", given.max_index_num, settings.max_index_num),
+    ):
+        if wanted not in (None, found):
+            raise OptionError(f"{name}={wanted}, but {root} has {found}: the option is for a new store; leave it out")
+
+
+def _own_names(root: str) -> list[str]:
+    """What the store says its broker is called: one of ours in its settings, a broker's in the topics named after it, since 5.0."""
+    settings = read_settings(root)
+    if settings is not None:
+        return [settings.broker_name]
+    return [topic.removeprefix(_MEMBER_TOPIC) for topic in read_topics(root) or () if topic.startswith(_MEMBER_TOPIC)]
 
 
 def _held(root: str, options: WriteOptions) -> str | None:

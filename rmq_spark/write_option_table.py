@@ -38,6 +38,13 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     _row("path", "path", single_path, "A store root, or a directory of store roots: a cluster. Made when missing.", otherwise="required"),
     _row("topic", "text", values.text, "The topic of all rows.", otherwise="the column `topic`"),
     _row(
+        "propertyColumns",
+        "list",
+        values.names,
+        "String columns that are properties, as a read with this option has them. Null or an empty string leaves it to the column "
+        "`properties`.",
+    ),
+    _row(
         "messageQueueSelector",
         "word",
         values.one_of(*SELECTORS),
@@ -52,7 +59,13 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "Topics that the store does not have are created. With `false` they are an error, but for `%RETRY%…`.",
         "true",
     ),
-    _row("defaultTopicQueueNums", "number", values.whole_number, "The queues of a created topic.", str(DEFAULT_TOPIC_QUEUE_NUMS)),
+    _row(
+        "defaultTopicQueueNums",
+        "number",
+        values.whole_number,
+        "The queues of a created topic; more where rows name a higher `queueId`.",
+        str(DEFAULT_TOPIC_QUEUE_NUMS),
+    ),
     _row(
         "flushDiskType",
         "word",
@@ -80,7 +93,13 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "and counted in a warning.",
         "false",
     ),
-    _row("maxMessageSize", "size", values.sized(1, _FILE_SIZE_MAX), "The largest body, before compression.", str(MESSAGE_SIZE_MAX)),
+    _row(
+        "maxMessageSize",
+        "size",
+        values.sized(1, _FILE_SIZE_MAX),
+        "The largest body, before compression. Consumers with default settings take no message of 16m or more.",
+        str(MESSAGE_SIZE_MAX),
+    ),
     _row(
         "bornHost",
         "ip:port",
@@ -91,8 +110,18 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     _row(
         "storeHost", "ip:port", _host, "The broker in the messages and in their offset ids.", otherwise="this machine's address, port 10911"
     ),
-    _row("txnAppId", "text", values.text, "With `txnVersion`: a batch of this name and version is written once, however often it runs."),
-    _row("txnVersion", "number", values.number(0, _LONG_MAX), "With `txnAppId`: a number that grows. One not above the last is skipped."),
+    _row(
+        "txnAppId",
+        "text",
+        values.text,
+        "With `txnVersion`: a batch of this name and version is written once, however often it runs. Use one name for all runs of a job.",
+    ),
+    _row(
+        "txnVersion",
+        "number",
+        values.number(0, _LONG_MAX),
+        "With `txnAppId`: a number that grows. One not above the last is skipped with a warning.",
+    ),
     _row(
         "diskSpaceWarningLevelRatio",
         "number",

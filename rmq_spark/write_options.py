@@ -9,6 +9,7 @@ from typing import Any
 from rmq_spark.option_table import OPTIONS
 from rmq_spark.options import user_options
 from rmq_spark.produce.bodies import Compression
+from rmq_spark.produce.columns import check_property_columns
 from rmq_spark.values import Given
 from rmq_spark.write_option_table import NO_COMPRESSION, WRITE, WRITE_OPTIONS
 from store_format.errors import OptionError
@@ -39,6 +40,7 @@ class WriteOptions:
 
     path: str
     topic: str | None
+    property_columns: tuple[str, ...]
     message_queue_selector: str  # roundrobin | hash | random
     auto_create_topic_enable: bool
     default_topic_queue_nums: int
@@ -74,6 +76,7 @@ def parse_write_options(options: Mapping[str, str], *, now_ms: int = 0) -> Write
     return WriteOptions(
         path=read["path"][0],
         topic=read["topic"],
+        property_columns=_property_columns(read),
         message_queue_selector=read["messageQueueSelector"],
         auto_create_topic_enable=read["autoCreateTopicEnable"],
         default_topic_queue_nums=read["defaultTopicQueueNums"],
@@ -115,6 +118,12 @@ def _compression(read: Mapping[str, Any]) -> Compression | None:
     if kind == "ZLIB" and level > _ZLIB_LEVEL_MAX:
         raise OptionError(f"compressLevel: expected 1 to {_ZLIB_LEVEL_MAX} for compressType ZLIB, found {level}")
     return Compression(kind, read["compressMsgBodyOverHowmuch"], level)
+
+
+def _property_columns(read: Mapping[str, Any]) -> tuple[str, ...]:
+    names = tuple(read["propertyColumns"] or ())
+    check_property_columns(names)
+    return names
 
 
 def _txn(read: Mapping[str, Any]) -> tuple[str, int] | None:

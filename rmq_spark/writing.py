@@ -33,6 +33,8 @@ _log = logging.getLogger("rmq_spark")
 
 _BORN_PORT = 0
 _STORE_PORT = 10911  # a broker's listenPort
+_FRAME_SIZE_MAX = 16 << 20  # NettyDecoder: com.rocketmq.remoting.frameMaxLength of a client
+_FRAME_HEAD_SIZE_MAX = 1 << 12  # of the answer to a pull
 _ABORT_LOCK_TIMEOUT = 5.0  # seconds; what is not removed then is collected later
 
 
@@ -54,6 +56,7 @@ def stage_rows(target: WriteTarget, batches: Iterable[pa.RecordBatch], *, partit
         ProducerSettings(
             born_host=options.born_host or (own_address(), _BORN_PORT),
             topic=options.topic,
+            property_columns=options.property_columns,
             compression=options.compression,
             strict_properties=options.strict_properties,
             message_size_max=options.max_message_size,
@@ -153,6 +156,7 @@ def commit_write(
     _log.info("writing %s", ", ".join(f"{name}={value}" for name, value in options.resolved()))
     members = {store.root: [each.files[store.root] for each in staged if store.root in each.files] for store in target.open_stores}
     commit_options = replace(_commit_options(target, staged), keeps_key=keeps_key)
+    _warn_of_large_messages(options.path, max((file.unit_size_max for files in members.values() for file in files), default=0))
     if target.is_cluster:
         watched = [store.root for store in target.stores if store.closed]
         results = commit_cluster(members, key=key, watched=watched, options=commit_options)
@@ -165,6 +169,17 @@ def commit_write(
             _log.warning("%s: files of dead tasks could not be collected; the next write tries again: %s", root, error)
     _tell(target, results, key, sum(file.units for files in members.values() for file in files), time.perf_counter() - begun)
     return results
+
+
+def _warn_of_large_messages(path: str, size_max: int) -> None:
+    if size_max > _FRAME_SIZE_MAX - _FRAME_HEAD_SIZE_MAX:
+        _log.warning(
+            "%s: a message of %d bytes is among those written, and consumers with default settings take none above %d: they stop at it. "
+            "Start them with a larger com.rocketmq.remoting.frameMaxLength, or lower maxMessageSize",
+            path,
+            size_max,
+            _FRAME_SIZE_MAX - _FRAME_HEAD_SIZE_MAX,
+        )
 
 
 def _commit_options(target: WriteTarget, staged: Sequence[Staged]) -> CommitOptions:

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 
 from store_format.commit_log import CommitLog
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.files import list_directories, list_store_files, read_bytes
+from store_format.files import FileView, list_directories, list_store_files, read_bytes
 from store_format.index_file import IndexFile, list_index_files
-from store_format.index_geometry import DEFAULT_GEOMETRY, IndexGeometry
+from store_format.index_geometry import DEFAULT_GEOMETRY, IndexGeometry, confirms
 from store_format.layouts import CQ_UNIT
 from store_format.staging import OWN_DIRECTORY
 
@@ -93,7 +93,8 @@ def read_settings(root: str) -> StoreSettings | None:
 def settings_of(root: str, log: CommitLog, broker_name: str, given: StoreSettings | None = None) -> StoreSettings:
     """What new files of the store must be like: as remembered or `given`, but as the files are where there are any.
 
-    Raises OptionError for an index file whose geometry its own units do not prove: then it has to be given.
+    Raises OptionError for an index file whose geometry its own units do not prove: then it has to be given. So does one of another size
+    than a store of this project remembers, unless its units prove that of a broker's defaults, or the given one.
     """
     remembered = read_settings(root)
     settings = remembered or given or StoreSettings(broker_name)
@@ -102,9 +103,10 @@ def settings_of(root: str, log: CommitLog, broker_name: str, given: StoreSetting
     size = _queue_file_size(root)
     if size is not None and size != settings.queue_file_size:
         settings = replace(settings, mapped_file_size_consume_queue=size)
-    index_files = [file for file in list_index_files(f"{root}/index") if file.size] if remembered is None else []
+    index_files = [file for file in list_index_files(f"{root}/index") if file.size]
     if index_files and index_files[-1].size != settings.geometry.file_size:
-        settings = _with_geometry(settings, index_files[-1].path)
+        path = index_files[-1].path
+        settings = _with_geometry(settings, path) if remembered is None else _with_other_geometry(root, settings, given, path)
     return settings
 
 
@@ -119,6 +121,25 @@ def is_queue_file_size_known(root: str, log: CommitLog, is_given: bool) -> bool:
         or read_settings(root) is not None
         or _queue_file_size(root) is not None
     )
+
+
+def _with_other_geometry(root: str, settings: StoreSettings, given: StoreSettings | None, path: str) -> StoreSettings:
+    """For an index file that is not as `.rmqlog/store.json` says: made by a broker with default sizes, or with those that are given.
+
+    One that a broker has only lengthened has entries where another geometry has them: no program finds all of them, and more would
+    make it worse.
+    """
+    with FileView(path) as view:
+        for geometry in ([] if given is None else [given.geometry]) + [DEFAULT_GEOMETRY]:
+            if view.size == geometry.file_size and confirms(view.map(), geometry):
+                return replace(settings, max_hash_slot_num=geometry.hash_slot_num, max_index_num=geometry.index_num)
+        raise OptionError(
+            f"{path} has {view.size} bytes, and with maxHashSlotNum={settings.max_hash_slot_num} and "
+            f"maxIndexNum={settings.max_index_num} of {root}/{OWN_DIRECTORY}/store.json it has {settings.geometry.file_size}: "
+            f"a broker was started on this store with other index sizes, and queries by key would miss messages. "
+            f"Start brokers with the sizes of {root}/{OWN_DIRECTORY}/broker.conf. "
+            "To write on, move the index file out of the store: messages stay readable, and queries by key miss those of that file"
+        )
 
 
 def _with_geometry(settings: StoreSettings, path: str) -> StoreSettings:

@@ -7,7 +7,7 @@ The driver checks a DataFrame's columns before any task runs; tasks bind the sam
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from rmq_spark.schema import type_name
 from rmq_spark.values import nearest
 from store_format.errors import OptionError
 
-__all__ = ["WRITE_COLUMNS", "WriteColumn", "bind_columns", "check_columns"]
+__all__ = ["WRITE_COLUMNS", "WriteColumn", "bind_columns", "check_columns", "check_property_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,31 +89,42 @@ _EMPTY = ("void", "array<void>", "map<void,void>", "map<string,void>")  # lit(No
 _STRINGS = re.compile(r"\b(?:varchar|char)\(\d+\)|\bstring collate [\w.]+")
 
 
-def check_columns(columns: Sequence[tuple[str, str]], topic: str | None) -> None:
-    """Name and type, as Spark writes it, of each column of a DataFrame that is to be written; `topic` is the option.
+def check_columns(columns: Sequence[tuple[str, str]], topic: str | None, property_columns: Collection[str] = ()) -> None:
+    """Name and type, as Spark writes it, of each column of a DataFrame that is to be written; `topic` and `property_columns` are options.
 
     Raises OptionError for a column that no row of the table names, one that comes twice, a wrong type, no body, and no topic.
     """
-    found = _bind(columns)
+    found = _bind(columns, property_columns)
     if topic is None and "topic" not in found:
         raise OptionError("topic: expected the option topic or a column topic, found neither")
 
 
-def bind_columns(schema: pa.Schema) -> dict[str, int]:
-    """Documented name -> place in the schema, of the columns a write looks at. Raises OptionError as `check_columns`."""
-    found = _bind([(field.name, type_name(field.type)) for field in schema])
+def bind_columns(schema: pa.Schema, property_columns: Collection[str] = ()) -> dict[str, int]:
+    """Documented name, or that of a property column -> place in the schema, of the columns a write looks at.
+
+    Raises OptionError as `check_columns`.
+    """
+    found = _bind([(field.name, type_name(field.type)) for field in schema], property_columns)
     return {name: place for name, place in found.items() if not _is_ignored(name, schema[place].type)}
 
 
+def check_property_columns(names: Sequence[str]) -> None:
+    """Raises OptionError for the name of a column that a write has anyway."""
+    for name in names:
+        if name.lower() in _BY_LOWER:
+            raise OptionError(f"propertyColumns: expected names that are no column, found {name!r}; {_BY_LOWER[name.lower()].name} is one")
+
+
 def _is_ignored(name: str, kind: pa.DataType) -> bool:
-    return _BY_LOWER[name.lower()].ignored or (type_name(kind) in _EMPTY and not pa.types.is_null(kind))
+    column = _BY_LOWER.get(name.lower())
+    return (column is not None and column.ignored) or (type_name(kind) in _EMPTY and not pa.types.is_null(kind))
 
 
-def _bind(columns: Sequence[tuple[str, str]]) -> dict[str, int]:
+def _bind(columns: Sequence[tuple[str, str]], property_columns: Collection[str]) -> dict[str, int]:
     """Documented name -> place, of all columns."""
     found: dict[str, int] = {}
     for place, (name, kind) in enumerate(columns):
-        column = _known(name)
+        column = WriteColumn(name, ("string",), "") if name in property_columns else _known(name)
         if column.name in found:
             raise OptionError(f"columns: expected each column once, found {columns[found[column.name]][0]} and {name}")
         if not (column.ignored or _is_taken(column, _STRINGS.sub("string", kind))):
@@ -137,7 +148,10 @@ def _known(name: str) -> WriteColumn:
     meant = _KAFKA.get(name.lower()) or nearest(name, (column.name for column in WRITE_COLUMNS))
     accepted = ", ".join(column.name for column in WRITE_COLUMNS if not column.ignored)
     hint = f"did you mean {meant}? The" if meant else "the"
-    raise OptionError(f"columns: unknown column {name!r}; {hint} columns of a write are {accepted}; put anything else into properties")
+    raise OptionError(
+        f"columns: unknown column {name!r}; {hint} columns of a write are {accepted}; put anything else into properties, "
+        "or name it in the option propertyColumns"
+    )
 
 
 def _found(kind: str) -> str:

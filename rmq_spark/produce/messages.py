@@ -44,6 +44,7 @@ class ProducerSettings:
 
     born_host: Host
     topic: str | None = None  # None: the column's
+    property_columns: tuple[str, ...] = ()
     compression: Compression | None = None
     strict_properties: bool = False
     message_size_max: int = MESSAGE_SIZE_MAX
@@ -161,7 +162,7 @@ class Producer:
         take; and what `QueueSelector.select` raises.
         """
         settings = self._settings
-        rows = Rows(batch, settings.topic, first=self._rows, partition=self._partition)
+        rows = Rows(batch, settings.topic, property_columns=settings.property_columns, first=self._rows, partition=self._partition)
         self._rows += rows.count
         body, sizes = checked_bodies(rows, settings.message_size_max)
         properties = MessageProperties(rows, strict=settings.strict_properties)

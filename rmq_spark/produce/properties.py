@@ -36,6 +36,7 @@ class MessageProperties:
         """Raises IllegalMessageError for a separator in a name or in a value, and with `strict` for what would be left out."""
         self._rows = rows
         self._maps, self.left_out = _written_maps(rows, strict=strict)
+        self._columns = self._property_columns(strict=strict)
         # A column that is not null wins over the map's entry.
         self._given = {
             "TAGS": rows.text("tags"),
@@ -58,16 +59,17 @@ class MessageProperties:
 
         The map comes first, so that what was read and is written again keeps its order, where names share a bucket.
         """
-        columns: dict[str, Any] = {name: column for name, column in self._given.items() if column is not None}
+        given = self._columns | {name: column for name, column in self._given.items() if column is not None}
+        columns: dict[str, Any] = {name: _first(column, self._columns.get(name)) for name, column in given.items()}
         wait = self._entry("WAIT")
         if wait is None or wait.null_count:
             columns["WAIT"] = "true" if wait is None else pc.fill_null(wait, b"true")  # the constructors of Message
         columns |= parked.asked
-        if uniq_key is not self._entry("UNIQ_KEY"):
+        if "UNIQ_KEY" in self._columns or uniq_key is not self._entry("UNIQ_KEY"):
             columns["UNIQ_KEY"] = uniq_key
         columns |= parked.added
-        for name, column in self._given.items():
-            if column is not None and (place := _separator_in(column)) is not None:
+        for name, column in given.items():
+            if (place := _separator_in(column)) is not None:
                 self._rows.refuse(place, f"property {name}: its value has a 0x02, which ends a property in the store")
         strings = encode_property_columns(self._rows.count, columns, self._maps)
         sizes = pc.binary_length(strings).to_numpy()
@@ -77,7 +79,24 @@ class MessageProperties:
         return strings
 
     def _entry(self, name: str) -> pa.LargeBinaryArray | None:
-        return None if self._maps is None else self._maps.column(name)
+        """The property as the rows bring it, by a column of its own or in the map."""
+        return _first(self._columns.get(name), None if self._maps is None else self._maps.column(name))
+
+    def _property_columns(self, *, strict: bool) -> dict[str, pa.LargeBinaryArray]:
+        """The columns of the option propertyColumns that have a value in some row; RocketMQ's own are left out as those of the map."""
+        found = {}
+        for name in self._rows.property_columns:
+            column = self._rows.text(name)
+            if column is None:
+                continue
+            if name not in NOT_WRITTEN_PROPERTIES:
+                found[name] = column
+            elif strict and column.null_count < len(column):
+                row = column.is_valid().index(pa.scalar(True)).as_py()
+                self._rows.refuse(row, f"property {name!r}: {_SET_BY_ROCKETMQ}")
+            elif self._maps is None or name not in self._maps.names:
+                self.left_out[name] += len(column) - column.null_count
+        return found
 
 
 def _written_maps(rows: Rows, *, strict: bool) -> tuple[PropertyMaps | None, Counter[str]]:

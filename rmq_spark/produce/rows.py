@@ -5,6 +5,7 @@ What a caller's row cannot be is an IllegalMessageError that names the row; type
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -42,15 +43,26 @@ class Hosts:
 class Rows:
     """The rows of one batch, a column at a time; a column that is not there is None, or 0, or whatever the caller says."""
 
-    def __init__(self, batch: pa.RecordBatch, topic: str | None = None, *, first: int = 0, partition: int | None = None) -> None:
-        """`topic` is that of all rows, whatever their column says; `first` is the number of the first row in its partition.
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        topic: str | None = None,
+        *,
+        property_columns: Iterable[str] = (),
+        first: int = 0,
+        partition: int | None = None,
+    ) -> None:
+        """`property_columns` are the names of columns that are properties.
+
+        `topic` is that of all rows, whatever their column says; `first` is the number of the first row in its partition.
 
         Raises OptionError for the columns, IllegalMessageError for a topic.
         """
         self._batch = batch
         self._first = first
         self._partition = partition
-        self._places = bind_columns(batch.schema)
+        self.property_columns = tuple(property_columns)
+        self._places = bind_columns(batch.schema, self.property_columns)
         self.count: int = batch.num_rows
         self.topics: tuple[str, ...]
         self.codes: NDArray[np.int64]  # the place of each row's topic in `topics`

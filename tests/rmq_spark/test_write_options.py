@@ -17,6 +17,7 @@ EVERYTHING = {
     "path": "file:/data/store",
     "topic": "TopicTest",
     "messagequeueselector": "Hash",
+    "propertycolumns": "region,BUYER_ID",
     "autocreatetopicenable": "false",
     "defaulttopicqueuenums": "8",
     "flushdisktype": "async_flush",
@@ -136,4 +137,4 @@ def test_numbers_within_bounds() -> None:
 def test_the_two_tables_can_become_one() -> None:
     """Names that both have mean two rows, told apart by where they apply."""
     shared = {option.name for option in OPTIONS} & {option.name for option in WRITE_OPTIONS}
-    assert shared == {"path", "brokerName", "maxMessageSize", "maxHashSlotNum", "maxIndexNum"}
+    assert shared == {"path", "propertyColumns", "brokerName", "maxMessageSize", "maxHashSlotNum", "maxIndexNum"}

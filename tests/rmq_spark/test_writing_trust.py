@@ -12,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 from rmq_spark.writing import abort_write, commit_write, stage_rows
+from store_format.columns import DEFAULT_COLUMNS
 from store_format.config_json import read_topics
 from store_format.config_values import TopicConfig
 from store_format.errors import IllegalMessageError, OptionError, UnsupportedFormatError
 from store_format.store import MessageStore
 from store_format.store_settings import StoreSettings
-from tests.rmq_spark.writes import bodies, numbered_rows, target_of, write
+from tests.rmq_spark.writes import SMALL, bodies, numbered_rows, target_of, write
 from tests.staged import make_store, messages_of
 
 
@@ -129,3 +130,96 @@ def test_a_replay_with_compressed_bodies_in_other_partitions_and_stores(tmp_path
     with pytest.raises(OptionError, match="has 40 messages and is committed already, with other bodies"):
         write(tmp_path, numbered_rows(1, 41), key=("q", 1))
     assert bodies(tmp_path / "broker-a", tmp_path / "broker-b") == dict.fromkeys(range(40), 1)
+
+
+# ---- settings that contradict the store ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "other"),
+    [
+        ("mappedFileSizeCommitLog", "32768"),
+        ("mappedFileSizeConsumeQueue", "420"),
+        ("maxHashSlotNum", "51"),
+        ("maxIndexNum", "201"),
+        ("brokerName", "broker-x"),
+    ],
+)
+def test_a_setting_of_a_new_store_that_contradicts_the_store_is_refused(tmp_path: Path, option: str, other: str) -> None:
+    root = make_store(tmp_path / "store")
+    same = SMALL | {"brokerName": "broker-a", "mappedFileSizeConsumeQueue": "395"}  # made a multiple of 20
+    write(root, numbered_rows(0, 3), key=None, **same)
+    own = {"brokerName": "broker-a", **SMALL}[option]
+    with pytest.raises(OptionError, match=f"{option}={other}, but {root} has {own}: the option is for a new store; leave it out"):
+        write(root, numbered_rows(3, 6), key=None, **{option: other})
+    assert bodies(root) == dict.fromkeys(range(3), 1)
+
+
+def test_an_index_file_that_a_broker_made_longer_is_not_written_to(tmp_path: Path) -> None:
+    """It was started with its default index sizes: no program finds all entries of the file any more."""
+    root = make_store(tmp_path / "store")
+    write(root, numbered_rows(0, 3))
+    (path,) = (root / "index").iterdir()
+    with path.open("r+b") as file:
+        file.truncate(StoreSettings("x").geometry.file_size)
+    with pytest.raises(OptionError, match=r"has 420000040 bytes, and with maxHashSlotNum=50 .* it has 4240: .*broker.conf"):
+        write(root, numbered_rows(3, 6))
+    path.rename(tmp_path / path.name)
+    write(root, numbered_rows(3, 6))
+    assert bodies(root) == dict.fromkeys(range(6), 1)
+
+
+def test_an_index_file_that_a_broker_made_counts_more_than_what_the_store_remembers(tmp_path: Path) -> None:
+    root, other = make_store(tmp_path / "store"), make_store(tmp_path / "other", StoreSettings("other", 1 << 14, 400))
+    write(root, numbered_rows(0, 3))
+    write(other, numbered_rows(0, 3))
+    (mine,), (theirs,) = (root / "index").iterdir(), (other / "index").iterdir()
+    mine.unlink()
+    theirs.rename(root / "index" / theirs.name)
+    write(root, numbered_rows(3, 6))
+    assert MessageStore.open(str(root)).find(key="k4", topic="T").table["body"].to_pylist() == [b"4"]
+    assert len(list((root / "index").iterdir())) == 1
+
+
+# ---- what a read gives can be written -----------------------------------------------------------------------------------
+
+
+def test_properties_that_a_read_made_columns_are_written_as_they_were(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    source, names = golden("basic-5.5.0"), ["a", "UNIQ_KEY", "WAIT", "none"]
+    table = pa.Table.from_batches(
+        batch
+        for queue in MessageStore.open(str(source)).queues()
+        if queue.topic in ("Orders", "Audit", "Metrics")
+        for batch in queue.read(columns=DEFAULT_COLUMNS)
+    )
+    maps = [dict(row) for row in table["properties"].to_pylist()]
+    columns = {name: pa.array([row.get(name) for row in maps], pa.string()) for name in names}
+    (rows,) = table.combine_chunks().to_batches()
+    with_columns = pa.RecordBatch.from_pydict({**dict(zip(rows.schema.names, rows.columns, strict=True)), **columns})
+    with pytest.raises(OptionError, match=r"unknown column 'a'.*propertyColumns"):
+        write(tmp_path / "refused", with_columns)
+    for root, batch in (
+        (tmp_path / "a", rows),
+        (tmp_path / "b", with_columns),
+        (tmp_path / "c", with_columns.drop_columns(["properties"])),
+    ):
+        write(root, batch, defaultTopicQueueNums="1", propertyColumns=",".join(names))
+    stored = [[m.properties_bytes for m in messages_of(tmp_path / name)] for name in "ab"]
+    assert stored[0] == stored[1]
+    for message, row in zip(messages_of(tmp_path / "c"), maps, strict=True):
+        expected = {name: row[name] for name in row if name in {*names, "TAGS"}} | {"WAIT": row.get("WAIT", "true")}
+        assert {name: value for name, value in message.properties.items() if name != "KEYS"} == expected  # spaces are one there
+    topics: Mapping[str, TopicConfig] = read_topics(str(tmp_path / "a")) or {}
+    own: Mapping[str, TopicConfig] = read_topics(str(source)) or {}
+    assert {name: topics[name].write_queue_nums for name in ("Orders", "Audit")} == {
+        name: own[name].write_queue_nums for name in ("Orders", "Audit")
+    }
+
+
+def test_a_message_that_clients_do_not_take_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for size in (1 << 20, 16 << 20):
+        caplog.clear()
+        rows = pa.RecordBatch.from_pydict({"topic": ["T"], "body": [b"x" * size]})
+        write(tmp_path / "store", rows, maxMessageSize="20m", mappedFileSizeCommitLog="32m")
+        told = [record.getMessage() for record in caplog.records if "frameMaxLength" in record.getMessage()]
+        assert len(told) == (size >= 16 << 20)
