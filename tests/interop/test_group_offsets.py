@@ -71,6 +71,25 @@ def test_a_query_and_a_java_consumer_of_one_group(
     assert _stream(spark, path, tmp_path / "second") == later
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_offsets_that_were_set_back_on_a_broker_count_for_the_next_query(
+    spark: SparkSession, rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], tmp_path: Path, version: str
+) -> None:
+    path = copy_of(f"basic-{version}")
+    queues = {q.queue_id: q for q in MessageStore.open(str(path)).queues(lambda topic: topic == TOPIC)}
+    assert len(_stream(spark, path, tmp_path / "first")) == sum(queue.max_offset - queue.min_offset for queue in queues.values())
+    back = {0: 0, 1: 7}
+    with rocketmq(version).broker(path, goldens.config(f"basic-{version}")) as broker:
+        client = broker.client()
+        for queue_id, offset in back.items():
+            client.ask("commit-offset", _GROUP, TOPIC, queue_id, offset)
+        assert client.group_offsets(_GROUP, TOPIC).items() >= {(TOPIC, queue_id): offset for queue_id, offset in back.items()}.items()
+    expected = [(queue_id, offset) for queue_id, begin in back.items() for offset in range(begin, queues[queue_id].max_offset)]
+    assert _stream(spark, path, tmp_path / "second") == expected
+    committed = read_group_offsets(str(path), _GROUP).offsets
+    assert {queue_id: committed[TOPIC, queue_id] for queue_id in queues} == {number: queue.max_offset for number, queue in queues.items()}
+
+
 _GROUP = "spark_and_java"
 
 

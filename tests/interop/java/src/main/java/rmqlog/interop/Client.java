@@ -61,6 +61,7 @@ public final class Client {
             case "view-message" -> viewMessage(rest.get(0), Long.parseLong(rest.get(1)));
             case "search-offset" -> searchOffset(queue(rest.get(0), Integer.parseInt(rest.get(1))), Long.parseLong(rest.get(2)), rest.get(3));
             case "consumer-offsets" -> consumerOffsets(rest.get(0), rest.subList(1, rest.size()));
+            case "commit-offset" -> commitOffset(rest.get(0), queue(rest.get(1), Integer.parseInt(rest.get(2))), Long.parseLong(rest.get(3)));
             case "local-offsets" -> localOffsets(Path.of(rest.get(0)));
             case "push-consume" -> PushConsumer.run(namesrv, rest.get(0), rest.get(1), Long.parseLong(rest.get(2)), Long.parseLong(rest.get(3)));
             case "send" -> sender.send(rest.get(0), Integer.parseInt(rest.get(1)), rest.subList(2, rest.size()));
@@ -209,6 +210,22 @@ public final class Client {
                 line.put("offset", member.fetchConsumeOffset(queue, true));
                 Lines.put(line);
             });
+        } finally {
+            member.shutdown();
+        }
+    }
+
+    /** As a client commits: the broker takes a lower offset too. */
+    private void commitOffset(String group, MessageQueue queue, long offset) throws Exception {
+        DefaultMQPullConsumer member = new DefaultMQPullConsumer(group);
+        configure(member, namesrv);
+        member.setInstanceName("commit-" + System.nanoTime());
+        member.start();
+        try {
+            MQClientInstance instance = member.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory();
+            instance.updateTopicRouteInfoFromNameServer(queue.getTopic());
+            instance.sendHeartbeatToAllBrokerWithLock(); // 5.5 takes offsets only of a group that it knows
+            member.getDefaultMQPullConsumerImpl().getOffsetStore().updateConsumeOffsetToBroker(queue, offset, false);
         } finally {
             member.shutdown();
         }
