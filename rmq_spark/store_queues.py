@@ -47,7 +47,9 @@ def find_queues(store: MessageStore, choice: TopicChoice, *, level: int = loggin
         (topic, queue_id), error = damaged[0]
         told = "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s"
         _log.log(level, told, len(damaged), topic, queue_id, error)
-    lost = snapshot.damaged.keys()
+    lost = {key for key in snapshot.damaged if choice.chooses_queue(key[0], store.broker_name, key[1])}
+    if not lost:
+        return StoreQueues(queues, log_end=snapshot.log_end)
     topics = {name for name, _ in lost}
     scanned, cuts = store.scanned_queues(topics.__contains__, _SCAN_CUT_BYTES)
     return StoreQueues(queues, chosen([queue for queue in scanned if (queue.topic, queue.queue_id) in lost]), cuts, cuts[-1])

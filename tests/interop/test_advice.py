@@ -14,6 +14,7 @@ from store_format.checkpoint_write import save_checkpoint
 from store_format.write_files import FileWrites
 from tests import goldens
 from tests.interop.harness import RocketMQ
+from tests.staged import append, numbered
 
 Harm = Callable[[Path], object]
 
@@ -58,6 +59,15 @@ def test_what_a_broker_has_after_its_start(
     opened = rocketmq("5.5.0").open_store(root, goldens.config(store), start=True)
     missing = before - len(opened.messages)
     assert missing == lost if lost is not None else 0 < missing < before
+
+
+def test_after_a_write_of_ours_a_broker_has_the_lost_queue_too(rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]) -> None:
+    root = copy_of("basic-5.5.0")
+    before = _messages(root)
+    _without_one_queue(root)
+    append(root, numbered("Orders", 10_000, 8))
+    opened = rocketmq("5.5.0").open_store(root, goldens.config("basic-5.5.0"), start=True)
+    assert len(opened.messages) == before + 8 == _messages(root)
 
 
 def _messages(root: Path) -> int:

@@ -26,6 +26,7 @@ from store_format.log_reading import LogReader
 from store_format.store import Queue, _projection
 from store_format.tolerance import Tolerance
 from tests import goldens
+from tests.docs.pages import Session, blocks, read_page
 from tests.staged import append, make_store, numbered
 
 ROOT = Path(__file__).parent.parent.parent / "store_format"
@@ -380,6 +381,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return unpacked[name]
 
     return get
+
+
+def test_the_steps_of_the_recovery_page_lose_nothing(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Its commands, one block after the other, on all the stores that are there. One block damages a copy, to show damage."""
+    session = Session(tmp_path, golden, pytest.fail)
+    for block in (block for block in blocks(read_page("howto-recover.md")) if block.language == "sh"):
+        before = {path: rows(path) for path in tmp_path.iterdir() if (path / "commitlog").is_dir()}
+        session.run(block)
+        lost = sum(len(known - rows(path)) for path, known in before.items())
+        assert lost <= ("dd of=" in block.text), block.text
+        assert "rm " not in block.text
 
 
 @pytest.mark.parametrize("name", CASES)
