@@ -20,7 +20,7 @@ from store_format.store_settings import StoreSettings
 from tests import oracle
 from tests.oracle import Message
 
-__all__ = ["append", "columns_of", "deleted_topic", "make_store", "messages_of", "numbered", "settings_from", "stage"]
+__all__ = ["append", "columns_of", "deleted_topic", "make_store", "messages_of", "numbered", "settings_from", "stage", "update_topic"]
 
 _SCHEDULED = "SCHEDULE_TOPIC_XXXX"
 _KINDS = {4: NO_QUEUE, 12: NOT_DISPATCHED}  # sysFlag & 12: prepared, rolled back
@@ -132,3 +132,11 @@ def append(
     options = replace(options, new_topics=dict.fromkeys({m.topic for m in messages}, 4) | dict(options.new_topics))
     staged = stage(root, messages, write=f"w{key[1]}" if key else "w", sync=options.sync)
     return commit(str(root), [staged], key=key, options=options)
+
+
+def update_topic(root: Path, topic: str, queues: int) -> None:
+    """What `mqadmin updateTopic -r -w` leaves in topics.json."""
+    path = root / "config" / "topics.json"
+    config = json.loads(path.read_text())
+    config["topicConfigTable"][topic] |= {"readQueueNums": queues, "writeQueueNums": queues}
+    path.write_text(json.dumps(config))

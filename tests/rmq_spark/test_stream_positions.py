@@ -25,7 +25,7 @@ from rmq_spark.stream_stores import StreamStores
 from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from tests import goldens, oracle
-from tests.staged import append, deleted_topic, make_store, messages_of, numbered
+from tests.staged import append, deleted_topic, make_store, messages_of, numbered, update_topic
 
 Place = tuple[str, int, int]
 
@@ -256,6 +256,7 @@ def test_new_topics_and_queues_are_read_from_their_beginning(root: Path, choice:
     append(root, numbered("New", 0, 4, queues=2))
     assert stream.step() == expected("New", (0, 2), (0, 2))
     assert stream.log[-1][1]["$from"] == stream.start()["$from"]
+    update_topic(root, "T", 6)
     append(root, numbered("T", 0, 12, queues=6))
     assert stream.step() == expected("T", *[(5, 7)] * 4, *[(0, 2)] * 2)
     assert stream.log[-1][1]["$from"] == {"T": {"broker-a": {"4": 0, "5": 0}}}

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from store_format import MessageStore
 from tests.live_writer import LOG_FILE_SIZE, QUEUES, message_body
 from tests.spark.frames import PLACE, Place, places, told, told_places
-from tests.staged import append, make_store, numbered
+from tests.staged import append, make_store, numbered, update_topic
 from tests.test_live_store import writer
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def test_a_restart_goes_on_at_the_checkpoint(root: Path, stream: Callable[..., S
     assert sorted(query.run()) == expected("T", *[(0, 5)] * 4)
     append(root, numbered("T", 20, 2))
     append(root, numbered("New", 0, 4, queues=2))
+    update_topic(root, "T", 6)
     append(root, numbered("T", 22, 6, queues=6))
     assert sorted(query.run(startingOffsets="latest")) == sorted(
         [*expected("T", (5, 7), (5, 7), (5, 6), (5, 6), (0, 1), (0, 1)), *expected("New", (0, 2), (0, 2))]
