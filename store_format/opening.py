@@ -73,7 +73,6 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
         files.make_directories(root, "commitlog")
     files.make_directories(root, OWN_DIRECTORY)
     settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
-    is_known = is_queue_file_size_known(root, log, options.settings is not None and options.is_queue_size_given)
     journal = read_journal(root)
     if journal is not None and not is_begun(journal):
         files.remove(journal_path(root))  # a cluster commit that ended before all members knew of it: nowhere was anything published
@@ -84,10 +83,10 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
         roll_forward(root, journal, settings, FileWrites(sync=journal.sync or options.sync), cut_after_damage=options.cut_after_damage)
         log = open_log(directories)
     elif abort_mark(root) == "":
-        _repair(root, log, directories, settings, options, files, is_size_known=is_known)
+        _repair(root, log, directories, settings, options, files)
         log = open_log(directories)
     log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)
-    rebuilding = _rebuilding(root, settings, options, files, is_size_known=is_known)
+    rebuilding = _rebuilding(root, log, settings, options, files)
     opened = Opened(log, log_files, settings, read_ledger(root), directories, rebuilding)
     if options.sync and abort_mark(root):
         _flush(root, opened, files)
@@ -103,8 +102,6 @@ def _repair(
     settings: StoreSettings,
     options: CommitOptions,
     files: FileWrites,
-    *,
-    is_size_known: bool,
 ) -> None:
     now = options.clock()
     repair(
@@ -117,19 +114,26 @@ def _repair(
         tag_keys=options.tag_keys,
         timestamp=now,
         zone=_zone(now),
-        is_size_known=is_size_known,
+        is_size_known=_is_size_known(root, log, options),
         cut_after_damage=options.cut_after_damage,
     )
     # From here on the store is in order, but not known to be flushed: as after an ASYNC commit.
     write_abort_mark(root, "recovered", files)
 
 
-def _rebuilding(root: str, settings: StoreSettings, options: CommitOptions, files: FileWrites, *, is_size_known: bool) -> Rebuilding:
+def _rebuilding(root: str, log: CommitLog, settings: StoreSettings, options: CommitOptions, files: FileWrites) -> Rebuilding:
     def index(log: CommitLog, stop: int) -> None:
         now = options.clock()
         index_log(root, log, stop, settings, files, tag_keys=options.tag_keys, timestamp=now, zone=_zone(now))
 
-    return Rebuilding(settings.queue_file_size if is_size_known else None, index if options.message_index_enable else None)
+    def file_size() -> int | None:
+        return settings.queue_file_size if _is_size_known(root, log, options) else None
+
+    return Rebuilding(file_size, index if options.message_index_enable else None)
+
+
+def _is_size_known(root: str, log: CommitLog, options: CommitOptions) -> bool:
+    return is_queue_file_size_known(root, log, options.settings is not None and options.is_queue_size_given)
 
 
 def _flush(root: str, opened: Opened, files: FileWrites) -> None:

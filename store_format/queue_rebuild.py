@@ -25,11 +25,13 @@ from store_format.files import entry_names, list_store_files, read_bytes
 from store_format.index_file import list_index_files
 from store_format.journal import abort_mark, write_abort_mark, write_crash_mark
 from store_format.layouts import CQ_UNIT
+from store_format.log_reading import survey
 from store_format.queue_files import can_be_queue
-from store_format.queue_repair import Lacking, Queue, find_lacking, lower_queue_mark, queue_states, truncate, write_lacking
+from store_format.queue_repair import Lacking, Queue, QueueState, find_lacking, lower_queue_mark, queue_states, truncate, write_lacking
 from store_format.snapshot import StoreState, list_queues, take_queue
 from store_format.staging import OWN_DIRECTORY
 from store_format.tags_codes import DELAY_LEVELS_MS
+from store_format.unfiled_queues import is_left_over
 from store_format.walk import Damage
 from store_format.write_files import FileWrites
 
@@ -55,11 +57,11 @@ class LastUnit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rebuilding:
-    """How: `file_size` of new queue files, None when nothing tells it; what indexes the log up to an end, where all queues and the index
+    """How: the size of new queue files, None when nothing tells it; what indexes the log up to an end, where all queues and the index
     are gone, as a broker would: the user has taken away all that can be made again.
     """
 
-    file_size: int | None
+    file_size: Callable[[], int | None]
     index: Callable[[CommitLog, int], None] | None = None
 
 
@@ -117,9 +119,14 @@ def rebuild_queues(root: str, log: CommitLog, end: LastUnit, rebuilding: Rebuild
 def _rebuilt(root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuilding, files: FileWrites) -> Lacking:
     """What was missing, found and written. A queue that lacks an entry behind `start` may lack older ones: all is gone over then."""
     states = queue_states(root, log, end)
-    lacking = find_lacking(root, log, start, end, states, file_size=rebuilding.file_size, is_crashed=False, deleted_from=end)
-    if lacking.firsts and start > log.min_offset:
-        lacking = find_lacking(root, log, log.min_offset, end, states, file_size=rebuilding.file_size, is_crashed=False, deleted_from=end)
+    file_size = rebuilding.file_size()
+    lacking = find_lacking(root, log, start, end, states, file_size=file_size, is_crashed=False, deleted_from=end)
+    if not lacking.firsts:
+        return lacking
+    left_over = _left_over(log, end, lacking, states)
+    if left_over or start > log.min_offset:
+        first = log.min_offset
+        lacking = find_lacking(root, log, first, end, states, file_size=file_size, is_crashed=False, deleted_from=end, left_over=left_over)
     if not lacking.firsts:
         return lacking
     names = sorted(lacking.firsts)
@@ -149,6 +156,17 @@ def _rebuilt(root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuil
     elif mark != "":
         write_abort_mark(root, mark or _RECOVERED, files)
     return lacking
+
+
+def _left_over(log: CommitLog, end: int, lacking: Lacking, states: Mapping[Queue, QueueState]) -> frozenset[Queue]:
+    """Queues without files whose messages are older than their topic, which was deleted and made again."""
+    filed = {key for key, state in states.items() if state.max_offset is not None}
+    new = [key for key in lacking.firsts if key not in filed]
+    topics = {topic for topic, _ in new} & {topic for topic, _ in filed}
+    if not topics:
+        return frozenset()
+    seen = survey(log, topics.__contains__, stop=end).queues
+    return frozenset(key for key in new if key in seen and is_left_over(seen, filed.__contains__, key))
 
 
 # ---- what may be missing ------------------------------------------------------------------------------------------------

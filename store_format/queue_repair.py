@@ -6,7 +6,7 @@ The log is read first and the queues are written after it, so that what cannot b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -98,16 +98,17 @@ def find_lacking(
     file_size: int | None,
     is_crashed: bool,
     deleted_from: int,
+    left_over: Collection[Queue] = (),
 ) -> Lacking:
     """Goes over the log from `start`, where a unit begins, to `stop`; nothing is changed.
 
     A topic that is neither in topics.json nor has a queue directory was deleted: its messages count only from the physical offset
-    `deleted_from` on. Where no queue or no topics.json is left, nobody can tell, and all count.
+    `deleted_from` on, and those of the queues `left_over` never. Where no queue or no topics.json is left, nobody can tell, and all count.
 
     Raises UnsupportedFormatError when a batch consume queue lacks entries, and OptionError when a queue has to be made whose file size is
     not known (`file_size` None): a broker loads files of one size only.
     """
-    make = _dispatches(root, states, deleted_from)
+    make = _dispatches(root, states, deleted_from, left_over)
     dispatch = make()
     first: dict[Queue, MissingEntries] | None = None
     firsts: dict[Queue, int] = {}
@@ -132,7 +133,7 @@ def find_lacking(
     return Lacking(start, stop, first or {}, is_all, firsts, frozenset(dispatch.met), file_size, make)
 
 
-def _dispatches(root: str, states: Mapping[Queue, QueueState], deleted_from: int) -> Callable[[], Dispatch]:
+def _dispatches(root: str, states: Mapping[Queue, QueueState], deleted_from: int, left_over: Collection[Queue]) -> Callable[[], Dispatch]:
     topics = read_topics(root)
     batch_topics = {name for name, config in (topics or {}).items() if config.queue_type == "BatchCQ"}  # also without queues yet
     batch_topics |= {topic for (topic, _), state in states.items() if state.is_batch}
@@ -140,7 +141,7 @@ def _dispatches(root: str, states: Mapping[Queue, QueueState], deleted_from: int
     known = {topic for topic, _ in states} | set(topics) if topics is not None and is_any_left else None
 
     def floor(queue: Queue) -> int:
-        if not can_be_queue(*queue):
+        if queue in left_over or not can_be_queue(*queue):
             return _OFFSET_MAX
         return -1 if known is None or queue[0] in known else deleted_from - 1
 

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from store_format.commit_log import CommitLog
@@ -25,7 +26,7 @@ from store_format.snapshot import Snapshot, StoreState
 if TYPE_CHECKING:
     from store_format.store import MessageStore
 
-__all__ = ["UnfiledQueues"]
+__all__ = ["UnfiledQueues", "is_left_over"]
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +102,9 @@ class UnfiledQueues:
             unknown = [] if self._is_complete else [key for key in undecided if key not in self._seen and not _is_system(key[0])]
             unknown = [key for key in unknown if not _files(store.path, key)]
         self._decided.update(undecided)
-        lost = {key: self._seen[key] for key in undecided if key in self._seen and not _is_left_over(self._seen, taken, key)}
+        lost = {
+            key: self._seen[key] for key in undecided if key in self._seen and not is_left_over(self._seen, partial(_has_files, taken), key)
+        }
         lost = {key: queue for key, queue in lost.items() if not _files(store.path, key) and not _covers(taken, key, queue)}
         self._lost |= lost
         if lost:
@@ -161,12 +164,12 @@ def _files(root: str, key: _Key) -> bool:
         return True
 
 
-def _is_left_over(seen: Mapping[_Key, LogQueue], taken: Snapshot, key: _Key) -> bool:
+def is_left_over(seen: Mapping[_Key, LogQueue], has_files: Callable[[_Key], bool], key: _Key) -> bool:
     """Whether the queue's messages are older than the topic: another queue of it shows that it was deleted and made again since."""
     again = [
         queue.epochs[-1][0]
         for (topic, queue_id), queue in seen.items()
-        if topic == key[0] and len(queue.epochs) > 1 and _has_files(taken, (topic, queue_id))
+        if topic == key[0] and len(queue.epochs) > 1 and has_files((topic, queue_id))
     ]
     return bool(again) and seen[key].epochs[-1][0] < min(again)
 

@@ -228,6 +228,22 @@ def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
     assert _count(after) == 60
 
 
+def test_a_topic_that_was_made_again_does_not_get_its_old_messages_back(tmp_path: Path) -> None:
+    """Its queue 0 shows that it was: the messages of queue 1 are older than that."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("U", 0, 4))
+    append(root, numbered("T", 0, 40))
+    shutil.rmtree(root / "consumequeue" / "T")
+    path = root / "config" / "topics.json"
+    kept = path.read_text()
+    path.write_text(kept.replace('"T"', '"Other"'))
+    append(root, numbered("T", 40, 3, queues=1))
+    path.write_text(kept)
+    append(root, numbered("T", 43, 4))
+    rows = {key: [offset for offset, _ in each] for key, each in _rows(root).items() if key[0] == "T"}
+    assert rows == {("T", 0): [0, 1, 2, 3], ("T", 1): [0], ("T", 2): [0], ("T", 3): [0]}
+
+
 # ---- what is looked at, and what is noted -------------------------------------------------------------------------------
 
 
