@@ -315,9 +315,10 @@ def minimum(root: Path, queue: int) -> int:
 
 
 def test_a_topic_deleted_and_made_again(root: Path) -> None:
+    append(root, numbered("U", 0, 4))
     stream = Stream(root)
     stream.step()
-    shutil.rmtree(root / "consumequeue" / "T")
+    deleted_topic(root, "T")
     append(root, numbered("T", 100, 8))
     with pytest.raises(OffsetOutOfRangeError, match=r"T-0 of broker-a: .* 5 and the queue holds 0 to 2: its offsets went back by 3"):
         stream.step()
