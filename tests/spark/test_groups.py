@@ -22,6 +22,7 @@ from rmq_spark.consume.reset import group_place, reset_to, reset_to_latest
 from rmq_spark.options import parse_read_options
 from rmq_spark.topics import TopicChoice
 from store_format import MessageStore
+from store_format.append import CommitOptions
 from store_format.store_settings import StoreSettings
 from tests.spark.frames import Place, copy_of, places, read, told, told_places
 from tests.staged import append, make_store, numbered
@@ -271,7 +272,7 @@ def cluster(tmp_path: Path) -> Path:
     for name in ("room1@a", "room2@b"):
         root = make_store(tmp_path / "cluster" / name, StoreSettings(name, 1 << 14, 20 * 20, 50, 200))
         append(root, numbered("T", 0, 14, queues=7))
-        append(root, numbered("U", 0, 4, queues=2))
+        append(root, numbered("U", 0, 4, queues=2), options=CommitOptions(new_topics={"U": 2}))
     return tmp_path / "cluster"
 
 
