@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from store_format.errors import CorruptStoreError
-from store_format.files import read_bytes, stat_identity
+from store_format.files import entry_names, read_bytes, stat_identity
 from store_format.ledger import ledger_path, read_ledger
 from store_format.staging import OWN_DIRECTORY, StagedFile
 from store_format.write_files import FileWrites
@@ -21,10 +21,12 @@ __all__ = [
     "abort_mark",
     "committed_end",
     "journal_path",
+    "note_path",
     "read_commit_state",
     "read_journal",
+    "rebuild_path",
+    "rebuild_state",
     "write_abort_mark",
-    "write_crash_mark",
     "write_journal",
 ]
 
@@ -123,11 +125,6 @@ def write_abort_mark(root: str, journal_id: str, files: FileWrites) -> None:
     files.replace(f"{root}/abort", f"{_MARK}{journal_id}\n".encode(), aside=f"{root}/{OWN_DIRECTORY}/abort.new")
 
 
-def write_crash_mark(root: str, files: FileWrites) -> None:
-    """`abort` as after a crash: readers recover the store in memory, the next writer or broker does it on disk."""
-    files.replace(f"{root}/abort", b"consume queues are being rebuilt\n", aside=f"{root}/{OWN_DIRECTORY}/abort.new")
-
-
 # ---- for readers ------------------------------------------------------------------------------------------------------
 
 
@@ -173,3 +170,18 @@ def committed_end(root: str) -> int | None:
     if base is not None:
         return base
     return last.stop if last is not None else None
+
+
+def rebuild_path(root: str) -> str:
+    """A directory that is there while consume queues are rebuilt; its names change with each queue that is moved in."""
+    return f"{root}/{OWN_DIRECTORY}/rebuild"
+
+
+def note_path(root: str) -> str:
+    """What a rebuild has proved, written at its end (see `queue_rebuild`)."""
+    return f"{root}/{OWN_DIRECTORY}/queues.json"
+
+
+def rebuild_state(root: str) -> tuple[frozenset[str], tuple[int, int, int] | None]:
+    """What a reader compares before and after it asked which queues have files. Mostly two questions for what is not there."""
+    return entry_names(rebuild_path(root), missing_ok=True), stat_identity(note_path(root))

@@ -86,7 +86,7 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
         _repair(root, log, directories, settings, options, files)
         log = open_log(directories)
     log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)
-    rebuilding = _rebuilding(root, log, settings, options, files)
+    rebuilding = _rebuilding(root, log, settings, options)
     opened = Opened(log, log_files, settings, read_ledger(root), directories, rebuilding)
     if options.sync and abort_mark(root):
         _flush(root, opened, files)
@@ -121,10 +121,10 @@ def _repair(
     write_abort_mark(root, "recovered", files)
 
 
-def _rebuilding(root: str, log: CommitLog, settings: StoreSettings, options: CommitOptions, files: FileWrites) -> Rebuilding:
-    def index(log: CommitLog, stop: int) -> None:
+def _rebuilding(root: str, log: CommitLog, settings: StoreSettings, options: CommitOptions) -> Rebuilding:
+    def index(log: CommitLog, stop: int, directory: str) -> None:
         now = options.clock()
-        index_log(root, log, stop, settings, files, tag_keys=options.tag_keys, timestamp=now, zone=_zone(now))
+        index_log(directory, log, stop, settings, FileWrites(sync=True), tag_keys=options.tag_keys, timestamp=now, zone=_zone(now))
 
     def file_size() -> int | None:
         return settings.queue_file_size if _is_size_known(root, log, options) else None

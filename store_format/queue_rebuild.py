@@ -11,11 +11,10 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 from zlib import crc32
 
-from store_format.checkpoint import read_checkpoint
-from store_format.checkpoint_write import save_checkpoint
 from store_format.commit_log import CommitLog
 from store_format.config_json import read_topics
 from store_format.consume_queue import QueueBounds
@@ -23,13 +22,13 @@ from store_format.dispatch import Dispatch
 from store_format.errors import StoreError
 from store_format.files import entry_names, list_store_files, read_bytes
 from store_format.index_file import list_index_files
-from store_format.journal import abort_mark, write_abort_mark, write_crash_mark
+from store_format.journal import note_path
 from store_format.layouts import CQ_UNIT
 from store_format.log_reading import survey
 from store_format.queue_files import can_be_queue
-from store_format.queue_repair import Lacking, Queue, QueueState, find_lacking, lower_queue_mark, queue_states, truncate, write_lacking
+from store_format.queue_moves import complete_queues, end_rebuild, is_rebuild_begun
+from store_format.queue_repair import Lacking, Queue, QueueState, find_lacking, queue_states
 from store_format.snapshot import StoreState, list_queues, take_queue
-from store_format.staging import OWN_DIRECTORY
 from store_format.tags_codes import DELAY_LEVELS_MS
 from store_format.unfiled_queues import is_left_over
 from store_format.walk import Damage
@@ -38,8 +37,6 @@ from store_format.write_files import FileWrites
 __all__ = ["LastUnit", "Rebuilding", "has_queue_files", "rebuild_lost_queues", "rebuild_queues"]
 
 _log = logging.getLogger(__name__)
-
-_RECOVERED = "recovered"  # the mark of a store that is in order, but not known to be flushed
 
 
 def has_queue_files(root: str) -> bool:
@@ -62,7 +59,7 @@ class Rebuilding:
     """
 
     file_size: Callable[[], int | None]
-    index: Callable[[CommitLog, int], None] | None = None
+    index: Callable[[CommitLog, int, str], None] | None = None  # its end, and the directory
 
 
 # ---- what is rebuilt ----------------------------------------------------------------------------------------------------
@@ -98,25 +95,31 @@ def rebuild_lost_queues(
             starts.append(max(found.last_physical_offset, first))
     if not end.is_ours and not _is_queued(root, log, end, bounds):
         starts.append(first)
+    is_begun = is_rebuild_begun(root)
+    if is_begun:
+        starts.append(first)
     start = min(starts, default=end.stop)
     if start >= end.stop:
         return False
-    lacking = _rebuilt(root, log, start, end.stop, rebuilding, files)
+    lacking = _rebuilt(root, log, start, end.stop, rebuilding)
     if lacking.start == first:
         _write_note(root, log, end, lacking.met, files)
     elif note is not None:
         _write_note(root, log, end, lacking.met | note.queues, files)
+    if lacking.firsts or is_begun:
+        end_rebuild(root)
     return bool(lacking.firsts)
 
 
 def rebuild_queues(root: str, log: CommitLog, end: LastUnit, rebuilding: Rebuilding, files: FileWrites) -> None:
     """All queues, where none has a file though the log has messages."""
     if end.stop > log.min_offset and not has_queue_files(root):
-        lacking = _rebuilt(root, log, log.min_offset, end.stop, rebuilding, files)
+        lacking = _rebuilt(root, log, log.min_offset, end.stop, rebuilding)
         _write_note(root, log, end, lacking.met, files)
+        end_rebuild(root)
 
 
-def _rebuilt(root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuilding, files: FileWrites) -> Lacking:
+def _rebuilt(root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuilding) -> Lacking:
     """What was missing, found and written. A queue that lacks an entry behind `start` may lack older ones: all is gone over then."""
     states = queue_states(root, log, end)
     file_size = rebuilding.file_size()
@@ -136,25 +139,9 @@ def _rebuilt(root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuil
         len(names),
         *names[0],
     )
-    # From here on this is a store that crashed: whoever comes next, should this process die, a broker too, completes the queues.
-    mark, checkpoint = abort_mark(root), read_checkpoint(f"{root}/checkpoint")
     is_all_gone = all(state.max_offset is None for state in states.values())
-    index = rebuilding.index if is_all_gone and not list_index_files(f"{root}/index") else None
-    lower_queue_mark(root, index=index is not None)
-    write_crash_mark(root, files)
-    for queue in names:
-        if queue in states:
-            truncate(states[queue], files)
-    write_lacking(root, log, lacking, states, files)
-    if index is not None:
-        index(log, end)
-    if mark is None and files.is_sync:
-        if checkpoint is not None:
-            save_checkpoint(root, checkpoint, files)
-        files.remove(f"{root}/abort")
-        files.sync_directory(root)
-    elif mark != "":
-        write_abort_mark(root, mark or _RECOVERED, files)
+    index = rebuilding.index if is_all_gone and not any(file.size for file in list_index_files(f"{root}/index")) else None
+    complete_queues(root, log, lacking, states, None if index is None else partial(index, log, end))
     return lacking
 
 
@@ -215,14 +202,10 @@ class _Note(NamedTuple):
     queues: frozenset[Queue]
 
 
-def _note_path(root: str) -> str:
-    return f"{root}/{OWN_DIRECTORY}/queues.json"
-
-
 def _read_note(root: str, log: CommitLog) -> _Note | None:
     """None when there is none that speaks of this log: it only saves time."""
     try:
-        value = json.loads(read_bytes(_note_path(root)) or b"{}")
+        value = json.loads(read_bytes(note_path(root)) or b"{}")
         queues = frozenset((str(topic), int(queue_id)) for topic, queue_ids in value["queues"].items() for queue_id in queue_ids)
         note = _Note(int(value["stop"]), int(value["last_offset"]), int(value["last_crc"]), queues)
         return note if crc32(log.read(note.last_offset, note.stop - note.last_offset)) == note.last_crc else None
@@ -241,4 +224,4 @@ def _write_note(root: str, log: CommitLog, end: LastUnit, queues: frozenset[Queu
     for topic, queue_id in sorted(queues):
         by_topic.setdefault(topic, []).append(queue_id)
     value = {"version": 1, "stop": end.stop, "last_offset": end.offset, "last_crc": crc, "queues": by_topic}
-    files.replace(_note_path(root), json.dumps(value).encode())
+    files.replace(note_path(root), json.dumps(value).encode())

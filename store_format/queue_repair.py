@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from store_format.batch_consume_queue import batch_queue_bounds
-from store_format.checkpoint import Checkpoint, read_checkpoint
-from store_format.checkpoint_write import save_checkpoint
 from store_format.commit_log import CommitLog
 from store_format.config_json import read_topics
 from store_format.consume_queue import simple_queue_bounds
@@ -29,7 +27,7 @@ from store_format.tags_codes import DELAY_LEVELS_MS
 from store_format.walk import Damage
 from store_format.write_files import FileWrites
 
-__all__ = ["Lacking", "Queue", "QueueState", "find_lacking", "lower_queue_mark", "queue_states", "truncate", "write_lacking"]
+__all__ = ["Lacking", "Queue", "QueueState", "find_lacking", "queue_states", "truncate", "write_lacking"]
 
 Queue = tuple[str, int]
 
@@ -178,25 +176,28 @@ def _parts(log: CommitLog, start: int, stop: int, dispatch: Dispatch) -> Iterato
     yield dispatch.take()
 
 
-def write_lacking(root: str, log: CommitLog, lacking: Lacking, states: Mapping[Queue, QueueState], files: FileWrites) -> None:
-    """Writes those entries; doing it again after a death in the middle completes what is there."""
+def write_lacking(
+    root: str,
+    log: CommitLog,
+    lacking: Lacking,
+    states: Mapping[Queue, QueueState],
+    files: FileWrites,
+    *,
+    aside: tuple[str, Collection[Queue]] = ("", ()),
+    only: Collection[Queue] | None = None,
+) -> None:
+    """Writes those entries, of all queues or `only` of these; doing it again after a death in the middle completes what is there.
+
+    `aside`: queues that are written below another directory than the store's.
+    """
     ends = {key: state.max_offset for key, state in states.items() if state.max_offset is not None}
+    elsewhere = set(aside[1])
     for part in [lacking.entries] if lacking.is_all else _parts(log, lacking.start, lacking.stop, lacking.make()):
         for key, entries in part.items():
-            _write_entries(root, key, ends.get(key, 0), entries, lacking.file_size or 0, files)
-            ends[key] = entries.max_offset
-
-
-def lower_queue_mark(root: str, *, index: bool = False) -> None:
-    """Before queues, with `index` index files too, are made again from the log's first message on.
-
-    Whoever recovers this store, should this process die, then does the same. Always synced: it must be on disk before what it speaks of.
-    """
-    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
-    lowered = replace(checkpoint, logics_msg_timestamp=0, logics_physical_offset=0)
-    lowered = replace(lowered, index_msg_timestamp=0) if index else lowered
-    if lowered != checkpoint:
-        save_checkpoint(root, lowered, FileWrites(sync=True))
+            if only is None or key in only:
+                place = aside[0] if key in elsewhere else root
+                _write_entries(place, key, ends.get(key, 0), entries, lacking.file_size or 0, files)
+                ends[key] = entries.max_offset
 
 
 def truncate(queue: QueueState, files: FileWrites) -> None:

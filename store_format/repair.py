@@ -21,16 +21,8 @@ from store_format.index_files import IndexFiles
 from store_format.index_keys import unit_key_hashes
 from store_format.index_writer import IndexBatch
 from store_format.log_files import LogFiles
-from store_format.queue_repair import (
-    Lacking,
-    Queue,
-    QueueState,
-    find_lacking,
-    lower_queue_mark,
-    queue_states,
-    truncate,
-    write_lacking,
-)
+from store_format.queue_moves import complete_queues, end_rebuild, is_rebuild_begun
+from store_format.queue_repair import Lacking, Queue, QueueState, find_lacking, queue_states, truncate
 from store_format.readable_end import refuse_cut
 from store_format.recovery import LogEnd, find_end
 from store_format.store_settings import StoreSettings
@@ -77,12 +69,13 @@ def repair(
         refuse_cut(root, log, end, staged=staged)
     if lacking.start < end.scan_start:
         _log.warning("%s: consume queues lack older messages too; they are completed from %d on", root, lacking.start)
-        lower_queue_mark(root)
         end = replace(end, scan_start=lacking.start)
     log_files.clear_behind(end.offset, keep=end.offset + 1)
     for state in states.values():
         truncate(state, files)
-    write_lacking(root, log, lacking, states, files)
+    if lacking.firsts:
+        complete_queues(root, log, lacking, states)
+    end_rebuild(root)
     if index:
         _rebuild_index(root, log, end, checkpoint, settings, files, tag_keys=tag_keys, timestamp=timestamp, zone=zone, mended=mended)
     return end
@@ -94,7 +87,7 @@ def _lacking(root: str, log: CommitLog, end: LogEnd, states: Mapping[Queue, Queu
     def find(start: int) -> Lacking:
         return find_lacking(root, log, start, end.offset, states, file_size=file_size, is_crashed=True, deleted_from=end.scan_start)
 
-    if end.scan_start > log.min_offset and any(state.max_offset is not None for state in states.values()):
+    if not is_rebuild_begun(root) and end.scan_start > log.min_offset and any(state.max_offset is not None for state in states.values()):
         lacking = find(end.scan_start)
         if not lacking.has_gap(states):
             return lacking
@@ -132,7 +125,7 @@ def _rebuild_index(
 
 
 def index_log(
-    root: str,
+    directory: str,
     log: CommitLog,
     stop: int,
     settings: StoreSettings,
@@ -142,8 +135,8 @@ def index_log(
     timestamp: int,
     zone: datetime.tzinfo,
 ) -> None:
-    """Index files for the whole log up to `stop`, where there are none."""
-    index = IndexFiles(f"{root}/index", settings.geometry, timestamp, zone, files)
+    """Index files for the whole log up to `stop`, in a directory that has none."""
+    index = IndexFiles(directory, settings.geometry, timestamp, zone, files)
     _index_units(log, log.min_offset, stop, -1, index, tag_keys=tag_keys)
 
 

@@ -34,7 +34,7 @@ from store_format.errors import (
 )
 from store_format.files import LOST_AND_FOUND, FileCache, entry_names, is_directory, refuse
 from store_format.index_geometry import DEFAULT_GEOMETRY
-from store_format.journal import abort_mark, committed_end, read_commit_state
+from store_format.journal import abort_mark, committed_end, read_commit_state, rebuild_state
 from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
 from store_format.offset_by_time import Boundary, offset_at
@@ -61,6 +61,7 @@ _QUEUE_FOLDERS = frozenset({"consumequeue", "batchconsumequeue"})
 _BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
 _MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic named after the broker
 _SHOWN_MAX = 8
+_LOOKS_MAX = 100  # while a writer moves rebuilt queues in, which takes it microseconds each
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,15 +220,23 @@ class MessageStore:
         """
         if not self.has_consume_queues:
             raise UnsupportedFormatError(f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use survey()")
+        for _ in range(_LOOKS_MAX):
+            before = rebuild_state(self.path)
+            taken = self._taken(select)
+            if rebuild_state(self.path) == before:
+                break
+        self._list_log()
+        return taken
+
+    def _taken(self, select: Callable[[str], bool]) -> Snapshot:
         refused: list[StoreError] = []
         taken = take_snapshot(self.path, self.log, self.state, select, refuse if self.unreadable is None else refused.append)
         self.pass_over(refused)
         lost = self._lost.among(self, taken, select)
-        if lost:
-            queues = {key: queue for key, queue in taken.queues.items() if key not in lost}
-            taken = replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
-        self._list_log()
-        return taken
+        if not lost:
+            return taken
+        queues = {key: queue for key, queue in taken.queues.items() if key not in lost}
+        return replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
 
     def pass_over(self, errors: Iterable[StoreError]) -> None:
         """Notes what may not be read, with one warning for all that is new. Raises the first, unless opened with `skip_unreadable`."""

@@ -67,3 +67,36 @@ def test_a_broker_that_never_got_a_message_is_no_lost_commitlog(rocketmq: Callab
     java.open_store(store, config, start=True)
     commit(str(store), [stage(store, numbered("T", 0, NEW))], options=CommitOptions(settings=settings_from(config)))
     assert len(java.open_store(store, config).messages) == NEW
+
+
+@pytest.mark.parametrize("how", ["async", "sync", "killed"])
+def test_a_rebuild_beside_old_damage_costs_no_message(
+    rocketmq: Callable[[str], RocketMQ], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A damaged message in the first of four files, where the recovery of a clean store does not look."""
+    name = "basic-5.5.0"
+    store, before = goldens.unpack(name, tmp_path / name), sorted(goldens.expected_rows(name), key=lambda row: row["physicalOffset"])
+    checkpoint = read_checkpoint(f"{store}/checkpoint")
+    assert checkpoint is not None
+    last = before[-1]["physicalOffset"]
+    flushed = replace(checkpoint, logics_physical_offset=last, logics_msg_timestamp=checkpoint.physic_msg_timestamp)
+    save_checkpoint(str(store), flushed, FileWrites(sync=False))
+    damaged = store / "commitlog" / f"{0:020d}"
+    data = bytearray(damaged.read_bytes())
+    data[before[100]["physicalOffset"] + 100] ^= 0xFF
+    damaged.write_bytes(data)
+    shutil.rmtree(store / "consumequeue" / "Orders" / "1")
+    if how == "killed":
+        monkeypatch.setattr(FileWrites, "move", _die)
+        with pytest.raises(KeyboardInterrupt):
+            append(store, numbered("Orders", 0, NEW), options=_options(name))
+    else:
+        append(store, numbered("Orders", 0, NEW), options=replace(_options(name), sync=how == "sync"))
+    opened = rocketmq("5.5.0").open_store(store, goldens.config(name))
+    assert opened.commit_log[0] == 0
+    lost = sum(row["topic"] == "Orders" and row["queueId"] == 1 for row in before) if how == "killed" else 0
+    assert len(opened.messages) >= len(before) - lost - 1 + (0 if how == "killed" else NEW)
+
+
+def _die(*_: object) -> bool:
+    raise KeyboardInterrupt

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,7 @@ from store_format.finish import begin
 from store_format.journal import write_journal
 from store_format.opening import open_store
 from store_format.store import MessageStore
+from store_format.unfiled_queues import UnfiledQueues
 from store_format.write_files import FileWrites
 from tests import goldens
 from tests.staged import append, make_store, numbered, settings_from, stage
@@ -98,7 +102,7 @@ def test_a_clean_store_without_queues_gets_them_before_the_append(copy: Callable
         assert MessageStore.open(str(root)).diagnose().of("damage", "warning") == []
     checkpoint = read_checkpoint(f"{root}/checkpoint")
     assert checkpoint is not None
-    assert (checkpoint.logics_physical_offset > 0) is sync  # without flush nobody knows what is on the disk
+    assert checkpoint.logics_physical_offset >= max(offset for each in before.values() for _, offset in each)
     assert (root / "abort").exists() is not sync
     assert sorted(path.name for path in (root / "index").iterdir())[: len(index)] == index
     for path, data in queues.items():
@@ -242,6 +246,140 @@ def test_a_topic_that_was_made_again_does_not_get_its_old_messages_back(tmp_path
     append(root, numbered("T", 43, 4))
     rows = {key: [offset for offset, _ in each] for key, each in _rows(root).items() if key[0] == "T"}
     assert rows == {("T", 0): [0, 1, 2, 3], ("T", 1): [0], ("T", 2): [0], ("T", 3): [0]}
+
+
+# ---- while queues are rebuilt -------------------------------------------------------------------------------------------
+
+
+class _Died(BaseException):
+    """The process ends here."""
+
+
+def _death(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Dies at the move numbered `at` of a rebuilt queue to its place, or before all moves."""
+    original, count = FileWrites.move, 0
+
+    def move(self: FileWrites, source: str, target: str) -> bool:
+        nonlocal count
+        if count == at:
+            raise _Died
+        count += 1
+        return original(self, source, target)
+
+    monkeypatch.setattr(FileWrites, "move", move)
+
+
+@pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1", "1 and 2"])
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_store_does_not_look_crashed_while_queues_are_rebuilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, sync: bool
+) -> None:
+    """A broker would look through more of the log then, and cut it at damage there. The death of the writer changes nothing."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 200))
+    before, checkpoint = _rows(root), (root / "checkpoint").read_bytes()
+    shutil.rmtree(root / (lost if lost[0] == "c" else "consumequeue/T/1"))
+    if lost == "1 and 2":
+        shutil.rmtree(root / "consumequeue/T/2")
+    deaths = 0
+    for at in range(9):
+        with monkeypatch.context() as patch:
+            _death(patch, at)
+            try:
+                append(root, numbered("T", 200, 8), options=_options(sync=sync))
+                break
+            except _Died:
+                deaths += 1
+        assert not (root / "abort").exists()
+        assert (root / "checkpoint").read_bytes() == checkpoint
+        assert _rows(root) == before
+        parts = {path.stat().st_size for path in (root / "consumequeue").rglob("0000*")}
+        assert parts <= {400}, parts
+    assert deaths == (1 if lost == "consumequeue" else 2 * (1 + (lost == "1 and 2")))
+    _check_appended(root, before, 8)
+    assert not (root / ".rmqlog" / "rebuild").exists()
+
+
+def test_queues_that_ended_too_early_are_completed_after_a_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last message has its entry already: only the mark of the rebuild tells of the others."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 200))
+    before = _rows(root)
+    for queue_id in range(4):
+        files = sorted((root / "consumequeue" / "T" / str(queue_id)).iterdir())
+        files[-1].unlink()
+    (root / ".rmqlog" / "ledger.json").unlink()  # as a broker left it
+    original, count = queue_repair._write_entries, 0
+
+    def write(*args: object) -> None:
+        nonlocal count
+        if count == 2:
+            raise _Died
+        count += 1
+        original(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("store_format.queue_repair._write_entries", write)
+    with pytest.raises(_Died):
+        append(root, numbered("U", 0, 8))
+    monkeypatch.undo()
+    assert not (root / "abort").exists()
+    append(root, numbered("U", 0, 8))
+    _check_appended(root, before, 8)
+
+
+def test_queues_on_another_filesystem_are_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 200))
+    before = _rows(root)
+    original = FileWrites.move
+    monkeypatch.setattr(FileWrites, "move", lambda self, source, target: ".rmqlog" in target and original(self, source, target))
+    for lost in ("consumequeue", "consumequeue/T/1"):
+        shutil.rmtree(root / lost)
+        append(root, numbered("T", 200, 4))
+        before = _rows(root) if lost == "consumequeue" else before
+    _check_appended(root, before, 4)
+
+
+@pytest.mark.parametrize("lost", ["consumequeue/T", "consumequeue/T/1"])
+def test_a_reader_that_looks_while_queues_are_moved_in_sees_all_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Between its look at the queues and the question which of them have no files."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("U", 0, 4))
+    append(root, numbered("T", 0, 60))
+    before = {key: rows for key, rows in _rows(root).items() if key[0] == "T"}
+    shutil.rmtree(root / lost)
+    other = MessageStore.open(str(root))
+    original = UnfiledQueues.among
+    done: list[int] = []
+
+    def among(self: UnfiledQueues, *args: Any) -> Any:
+        if not done:
+            done.append(1)
+            append(root, [message for message in numbered("T", 60, 4) if message.queue_id == 1])
+        return original(self, *args)
+
+    monkeypatch.setattr(UnfiledQueues, "among", among)
+    snapshot = other.snapshot()
+    assert {key: queue.max_offset for key, queue in snapshot.queues.items() if key[0] == "T"} == {
+        key: len(rows) + (key[1] == 1) for key, rows in before.items()
+    }
+
+
+@pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1"])
+def test_a_reader_beside_a_rebuild_in_another_process_sees_all_messages(tmp_path: Path, lost: str) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 2000))
+    before = _rows(root)
+    shutil.rmtree(root / lost)
+    arguments = [sys.executable, "-m", "tests.failing_writer", str(root), "2000", "8", "1", "kill", "0"]
+    with subprocess.Popen(arguments, cwd=Path(__file__).resolve().parents[2], stdout=subprocess.DEVNULL) as writer:
+        while writer.poll() is None:
+            seen = _rows(root)
+            assert {key: rows[: len(before[key])] for key, rows in seen.items()} == before
+    assert writer.returncode == 0
+    _check_appended(root, before, 8)
 
 
 # ---- what is looked at, and what is noted -------------------------------------------------------------------------------
