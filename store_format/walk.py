@@ -285,9 +285,7 @@ class Walk:
     def _skip(self, view: FileView, index: int, position: int, stop: int, check: UnitCheck) -> tuple[Damage | None, int | None]:
         """The damage that begins at `position`, and where to go on; None when there is nothing behind it in the whole log."""
         file = self._files[index]
-        following, zeros_from = search_unit(
-            view, file, position, stop, lambda at: self._check(view, file, at, verify_crc=True).kind is UnitKind.OK
-        )
+        following, zeros_from = self._search(view, file, position, stop)
         at_tail = following is None and index >= self._last_begun()
         # A broker that writes now wrote here before it wrote where we have just looked.
         if self._check(view, file, position, verify_crc=self._verify_crc).kind in (UnitKind.OK, UnitKind.BLANK):
@@ -299,12 +297,20 @@ class Walk:
         damage = Damage(file, position, damage_stop, check.expected, check.found, at_tail) if damage_stop > position else None
         return damage, None if at_tail else damage_stop
 
+    def _search(self, view: FileView, file: StoreFile, position: int, stop: int) -> tuple[int | None, int]:
+        return search_unit(view, file, position, stop, lambda at: self._check(view, file, at, verify_crc=True).kind is UnitKind.OK)
+
     def _last_begun(self) -> int:
-        """The index of the last file that does not begin with zeros. Files behind it were only made in advance."""
+        """The index of the last file that something was written to. Files behind it were only made in advance."""
         if self._begun is None:
             indices = range(len(self._files) - 1, -1, -1)
-            self._begun = next((i for i in indices if any(self._cache.open(self._files[i].path).read(0, 8))), 0)
+            self._begun = next((i for i in indices if self._is_begun(self._files[i])), 0)
         return self._begun
+
+    def _is_begun(self, file: StoreFile) -> bool:
+        """Zeros at a file's head say little: so are pages that a power loss kept from the disk. Holes are not read."""
+        view = self._cache.open(file.path)
+        return any(view.read(0, 8)) or self._search(view, file, 0, file.size)[0] is not None
 
 
 _OK = UnitCheck(UnitKind.OK)

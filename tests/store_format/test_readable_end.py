@@ -132,6 +132,39 @@ def test_what_is_torn_at_the_end_stays_the_end(copy: Copy, caplog: pytest.LogCap
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("lost", [(300, 100), (4096, 5000), (4096, 0), (0, 5000)])
+@pytest.mark.parametrize("state", ["crashed", "no consume queues", "clean, no consume queues"])
+def test_zeros_across_the_boundary_of_two_files_hide_nothing(broker: Broker, state: str, lost: tuple[int, int]) -> None:
+    """The file behind them begins with zeros, as one that was only made in advance."""
+    while broker.end < 2 * _FILE_SIZE + 9000:
+        broker.write(1)
+    messages, edge = messages_of(broker.root), 2 * _FILE_SIZE
+    hit = [m for m in messages if m.physical_offset + m.total_size > edge - lost[0] and m.physical_offset < edge + lost[1]]
+    assert hit
+    overwrite(broker.root, edge - lost[0], bytes(lost[0]))
+    overwrite(broker.root, edge, bytes(lost[1]))
+    if state != "crashed":
+        shutil.rmtree(broker.root / "consumequeue")
+    if state.startswith("clean"):
+        (broker.root / "abort").unlink()
+    before = dict(_files(broker.root))
+    store = MessageStore.open(str(broker.root))
+    found = [row for batch in store.scan(["physicalOffset"], on_damage="DROPMALFORMED") for row in batch.to_pylist()]
+    assert len(found) == len(messages) - len(hit)
+    if state == "crashed":
+        assert len(rows_of(broker.root, "DROPMALFORMED")) == len(messages) - len(hit)
+        with pytest.raises(CorruptStoreError):
+            rows_of(broker.root)
+    else:
+        with pytest.raises(CorruptStoreError):
+            list(store.scan(["physicalOffset"]))
+    assert store.diagnose().of("damage")
+    staged = stage(broker.root, numbered("T", 900, 2))
+    with pytest.raises(StoreError, match=r"whole messages behind it|rebuilt from the commitlog"):
+        commit(str(broker.root), [staged])
+    assert dict(_files(broker.root)) == before
+
+
 # ---- an earlier recovery --------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +195,9 @@ class Broker:
         for message in messages:
             if message.physical_offset < end:
                 self.offsets[message.queue_id] = message.queue_offset + 1
+        for path in (self.root / "commitlog").iterdir():
+            if int(path.name) >= end > 0:
+                path.unlink()
 
     def write(self, count: int, *, later_ms: int = 60_000, queue_ids: tuple[int, ...] = (0, 1, 2, 3)) -> None:
         """Messages of another length, so that their edges are no edges of the messages they are written over."""
@@ -171,6 +207,12 @@ class Broker:
             message = Message(
                 b"T", b"n" * 77, b"TAGS\x01new\x02", queue_id, offset, self.end, store_timestamp=self.timestamp + later_ms + number
             )
+            room = _FILE_SIZE - self.end % _FILE_SIZE
+            if message.total_size + 8 > room:
+                overwrite(self.root, self.end, oracle.blank(room))
+                self.end += room
+                (self.root / "commitlog" / oracle.file_name(self.end)).write_bytes(bytes(_FILE_SIZE))
+                message = replace(message, physical_offset=self.end)
             overwrite(self.root, self.end, oracle.encode_message(message))
             path = self.root / "consumequeue" / "T" / str(queue_id) / oracle.file_name(offset * 20 // 400 * 400)
             data = bytearray(path.read_bytes() if path.exists() else bytes(400))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from store_format.commit_log import CommitLog
 from store_format.errors import StoreError
-from store_format.files import FileCache
+from store_format.files import FileCache, FileView
 from store_format.walk import Damage, EndKind, UnitRun, Walk
 from tests import goldens, oracle, strategies
 from tests.oracle import Message
@@ -213,6 +213,42 @@ def test_zeros_before_a_later_file_are_damage(tmp_path: Path) -> None:
     stopped = log.walk(0)
     assert _units(stopped) == one
     assert _end(stopped) == (EndKind.UNWRITTEN, sum(one[0]))
+
+
+@pytest.mark.parametrize("verify_crc", [False, True])
+def test_zeros_across_the_boundary_of_two_files_are_damage(tmp_path: Path, verify_crc: bool) -> None:
+    """Pages that a power loss kept from the disk: the second file begins with zeros, but it was not only made in advance."""
+    first, one = _file(0, [b"a", b"b"], 1024, blank=True)
+    second, two = _file(1024, [b"%d" % i for i in range(5)], 1024)
+    files = {0: first[: one[1][0]] + bytes(1024 - one[1][0]), 1024: bytes(300) + second[300:], 2048: bytes(1024)}
+    walk = _log(tmp_path, files).walk(0, verify_crc=verify_crc, resync=True)
+    found = list(walk)
+    assert _units(found) == one[:1] + two[3:]
+    assert _damage(found) == [(one[1][0], 1024), (1024, two[3][0])]
+    assert _end(walk) == (EndKind.UNWRITTEN, sum(two[-1]))
+    assert walk.sums.damage_bytes == two[3][0] - one[1][0]
+
+
+def test_a_file_made_in_advance_is_not_read_where_it_has_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, units = _file(0, [b"a"], 1 << 16)
+    log = _log(tmp_path, {0: data, 1 << 16: b""})
+    with open(log.files[0].path, "r+b") as file:
+        file.truncate(1 << 30)
+    with (tmp_path / oracle.file_name(1 << 30)).open("wb") as file:
+        file.truncate(1 << 30)
+    (tmp_path / oracle.file_name(1 << 16)).unlink()
+    read, size = FileView.read, 0
+
+    def counted(view: FileView, position: int, length: int) -> bytes:
+        nonlocal size
+        found = read(view, position, length)
+        size += len(found)
+        return found
+
+    monkeypatch.setattr(FileView, "read", counted)
+    walk = CommitLog.open([str(tmp_path)], FileCache()).walk(0, resync=True)
+    assert _units(walk) == units
+    assert size < 8 << 20
 
 
 def test_a_unit_in_a_body_is_no_unit(tmp_path: Path) -> None:
