@@ -4,6 +4,9 @@ A broker makes a queue's directory with its first message, so a missing director
 messages in the log say that a consume queue was lost, and walking through all of a large log at each load would cost too much. So
 the log's first and last bytes are looked at. All of it is only where something else says that the queue had messages: an offset that
 a group has committed, or messages after a crash whose first queue offset is above 0.
+
+A broker dispatches in the order of the log. Beside one that is running, a queue is lost only where messages behind its own are in
+their queues already; before that its messages are not dispatched yet, and that is asked again at each look.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from store_format.errors import CorruptStoreError, StoreError, StorePermissionEr
 from store_format.files import list_store_files, stat_identity
 from store_format.journal import committed_end, read_commit_state
 from store_format.log_reading import LogQueue, survey
-from store_format.snapshot import Snapshot, StoreState
+from store_format.snapshot import Snapshot, StoreState, take_snapshot
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore
@@ -35,7 +38,9 @@ _BLOCK_SIZE = 1 << 16
 _LOOK_SIZE = 1 << 12  # zeros for so long: nothing was written there
 _QUEUE_NUMS_MAX = 1 << 14  # a number of queues above it is no topic's: its queues are not looked for
 _NAMED_MAX = 8
+_OFFSET_MAX = 2**63 - 1
 _REBUILD = "A write of rmqlog to these topics rebuilds them from the commitlog"
+_REBUILD_LATER = "Once the broker has stopped, a write of rmqlog to these topics rebuilds them from the commitlog"
 # RocketMQ's own topics mostly have no message: what is not known of them is no news (TopicValidator).
 _SYSTEM_TOPICS = frozenset(
     ("TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC")
@@ -53,6 +58,7 @@ class UnfiledQueues:
     _seen: dict[_Key, LogQueue] | None = None  # what the log, as far as it was looked at, has of topics that lack queues
     _is_complete: bool = False  # all of the log was looked at
     _decided: set[_Key] = field(default_factory=set)
+    _behind: dict[_Key, LogQueue] = field(default_factory=dict)  # of them: a broker may dispatch their messages soon
     _has_warned: bool = False
     _topics: tuple[object, dict[str, int]] = (None, {})  # what topics.json was, and the number of queues of its topics
 
@@ -65,6 +71,8 @@ class UnfiledQueues:
         undecided = [key for key in configured if key not in self._decided and key not in taken.damaged and not _has_files(taken, key)]
         if undecided:
             self._decide(store, taken, undecided)
+        elif self._behind:
+            self._take_lost(store, taken, {})
         mine = [key for key in configured if key in self._lost and key not in taken.damaged] if self._lost else []
         return {key: _error(store, key) for key in mine if not _covers(taken, key, self._lost[key])}
 
@@ -72,7 +80,8 @@ class UnfiledQueues:
         """Says once that the store has no consume queue files at all."""
         if not self._has_warned and not _in_rocksdb(store.path):
             self._has_warned = True
-            _log.warning("%s has no consume queue files: its queues are read by a scan of the commitlog. %s", store.path, _REBUILD)
+            told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
+            _log.warning(told, store.path, _advice(store.state))
 
     def _configured(self, store: MessageStore, select: Callable[[str], bool]) -> list[_Key]:
         """The queues that topics.json names, of selected topics."""
@@ -102,20 +111,28 @@ class UnfiledQueues:
             unknown = [] if self._is_complete else [key for key in undecided if key not in self._seen and not _is_system(key[0])]
             unknown = [key for key in unknown if not _files(store.path, key)]
         self._decided.update(undecided)
-        lost = {
-            key: self._seen[key] for key in undecided if key in self._seen and not is_left_over(self._seen, partial(_has_files, taken), key)
-        }
-        lost = {key: queue for key, queue in lost.items() if not _files(store.path, key) and not _covers(taken, key, queue)}
-        self._lost |= lost
-        if lost:
-            told = "%s: %d queues have messages in the commitlog and no consume queue files: %s. The commitlog is scanned for them. %s"
-            _log.warning(told, store.path, len(lost), _named(lost), _REBUILD)
+        has_files = partial(_has_files, taken)
+        seen = {key: self._seen[key] for key in undecided if key in self._seen and not is_left_over(self._seen, has_files, key)}
+        self._take_lost(store, taken, seen)
         if unknown:
             told = (
                 "%s: %d configured queues have no consume queue files: %s. Only the first and the last %d MiB of the commitlog were "
                 "looked at; they have no message of these queues. `rmqlog verify` looks at all of it"
             )
             _log.warning(told, store.path, len(unknown), _named(dict.fromkeys(unknown)), _WINDOW_SIZE >> 20)
+
+    def _take_lost(self, store: MessageStore, taken: Snapshot, seen: Mapping[_Key, LogQueue]) -> None:
+        """Notes which of the queues that the log has are lost, and which may only wait for a broker."""
+        candidates, self._behind = self._behind | seen, {}
+        dispatched = _dispatched(store, taken) if candidates else 0  # first: what was dispatched before has its files then
+        lost: dict[_Key, LogQueue] = {}
+        for key, queue in candidates.items():
+            if not _files(store.path, key) and not _covers(taken, key, queue):
+                (lost if queue.epochs[-1][0] < dispatched else self._behind)[key] = queue
+        self._lost |= lost
+        if lost:
+            told = "%s: %d queues have messages in the commitlog and no consume queue files: %s. The commitlog is scanned for them. %s"
+            _log.warning(told, store.path, len(lost), _named(lost), _advice(taken.state))
 
 
 def _error(store: MessageStore, key: _Key) -> StoreError:
@@ -126,6 +143,10 @@ def _error(store: MessageStore, key: _Key) -> StoreError:
 def _named(keys: Mapping[_Key, object]) -> str:
     names = [f"{topic}-{queue_id}" for topic, queue_id in sorted(keys)]
     return ", ".join(names[:_NAMED_MAX]) + (", …" if len(names) > _NAMED_MAX else "")
+
+
+def _advice(state: StoreState) -> str:
+    return _REBUILD_LATER if state is StoreState.LIVE else _REBUILD
 
 
 def _is_system(topic: str) -> bool:
@@ -148,6 +169,15 @@ def _covers(taken: Snapshot, key: _Key, queue: LogQueue) -> bool:
     """Whether the snapshot has the queue from the first message on that the log was seen to have."""
     there = taken.queues.get(key)
     return there is not None and there.max_offset > there.min_offset <= queue.min_offset
+
+
+def _dispatched(store: MessageStore, taken: Snapshot) -> int:
+    """A physical offset before which all is dispatched: that of the newest message in a consume queue. Without a broker: no limit."""
+    if taken.state is not StoreState.LIVE:
+        return _OFFSET_MAX
+    queues = take_snapshot(store.path, store.log.anew(), taken.state, lambda topic: True, lambda error: None).queues.values()
+    ends = (queue.bounds for queue in queues if queue.bounds is not None and queue.bounds.max_offset == queue.max_offset > queue.min_offset)
+    return max((bounds.last_physical_offset for bounds in ends), default=-1)
 
 
 def _had_messages(taken: Snapshot, key: _Key) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +260,40 @@ def test_a_group_notices_a_topic_created_again(tmp_path: Path, fails: bool) -> N
         append(root, numbered("T", 200, 4))
         assert query.step() == expected("T", *[(6, 7)] * 4)
         assert query.step() is None
+
+
+# ---- a broker whose consume queues are behind its log ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Copies of one store that has 5 messages of T-0, then 6 of T-1, of which 0, 1, 3 and 6 are dispatched; `live` is the first of them."""
+    monkeypatch.setattr("store_format.store.lock_holder", lambda path: 4711 if "/live" in path else None)
+    root = make_store(tmp_path / "source")
+    append(root, numbered("T", 0, 5, queues=1))
+    made = []
+    for first, count in ((0, 0), (0, 1), (1, 2), (3, 3)):
+        if count:
+            append(root, [replace(message, queue_id=1) for message in numbered("T", 10 + first, count)])
+        made.append(Path(shutil.copytree(root, tmp_path / f"stage{first + count}")))
+    for stage in made:
+        mirror(root, stage, ("commitlog",))
+    shutil.copytree(made[0], tmp_path / "live")
+    return made
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_messages_that_a_broker_has_not_dispatched_yet_wait(
+    stages: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    live = tmp_path / "live"
+    stream = Stream(live, failOnDataLoss=fails)
+    assert stream.step() == expected("T", (0, 5))
+    assert batch(live) == expected("T", (0, 5))
+    seen = []
+    for stage in stages:
+        mirror(stage, live, ("consumequeue",))
+        seen += stream.step() or []
+        assert sorted(expected("T", (0, 5)) + seen) == batch(live)
+    assert seen == [("T", 1, offset) for offset in range(6)]
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -203,3 +203,28 @@ def test_a_topic_made_again_does_not_get_its_old_messages_back(tmp_path: Path, c
     append(root, numbered("T", 40, 1), options=CommitOptions(new_topics={"T": 4}, clock=lambda: 1_700_000_200_000))
     assert len(rows(MessageStore.open(str(root)))) == 5
     assert warnings(caplog) == []
+
+
+# ---- beside a broker ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_whose_messages_a_broker_has_passed_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It dispatches in the order of the log: what lies behind the newest entry is not dispatched yet, and may be a moment later."""
+    monkeypatch.setattr("store_format.store.lock_holder", lambda path: 4711 if "/live" in path else None)
+    root = make_store(tmp_path / "live")
+    append(root, numbered("T", 0, 4) + numbered("U", 0, 4))
+    later = tmp_path / "later"
+    shutil.copytree(root / "consumequeue", later)
+    shutil.rmtree(root / "consumequeue" / "T" / "1")
+    shutil.rmtree(root / "consumequeue" / "U")
+    store = MessageStore.open(str(root))
+    assert {(topic, queue) for topic, queue, *_ in rows(store)} == {("T", 0), ("T", 1), ("T", 2), ("T", 3)}
+    shutil.copytree(later / "U" / "2", root / "consumequeue" / "U" / "2")
+    assert {queue for topic, queue, *_ in rows(store) if topic == "U"} == {0, 1, 2}
+    shutil.copytree(later / "U" / "3", root / "consumequeue" / "U" / "3")
+    assert len(rows(store)) == 8
+    told = warnings(caplog)
+    assert ["T-1" in told[0], "U-0, U-1" in told[1], len(told)] == [True, True, 2]
+    assert "Once the broker has stopped, a write of rmqlog" in told[0]
