@@ -129,6 +129,14 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "Nothing is written where more percent of the file system are used, as by a broker; a store of a cluster is passed over.",
         "90",
     ),
+    _row(
+        "rebuildLostQueues",
+        "boolean",
+        values.boolean,
+        "For topics without any consume queue file, of which the commitlog has messages. `true`: their directories were lost, rebuild "
+        "the queues. `false`: they were deleted and created again, the old messages stay deleted. Unset: an error, unless consumer "
+        "offsets tell that they were lost.",
+    ),
     _row("writerLockTimeout", "duration", values.duration_ms, "How long to wait for another writer of the store.", "10m"),
     _row("stagingRetention", "duration", values.duration_ms, "How long files of dead tasks are kept.", "24h"),
     _row("brokerName", "text", values.text, "The broker's name.", otherwise=_OWN.format("the directory's name")),

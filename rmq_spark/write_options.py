@@ -53,6 +53,7 @@ class WriteOptions:
     store_host: tuple[bytes, int] | None
     txn: tuple[str, int] | None  # txnAppId and txnVersion: the key of an idempotent batch
     disk_used_percent_max: int
+    rebuild_lost_queues: bool | None
     writer_lock_timeout_ms: int
     staging_retention_ms: int
     new_store: NewStoreOptions
@@ -89,6 +90,7 @@ def parse_write_options(options: Mapping[str, str], *, now_ms: int = 0) -> Write
         store_host=read["storeHost"],
         txn=_txn(read),
         disk_used_percent_max=read["diskSpaceWarningLevelRatio"],
+        rebuild_lost_queues=read["rebuildLostQueues"],
         writer_lock_timeout_ms=read["writerLockTimeout"],
         staging_retention_ms=read["stagingRetention"],
         new_store=NewStoreOptions(

@@ -194,6 +194,7 @@ def _commit_options(target: WriteTarget, staged: Sequence[Staged]) -> CommitOpti
         new_topics=new_topics,
         lock_timeout=options.writer_lock_timeout_ms / 1000,
         settings=given_settings(options, target.stores[0].settings.broker_name),
+        rebuild_lost_queues=options.rebuild_lost_queues,
         is_queue_size_given=options.new_store.mapped_file_size_consume_queue is not None,
     )
 

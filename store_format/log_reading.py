@@ -52,6 +52,7 @@ class LogQueue:
 
     `epochs` has one element each time the queue's offsets began anew: the physical offset where that happened, the first
     queue offset and the one behind the last. One element is the rule; more mean the topic was deleted and made again.
+    `last` is the physical offset of the last message, `last_old` of the last one before the newest epoch.
     """
 
     topic: str
@@ -60,6 +61,8 @@ class LogQueue:
     bytes: int = 0
     physical_stop: int = 0  # the end of the log when it was walked
     epochs: list[tuple[int, int, int]] = field(default_factory=list)
+    last: int = -1
+    last_old: int = -1
 
     @property
     def min_offset(self) -> int:
@@ -78,7 +81,19 @@ class LogQueue:
                 begin, oldest, _ = self.epochs[-1]
                 self.epochs[-1] = (begin, oldest, last)
             else:
+                self.last_old = int(physical[low - 1]) if low else self.last
                 self.epochs.append((int(physical[low]), first, last))
+        self.last = int(physical[-1])
+
+    def join(self, later: LogQueue) -> None:
+        """Takes in what another walk found behind this one."""
+        for number, (begin, first, stop) in enumerate(later.epochs):
+            if self.epochs and first >= self.epochs[-1][2]:
+                self.epochs[-1] = (*self.epochs[-1][:2], stop)
+            else:
+                self.last_old = later.last_old if number else self.last
+                self.epochs.append((begin, first, stop))
+        self.last = later.last
 
     def counts(self, physical: _Ints, offset: _Ints) -> NDArray[np.bool_]:
         """Which messages count: those whose queue offset no later epoch has."""

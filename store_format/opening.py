@@ -33,6 +33,8 @@ class CommitOptions:
 
     `new_topics` gives the number of queues of topics that are made when topics.json lacks them; others that the batch has get as many
     as it uses.
+    `rebuild_lost_queues` decides about topics without any queue file of which the commitlog has messages: True rebuilds their queues,
+    False takes them as deleted and created again; None goes by what the store tells, and refuses where it tells nothing.
     `cut_after_damage` gives up the whole messages behind damaged bytes, as a broker that starts does; without it such a store is refused.
     `keeps_key`: the key is of something that goes on, a stream or a service, and is never forgotten (see `ledger`).
     `settings` is for a store of a broker whose sizes its files do not show; `is_queue_size_given` is False where nobody gave their
@@ -48,6 +50,7 @@ class CommitOptions:
     log_directories: tuple[str, ...] = ()
     settings: StoreSettings | None = None
     cut_after_damage: bool = False
+    rebuild_lost_queues: bool | None = None
     is_queue_size_given: bool = True
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
@@ -129,7 +132,7 @@ def _rebuilding(root: str, log: CommitLog, settings: StoreSettings, options: Com
     def file_size() -> int | None:
         return settings.queue_file_size if _is_size_known(root, log, options) else None
 
-    return Rebuilding(file_size, index if options.message_index_enable else None)
+    return Rebuilding(file_size, index if options.message_index_enable else None, options.rebuild_lost_queues)
 
 
 def _is_size_known(root: str, log: CommitLog, options: CommitOptions) -> bool:

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 from zlib import crc32
 
 from store_format.commit_log import CommitLog
-from store_format.config_json import read_topics
+from store_format.config_json import read_consumer_offsets, read_topics
 from store_format.consume_queue import QueueBounds
 from store_format.dispatch import Dispatch
-from store_format.errors import StoreError
+from store_format.errors import OptionError, StoreError
 from store_format.files import entry_names, list_store_files, read_bytes
 from store_format.index_file import list_index_files
 from store_format.journal import note_path
 from store_format.layouts import CQ_UNIT
-from store_format.log_reading import survey
+from store_format.log_reading import LogQueue, survey
 from store_format.queue_files import can_be_queue
 from store_format.queue_moves import complete_queues, end_rebuild, is_rebuild_begun
-from store_format.queue_repair import Lacking, Queue, QueueState, find_lacking, queue_states
+from store_format.queue_repair import NEVER, Lacking, Queue, QueueState, find_lacking, queue_states
 from store_format.snapshot import StoreState, list_queues, take_queue
 from store_format.tags_codes import DELAY_LEVELS_MS
 from store_format.unfiled_queues import is_left_over
@@ -37,6 +37,13 @@ from store_format.write_files import FileWrites
 __all__ = ["LastUnit", "Rebuilding", "has_queue_files", "rebuild_lost_queues", "rebuild_queues"]
 
 _log = logging.getLogger(__name__)
+_REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+_UNKNOWN = (
+    "{}: {} queues, {}-{} among them, have messages in the commitlog and no consume queue files, and nothing tells why. Nothing was "
+    "written. If {} was deleted and created again, set rebuildLostQueues=false (CommitOptions.rebuild_lost_queues): the old messages stay "
+    "deleted, and queue offsets begin at 0. If the directories were lost, set it to true, or restore them from a backup: the messages get "
+    "their queue offsets back"
+)
 
 
 def has_queue_files(root: str) -> bool:
@@ -55,11 +62,13 @@ class LastUnit(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Rebuilding:
     """How: the size of new queue files, None when nothing tells it; what indexes the log up to an end, where all queues and the index
-    are gone, as a broker would: the user has taken away all that can be made again.
+    are gone, as a broker would: the user has taken away all that can be made again. `is_lost` says what a topic without any queue file
+    is, of which the log has messages: True, it has lost its queues; False, it was deleted and created again; None, what the store tells.
     """
 
     file_size: Callable[[], int | None]
     index: Callable[[CommitLog, int, str], None] | None = None  # its end, and the directory
+    is_lost: bool | None = None
 
 
 # ---- what is rebuilt ----------------------------------------------------------------------------------------------------
@@ -101,7 +110,7 @@ def rebuild_lost_queues(
     start = min(starts, default=end.stop)
     if start >= end.stop:
         return False
-    lacking = _rebuilt(root, log, start, end.stop, rebuilding)
+    lacking = _rebuilt(root, log, start, end.stop, rebuilding, {topic for topic, _ in bounds})
     if lacking.start == first:
         _write_note(root, log, end, lacking.met, files)
     elif note is not None:
@@ -119,17 +128,19 @@ def rebuild_queues(root: str, log: CommitLog, end: LastUnit, rebuilding: Rebuild
         end_rebuild(root)
 
 
-def _rebuilt(root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuilding) -> Lacking:
+def _rebuilt(root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuilding, written: Collection[str] = ()) -> Lacking:
     """What was missing, found and written. A queue that lacks an entry behind `start` may lack older ones: all is gone over then."""
     states = queue_states(root, log, end)
     file_size = rebuilding.file_size()
     lacking = find_lacking(root, log, start, end, states, file_size=file_size, is_crashed=False, deleted_from=end)
     if not lacking.firsts:
         return lacking
-    left_over = _left_over(log, end, lacking, states)
-    if left_over or start > log.min_offset:
-        first = log.min_offset
-        lacking = find_lacking(root, log, first, end, states, file_size=file_size, is_crashed=False, deleted_from=end, left_over=left_over)
+    first = log.min_offset
+    if start > first:
+        lacking = find_lacking(root, log, first, end, states, file_size=file_size, is_crashed=False, deleted_from=end)
+    floors = _floors(root, log, end, lacking, states, written, rebuilding.is_lost)
+    if floors:
+        lacking = find_lacking(root, log, first, end, states, file_size=file_size, is_crashed=False, deleted_from=end, floors=floors)
     if not lacking.firsts:
         return lacking
     names = sorted(lacking.firsts)
@@ -145,15 +156,74 @@ def _rebuilt(root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuil
     return lacking
 
 
-def _left_over(log: CommitLog, end: int, lacking: Lacking, states: Mapping[Queue, QueueState]) -> frozenset[Queue]:
-    """Queues without files whose messages are older than their topic, which was deleted and made again."""
-    filed = {key for key, state in states.items() if state.max_offset is not None}
+def _floors(
+    root: str, log: CommitLog, end: int, lacking: Lacking, states: Mapping[Queue, QueueState], written: Collection[str], lost: bool | None
+) -> dict[Queue, int]:
+    """Up to which physical offset messages of queues without files do not count: their topic was deleted and created again.
+
+    Only the newest life of a queue counts. Raises OptionError where nothing tells whether one of the topics that are `written` to was
+    deleted, or has lost its queues.
+    """
+    filed = {key: state for key, state in states.items() if state.max_offset is not None}
     new = [key for key in lacking.firsts if key not in filed]
-    topics = {topic for topic, _ in new} & {topic for topic, _ in filed}
-    if not topics:
+    if not new or not filed:
+        return {}
+    seen = survey(log, {topic for topic, _ in new}.__contains__, stop=end).queues
+    floors: dict[Queue, int] = {}
+    unknown: list[Queue] = []
+    for key in new:
+        if key not in seen or is_left_over(seen, key):
+            floors[key] = NEVER
+            continue
+        if len(seen[key].epochs) > 1:
+            floors[key] = seen[key].epochs[-1][0] - 1
+        if not any(_begins_before(other, filed[other], seen, seen[key].last) for other in filed if other[0] == key[0]):
+            unknown.append(key)
+    consumed = _consumed(root) if unknown and lost is None else frozenset()
+    unknown = [key for key in unknown if key[0] not in consumed and not (lost and key[0] in written)]
+    asked = sorted(key for key in unknown if key[0] in written)
+    if asked and lost is None:
+        topics = sorted({topic for topic, _ in asked})
+        raise OptionError(
+            _UNKNOWN.format(root, len(asked), *asked[0], f"topic {topics[0]}" if len(topics) == 1 else f"topics {', '.join(topics)}")
+        )
+    if unknown:
+        _log.warning(
+            "%s: %d queues, %s-%d among them, have messages in the commitlog and no consume queue files, as when their topic was deleted "
+            "and created again; these messages stay in no queue",
+            root,
+            len(unknown),
+            *min(unknown),
+        )
+    return floors | dict.fromkeys(unknown, NEVER)
+
+
+def _begins_before(queue: Queue, state: QueueState, seen: Mapping[Queue, LogQueue], physical: int) -> bool:
+    """Whether the queue, which has files, had its first message before that place: then its topic was not created behind it."""
+    found = seen.get(queue)
+    if found is None:
+        return bool(state.max_offset)  # retention has deleted its messages
+    begin, first, _ = found.epochs[-1]
+    return first > 0 or begin < physical
+
+
+def _consumed(root: str) -> frozenset[str]:
+    """Topics of which a group has consumed messages. A 5.x broker forgets these offsets with the topic, a 4.9 broker does not.
+
+    Only 5.x has a dataVersion in the file. What the broker commits for pop's revival is no sign.
+    """
+    try:
+        offsets = read_consumer_offsets(root)
+    except StoreError:
+        offsets = None
+    if offsets is None or offsets.data_version is None:
         return frozenset()
-    seen = survey(log, topics.__contains__, stop=end).queues
-    return frozenset(key for key in new if key in seen and is_left_over(seen, filed.__contains__, key))
+    found = set()
+    for key, table in offsets.offsets.items():
+        topic, _, group = key.rpartition("@")
+        if group != _REVIVE_GROUP and any(offset > 0 for offset in table.values()):
+            found.add(topic)
+    return frozenset(found)
 
 
 # ---- what may be missing ------------------------------------------------------------------------------------------------

@@ -27,13 +27,13 @@ from store_format.tags_codes import DELAY_LEVELS_MS
 from store_format.walk import Damage
 from store_format.write_files import FileWrites
 
-__all__ = ["Lacking", "Queue", "QueueState", "find_lacking", "queue_states", "truncate", "write_lacking"]
+__all__ = ["NEVER", "Lacking", "Queue", "QueueState", "find_lacking", "queue_states", "truncate", "write_lacking"]
 
 Queue = tuple[str, int]
 
 _log = logging.getLogger(__name__)
 
-_OFFSET_MAX = 2**63 - 1
+NEVER = 2**63 - 1  # as a floor: behind every message
 _LOST_MAX = 1 << 22  # places without a message in one queue: beyond it is damage, not a crash
 _FOR_CRASHED = "start that broker once so that it makes them, stop it, then write again"
 _FOR_CLEAN = "restore batchconsumequeue from a backup, or write to another store; nothing was changed"
@@ -96,17 +96,18 @@ def find_lacking(
     file_size: int | None,
     is_crashed: bool,
     deleted_from: int,
-    left_over: Collection[Queue] = (),
+    floors: Mapping[Queue, int] | None = None,
 ) -> Lacking:
     """Goes over the log from `start`, where a unit begins, to `stop`; nothing is changed.
 
     A topic that is neither in topics.json nor has a queue directory was deleted: its messages count only from the physical offset
-    `deleted_from` on, and those of the queues `left_over` never. Where no queue or no topics.json is left, nobody can tell, and all count.
+    `deleted_from` on, and those of a queue in `floors` behind that physical offset. Where no queue or no topics.json is left, nobody can
+    tell, and all count.
 
     Raises UnsupportedFormatError when a batch consume queue lacks entries, and OptionError when a queue has to be made whose file size is
     not known (`file_size` None): a broker loads files of one size only.
     """
-    make = _dispatches(root, states, deleted_from, left_over)
+    make = _dispatches(root, states, deleted_from, floors or {})
     dispatch = make()
     first: dict[Queue, MissingEntries] | None = None
     firsts: dict[Queue, int] = {}
@@ -131,7 +132,7 @@ def find_lacking(
     return Lacking(start, stop, first or {}, is_all, firsts, frozenset(dispatch.met), file_size, make)
 
 
-def _dispatches(root: str, states: Mapping[Queue, QueueState], deleted_from: int, left_over: Collection[Queue]) -> Callable[[], Dispatch]:
+def _dispatches(root: str, states: Mapping[Queue, QueueState], deleted_from: int, floors: Mapping[Queue, int]) -> Callable[[], Dispatch]:
     topics = read_topics(root)
     batch_topics = {name for name, config in (topics or {}).items() if config.queue_type == "BatchCQ"}  # also without queues yet
     batch_topics |= {topic for (topic, _), state in states.items() if state.is_batch}
@@ -139,9 +140,9 @@ def _dispatches(root: str, states: Mapping[Queue, QueueState], deleted_from: int
     known = {topic for topic, _ in states} | set(topics) if topics is not None and is_any_left else None
 
     def floor(queue: Queue) -> int:
-        if queue in left_over or not can_be_queue(*queue):
-            return _OFFSET_MAX
-        return -1 if known is None or queue[0] in known else deleted_from - 1
+        if not can_be_queue(*queue):
+            return NEVER
+        return max(floors.get(queue, -1), -1 if known is None or queue[0] in known else deleted_from - 1)
 
     def make() -> Dispatch:
         return Dispatch(

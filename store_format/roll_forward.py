@@ -178,7 +178,7 @@ def _complete_behind_broker(
         journal,
         skip=journal.skip + found,
         base=end.offset,
-        queue_bases=tuple(queue_bases(root, log, last, journal.queues, Rebuilding(lambda: journal.queue_file_size), files)),
+        queue_bases=tuple(queue_bases(root, log, last, journal.queues, Rebuilding(lambda: journal.queue_file_size, is_lost=False), files)),
         store_timestamp=max(journal.store_timestamp, last.last_timestamp),
         index_base=last_index_file(f"{root}/index"),
     )

@@ -15,7 +15,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from store_format.commit_log import CommitLog
@@ -41,6 +40,10 @@ _NAMED_MAX = 8
 _OFFSET_MAX = 2**63 - 1
 _REBUILD = "A write of rmqlog to these topics rebuilds them from the commitlog"
 _REBUILD_LATER = "Once the broker has stopped, a write of rmqlog to these topics rebuilds them from the commitlog"
+_DOUBT = (
+    ". A topic without any consume queue file may also have been deleted and created again: its old messages are then among those that "
+    "are read, and a write to it asks which it was (rebuildLostQueues)"
+)
 # RocketMQ's own topics mostly have no message: what is not known of them is no news (TopicValidator).
 _SYSTEM_TOPICS = frozenset(
     ("TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC")
@@ -111,8 +114,7 @@ class UnfiledQueues:
             unknown = [] if self._is_complete else [key for key in undecided if key not in self._seen and not _is_system(key[0])]
             unknown = [key for key in unknown if not _files(store.path, key)]
         self._decided.update(undecided)
-        has_files = partial(_has_files, taken)
-        seen = {key: self._seen[key] for key in undecided if key in self._seen and not is_left_over(self._seen, has_files, key)}
+        seen = {key: self._seen[key] for key in undecided if key in self._seen and not is_left_over(self._seen, key)}
         self._take_lost(store, taken, seen)
         if unknown:
             told = (
@@ -131,8 +133,10 @@ class UnfiledQueues:
                 (lost if queue.epochs[-1][0] < dispatched else self._behind)[key] = queue
         self._lost |= lost
         if lost:
-            told = "%s: %d queues have messages in the commitlog and no consume queue files: %s. The commitlog is scanned for them. %s"
-            _log.warning(told, store.path, len(lost), _named(lost), _advice(taken.state))
+            told = "%s: %d queues have messages in the commitlog and no consume queue files: %s. The commitlog is scanned for them. %s%s"
+            filed = {topic for topic, queue_id in taken.queues if _has_files(taken, (topic, queue_id))}
+            doubt = "" if {topic for topic, _ in lost} <= filed else _DOUBT
+            _log.warning(told, store.path, len(lost), _named(lost), _advice(taken.state), doubt)
 
 
 def _error(store: MessageStore, key: _Key) -> StoreError:
@@ -194,14 +198,19 @@ def _files(root: str, key: _Key) -> bool:
         return True
 
 
-def is_left_over(seen: Mapping[_Key, LogQueue], has_files: Callable[[_Key], bool], key: _Key) -> bool:
-    """Whether the queue's messages are older than the topic: another queue of it shows that it was deleted and made again since."""
-    again = [
-        queue.epochs[-1][0]
-        for (topic, queue_id), queue in seen.items()
-        if topic == key[0] and len(queue.epochs) > 1 and has_files((topic, queue_id))
-    ]
-    return bool(again) and seen[key].epochs[-1][0] < min(again)
+def is_left_over(seen: Mapping[_Key, LogQueue], key: _Key) -> bool:
+    """Whether the queue's messages are older than the topic, which was deleted and made again since, as the log shows.
+
+    A queue of it begins at offset 0 again. No message is of both lives: where a queue of the topic goes on over that place, it was no
+    new beginning of the topic, but that queue had lost its files.
+    """
+    mine = [queue for (topic, _), queue in seen.items() if topic == key[0]]
+    return any(
+        seen[key].epochs[-1][0] <= again.last_old
+        and not any(queue.epochs[-1][0] <= again.last_old and queue.last > again.epochs[-1][0] for queue in mine)
+        for again in mine
+        if len(again.epochs) > 1
+    )
 
 
 def _committed(store: MessageStore) -> set[_Key]:
@@ -246,16 +255,8 @@ def _look(
     limit = min(high, newest + window)
     tail = survey(log, topics.__contains__, start=start, stop=limit, is_live=is_live)
     for key, queue in tail.queues.items():
-        _join(head.queues.setdefault(key, LogQueue(*key)), queue)
+        head.queues.setdefault(key, LogQueue(*key)).join(queue)
     return head.queues, start == end and _ends(log, tail.cuts[-1], limit, high)
-
-
-def _join(queue: LogQueue, later: LogQueue) -> None:
-    for begin, first, stop in later.epochs:
-        if queue.epochs and first >= queue.epochs[-1][2]:
-            queue.epochs[-1] = (*queue.epochs[-1][:2], stop)
-        else:
-            queue.epochs.append((begin, first, stop))
 
 
 def _ends(log: CommitLog, end: int, limit: int, high: int) -> bool:

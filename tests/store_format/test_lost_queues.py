@@ -24,7 +24,7 @@ from store_format.store import MessageStore
 from store_format.unfiled_queues import UnfiledQueues
 from store_format.write_files import FileWrites
 from tests import goldens
-from tests.staged import append, make_store, numbered, settings_from, stage
+from tests.staged import append, deleted_topic, make_store, numbered, settings_from, stage
 
 Rows = dict[tuple[str, int], list[tuple[int, int]]]
 
@@ -248,6 +248,105 @@ def test_a_topic_that_was_made_again_does_not_get_its_old_messages_back(tmp_path
     assert rows == {("T", 0): [0, 1, 2, 3], ("T", 1): [0], ("T", 2): [0], ("T", 3): [0]}
 
 
+# ---- deleted and created again, or lost? ------------------------------------------------------------------------------
+
+
+def _created_again(root: Path, *, is_last: bool = False) -> None:
+    """T with 40 messages, deleted and created again as by a broker; the log's last message is one of them, or one of U."""
+    append(root, numbered("U", 0, 4))
+    append(root, numbered("T", 0, 40))
+    if not is_last:
+        append(root, numbered("U", 4, 4))
+    else:
+        (root / ".rmqlog" / "ledger.json").unlink()  # a broker's message
+    shutil.rmtree(root / "consumequeue" / "T")
+
+
+def _numbers(root: Path, topic: str = "T") -> dict[int, list[int]]:
+    """By queue id: the queue offsets."""
+    return {key[1]: [offset for offset, _ in rows] for key, rows in _rows(root).items() if key[0] == topic}
+
+
+def test_a_topic_without_any_queue_file_asks_which_it_was(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    _created_again(root)
+    before = _bytes(root)
+    with pytest.raises(OptionError, match=r"(?s)If topic T was deleted .* rebuildLostQueues=false .* set it to true"):
+        append(root, numbered("T", 40, 4))
+    assert _bytes(root) == before
+    append(root, numbered("T", 40, 1), options=replace(_options(), rebuild_lost_queues=False))
+    append(root, numbered("T", 41, 3))  # T-0 begins anew, which says it for the others
+    assert _numbers(root) == {0: [0], 1: [0], 2: [0], 3: [0]}
+
+
+@pytest.mark.parametrize("tells", ["the option", "consumer offsets"])
+def test_a_topic_whose_queues_were_lost_gets_them_back(tmp_path: Path, tells: str) -> None:
+    root = make_store(tmp_path / "store")
+    _created_again(root)
+    if tells == "the option":
+        append(root, numbered("T", 40, 4), options=replace(_options(), rebuild_lost_queues=True))
+    else:
+        path = root / "config" / "consumerOffset.json"
+        path.write_text('{"offsetTable":{"T@g":{"0":0,"1":3}}}')  # a 4.9 broker keeps these of deleted topics
+        with pytest.raises(OptionError):
+            append(root, numbered("T", 40, 4))
+        path.write_text('{"dataVersion":{"counter":1,"timestamp":1},"offsetTable":{"T@g":{"0":0,"1":3}}}')
+        append(root, numbered("T", 40, 4))
+    assert _numbers(root) == {queue_id: list(range(11)) for queue_id in range(4)}
+
+
+@pytest.mark.parametrize("lost", [None, True, False])
+def test_a_write_to_another_topic_brings_no_deleted_message_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: bool | None
+) -> None:
+    root = make_store(tmp_path / "store")
+    _created_again(root, is_last=True)
+    append(root, numbered("U", 4, 4), options=replace(_options(), rebuild_lost_queues=lost))
+    assert "created again; these messages stay in no queue" in caplog.text
+    assert not (root / "consumequeue" / "T").exists()
+    assert {key for key in _queued_or_lost(root) if key[0] == "U"} == {("U", queue_id) for queue_id in range(4)}
+
+
+def _queued_or_lost(root: Path) -> set[tuple[str, int]]:
+    return set(MessageStore.open(str(root)).snapshot().queues)
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+@pytest.mark.parametrize("queue_id", [0, 1, 3])
+def test_a_lost_queue_of_a_topic_that_was_created_again_has_its_new_messages_only(tmp_path: Path, first: int, queue_id: int) -> None:
+    """Also the queue with the first message since; the older ones of the queue stay deleted."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40))
+    append(root, numbered("U", 0, 4))
+    deleted_topic(root, "T")
+    append(root, numbered("T", 1000 + first, 12))
+    append(root, numbered("U", 4, 4))
+    before = _rows(root)
+    shutil.rmtree(root / "consumequeue" / "T" / str(queue_id))
+    assert set(before[("T", queue_id)]) <= set(_rows(root)[("T", queue_id)])
+    append(root, [message for message in numbered("T", 2000, 4) if message.queue_id == queue_id])
+    _check_appended(root, before, 1)
+
+
+def test_a_queue_that_began_again_after_a_loss_is_no_new_beginning_of_the_topic(tmp_path: Path) -> None:
+    """A broker had numbered T-0 anew, whose files were gone; T-1, which went on, is lost later."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40))
+    topics = (root / "config" / "topics.json").read_bytes()
+    shutil.move(root / "consumequeue" / "T", tmp_path / "T")
+    deleted_topic(root, "T")
+    append(root, numbered("T", 40, 1))
+    for queue_id in ("1", "2", "3"):
+        shutil.move(tmp_path / "T" / queue_id, root / "consumequeue" / "T" / queue_id)
+    (root / "config" / "topics.json").write_bytes(topics)
+    append(root, numbered("T", 41, 15))
+    before = _rows(root)
+    shutil.rmtree(root / "consumequeue" / "T" / "1")
+    assert _rows(root) == before
+    append(root, numbered("T", 56, 4))
+    _check_appended(root, before, 4)
+
+
 # ---- while queues are rebuilt -------------------------------------------------------------------------------------------
 
 
@@ -357,7 +456,8 @@ def test_a_reader_that_looks_while_queues_are_moved_in_sees_all_messages(
     def among(self: UnfiledQueues, *args: Any) -> Any:
         if not done:
             done.append(1)
-            append(root, [message for message in numbered("T", 60, 4) if message.queue_id == 1])
+            options = replace(_options(), rebuild_lost_queues=True)
+            append(root, [message for message in numbered("T", 60, 4) if message.queue_id == 1], options=options)
         return original(self, *args)
 
     monkeypatch.setattr(UnfiledQueues, "among", among)
