@@ -32,6 +32,7 @@ EVERYTHING = {
     "txnappid": "job",
     "txnversion": "0",
     "diskspacewarninglevelratio": "85",
+    "rebuildlostqueues": "false",
     "writerlocktimeout": "1m 30s",
     "stagingretention": "2 days",
     "brokername": "broker-a",
@@ -56,6 +57,7 @@ def test_a_path_is_enough() -> None:
     assert (options.strict_properties, options.max_message_size) == (False, 4 << 20)
     assert (options.born_host, options.store_host, options.txn) == (None, None, None)
     assert (options.disk_used_percent_max, options.writer_lock_timeout_ms, options.staging_retention_ms) == (90, 600_000, 86_400_000)
+    assert options.rebuild_lost_queues is None
     assert options.new_store == NewStoreOptions(None, None, None, None, None)
     assert ("flushDiskType", "SYNC_FLUSH") in options.resolved()
     assert not [name for name, _ in options.resolved() if name == "topic"]
@@ -71,6 +73,7 @@ def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
     assert (options.born_host, options.txn) == ((bytes([10, 0, 0, 1]), 1), ("job", 0))
     assert options.store_host == (bytes.fromhex("20010db8000000000000000000000001"), 10911)
     assert (options.disk_used_percent_max, options.writer_lock_timeout_ms, options.staging_retention_ms) == (85, 90_000, 172_800_000)
+    assert options.rebuild_lost_queues is False
     assert options.new_store == NewStoreOptions("broker-a", 16 << 20, 20_000, 100, 400)
     resolved = dict(options.resolved())
     assert (resolved["storeHost"], resolved["path"], resolved["strictProperties"]) == (

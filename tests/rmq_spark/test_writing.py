@@ -31,7 +31,7 @@ from store_format.store_settings import StoreSettings
 from tests import goldens
 from tests.failing_writer import Failure, install
 from tests.rmq_spark.writes import SMALL, bodies, held, numbered_rows, target_of, write
-from tests.staged import make_store
+from tests.staged import append, make_store, numbered
 
 _ILLEGAL = pa.RecordBatch.from_pydict({"topic": ["T"], "body": [""]})
 
@@ -105,6 +105,20 @@ def test_a_lost_consume_queue_needs_its_file_size(tmp_path: Path) -> None:
     write(root, numbered_rows(0, 4), mappedFileSizeConsumeQueue="2000")
     snapshot = MessageStore.open(str(root)).snapshot()
     assert sum(queue.max_offset - queue.min_offset for queue in snapshot.queues.values()) == 2014
+
+
+@pytest.mark.parametrize(("lost", "count"), [("true", 12), ("false", 4)])
+def test_a_topic_without_queue_files_needs_an_answer(tmp_path: Path, lost: str, count: int) -> None:
+    root = tmp_path / "store"
+    write(root, numbered_rows(0, 8))
+    append(root, numbered("Other", 0, 4))
+    topic = next(queue.topic for queue in MessageStore.open(str(root)).queues() if queue.topic != "Other")
+    shutil.rmtree(root / "consumequeue" / topic)
+    with pytest.raises(OptionError, match="rebuildLostQueues"):
+        write(root, numbered_rows(8, 12))
+    write(root, numbered_rows(8, 12), rebuildLostQueues=lost)
+    snapshot = MessageStore.open(str(root)).snapshot(topic.__eq__)
+    assert sum(queue.max_offset - queue.min_offset for queue in snapshot.queues.values()) == count
 
 
 def test_what_can_be_no_store_is_refused(tmp_path: Path) -> None:
