@@ -23,7 +23,7 @@ from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, 
 from store_format.files import entry_names, open_descriptor, read_bytes
 from store_format.write_files import open_lock_descriptor
 
-__all__ = ["StoreLock", "described", "foreign_holder", "lock_holder"]
+__all__ = ["StoreLock", "described", "foreign_holder", "lock_holder", "own_holder"]
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid; padded to 32 bytes.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -64,6 +64,12 @@ def foreign_holder(path: str) -> int | None:
         return None
     time.sleep(_POLL_SECONDS)  # a writer may have come or gone between two questions
     return found[0] if _holders(path) == found else None
+
+
+def own_holder(path: str) -> int | None:
+    """The process id of a writer of this project that holds the lock; None when a broker does, or nobody."""
+    found = _holders(path)
+    return found[0] if found[0] == found[1] else None
 
 
 def _holders(path: str) -> tuple[int | None, int | None]:

@@ -22,6 +22,7 @@ from store_format.config_json import config_path, read_topics
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
 from store_format.files import list_store_files, stat_identity
 from store_format.journal import committed_end, read_commit_state
+from store_format.lock import own_holder
 from store_format.log_reading import LogQueue, survey
 from store_format.snapshot import Snapshot, StoreState, take_snapshot
 
@@ -125,7 +126,7 @@ class UnfiledQueues:
 
     def _take_lost(self, store: MessageStore, taken: Snapshot, seen: Mapping[_Key, LogQueue]) -> None:
         """Notes which of the queues that the log has are lost, and which may only wait for a broker."""
-        candidates, self._behind = self._behind | seen, {}
+        candidates, self._behind = {**self._behind, **seen}, {}
         dispatched = _dispatched(store, taken) if candidates else 0  # first: what was dispatched before has its files then
         lost: dict[_Key, LogQueue] = {}
         for key, queue in candidates.items():
@@ -176,8 +177,11 @@ def _covers(taken: Snapshot, key: _Key, queue: LogQueue) -> bool:
 
 
 def _dispatched(store: MessageStore, taken: Snapshot) -> int:
-    """A physical offset before which all is dispatched: that of the newest message in a consume queue. Without a broker: no limit."""
-    if taken.state is not StoreState.LIVE:
+    """A physical offset before which all is dispatched: that of the newest message in a consume queue. Without a broker: no limit.
+
+    A writer of this project that holds the lock dispatches nothing that was in the log before.
+    """
+    if taken.state is not StoreState.LIVE or own_holder(f"{store.path}/lock") is not None or store.state is not StoreState.LIVE:
         return _OFFSET_MAX
     queues = take_snapshot(store.path, store.log.anew(), taken.state, lambda topic: True, lambda error: None).queues.values()
     ends = (queue.bounds for queue in queues if queue.bounds is not None and queue.bounds.max_offset == queue.max_offset > queue.min_offset)

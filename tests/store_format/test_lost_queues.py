@@ -26,6 +26,8 @@ from store_format.write_files import FileWrites
 from tests import goldens
 from tests.staged import append, deleted_topic, make_store, numbered, settings_from, stage
 
+_ROOT = Path(__file__).resolve().parents[2]
+
 Rows = dict[tuple[str, int], list[tuple[int, int]]]
 
 
@@ -467,6 +469,22 @@ def test_a_reader_that_looks_while_queues_are_moved_in_sees_all_messages(
     }
 
 
+def test_a_reader_beside_a_writer_of_this_project_does_not_wait_for_a_broker(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("U", 0, 4))
+    append(root, numbered("T", 0, 60))
+    before = _rows(root)
+    shutil.rmtree(root / "consumequeue" / "T")
+    code = "import sys; from store_format.lock import StoreLock\nwith StoreLock(sys.argv[1]): print(flush=True); sys.stdin.read()"
+    arguments = [sys.executable, "-c", code, str(root)]
+    with subprocess.Popen(arguments, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"\n"
+        assert MessageStore.open(str(root)).state == "live"
+        assert _rows(root) == before
+        writer.communicate()
+
+
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1"])
 def test_a_reader_beside_a_rebuild_in_another_process_sees_all_messages(tmp_path: Path, lost: str) -> None:
     root = make_store(tmp_path / "store")
@@ -474,7 +492,7 @@ def test_a_reader_beside_a_rebuild_in_another_process_sees_all_messages(tmp_path
     before = _rows(root)
     shutil.rmtree(root / lost)
     arguments = [sys.executable, "-m", "tests.failing_writer", str(root), "2000", "8", "1", "kill", "0"]
-    with subprocess.Popen(arguments, cwd=Path(__file__).resolve().parents[2], stdout=subprocess.DEVNULL) as writer:
+    with subprocess.Popen(arguments, cwd=_ROOT, stdout=subprocess.DEVNULL) as writer:
         while writer.poll() is None:
             seen = _rows(root)
             assert {key: rows[: len(before[key])] for key, rows in seen.items()} == before
