@@ -12,9 +12,10 @@ The rule. Whole messages behind damaged bytes continue the log when both of thes
 2. The consume queue's entry of that queue offset leads to the message, or no message in front of the damaged bytes has its
    queue offset or a later one. A broker that goes on after a recovery gives the queue offsets of cut messages again.
 
-Messages that directly follow a whole message need neither: the broker's recovery takes them as well. The first messages that fail
-the rule end the log; they are counted, never read. A store that a broker recovered and left without writing a message cannot be told
-from one that nobody recovered: its messages are read.
+Messages that directly follow a whole message need neither: the broker's recovery takes them as well. Messages that fail the rule
+are remains, and so are those behind them in the same file. A recovery deletes the files behind the log's end, so the log goes on in
+a later file whose first messages pass the rule; where none does, it ends in front of the remains, which are counted, never read. A
+store that a broker recovered and left without writing a message cannot be told from one that nobody recovered: its messages are read.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 from store_format.commit_log import CommitLog
 from store_format.decode import UnitRefs, locate
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
-from store_format.files import FileCache
+from store_format.files import FileCache, StoreFile
 from store_format.layouts import CQ_UNIT
 from store_format.log_reading import FoundEntries, find_entries
 from store_format.queue_files import queue_directory
@@ -103,6 +104,7 @@ class _Behind:
         walk = self.log.walk(self.end.offset, verify_crc=True, resync=True)
         damage: CorruptStoreError | None = None  # the first one
         skipped, is_behind_damage = 0, False
+        remains_in: StoreFile | None = None
         for step in walk:
             if isinstance(step, Damage):
                 damage = damage or CorruptStoreError(step.file.path, step.start, step.expected, step.found)
@@ -110,9 +112,12 @@ class _Behind:
                 if len(self.damaged) < _DAMAGED_MAX:
                     self.damaged.append((step.file.start + step.start, step.file.start + step.stop))
                 continue
-            if is_behind_damage and not self._continues(step):
-                self.remains = len(step.positions) + sum(len(run.positions) for run in walk if isinstance(run, UnitRun))
-                return
+            if is_behind_damage and (step.file == remains_in or not self._continues(step)):
+                remains_in = step.file
+                self.remains += len(step.positions)
+                skipped += int(step.sizes.sum())
+                continue
+            self.remains = 0  # those were in the middle
             is_behind_damage = False
             self.offset = step.file.start + step.stop
             self.last_timestamp = self.log.store_timestamp_at(step.file.start + int(step.positions[-1]))

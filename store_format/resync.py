@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from store_format.files import FileView, StoreFile
 from store_format.gather import gather_units
-from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
+from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
 
 __all__ = ["FileBytes", "search_unit"]
 
@@ -21,6 +21,7 @@ _BLOCK_SIZE_MIN = 4096
 _BLOCK_SIZE_MAX = 1 << 18
 _HEAD_SIZE = MESSAGE_HEADS[0].itemsize
 _MAGIC_AT = 4
+_BLANK_BYTES = MAGIC_BLANK.to_bytes(4, "big")
 _MAGIC_BYTES = MAGIC_V1.to_bytes(4, "big")  # V2 differs in the last byte only
 
 
@@ -35,7 +36,7 @@ class FileBytes:
 
 
 def search_unit(view: FileView, file: StoreFile, position: int, stop: int, is_unit: Callable[[int], bool]) -> tuple[int | None, int]:
-    """The first place behind `position` and before `stop` that looks like a unit and is one, as `is_unit` says; None without.
+    """The first place behind `position` and before `stop` that looks like a unit or a BLANK and is one, as `is_unit` says; None without.
 
     The second result says from where on the bytes looked at are all zero.
     """
@@ -57,13 +58,14 @@ def search_unit(view: FileView, file: StoreFile, position: int, stop: int, is_un
 
 
 def _candidates(data: NDArray[np.uint8], count: int, file: StoreFile, at: int) -> list[int]:
-    """Positions in the file at which a unit may begin: among the first `count` bytes of `data`, which is read from `at`.
+    """Positions in the file at which a unit or a BLANK may begin: among the first `count` bytes of `data`, which is read from `at`.
 
     Magic code, size and physicalOffset are looked at, all at once.
     """
+    blanks = _blanks(data, count, file.size - at)
     count = min(count, len(data) - _HEAD_SIZE + 1)
     if count <= 0:
-        return []
+        return [at + place for place in blanks]
     places = np.flatnonzero(data[_MAGIC_AT : _MAGIC_AT + count] == _MAGIC_BYTES[0])
     for i, byte in enumerate(_MAGIC_BYTES[1:3], 1):
         places = places[data[places + _MAGIC_AT + i] == byte]
@@ -71,5 +73,15 @@ def _candidates(data: NDArray[np.uint8], count: int, file: StoreFile, at: int) -
     fits = (heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)
     fits &= heads["physical_offset"] == places + (file.start + at)
     fits &= (heads["total_size"] >= MESSAGE_SIZE_MIN) & (heads["total_size"] <= file.size - at - places)
-    positions: list[int] = (places[fits] + at).tolist()
-    return positions
+    return sorted(at + place for place in [*places[fits].tolist(), *blanks])
+
+
+def _blanks(data: NDArray[np.uint8], count: int, remaining: int) -> list[int]:
+    """Places among the first `count` bytes with a BLANK's magic code, and in front of it how many bytes of the file are left there."""
+    found, raw = [], data.tobytes()
+    place = raw.find(_BLANK_BYTES, _MAGIC_AT) - _MAGIC_AT
+    while 0 <= place < count:
+        if int.from_bytes(raw[place : place + _MAGIC_AT], "big") == remaining - place:
+            found.append(place)
+        place = raw.find(_BLANK_BYTES, place + _MAGIC_AT + 1) - _MAGIC_AT
+    return found

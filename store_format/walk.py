@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from os.path import dirname, join
 from struct import Struct
 
@@ -30,6 +31,8 @@ __all__ = ["Damage", "EndKind", "UnitRun", "Walk", "WalkEnd", "WalkSums"]
 _WINDOW_SIZE = 1 << 20  # half a core's level 2 cache; at most 11,523 units
 _WINDOW_SIZE_MIN = 4096
 _LENGTH = Struct(">i")
+# Of a BLANK that is searched for: it is shorter than the message that did not fit. maxMessageSize is 4 MiB, and a batch has its heads.
+_BLANK_SIZE_MAX = 8 << 20
 # Bytes of bodies that may be summed in vain while looking for the next unit: a start, and some for each byte walked. Units
 # nested in one another could otherwise make every byte be summed thousands of times.
 _CRC_ALLOWANCE = 64 << 20
@@ -285,7 +288,7 @@ class Walk:
     def _skip(self, view: FileView, index: int, position: int, stop: int, check: UnitCheck) -> tuple[Damage | None, int | None]:
         """The damage that begins at `position`, and where to go on; None when there is nothing behind it in the whole log."""
         file = self._files[index]
-        following, zeros_from = self._search(view, file, position, stop)
+        following, zeros_from = search_unit(view, file, position, stop, partial(self._goes_on_at, view, index))
         at_tail = following is None and index >= self._last_begun()
         # A broker that writes now wrote here before it wrote where we have just looked.
         if self._check(view, file, position, verify_crc=self._verify_crc).kind in (UnitKind.OK, UnitKind.BLANK):
@@ -297,8 +300,16 @@ class Walk:
         damage = Damage(file, position, damage_stop, check.expected, check.found, at_tail) if damage_stop > position else None
         return damage, None if at_tail else damage_stop
 
-    def _search(self, view: FileView, file: StoreFile, position: int, stop: int) -> tuple[int | None, int]:
-        return search_unit(view, file, position, stop, lambda at: self._check(view, file, at, verify_crc=True).kind is UnitKind.OK)
+    def _goes_on_at(self, view: FileView, index: int, position: int) -> bool:
+        """Whether a unit stands there, or the BLANK of a file that others follow.
+
+        What is behind that BLANK was written before the file was full: remains that a recovery has cut off.
+        """
+        file = self._files[index]
+        if self._is_unit(view, file, position):
+            return True
+        is_blank = self._check(view, file, position, verify_crc=False).kind is UnitKind.BLANK
+        return is_blank and file.size - position <= _BLANK_SIZE_MAX and index < self._last_begun()
 
     def _last_begun(self) -> int:
         """The index of the last file that something was written to. Files behind it were only made in advance."""
@@ -310,7 +321,10 @@ class Walk:
     def _is_begun(self, file: StoreFile) -> bool:
         """Zeros at a file's head say little: so are pages that a power loss kept from the disk. Holes are not read."""
         view = self._cache.open(file.path)
-        return any(view.read(0, 8)) or self._search(view, file, 0, file.size)[0] is not None
+        return any(view.read(0, 8)) or search_unit(view, file, 0, file.size, partial(self._is_unit, view, file))[0] is not None
+
+    def _is_unit(self, view: FileView, file: StoreFile, position: int) -> bool:
+        return self._check(view, file, position, verify_crc=True).kind is UnitKind.OK
 
 
 _OK = UnitCheck(UnitKind.OK)

@@ -199,14 +199,13 @@ class Broker:
             if int(path.name) >= end > 0:
                 path.unlink()
 
-    def write(self, count: int, *, later_ms: int = 60_000, queue_ids: tuple[int, ...] = (0, 1, 2, 3)) -> None:
+    def write(self, count: int, *, later_ms: int = 60_000, queue_ids: tuple[int, ...] = (0, 1, 2, 3), body: bytes = b"n" * 77) -> None:
         """Messages of another length, so that their edges are no edges of the messages they are written over."""
         for number in range(count):
             queue_id = queue_ids[number % len(queue_ids)]
             offset = self.offsets.get(queue_id, 0)
-            message = Message(
-                b"T", b"n" * 77, b"TAGS\x01new\x02", queue_id, offset, self.end, store_timestamp=self.timestamp + later_ms + number
-            )
+            timestamp = self.timestamp + later_ms + number
+            message = Message(b"T", body, b"TAGS\x01new\x02", queue_id, offset, self.end, store_timestamp=timestamp)
             room = _FILE_SIZE - self.end % _FILE_SIZE
             if message.total_size + 8 > room:
                 overwrite(self.root, self.end, oracle.blank(room))
@@ -283,6 +282,42 @@ def test_damage_behind_an_earlier_recovery(broker: Broker) -> None:
     assert (found.offset, found.messages) == (broker.end, 10)
     assert found.remains > 0
     assert len(rows_of(broker.root, "DROPMALFORMED")) == 35
+
+
+@pytest.mark.parametrize("undispatched", [False, True])
+@pytest.mark.parametrize("how", ["body", "size word", "with the blank", "zeros with the blank"])
+def test_remains_behind_a_blank_do_not_end_the_log(tmp_path: Path, how: str, undispatched: bool) -> None:
+    """A recovery deletes the files behind the log's end, so what is in them was written after it."""
+    broker = Broker.crashed(tmp_path / "store", 80)
+    torn_by_the_first_crash(broker)
+    while broker.end < 11_000:
+        broker.write(4, body=b"n" * 10)
+    damaged, count = broker.end, sum(broker.offsets.values())
+    broker.write(1)
+    blank = broker.end
+    broker.write(8, later_ms=70_000, body=b"n" * 6000)
+    assert broker.end > 3 * _FILE_SIZE
+    if undispatched:
+        for queue_id in range(4):
+            left = (broker.offsets[queue_id] - 2) * 20
+            for path in (broker.root / "consumequeue" / "T" / str(queue_id)).iterdir():
+                keep = min(max(left - int(path.name), 0), 400)
+                path.write_bytes(path.read_bytes()[:keep] + bytes(400 - keep))
+    data = {"body": (95, b"\xff\xff"), "size word": (0, b"\x7f\xff\xff\xff")}.get(how, (60, b"\xff" * (blank + 8 - damaged - 60)))
+    overwrite(broker.root, damaged + data[0], bytes(len(data[1])) if how.startswith("zeros") else data[1])
+    assert len(rows_of(broker.root, "DROPMALFORMED")) == count + 8
+    found = readable(broker.root)
+    assert (found.offset, found.messages, found.remains) == (broker.end, 8, 0)
+    with pytest.raises(CorruptStoreError):
+        rows_of(broker.root)
+    before = dict(_files(broker.root))
+    with pytest.raises(CorruptStoreError, match="8 whole messages behind it"):
+        recover(str(broker.root))
+    assert dict(_files(broker.root)) == before
+    shutil.rmtree(broker.root / "consumequeue")
+    if "blank" not in how:
+        scan = MessageStore.open(str(broker.root)).scan(["queueId"], on_damage="DROPMALFORMED")
+        assert sum(len(batch) for batch in scan) == count + 8
 
 
 def test_messages_behind_the_damage_are_found_and_counted(broker: Broker) -> None:
