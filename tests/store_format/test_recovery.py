@@ -275,7 +275,7 @@ def test_damage_in_the_range_is_stepped_over_with_a_warning(tmp_path: Path, capl
         entries = missing_entries(log, 0, FILES * FILE_SIZE, {})
     assert entries["TopicTest", 0].queue_offsets.tolist() == [i for i in range(FILES) if i not in (2, 5)]
     assert entries["TopicTest", 0].max_offset == FILES
-    assert caplog.messages == ["commitlog 0 to 7168: 512 bytes are damaged and 512 missing; messages there have no consume queue entry"]
+    assert caplog.messages == ["commitlog 0 to 7168: 104 bytes are damaged and 512 missing; messages there have no consume queue entry"]
 
 
 def test_damage_in_the_files_that_are_checked_ends_the_log(tmp_path: Path) -> None:
