@@ -6,6 +6,7 @@ The stream's positions and its planning both ask here, so that a micro-batch is 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Iterator
 
 from rmq_spark.options import ReadOptions
@@ -89,8 +90,7 @@ class StreamStores:
         """
         deleted: set[tuple[str, str]] = set()
         for store in self.stores if names else ():
-            known = store.configured_topics().union(*(entry_names(f"{store.path}/{each}", missing_ok=True) for each in QUEUE_FOLDERS))
-            known -= {LOST_AND_FOUND}
+            known = store.configured_topics() | _with_directories(store.path)
             deleted |= {name for name in names if name[1] == store.broker_name and known and name[0] not in known}
         return frozenset(deleted)
 
@@ -128,3 +128,10 @@ class StreamStores:
         if topic not in self._left_out:
             self._left_out.add(topic)
             _log.warning("topic %r is not read: an offset cannot name what begins with %s", topic, MARK)
+
+
+def _with_directories(root: str) -> frozenset[str]:
+    """The topics with a directory of consume queues. RocksDB keeps files of its own in `consumequeue`, which are no topics."""
+    folders = [f"{root}/{folder}" for folder in QUEUE_FOLDERS]
+    names = ((folder, name) for folder in folders for name in entry_names(folder, missing_ok=True))
+    return frozenset(name for folder, name in names if name != LOST_AND_FOUND and not os.path.isfile(f"{folder}/{name}"))

@@ -127,6 +127,17 @@ def test_a_topic_that_is_neither_chosen_nor_there_is_dropped_with_a_warning(root
     ]
 
 
+def test_files_of_rocksdb_are_no_sign_that_a_topic_was_deleted(golden: Any, caplog: pytest.LogCaptureFixture) -> None:
+    stream = Stream(golden("rocksdb-5.5.0"), subscribePattern=".*")
+    everything = drained(stream)
+    assert {topic for topic, _, _ in everything} > {"Audit"}
+    stream.restart(subscribePattern="Audit")
+    assert drained(stream) == []
+    assert not [record.message for record in caplog.records if "deleted" in record.message]
+    stream.restart(subscribePattern=".*")
+    assert drained(stream) == []
+
+
 def test_a_chosen_topic_that_was_deleted_is_a_loss(root: Path) -> None:
     stream = Stream(root, subscribe="Audit,Orders")
     drained(stream)
