@@ -47,6 +47,7 @@ def complete_queues(
     aside = rebuild_path(root)
     files.remove_tree(aside)
     files.make_directories(root, OWN_DIRECTORY, aside.rpartition("/")[2])
+    files.give_like(aside, f"{root}/consumequeue" if stat_identity(f"{root}/consumequeue") is not None else root)
     new = sorted(queue for queue in lacking.firsts if not any(file.size for file in list_store_files(queue_directory(root, *queue))))
     for queue in sorted(lacking.firsts.keys() - set(new)):
         truncate(states[queue], files)

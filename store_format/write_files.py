@@ -90,6 +90,15 @@ def _give(descriptor: int, user: int, group: int) -> None:
             os.fchown(descriptor, user, -1)
 
 
+@contextmanager
+def _opened_directory(path: str) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def _status(path: str) -> os.stat_result | None:
     try:
         return os.lstat(path)
@@ -286,15 +295,19 @@ class FileWrites:
             self.sync_directory(parent)
         return path
 
+    def give_like(self, path: str, like: str) -> None:
+        """Gives a directory the owner, the group and the mode of another one, so that what is made in it may be moved there."""
+        status = os.stat(like)
+        with _naming(path, "change"), _opened_directory(path) as descriptor:
+            _give(descriptor, status.st_uid, status.st_gid)
+            with suppress(PermissionError):  # somebody else's directory
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
+
     @staticmethod
     def _give_directory(parent: str, path: str) -> None:
-        if os.geteuid() != 0:
-            return
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            _give_to_owner_of(parent, descriptor)
-        finally:
-            os.close(descriptor)
+        if os.geteuid() == 0:
+            with _opened_directory(path) as descriptor:
+                _give_to_owner_of(parent, descriptor)
 
     def remove_directory(self, path: str) -> bool:
         """Removes an empty directory; False when it is missing or not empty."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,6 +89,19 @@ def test_what_root_makes_in_a_brokers_store_belongs_to_the_broker(tmp_path: Path
     append(root, numbered("T", 0, 300), key=("app", 1))
     assert len(_all(root / "commitlog")) > 2
     assert {_owner(path) for path in _all(root)} == {_BROKER}
+
+
+@_AS_ROOT
+@pytest.mark.parametrize("lost", ["consumequeue/T/1", "consumequeue"])
+def test_consume_queues_that_are_rebuilt_belong_to_the_broker_too(tmp_path: Path, lost: str) -> None:
+    """Only what is in `consumequeue` shows whose it is: `.rmqlog` is root's, of a version that did not look."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40))
+    for path in _all(root):
+        os.chown(path, *(0, 0) if ".rmqlog" in path.parts else _BROKER)
+    shutil.rmtree(root / lost)
+    append(root, numbered("T", 40, 4))
+    assert {_owner(path) for path in _all(root / "consumequeue")} == {_BROKER}
 
 
 @_AS_ROOT
