@@ -89,6 +89,7 @@ class StoreFollower:
             self._follows = False
             return self._look_anew(signs, {}, intact)
         can_follow = self._follows and signs.state is not StoreState.CRASHED and (self._stuck_wait < _STUCK_NS or not is_live)
+        can_follow = can_follow and signs.lock == known.lock  # else a broker was started, which may have set the log's end back
         if can_follow and self._follow(signs, self._size_max()):
             return bool(self.changed)
         return self._look_anew(signs, self.changed)
@@ -140,9 +141,9 @@ class StoreFollower:
         self._warn_of_growth(signs, found)
         self.queues = found
         self._pending, self._is_full = {}, False
-        self._follows = not crashed and not there.scanned and self.store.has_consume_queues
+        self._follows = not crashed and not there.scanned and not there.has_remains and self.store.has_consume_queues
         last = max((last_physical_offset(queue.range) for queue in there.queues), default=-1)
-        if crashed or there.scanned:
+        if crashed or there.scanned or there.has_remains:
             near = last if there.log_end is None else there.log_end
         elif last >= end:
             near = last  # a queue's entry leads over damage that a walk does not get over

@@ -19,13 +19,15 @@ _SCAN_CUT_BYTES = 64 << 10  # a scan may be cut between windows of a walk, 1 MiB
 class StoreQueues:
     """`scanned` are those for which only the commitlog says where their messages are; it may be cut at `cuts`.
 
-    `log_end` is the end of the commitlog where it had to be found: after a crash, and for a scan.
+    `log_end` is the end of the commitlog where it had to be found: after a crash, for a scan, and where a recovery has left whole messages
+    behind it (`has_remains`).
     """
 
     queues: list[Queue]
     scanned: list[Queue] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)
     log_end: int | None = None
+    has_remains: bool = False
 
 
 def find_queues(store: MessageStore, choice: TopicChoice, *, level: int = logging.WARNING) -> StoreQueues:
@@ -41,7 +43,7 @@ def find_queues(store: MessageStore, choice: TopicChoice, *, level: int = loggin
     snapshot = store.snapshot(choice.chooses_topic)
     queues = chosen([Queue(store, queue, None) for queue in snapshot.queues.values()])
     if not snapshot.damaged:
-        return StoreQueues(queues, log_end=snapshot.log_end)
+        return StoreQueues(queues, log_end=snapshot.log_end, has_remains=snapshot.has_remains)
     damaged = [(key, error) for key, error in snapshot.damaged.items() if key not in snapshot.lost]  # the store has named the lost ones
     if damaged:
         (topic, queue_id), error = damaged[0]
@@ -49,7 +51,7 @@ def find_queues(store: MessageStore, choice: TopicChoice, *, level: int = loggin
         _log.log(level, told, len(damaged), topic, queue_id, error)
     lost = {key for key in snapshot.damaged if choice.chooses_queue(key[0], store.broker_name, key[1])}
     if not lost:
-        return StoreQueues(queues, log_end=snapshot.log_end)
+        return StoreQueues(queues, log_end=snapshot.log_end, has_remains=snapshot.has_remains)
     topics = {name for name, _ in lost}
     scanned, cuts = store.scanned_queues(topics.__contains__, _SCAN_CUT_BYTES)
     return StoreQueues(queues, chosen([queue for queue in scanned if (queue.topic, queue.queue_id) in lost]), cuts, cuts[-1])

@@ -29,6 +29,7 @@ class Signs:
     commit: CommitState
     queue_directories: tuple[_Identity, ...]
     log_directories: tuple[_Identity, ...]
+    lock: _Identity = None  # another time: a broker was started since, and may have cut the log
 
     def is_another_store(self, before: Signs) -> bool:
         """Whether a directory is not the one it was: the store was put back from a copy, say."""
@@ -53,4 +54,5 @@ def read_signs(store: MessageStore) -> Signs:
         read_commit_state(store.path),
         tuple(stat_identity(f"{store.path}/{folder}") for folder in QUEUE_FOLDERS),
         tuple(stat_identity(path) for path in store.commit_log_paths),
+        stat_identity(f"{store.path}/lock"),
     )

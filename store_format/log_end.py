@@ -19,10 +19,12 @@ from store_format.layouts import CQ_UNIT
 from store_format.ledger import Ledger
 from store_format.log_files import LogFiles
 from store_format.queue_files import queue_directory
+from store_format.queue_range import QueueRange
 from store_format.queue_rebuild import LastUnit, Rebuilding, rebuild_lost_queues
 from store_format.readable_end import refuse_cut
 from store_format.recovery import find_end, scan_to_end
 from store_format.snapshot import list_queues
+from store_format.stale_entries import without_stale
 from store_format.write_files import FileWrites
 
 __all__ = ["WriterEnd", "find_writer_end", "queue_bases"]
@@ -107,10 +109,12 @@ def queue_bases(
 
 
 def _all_bounds(root: str, log: CommitLog, end: int, queues: Sequence[tuple[str, int]]) -> dict[tuple[str, int], QueueBounds | None]:
-    return {
-        (topic, queue_id): simple_queue_bounds(queue_directory(root, topic, queue_id), topic, queue_id, log.min_offset, commit_log_stop=end)
-        for topic, queue_id in queues
-    }
+    found: dict[tuple[str, int], QueueBounds | None] = {}
+    for topic, queue_id in queues:
+        bounds = simple_queue_bounds(queue_directory(root, topic, queue_id), topic, queue_id, log.min_offset, commit_log_stop=end)
+        found[topic, queue_id] = bounds
+    there = {key: QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds) for key, bounds in found.items() if bounds is not None}
+    return found | {key: queue.bounds for key, queue in without_stale(log, there, end).items()}
 
 
 def _cleared(bounds: QueueBounds, files: FileWrites) -> int:

@@ -81,7 +81,16 @@ def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
     found = _Behind(root, log, end, end.offset, last_timestamp)
     if end.end.kind in (EndKind.TORN, EndKind.UNWRITTEN):
         found.look()
-    return ReadableEnd(end.offset, found.offset, found.messages, found.damage, found.damage_bytes, found.remains, found.last_timestamp)
+    return ReadableEnd(
+        end.offset,
+        found.offset,
+        found.messages,
+        found.damage,
+        found.damage_bytes,
+        found.remains,
+        found.last_timestamp,
+        tuple(place for place in found.damaged if place[0] < found.offset),
+    )
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """Where every queue of a store begins and ends at this moment: clean, in use by a broker, or left by a crash.
 
-Clean: the consume queue's own end. In use: the same, but the newest entries count only once the log agrees with them.
+Clean: the consume queue's own end, without what an earlier recovery has cut (see written_end.py and stale_entries.py). In use: the same,
+but the newest entries count only once the log agrees with them.
 Crashed: the broker's recovery is done in memory, hiding entries behind the log's end and adding those that are missing; only damage
 in the middle does not end the log (see readable_end.py).
 """
@@ -10,32 +11,27 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from store_format.batch_consume_queue import batch_queue_bounds
 from store_format.checkpoint import Checkpoint, read_checkpoint
 from store_format.commit_log import CommitLog
 from store_format.consume_queue import simple_queue_bounds
-from store_format.decode import Identity, UnitRefs, locate
 from store_format.dispatch import MissingEntries
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
 from store_format.files import Refused, list_directories, list_store_files, offset_file_name, refuse
-from store_format.java_hash import java_hash
 from store_format.journal import committed_end, read_commit_state
-from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN
-from store_format.property_columns import PropertyTable
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
+from store_format.queue_range import QueueRange
 from store_format.readable_end import find_readable_end, warn_once
 from store_format.recovery import find_end, missing_entries
-from store_format.slices import QueueSlice, read_slice
-from store_format.tags_codes import SCHEDULE_TOPIC
-from store_format.unit_files import QueueBounds
-from store_format.walk import UnitRun
+from store_format.stale_entries import settled, without_overwritten, without_stale
+from store_format.written_end import WrittenEnd, warn_of_hidden, written_end
 
 __all__ = ["QueueRange", "Snapshot", "StoreState", "list_queues", "take_queue", "take_snapshot"]
 
@@ -45,7 +41,6 @@ _OFFSET_MAX = 2**63 - 1
 _QUEUE_ID_MAX = _SIZE_MAX = 2**31 - 1
 _FOLDERS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
 _SIZES_SAMPLED = 16  # queues whose file sizes say what is usual, where fewer are asked for
-_UNSETTLED_MAX = 64  # newest entries of a live queue that may still be half written
 
 
 class StoreState(StrEnum):
@@ -57,39 +52,11 @@ class StoreState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRange:
-    """One queue in a snapshot: offsets [min_offset, max_offset), and what leads to its messages.
-
-    `bounds` None: no consume queue files. `extra` are stored units from offset `extra_start` on that the files lack.
-    """
-
-    topic: str
-    queue_id: int
-    min_offset: int
-    max_offset: int
-    bounds: QueueBounds | None
-    extra_start: int = _OFFSET_MAX
-    extra: bytes = b""
-    extra_offsets: bytes = b""
-    is_batch: bool = False
-
-    def piece(self, start: int, stop: int) -> QueueSlice:
-        return QueueSlice(
-            self.topic, self.queue_id, start, stop, self.bounds, self.extra_start, self.extra, self.extra_offsets, self.is_batch
-        )
-
-    def byte_estimate(self) -> int:
-        """Bytes of commitlog between the first and the last message, this queue's and others'; at least the last message's."""
-        if self.bounds is None or self.bounds.first_physical_offset < 0:
-            return len(self.extra)
-        return self.bounds.last_physical_offset + self.bounds.last_size - self.bounds.first_physical_offset
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The queues asked for, by (topic, queue id), and what went wrong with others.
 
-    `log_end` is the end of the commitlog where planning had to find it (after a crash, or during a commit of ours), else None.
+    `log_end` is the end of the commitlog where planning had to find it (after a crash, during a commit of ours, or because whole messages
+    lie behind it that a recovery has cut: `has_remains`), else None.
     `damaged` are queues whose files cannot be used, with the reason: only a scan of the commitlog can serve them. `lost` are those among
     them that have no files, as `MessageStore.snapshot` finds and names them.
     """
@@ -99,6 +66,7 @@ class Snapshot:
     damaged: dict[tuple[str, int], StoreError]
     log_end: int | None = None
     lost: frozenset[tuple[str, int]] = frozenset()
+    has_remains: bool = False
 
 
 def list_queues(root: str, select: Callable[[str], bool], refused: Refused = refuse) -> Iterator[tuple[str, int, str, str]]:
@@ -141,8 +109,44 @@ def _taken(root: str, log: CommitLog, state: StoreState, select: Callable[[str],
     queues, damaged = _queues_on_disk(root, log, select, refused, log_end, clean=state is StoreState.CLEAN and log_end is None)
     if state is StoreState.LIVE:
         log = _listed_for(log, queues.values())
-        queues = {key: _settled(queue, log) for key, queue in queues.items()}
-    return Snapshot(state, queues, damaged, log_end)
+    end = None if log_end is not None else _written_end(root, log, state, queues.values())
+    before = queues
+    if end is not None and _lead_behind(queues.values(), end.offset):
+        queues, also_damaged = _queues_on_disk(root, log, select, refused, end.offset)
+        damaged |= also_damaged
+        queues = {key: queue for key, queue in queues.items() if key not in damaged}
+    queues = _settled_queues(log, state, queues, end)
+    if end is None:
+        return Snapshot(state, queues, damaged, log_end)
+    hidden = sum(before[key].max_offset - queue.max_offset for key, queue in queues.items() if key in before)
+    if end.remains or (hidden and state is StoreState.CLEAN):
+        warn_of_hidden(root, log.cache, end, hidden)
+    return Snapshot(state, queues, damaged, end.offset if end.remains else None, has_remains=bool(end.remains))
+
+
+def _written_end(root: str, log: CommitLog, state: StoreState, queues: Collection[QueueRange]) -> WrittenEnd | None:
+    """The log's end where it is certain that nothing behind it counts. It is looked for after the queues: a broker writes the log first."""
+    try:
+        end = written_end(root, log, is_live=state is StoreState.LIVE)
+        if end is not None and not end.remains and _lead_behind(queues, end.offset):
+            end = written_end(root, log, is_live=state is StoreState.LIVE, has_more=True)
+    except (StoreError, OSError):
+        return None  # whoever reads that file is told
+    return end if end is not None and end.is_certain else None
+
+
+def _lead_behind(queues: Collection[QueueRange], offset: int) -> bool:
+    return any(queue.bounds is not None and queue.bounds.last_physical_offset >= offset for queue in queues)
+
+
+def _settled_queues(
+    log: CommitLog, state: StoreState, queues: dict[tuple[str, int], QueueRange], end: WrittenEnd | None
+) -> dict[tuple[str, int], QueueRange]:
+    """Without newest entries that count not yet, or not any more."""
+    if state is StoreState.LIVE:
+        queues = {key: settled(queue, log) for key, queue in queues.items()}
+    stop = end.offset if end is not None else log.files[-1].stop if log.files else 0
+    return without_stale(log, queues, stop)
 
 
 def take_queue(root: str, log: CommitLog, state: StoreState, topic: str, queue_id: int, log_end: int | None = None) -> QueueRange | None:
@@ -153,17 +157,30 @@ def take_queue(root: str, log: CommitLog, state: StoreState, topic: str, queue_i
     """
     if queue_id < 0 or topic in ("", ".", "..") or "/" in topic or "\0" in topic:
         return None
-    clean = state is StoreState.CLEAN and log_end is None
     for kind, folder in _FOLDERS.items():
         directory = f"{root}/{folder}/{topic}/{queue_id}"
         _refuse_foreign_name(topic, directory)
         _refuse_links(f"{root}/{folder}/{topic}", directory)
-        find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
-        bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=log_end, scan=log_end is not None, clean=clean)
-        if bounds is not None:
-            queue = QueueRange(topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch")
-            return _settled(queue, _listed_for(log, [queue])) if state is StoreState.LIVE else queue
+        queue = _queue_at(log, directory, topic, queue_id, kind, log_end, clean=state is StoreState.CLEAN and log_end is None)
+        if queue is None:
+            continue
+        log = _listed_for(log, [queue]) if state is StoreState.LIVE else log
+        end = None if log_end is not None else _written_end(root, log, state, [queue])
+        if end is not None and _lead_behind([queue], end.offset):
+            queue = _queue_at(log, directory, topic, queue_id, kind, end.offset) or queue
+        return _settled_queues(log, state, {(topic, queue_id): queue}, end)[topic, queue_id]
     return None
+
+
+def _queue_at(
+    log: CommitLog, directory: str, topic: str, queue_id: int, kind: str, log_end: int | None, *, clean: bool = False
+) -> QueueRange | None:
+    """The queue of a directory; None without files."""
+    find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
+    bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=log_end, scan=log_end is not None, clean=clean)
+    if bounds is None:
+        return None
+    return QueueRange(topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch")
 
 
 def _queues_on_disk(
@@ -173,18 +190,16 @@ def _queues_on_disk(
     queues: dict[tuple[str, int], QueueRange] = {}
     damaged: dict[tuple[str, int], StoreError] = {}
     for topic, queue_id, directory, kind in list_queues(root, select, refused):
-        find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
         try:
             _refuse_foreign_name(topic, directory)
-            bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=log_end, scan=log_end is not None, clean=clean)
+            queue = _queue_at(log, directory, topic, queue_id, kind, log_end, clean=clean)
         except CorruptStoreError as error:
             damaged[topic, queue_id] = error
             continue
         except StorePermissionError as error:
             refused(error)
             continue
-        low, high = (0, 0) if bounds is None else (bounds.min_offset, bounds.max_offset)
-        queues[topic, queue_id] = QueueRange(topic, queue_id, low, high, bounds, is_batch=kind == "batch")
+        queues[topic, queue_id] = queue or QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
     damaged |= _cut_queues(root, queues)
     return {key: queue for key, queue in queues.items() if key not in damaged}, damaged
 
@@ -249,7 +264,7 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
     _log.info("%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, stop)
     warn_once(root, log.cache, readable)
     queues, damaged = _queues_on_disk(root, log, select, refused, stop)
-    queues = _without_overwritten(log, queues, end.scan_start, stop)
+    queues = without_overwritten(log, queues, end.scan_start, stop)
     missing = missing_entries(
         log,
         end.scan_start,
@@ -264,43 +279,6 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
             queue = queues.get((topic, queue_id)) or QueueRange(topic, queue_id, 0, 0, None, is_batch=entries.units.dtype == BATCH_CQ_UNIT)
             queues[topic, queue_id] = _with_extra(queue, _with_lost(queue, entries, readable.damaged))
     return Snapshot(StoreState.CRASHED, queues, damaged, stop)
-
-
-def _without_overwritten(
-    log: CommitLog, queues: dict[tuple[str, int], QueueRange], start: int, stop: int
-) -> dict[tuple[str, int], QueueRange]:
-    """Without newest entries whose messages are gone: an earlier recovery cut them, and other messages are written over them.
-
-    Recovery clears no entry either. An entry that leads into damage stays, and is an error or counted when it is read.
-    """
-    cut = {key: queue for key, queue in queues.items() if _last_in(queue, start) and not _agrees(queue, queue.max_offset - 1, log)}
-    if not cut:
-        return queues
-    runs = [run for run in log.walk(start, stop, verify_crc=True, resync=True) if isinstance(run, UnitRun)]
-    edges = np.array([(int(run.positions[0]) + run.file.start, run.stop + run.file.start) for run in runs], np.int64).reshape(-1, 2)
-    return queues | {key: _cut_overwritten(queue, log, edges) for key, queue in cut.items()}
-
-
-def _last_in(queue: QueueRange, start: int) -> bool:
-    """Whether the newest entry leads to `start` or behind it."""
-    bounds = queue.bounds
-    return bounds is not None and not queue.is_batch and queue.max_offset > queue.min_offset and bounds.last_physical_offset >= start
-
-
-def _cut_overwritten(queue: QueueRange, log: CommitLog, edges: NDArray[np.int64]) -> QueueRange:
-    """`edges` are the stretches of whole messages, [start, stop)."""
-    stop, bounds = queue.max_offset, queue.bounds
-    assert bounds is not None
-    while stop > queue.min_offset:
-        _, units = read_slice(queue.piece(stop - 1, stop))
-        physical, size = (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
-        run = int(np.searchsorted(edges[:, 0], physical, side="right")) - 1
-        if run < 0 or physical >= edges[run, 1] or _agrees(queue, stop - 1, log):
-            last = replace(bounds, unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size)
-            return replace(queue, max_offset=stop, bounds=last)
-        stop -= 1
-    last = replace(bounds, unit_stop=stop, max_offset=stop, first_physical_offset=-1, last_physical_offset=-1, last_size=0)
-    return replace(queue, max_offset=stop, bounds=last)
 
 
 def _with_lost(queue: QueueRange, entries: MissingEntries, damaged: Sequence[tuple[int, int]]) -> MissingEntries:
@@ -350,39 +328,3 @@ def _listed_for(log: CommitLog, queues: Iterable[QueueRange]) -> CommitLog:
     """The log, listed anew when queues lead behind its files: those were made since. Else a part of a batch would count as "not yet"."""
     stop = log.files[-1].stop if log.files else 0
     return log.anew() if any(queue.bounds is not None and queue.bounds.last_physical_offset >= stop for queue in queues) else log
-
-
-def _settled(queue: QueueRange, log: CommitLog) -> QueueRange:
-    """Without newest entries that are half written or ahead of the log: "not yet", not damage."""
-    stop = queue.max_offset
-    floor = max(queue.min_offset, stop - _UNSETTLED_MAX)
-    while stop > floor and not _agrees(queue, stop - 1, log):
-        stop -= 1
-    return queue if stop == queue.max_offset else replace(queue, max_offset=stop)
-
-
-def _agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
-    """Whether the entry of one offset, tags code included, is what the log's message says."""
-    _, units = read_slice(queue.piece(offset, offset + 1))
-    if not len(units):
-        return False
-    unit = units[-1]
-    physical, size, tags_code = int(unit["physical_offset"]), int(unit["size"]), int(unit["tags_code"])
-    file = log.file_at(physical)
-    if file is None or size > file.stop - physical:
-        return False
-    try:
-        data = np.frombuffer(log.read(physical, size), np.uint8)
-    except StoreError:
-        return False
-    queue_offset = int(unit["base_offset"]) if units.dtype == BATCH_CQ_UNIT else offset
-    light = (queue.topic.startswith("%LMQ%"),)
-    identity = Identity((queue.topic,), None, np.array([queue.queue_id], np.int32), np.array([queue_offset]), light)
-    refs = UnitRefs(file.path, data, physical, np.zeros(1, np.int64), np.array([size]), np.array([tags_code]), identity)
-    good, bad = locate(refs, verify_crc=True)
-    if bad:
-        return False
-    if tags_code <= CQ_EXT_ADDRESS_MAX or queue.topic == SCHEDULE_TOPIC:
-        return True  # an address or a delivery time, both written in one go with the rest
-    tags = PropertyTable(good.raw_properties()).values("TAGS")[0].as_py()
-    return tags_code == (java_hash(tags) if tags else 0)

@@ -38,9 +38,10 @@ from store_format.journal import abort_mark, committed_end, read_commit_state, r
 from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
 from store_format.offset_by_time import Boundary, offset_at
+from store_format.queue_range import QueueRange
 from store_format.reading import QueueReader
 from store_format.slices import QueueSlice, read_slice
-from store_format.snapshot import QueueRange, Snapshot, StoreState, take_snapshot
+from store_format.snapshot import Snapshot, StoreState, take_snapshot
 from store_format.store_settings import StoreSettings, read_settings, settings_path
 from store_format.tolerance import Tolerance
 from store_format.unfiled_queues import UnfiledQueues

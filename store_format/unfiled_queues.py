@@ -25,6 +25,7 @@ from store_format.journal import committed_end, read_commit_state
 from store_format.lock import own_holder
 from store_format.log_reading import LogQueue, survey
 from store_format.snapshot import Snapshot, StoreState, take_snapshot
+from store_format.written_end import written_stop
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore
@@ -34,8 +35,6 @@ __all__ = ["UnfiledQueues", "is_left_over"]
 _log = logging.getLogger(__name__)
 
 _WINDOW_SIZE = 32 << 20  # looked at, at the beginning and at the end of a log
-_BLOCK_SIZE = 1 << 16
-_LOOK_SIZE = 1 << 12  # zeros for so long: nothing was written there
 _QUEUE_NUMS_MAX = 1 << 14  # a number of queues above it is no topic's: its queues are not looked for
 _NAMED_MAX = 8
 _OFFSET_MAX = 2**63 - 1
@@ -254,7 +253,7 @@ def _look(
     end = head.cuts[-1]
     if window is None or _ends(log, end, limit, high):
         return head.queues, True
-    newest = min(_written_stop(log), high)
+    newest = min(written_stop(log), high)
     start = max(end, newest - window)
     limit = min(high, newest + window)
     tail = survey(log, topics.__contains__, start=start, stop=limit, is_live=is_live)
@@ -267,20 +266,3 @@ def _ends(log: CommitLog, end: int, limit: int, high: int) -> bool:
     """Whether a walk up to `limit`, which met its last message before `end`, has seen all of a log that ends before `high`."""
     file = log.file_at(end)
     return limit >= high or (file is not None and not any(log.view(file).read(end - file.start, 8)))
-
-
-def _written_stop(log: CommitLog) -> int:
-    """About where the log's last bytes are: files have their full length from the start, and zeros behind what is written."""
-    for file in reversed(log.files):
-        view = log.view(file)
-        if not any(view.read(0, _LOOK_SIZE)):
-            continue
-        low, high = 0, -(-file.size // _BLOCK_SIZE)
-        while low + 1 < high:
-            middle = (low + high) // 2
-            if any(view.read(middle * _BLOCK_SIZE, _LOOK_SIZE)):
-                low = middle
-            else:
-                high = middle
-        return min(file.start + high * _BLOCK_SIZE, file.stop)
-    return log.min_offset

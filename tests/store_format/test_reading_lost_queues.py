@@ -14,7 +14,7 @@ from rmq_spark.options import parse_read_options
 from rmq_spark.plan import plan
 from rmq_spark.store_follower import StoreFollower
 from rmq_spark.topics import TopicChoice
-from store_format import MessageStore, unfiled_queues
+from store_format import MessageStore, unfiled_queues, written_end
 from store_format.append import CommitOptions
 from store_format.checkpoint import Checkpoint
 from store_format.checkpoint_write import save_checkpoint
@@ -167,8 +167,9 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = make_store(tmp_path / "large")
     for topic in ("First", "Middle", "Last"):
         append(root, numbered(topic, 0, 40, queues=1), options=CommitOptions(new_topics={topic: 1}))
-    for name, size in (("_WINDOW_SIZE", 2 << 10), ("_BLOCK_SIZE", 1 << 10), ("_LOOK_SIZE", 1 << 8)):
-        monkeypatch.setattr(unfiled_queues, name, size)
+    monkeypatch.setattr(unfiled_queues, "_WINDOW_SIZE", 2 << 10)
+    for name, size in (("_BLOCK_SIZE", 1 << 10), ("_LOOK_SIZE", 1 << 8)):
+        monkeypatch.setattr(written_end, name, size)
     return root
 
 

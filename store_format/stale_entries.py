@@ -1,0 +1,167 @@
+"""Entries at the end of a consume queue whose messages are gone: a recovery cut them from the commitlog, and others lie there now.
+
+A broker's recovery sets the end of its queues back in memory and clears no entry. Those that lead behind the log's end are told by
+the end; those that lead into messages written since are told by these messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from struct import Struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format import sysflag
+from store_format.commit_log import CommitLog
+from store_format.decode import UnitRefs, locate
+from store_format.errors import StoreError
+from store_format.layouts import MAGIC_V2
+from store_format.log_reading import find_entries
+from store_format.queue_range import QueueRange, agrees
+from store_format.slices import read_slice
+from store_format.walk import UnitRun
+
+__all__ = ["settled", "without_overwritten", "without_stale"]
+
+_UNSETTLED_MAX = 64  # newest entries of a live queue that may still be half written
+_HEAD = Struct(">iIiiiqqi")  # size, magic, CRC, queue id, flag, queue offset, physical offset, system flag
+_BODY_LENGTH_AT = 84  # with addresses of 4 bytes
+_V6_MORE = 12
+_READ_SIZE = 1024
+_SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads elsewhere
+_LIGHT_PREFIX = "%LMQ%"
+
+
+def settled(queue: QueueRange, log: CommitLog) -> QueueRange:
+    """Without newest entries that are half written or ahead of the log: "not yet", not damage."""
+    stop = queue.max_offset
+    floor = max(queue.min_offset, stop - _UNSETTLED_MAX)
+    while stop > floor and not agrees(queue, stop - 1, log):
+        stop -= 1
+    return queue if stop == queue.max_offset else replace(queue, max_offset=stop)
+
+
+def without_overwritten(
+    log: CommitLog, queues: dict[tuple[str, int], QueueRange], start: int, stop: int
+) -> dict[tuple[str, int], QueueRange]:
+    """After a crash: without newest entries whose messages are written over. The log was recovered from `start` to `stop`.
+
+    An entry that leads into damage stays, and is an error or counted when it is read.
+    """
+    cut = {key: queue for key, queue in queues.items() if _last_in(queue, start) and not agrees(queue, queue.max_offset - 1, log)}
+    if not cut:
+        return queues
+    whole = _Whole(log, start, stop)
+    return queues | {key: _cut_overwritten(queue, log, whole.covers) for key, queue in cut.items()}
+
+
+def without_stale(log: CommitLog, queues: dict[tuple[str, int], QueueRange], stop: int) -> dict[tuple[str, int], QueueRange]:
+    """The same for a store without a crash, whose log ends at `stop`: a read a queue, and more only where its newest entry is wrong.
+
+    An entry whose message is elsewhere in the log is damaged instead: it stays.
+    """
+    whole = _Whole(log)
+    changed = {}
+    for key, queue in queues.items():
+        if not _is_plain(queue) or _leads_to_own(queue, log) or agrees(queue, queue.max_offset - 1, log):
+            continue
+        cut = _cut_overwritten(queue, log, whole.covers)
+        if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, stop):
+            changed[key] = cut
+    return queues | changed if changed else queues
+
+
+def _is_plain(queue: QueueRange) -> bool:
+    return queue.bounds is not None and not queue.is_batch and not queue.extra and queue.max_offset > queue.min_offset
+
+
+def _last_in(queue: QueueRange, start: int) -> bool:
+    """Whether the newest entry leads to `start` or behind it."""
+    return _is_plain(queue) and queue.bounds is not None and queue.bounds.last_physical_offset >= start
+
+
+def _leads_to_own(queue: QueueRange, log: CommitLog) -> bool:
+    """Whether the newest entry leads to a message with the queue's name, number and offset: one read of its first bytes."""
+    bounds = queue.bounds
+    assert bounds is not None
+    physical = bounds.last_physical_offset
+    file = log.file_at(physical)
+    if file is None or bounds.max_offset != queue.max_offset or queue.topic.startswith(_LIGHT_PREFIX):
+        return False
+    try:
+        data = log.view(file).read(physical - file.start, _READ_SIZE)
+        if len(data) < _BODY_LENGTH_AT + 2 * _V6_MORE + 4:
+            return False
+        size, magic, _, queue_id, _, offset, place, flag = _HEAD.unpack_from(data)
+        if (size, queue_id, offset, place) != (bounds.last_size, queue.queue_id, queue.max_offset - 1, physical):
+            return False
+        at = _BODY_LENGTH_AT + _V6_MORE * (bool(flag & sysflag.BORN_HOST_V6) + bool(flag & sysflag.STORE_HOST_V6))
+        at += 4 + int.from_bytes(data[at : at + 4], "big", signed=True)
+        topic, word = queue.topic.encode(), 2 if magic == MAGIC_V2 else 1
+        if not 0 < at <= size:
+            return False
+        named = data[at : at + word + len(topic)] if at + word + len(topic) <= len(data) else log.read(physical + at, word + len(topic))
+        return named == len(topic).to_bytes(word, "big") + topic
+    except (StoreError, OSError):
+        return False
+
+
+@dataclass(slots=True)
+class _Whole:
+    """Stretches of whole messages, CRC included: of [start, stop), or of each file of the log that is asked about."""
+
+    log: CommitLog
+    start: int | None = None
+    stop: int | None = None
+    edges: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+
+    def covers(self, physical: int) -> bool:
+        """Whether a whole message has the byte at this offset."""
+        if self.start is not None:
+            first, stop = self.start, self.stop
+        else:
+            file = self.log.file_at(physical)
+            if file is None:
+                return False
+            first, stop = file.start, file.stop
+        if first not in self.edges:
+            walk = self.log.walk(first, stop, verify_crc=True, resync=True)
+            runs = [(int(run.positions[0]) + run.file.start, run.stop + run.file.start) for run in walk if isinstance(run, UnitRun)]
+            self.edges[first] = np.array(runs, np.int64).reshape(-1, 2)
+        edges = self.edges[first]
+        run = int(np.searchsorted(edges[:, 0], physical, side="right")) - 1
+        return run >= 0 and physical < int(edges[run, 1])
+
+
+def _cut_overwritten(queue: QueueRange, log: CommitLog, covers: Callable[[int], bool]) -> QueueRange:
+    stop, bounds = queue.max_offset, queue.bounds
+    assert bounds is not None
+    while stop > queue.min_offset:
+        _, units = read_slice(queue.piece(stop - 1, stop))
+        physical, size = (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
+        if not covers(physical) or agrees(queue, stop - 1, log):
+            last = replace(bounds, unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size)
+            return replace(queue, max_offset=stop, bounds=last)
+        stop -= 1
+    last = replace(bounds, unit_stop=stop, max_offset=stop, first_physical_offset=-1, last_physical_offset=-1, last_size=0)
+    return replace(queue, max_offset=stop, bounds=last)
+
+
+def _is_elsewhere(queue: QueueRange, cut: QueueRange, log: CommitLog, stop: int) -> bool:
+    """Whether the log has a message of the queue at an offset that was cut. Where too much would have to be looked at: it may."""
+    assert cut.bounds is not None
+    first = max(cut.bounds.last_physical_offset, log.min_offset)
+    if stop - first > _SEARCH_SIZE:
+        return True
+    for run in log.walk(first, stop, resync=True) if first < stop else ():
+        if not isinstance(run, UnitRun):
+            continue
+        buffer, at = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
+        units, _ = locate(UnitRefs(run.file.path, buffer, run.file.start + at, run.positions - at, run.sizes, None), verify_crc=False)
+        found = find_entries(units, queue.topic.__eq__)
+        mine = [i for i, key in enumerate(found.keys) if key == (queue.topic, queue.queue_id)]
+        if len(found.key) and bool((np.isin(found.key, mine) & (found.offset >= cut.max_offset) & (found.offset < queue.max_offset)).any()):
+            return True
+    return False
