@@ -114,7 +114,7 @@ def _all_bounds(root: str, log: CommitLog, end: int, queues: Sequence[tuple[str,
         bounds = simple_queue_bounds(queue_directory(root, topic, queue_id), topic, queue_id, log.min_offset, commit_log_stop=end)
         found[topic, queue_id] = bounds
     there = {key: QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds) for key, bounds in found.items() if bounds is not None}
-    return found | {key: queue.bounds for key, queue in without_stale(log, there, end).items()}
+    return found | {key: queue.bounds for key, queue in without_stale(root, log, there, end).items()}
 
 
 def _cleared(bounds: QueueBounds, files: FileWrites) -> int:

@@ -39,7 +39,7 @@ from store_format.recovery import LogEnd
 from store_format.unit_files import UnitFiles, file_run
 from store_format.walk import Damage, EndKind, UnitRun
 
-__all__ = ["ReadableEnd", "find_readable_end", "refuse_cut", "warn_once"]
+__all__ = ["ReadableEnd", "find_readable_end", "has_own_entry", "refuse_cut", "warn_once"]
 
 _log = logging.getLogger(__name__)
 
@@ -150,6 +150,15 @@ def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[_Queue, int, int]]:
     found = _found_entries(log, run)
     rows = zip(found.key.tolist(), found.offset.tolist(), found.physical.tolist(), strict=True)
     return [(found.keys[key], offset, physical) for key, offset, physical in rows]
+
+
+def has_own_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
+    """Whether entries lead to the whole message there: one in each queue that the message itself names."""
+    for run in log.walk(physical_offset, physical_offset + 1):
+        assert isinstance(run, UnitRun)
+        entries = _entries_of(log, run)
+        return bool(entries) and all(_entry_at(root, queue, offset) == physical for queue, offset, physical in entries)
+    return False
 
 
 def _found_entries(log: CommitLog, run: UnitRun) -> FoundEntries:

@@ -115,7 +115,7 @@ def _taken(root: str, log: CommitLog, state: StoreState, select: Callable[[str],
         queues, also_damaged = _queues_on_disk(root, log, select, refused, end.offset)
         damaged |= also_damaged
         queues = {key: queue for key, queue in queues.items() if key not in damaged}
-    queues = _settled_queues(log, state, queues, end)
+    queues = _settled_queues(root, log, state, queues, end)
     if end is None:
         return Snapshot(state, queues, damaged, log_end)
     hidden = sum(before[key].max_offset - queue.max_offset for key, queue in queues.items() if key in before)
@@ -140,13 +140,13 @@ def _lead_behind(queues: Collection[QueueRange], offset: int) -> bool:
 
 
 def _settled_queues(
-    log: CommitLog, state: StoreState, queues: dict[tuple[str, int], QueueRange], end: WrittenEnd | None
+    root: str, log: CommitLog, state: StoreState, queues: dict[tuple[str, int], QueueRange], end: WrittenEnd | None
 ) -> dict[tuple[str, int], QueueRange]:
     """Without newest entries that count not yet, or not any more."""
     if state is StoreState.LIVE:
         queues = {key: settled(queue, log) for key, queue in queues.items()}
     stop = end.offset if end is not None else log.files[-1].stop if log.files else 0
-    return without_stale(log, queues, stop)
+    return without_stale(root, log, queues, stop, is_live=state is StoreState.LIVE)
 
 
 def take_queue(root: str, log: CommitLog, state: StoreState, topic: str, queue_id: int, log_end: int | None = None) -> QueueRange | None:
@@ -168,7 +168,7 @@ def take_queue(root: str, log: CommitLog, state: StoreState, topic: str, queue_i
         end = None if log_end is not None else _written_end(root, log, state, [queue])
         if end is not None and _lead_behind([queue], end.offset):
             queue = _queue_at(log, directory, topic, queue_id, kind, end.offset) or queue
-        return _settled_queues(log, state, {(topic, queue_id): queue}, end)[topic, queue_id]
+        return _settled_queues(root, log, state, {(topic, queue_id): queue}, end)[topic, queue_id]
     return None
 
 

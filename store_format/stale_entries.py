@@ -20,6 +20,7 @@ from store_format.errors import StoreError
 from store_format.layouts import MAGIC_V2
 from store_format.log_reading import find_entries
 from store_format.queue_range import QueueRange, agrees
+from store_format.readable_end import has_own_entry
 from store_format.slices import read_slice
 from store_format.walk import UnitRun
 
@@ -54,20 +55,29 @@ def without_overwritten(
     if not cut:
         return queues
     whole = _Whole(log, start, stop)
-    return queues | {key: _cut_overwritten(queue, log, whole.covers) for key, queue in cut.items()}
+    return queues | {key: _cut_overwritten(queue, log, lambda place: whole.at(place) >= 0) for key, queue in cut.items()}
 
 
-def without_stale(log: CommitLog, queues: dict[tuple[str, int], QueueRange], stop: int) -> dict[tuple[str, int], QueueRange]:
+def without_stale(
+    root: str, log: CommitLog, queues: dict[tuple[str, int], QueueRange], stop: int, *, is_live: bool = False
+) -> dict[tuple[str, int], QueueRange]:
     """The same for a store without a crash, whose log ends at `stop`: a read a queue, and more only where its newest entry is wrong.
 
-    An entry whose message is elsewhere in the log is damaged instead: it stays.
+    The entry is damaged instead, and stays, if its message is elsewhere in the log. The message that it leads to is damaged if no entry
+    leads there that the message itself names; in a store that a broker writes (`is_live`) that may be missing yet.
     """
     whole = _Whole(log)
+
+    def is_foreign(physical: int) -> bool:
+        start = whole.at(physical)
+        return start >= 0 and (is_live or has_own_entry(root, log, start))
+
     changed = {}
     for key, queue in queues.items():
-        if not _is_plain(queue) or _leads_to_own(queue, log) or agrees(queue, queue.max_offset - 1, log):
+        is_light = queue.topic.startswith(_LIGHT_PREFIX)  # its messages are those of other queues
+        if is_light or not _is_plain(queue) or _leads_to_own(queue, log) or agrees(queue, queue.max_offset - 1, log):
             continue
-        cut = _cut_overwritten(queue, log, whole.covers)
+        cut = _cut_overwritten(queue, log, is_foreign)
         if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, stop):
             changed[key] = cut
     return queues | changed if changed else queues
@@ -88,7 +98,7 @@ def _leads_to_own(queue: QueueRange, log: CommitLog) -> bool:
     assert bounds is not None
     physical = bounds.last_physical_offset
     file = log.file_at(physical)
-    if file is None or bounds.max_offset != queue.max_offset or queue.topic.startswith(_LIGHT_PREFIX):
+    if file is None or bounds.max_offset != queue.max_offset:
         return False
     try:
         data = log.view(file).read(physical - file.start, _READ_SIZE)
@@ -110,38 +120,39 @@ def _leads_to_own(queue: QueueRange, log: CommitLog) -> bool:
 
 @dataclass(slots=True)
 class _Whole:
-    """Stretches of whole messages, CRC included: of [start, stop), or of each file of the log that is asked about."""
+    """Whole messages, CRC included: of [start, stop) of the log, or of each file that is asked about."""
 
     log: CommitLog
     start: int | None = None
     stop: int | None = None
-    edges: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+    known: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)  # where they begin and end
 
-    def covers(self, physical: int) -> bool:
-        """Whether a whole message has the byte at this offset."""
+    def at(self, physical: int) -> int:
+        """Where the whole message begins that has the byte at this offset; -1 without one."""
         if self.start is not None:
             first, stop = self.start, self.stop
         else:
             file = self.log.file_at(physical)
             if file is None:
-                return False
+                return -1
             first, stop = file.start, file.stop
-        if first not in self.edges:
+        if first not in self.known:
             walk = self.log.walk(first, stop, verify_crc=True, resync=True)
-            runs = [(int(run.positions[0]) + run.file.start, run.stop + run.file.start) for run in walk if isinstance(run, UnitRun)]
-            self.edges[first] = np.array(runs, np.int64).reshape(-1, 2)
-        edges = self.edges[first]
-        run = int(np.searchsorted(edges[:, 0], physical, side="right")) - 1
-        return run >= 0 and physical < int(edges[run, 1])
+            runs = [(run.physical_offsets, run.sizes) for run in walk if isinstance(run, UnitRun)]
+            starts = np.concatenate([np.empty(0, np.int64), *(starts for starts, _ in runs)])
+            self.known[first] = starts, starts + np.concatenate([np.empty(0, np.int64), *(sizes for _, sizes in runs)])
+        starts, stops = self.known[first]
+        i = int(np.searchsorted(starts, physical, side="right")) - 1
+        return int(starts[i]) if i >= 0 and physical < int(stops[i]) else -1
 
 
-def _cut_overwritten(queue: QueueRange, log: CommitLog, covers: Callable[[int], bool]) -> QueueRange:
+def _cut_overwritten(queue: QueueRange, log: CommitLog, is_overwritten: Callable[[int], bool]) -> QueueRange:
     stop, bounds = queue.max_offset, queue.bounds
     assert bounds is not None
     while stop > queue.min_offset:
         _, units = read_slice(queue.piece(stop - 1, stop))
         physical, size = (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
-        if not covers(physical) or agrees(queue, stop - 1, log):
+        if not is_overwritten(physical) or agrees(queue, stop - 1, log):
             last = replace(bounds, unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size)
             return replace(queue, max_offset=stop, bounds=last)
         stop -= 1
