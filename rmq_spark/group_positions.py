@@ -131,7 +131,6 @@ class GroupPositions(StreamPositions):
         for key in sort_queues(owned):
             self._add(step, key, previous.positions.get(key))
         self._losses.tell()
-        self.stores.replaced.clear()
         return step
 
     def _add(self, step: Step, key: MessageQueue, before: int | None) -> None:

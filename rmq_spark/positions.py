@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from rmq_spark.stream_offsets import FROM, RESET
+from rmq_spark.stream_offsets import AGAIN, FROM, RESET
 from rmq_spark.values import Given, found_json, json_object, timestamp_ms
 from store_format.plain_rows import iso_utc
 
@@ -205,7 +205,7 @@ def parse_timestamp(given: Given) -> OffsetSpec:
 def _walk(given: Given, topics: Mapping[str, object], example: str) -> Iterator[tuple[QueueName, str, object]]:
     """(queue, where in the JSON, value) of every leaf. A value that is an object makes its name a broker, else a queue."""
     for topic, members in topics.items():
-        if topic in (FROM, RESET):
+        if topic in (FROM, RESET, AGAIN):
             continue  # of the offset of a stream, as its progress shows it: for its own query only
         at_topic = json.dumps(topic, ensure_ascii=False)
         if not isinstance(members, dict):

@@ -68,8 +68,10 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
     """What the queue of an earlier look became, if it does not go on. `intact`: only the log up to here is the same; None: all of it."""
     stop = before.max_offset
     if before.scanned is not None or now.scanned is not None:
-        if before.scanned is not None and now.scanned is not None and len(now.scanned.epochs) > len(before.scanned.epochs):
-            return Replaced(stop, now.scanned.epochs[-1][1])
+        if before.scanned is not None and now.scanned is not None:
+            begin, first, _ = now.scanned.epochs[-1]
+            if begin >= before.scanned.physical_stop and first < stop:
+                return Replaced(stop, first)
         return Replaced(stop, None) if intact is not None and stop else None
     last = last_physical_offset(before.range)
     if last < 0:

@@ -28,6 +28,7 @@ class Losses:
         self._fail = fail_on_data_loss
         self._found: list[tuple[int, str, str]] = []
         self._told: set[str] = set()
+        self._replaced: dict[QueueKey, Replaced] = {}  # told of, until a micro-batch begins there
 
     def begin(self, key: QueueKey, position: int, queue: Queue) -> int:
         """Where to go on in a queue whose next message should be at `position`."""
@@ -49,6 +50,10 @@ class Losses:
     def replaced(self, key: QueueKey, position: int, queue: Queue, replaced: Replaced) -> int:
         """Where to go on in a queue that has other messages at offsets that were read before."""
         low, high = queue.min_offset, queue.max_offset
+        if self._replaced.get(key) is replaced and replaced.begin is not None:
+            return replaced.begin
+        if not self._fail:
+            self._replaced[key] = replaced
         holds = f"the next offset is {position} and the queue holds {low} to {high}"
         if replaced.begin is not None:
             back = f": its offsets went back by {position - high}" if position > high else ""

@@ -1,7 +1,8 @@
-"""The offset of a stream as Spark stores it, `{"topic":{"broker":{"queue":n}},"$from":{…},"$reset":n}`, always in one order.
+"""The offset of a stream as Spark stores it, `{"topic":{"broker":{"queue":n}},"$from":{…},"$reset":n,"$again":true}`, always in one order.
 
 Spark compares offsets by their JSON. Keys are strings; topics and brokers are sorted, queues are in the order of their numbers, and
-`$from`, the starts that the previous offset does not tell, comes behind them; then `$reset`, once a group's offsets were reset.
+`$from`, the starts that the previous offset does not tell, comes behind them; then `$reset`, once a group's offsets were reset; and
+`$again` where all the rest is equal to the offset before: a topic was created again, and is read to the same place as before.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import dataclass, field
 
 from store_format.errors import OptionError
 
-__all__ = ["FROM", "MARK", "RESET", "QueueKey", "StreamOffset", "queue_name"]
+__all__ = ["AGAIN", "FROM", "MARK", "RESET", "QueueKey", "StreamOffset", "queue_name"]
 
 FROM = "$from"
 RESET = "$reset"
+AGAIN = "$again"
 MARK = "$"  # of keys that are no topics
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 _SHOWN_MAX = 100
@@ -36,28 +38,33 @@ class StreamOffset:
 
     `starts` has the queues whose start in the batch that ends here is not their value in the offset before: all of them in the
     first batch, later new ones, and those that were moved. `reset` is the number of the last reset of the group that it has seen.
+    `again` tells the offset from the one before where nothing else does: Spark makes no batch of two equal ones.
     """
 
     positions: dict[QueueKey, int] = field(default_factory=dict)
     starts: dict[QueueKey, int] = field(default_factory=dict)
     reset: int = 0
+    again: bool = False
 
     @staticmethod
     def from_json(value: Mapping[str, object]) -> StreamOffset:
         """Raises OptionError for what this project did not write: the fault is the checkpoint's."""
         starts: dict[QueueKey, int] = {}
         reset = 0
+        again = False
         topics: dict[str, object] = {}
         for name, members in value.items():
             if name == FROM:
                 starts = _flat(members, FROM)
             elif name == RESET:
                 reset = _number(members, RESET)
+            elif name == AGAIN:
+                again = _true(members, AGAIN)
             elif name.startswith(MARK):
                 raise _refusal(f"no key {name!r}: the checkpoint was written by a later version; use that, or a new checkpoint")
             else:
                 topics[name] = members
-        return StreamOffset(_flat(topics, ""), starts, reset)
+        return StreamOffset(_flat(topics, ""), starts, reset, again)
 
     def to_json(self) -> dict[str, object]:
         """What Spark's `json.dumps` is given."""
@@ -66,6 +73,8 @@ class StreamOffset:
             value[FROM] = _nested(self.starts)
         if self.reset:
             value[RESET] = self.reset
+        if self.again:
+            value[AGAIN] = True
         return value
 
 
@@ -96,6 +105,12 @@ def _flat(topics: object, where: str) -> dict[QueueKey, int]:
 def _number(value: object, where: str) -> int:
     if type(value) is not int or value < 0:
         raise _refusal(f"a number at {where}, found {_shown(value)}")
+    return value
+
+
+def _true(value: object, where: str) -> bool:
+    if value is not True:
+        raise _refusal(f"true at {where}, found {_shown(value)}")
     return value
 
 

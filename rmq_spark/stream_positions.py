@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rmq_spark.admission import Limits, Pace
 from rmq_spark.plan import refuse_unknown, refuse_unknown_names, warn_of_no_match
@@ -143,10 +143,14 @@ class StreamPositions:
         total = sum(stop - step.begins[key] for key, stop in step.stops.items())
         if not total and not step.moved and not step.left_out:
             self._idle = version, previous
+            self.stores.replaced.clear()
             return start
         if self._bound is None and total and self._pace.waits(total, self._clock_ms()):
             return start
+        self.stores.replaced.clear()  # not before: a batch has to say where it begins
         offset = self._end(step, is_first=is_first)
+        if offset == previous:
+            offset = replace(offset, again=True)
         end = offset.to_json()
         self._last = end, offset
         if not step.waiting and offset.positions == step.stops | step.kept:
@@ -223,7 +227,6 @@ class StreamPositions:
                 step.begins[key], step.stops[key] = begin, stop
                 step.moved[key] = begin
         self._losses.tell()
-        self.stores.replaced.clear()
         return step
 
     def _stop(self, key: QueueKey, begin: int, queue: Queue) -> int:

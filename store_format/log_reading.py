@@ -70,7 +70,14 @@ class LogQueue:
 
     @property
     def max_offset(self) -> int:
-        return max(stop for _, _, stop in self.epochs)
+        """Behind the last message, since the queue last began with offset 0: what a deleted topic had counts no more."""
+        starts = [number for number, (_, first, _) in enumerate(self.epochs) if first == 0]
+        return max(stop for _, _, stop in self.epochs[starts[-1] if starts else 0 :])
+
+    @property
+    def hides_messages(self) -> bool:
+        """Whether messages of before it began again had offsets that it does not have now."""
+        return any(stop > self.max_offset for _, _, stop in self.epochs)
 
     def add(self, physical: _Ints, offset: _Ints, stop: _Ints) -> None:
         """Take in messages in the order of the log; at least one."""

@@ -265,6 +265,7 @@ class MessageStore:
             stop = committed_end(self.path)
             self._list_log()
             found = survey(self.log, select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
+        self._lost.warn_of_hidden(self, found.queues)
         return found
 
     def topics(self) -> list[str]:

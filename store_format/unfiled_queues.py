@@ -62,6 +62,7 @@ class UnfiledQueues:
     _is_complete: bool = False  # all of the log was looked at
     _decided: set[_Key] = field(default_factory=set)
     _behind: dict[_Key, LogQueue] = field(default_factory=dict)  # of them: a broker may dispatch their messages soon
+    _hiding: set[_Key] = field(default_factory=set)
     _has_warned: bool = False
     _topics: tuple[object, dict[str, int]] = (None, {})  # what topics.json was, and the number of queues of its topics
 
@@ -85,6 +86,17 @@ class UnfiledQueues:
             self._has_warned = True
             told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
             _log.warning(told, store.path, _advice(store.state))
+
+    def warn_of_hidden(self, store: MessageStore, found: Mapping[_Key, LogQueue]) -> None:
+        """Says once of which queues the commitlog has messages that no offset leads to any more."""
+        hiding = {key: queue for key, queue in found.items() if key not in self._hiding and queue.hides_messages}
+        self._hiding |= hiding.keys()
+        if hiding:
+            told = (
+                "%s: %d queues began again with offset 0 (topics that were deleted and created again?): %s. "
+                "Their messages from before that are not read; a consume queue does not have them either"
+            )
+            _log.warning(told, store.path, len(hiding), _named(hiding))
 
     def _configured(self, store: MessageStore, select: Callable[[str], bool]) -> list[_Key]:
         """The queues that topics.json names, of selected topics."""
@@ -123,7 +135,7 @@ class UnfiledQueues:
             )
             _log.warning(told, store.path, len(unknown), _named(dict.fromkeys(unknown)), _WINDOW_SIZE >> 20)
 
-    def _take_lost(self, store: MessageStore, taken: Snapshot, seen: Mapping[_Key, LogQueue]) -> None:
+    def _take_lost(self, store: MessageStore, taken: Snapshot, seen: dict[_Key, LogQueue]) -> None:
         """Notes which of the queues that the log has are lost, and which may only wait for a broker."""
         candidates, self._behind = {**self._behind, **seen}, {}
         dispatched = _dispatched(store, taken) if candidates else 0  # first: what was dispatched before has its files then

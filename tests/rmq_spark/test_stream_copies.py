@@ -230,6 +230,56 @@ def test_a_topic_deleted_and_created_again_between_two_looks(tmp_path: Path, cou
             assert stream.step() == expected("T", *[(count // 4, count // 4 + 1)] * 4)
 
 
+@pytest.mark.parametrize("count", [19, 20, 21])
+@pytest.mark.parametrize("kind", ["files", "scan", "group"])
+def test_a_topic_created_again_right_after_the_first_batch(tmp_path: Path, kind: str, count: int) -> None:
+    """Its `$from` has the same starts as that of the first batch; as many messages make the same positions, too."""
+    source = root = make_store(tmp_path / "store")
+    append(root, numbered("Other", 0, 1) + numbered("T", 0, 20, queues=1))
+    if kind == "scan":
+        mirror(source, root := tmp_path / "scanned", ("commitlog", "config"))
+    options: dict[str, Any] = {"subscribe": "T", "failOnDataLoss": "false"}
+    query = Query(root, tmp_path, Clock(), "one", **options) if kind == "group" else Stream(root, **options)
+    assert query.step() == expected("T", (0, 20))
+    deleted_topic(source, "T")
+    for first, stop in ((0, count), (count, count + 16)):
+        append(source, numbered("T", 100 + first, stop - first, queues=1))
+        if kind == "scan":
+            mirror(source, root, ("commitlog", "config"))
+        assert query.step() == expected("T", (first, stop))
+        assert query.step() is None
+    if isinstance(query, Stream):
+        assert query.replay(1) == expected("T", (0, count))
+
+
+def test_a_topic_created_again_is_kept_in_mind_until_a_batch_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("Other", 0, 1) + numbered("T", 0, 20, queues=1))
+    stream = Stream(root, subscribe="T", failOnDataLoss=False, minOffsetsPerTrigger=20, maxTriggerDelay="1h")
+    assert stream.step() == expected("T", (0, 20))
+    deleted_topic(root, "T")
+    for first in (0, 8):
+        append(root, numbered("T", 100 + first, 8, queues=1))
+        assert stream.step() is None
+    append(root, numbered("T", 116, 8, queues=1))
+    assert stream.step() == expected("T", (0, 24))
+    assert ["created again" in record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [True]
+
+
+def test_a_new_stream_begins_where_the_topic_ends_that_was_created_last(tmp_path: Path) -> None:
+    """Where the commitlog is scanned, as for RocksDB, it still has the messages of the deleted one, and those had higher offsets."""
+    source, root = make_store(tmp_path / "store"), tmp_path / "scanned"
+    append(source, numbered("Other", 0, 1) + numbered("T", 0, 20, queues=1))
+    deleted_topic(source, "T")
+    append(source, numbered("T", 100, 8, queues=1))
+    mirror(source, root, ("commitlog", "config"))
+    stream = Stream(root, subscribe="T")
+    assert stream.step() == expected("T", (0, 8)) == batch(root, subscribe="T")
+    append(source, numbered("T", 108, 24, queues=1))
+    mirror(source, root, ("commitlog", "config"))
+    assert stream.step() == expected("T", (8, 32))
+
+
 def test_retention_and_growth_are_no_such_thing(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 14, 20 * 20, 50, 200))
     append(root, numbered("T", 0, 40))
