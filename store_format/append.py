@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.appended_crc import has_crc_property_before
+from store_format.checkpoint_write import note_flushed
 from store_format.config_json import read_topics
 from store_format.config_values import TopicConfig
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
@@ -203,6 +204,9 @@ def prepare(
         timestamp = end.last_timestamp  # never backwards, unless the clock was far wrong
     geometry = opened.settings.geometry
     messages, bodies = totals(staged)
+    bases = tuple(queue_bases(root, opened.log, end, queues, opened.rebuilding, files))
+    if not options.sync and abort_mark(root) is None:
+        note_flushed(root, end.last_offset, end.last_timestamp)
     journal = Journal(
         id=secrets.token_hex(8),
         key=key,
@@ -212,7 +216,7 @@ def prepare(
         file_size=opened.settings.mapped_file_size_commit_log,
         queue_file_size=opened.settings.queue_file_size,
         queues=queues,
-        queue_bases=tuple(queue_bases(root, opened.log, end, queues, opened.rebuilding, files)),
+        queue_bases=bases,
         new_topics=missing,
         store_timestamp=timestamp,
         store_timestamps=times_name,

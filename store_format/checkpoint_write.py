@@ -15,7 +15,7 @@ from store_format.index_geometry import IndexGeometry
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE, pack
 from store_format.write_files import FileWrites
 
-__all__ = ["index_end", "lower_index_mark", "save_checkpoint"]
+__all__ = ["index_end", "lower_index_mark", "note_flushed", "save_checkpoint"]
 
 
 def save_checkpoint(root: str, checkpoint: Checkpoint, files: FileWrites) -> None:
@@ -25,6 +25,23 @@ def save_checkpoint(root: str, checkpoint: Checkpoint, files: FileWrites) -> Non
         files.sync(file)
     if made:
         files.sync_directory(root)
+
+
+def note_flushed(root: str, last_offset: int, timestamp: int) -> None:
+    """Before a commit without flush leaves `abort` in a store that was stopped in order: all messages so far are on the disk.
+
+    A broker that starts then looks through the log from the file with that message on. From older files, where a damaged message
+    would make it cut the log, it starts when the checkpoint has no logicsPhysicalOffset (before 5.5, or nothing flushed since).
+    """
+    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    if 0 <= checkpoint.logics_physical_offset < last_offset:
+        noted = replace(
+            checkpoint,
+            physic_msg_timestamp=max(checkpoint.physic_msg_timestamp, timestamp),
+            logics_msg_timestamp=max(checkpoint.logics_msg_timestamp, timestamp),
+            logics_physical_offset=last_offset,
+        )
+        save_checkpoint(root, noted, FileWrites(sync=True))
 
 
 def index_end(root: str, geometry: IndexGeometry, *, last: int = 1) -> int | None:

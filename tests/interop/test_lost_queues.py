@@ -98,5 +98,18 @@ def test_a_rebuild_beside_old_damage_costs_no_message(
     assert len(opened.messages) >= len(before) - lost - 1 + (0 if how == "killed" else NEW)
 
 
+def test_a_commit_without_flush_beside_old_damage_costs_no_message(rocketmq: Callable[[str], RocketMQ], tmp_path: Path) -> None:
+    """It leaves `abort`; the checkpoint of this store has no logicsPhysicalOffset, and a broker would begin with its first file."""
+    name = "basic-5.5.0"
+    store, before = goldens.unpack(name, tmp_path / name), sorted(goldens.expected_rows(name), key=lambda row: row["physicalOffset"])
+    damaged = store / "commitlog" / f"{0:020d}"
+    data = bytearray(damaged.read_bytes())
+    data[before[100]["physicalOffset"] + 100] ^= 0xFF
+    damaged.write_bytes(data)
+    append(store, numbered("Orders", 0, NEW), options=replace(_options(name), sync=False))
+    assert (store / "abort").exists()
+    assert len(rocketmq("5.5.0").open_store(store, goldens.config(name)).messages) >= len(before) - 1 + NEW
+
+
 def _die(*_: object) -> bool:
     raise KeyboardInterrupt

@@ -428,6 +428,18 @@ def test_queues_that_ended_too_early_are_completed_after_a_death(tmp_path: Path,
     _check_appended(root, before, 8)
 
 
+@pytest.mark.golden
+def test_a_commit_without_flush_says_what_a_clean_store_had_flushed(copy: Callable[[str], Path]) -> None:
+    """Its `abort` makes a broker recover the store: not from the first file on, where damage would end the log."""
+    root = copy("basic-5.5.0")
+    last = max(offset for each in _rows(root).values() for _, offset in each)
+    for number in (0, 50):  # the second one adds nothing: what the first wrote is not flushed
+        append(root, numbered("Orders", number, 50), options=_options("basic-5.5.0", sync=False))
+        checkpoint = read_checkpoint(f"{root}/checkpoint")
+        assert checkpoint is not None
+        assert last <= checkpoint.logics_physical_offset < 989_368
+
+
 def test_queues_on_another_filesystem_are_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 200))
