@@ -64,6 +64,7 @@ class ReadableEnd:
     remains: int = 0
     last_timestamp: int = -1  # ms, of the last message before `offset`
     damaged: tuple[tuple[int, int], ...] = ()  # the first of these stretches of bytes, as physical offsets [start, stop)
+    hidden: tuple[tuple[int, int], ...] = ()  # stretches with remains in front of `offset`, likewise
 
     @property
     def loss(self) -> str:
@@ -90,6 +91,7 @@ def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
         found.remains,
         found.last_timestamp,
         tuple(place for place in found.damaged if place[0] < found.offset),
+        tuple(found.hidden),
     )
 
 
@@ -108,6 +110,7 @@ class _Behind:
     remains: int = 0
     known: dict[_Queue, int] | None = None
     damaged: list[tuple[int, int]] = field(default_factory=list)
+    hidden: list[tuple[int, int]] = field(default_factory=list)
 
     def look(self) -> None:
         walk = self.log.walk(self.end.offset, verify_crc=True, resync=True)
@@ -122,6 +125,8 @@ class _Behind:
                     self.damaged.append((step.file.start + step.start, step.file.start + step.stop))
                 continue
             if is_behind_damage and (step.file == remains_in or not self._continues(step)):
+                if step.file != remains_in:
+                    self.hidden.append((step.file.start + int(step.positions[0]), step.file.stop))
                 remains_in = step.file
                 self.remains += len(step.positions)
                 skipped += int(step.sizes.sum())

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from store_format.checkpoint import Checkpoint
 from store_format.commit_log import CommitLog
@@ -114,6 +116,7 @@ def missing_entries(
     batch_topics: Collection[str] = (),
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
     known_damage_bytes: int = 0,
+    hidden: Sequence[tuple[int, int]] = (),
 ) -> dict[tuple[str, int], MissingEntries]:
     """The consume queue entries of messages in `scan_start` to `end` that their queues do not have, by (topic, queue id).
 
@@ -121,7 +124,7 @@ def missing_entries(
     An entry is missing when its queue offset is at or behind that. `last_physical_offsets` holds back what is not newer
     than the queue's last message: the remains of a topic that was deleted and made again (ConsumeQueue.putMessagePositionInfo).
     `batch_topics` are those with queue.type=BatchCQ. Where the log is damaged inside the range, the scan goes on behind the
-    damage, and logs a warning unless the caller has: about `known_damage_bytes`.
+    damage, and logs a warning unless the caller has: about `known_damage_bytes`. Messages in the stretches `hidden` do not count.
     """
     dispatch = Dispatch(max_offsets, last_physical_offsets or {}, frozenset(batch_topics), tuple(delay_levels_ms))
     if scan_start >= end:
@@ -129,7 +132,11 @@ def missing_entries(
     walk = commit_log.walk(scan_start, end, resync=True)
     for found in walk:
         if not isinstance(found, Damage):
-            dispatch.add(found, commit_log)
+            outside = np.ones(len(found.positions), bool)
+            for first, behind in hidden:
+                outside &= (found.physical_offsets < first) | (found.physical_offsets >= behind)
+            if outside.any():
+                dispatch.add(replace(found, positions=found.positions[outside], sizes=found.sizes[outside]), commit_log)
     if walk.sums.damage_bytes + walk.sums.missing_bytes > known_damage_bytes:
         _log.warning(
             "commitlog %d to %d: %d bytes are damaged and %d missing; messages there have no consume queue entry",

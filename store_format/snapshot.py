@@ -30,7 +30,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.queue_range import QueueRange
 from store_format.readable_end import find_readable_end, warn_once
 from store_format.recovery import find_end, missing_entries
-from store_format.stale_entries import settled, without_overwritten, without_stale
+from store_format.stale_entries import settled, without_cut, without_overwritten, without_stale
 from store_format.written_end import WrittenEnd, warn_of_hidden, written_end
 
 __all__ = ["QueueRange", "Snapshot", "StoreState", "list_queues", "take_queue", "take_snapshot"]
@@ -264,20 +264,26 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
     _log.info("%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, stop)
     warn_once(root, log.cache, readable)
     queues, damaged = _queues_on_disk(root, log, select, refused, stop)
-    queues = without_overwritten(log, queues, end.scan_start, stop)
+    queues, doubtful = without_overwritten(log, queues, end.scan_start, stop)
+    filled = {key: queue for key, queue in queues.items() if queue.max_offset > queue.min_offset and not queue.is_batch}
+    # Not only what lies behind the entries on disk: those may be of messages that an earlier recovery has cut.
     missing = missing_entries(
         log,
         end.scan_start,
         stop,
-        {key: queue.max_offset for key, queue in queues.items()},
-        last_physical_offsets={key: queue.bounds.last_physical_offset for key, queue in queues.items() if queue.bounds is not None},
+        {key: queue.min_offset if key in filled else queue.max_offset for key, queue in queues.items()},
+        last_physical_offsets={
+            key: -1 if key in doubtful else queue.bounds.last_physical_offset for key, queue in queues.items() if queue.bounds is not None
+        },
         batch_topics={topic for (topic, _), queue in queues.items() if queue.is_batch},
         known_damage_bytes=readable.damage_bytes,
+        hidden=readable.hidden,
     )
-    for (topic, queue_id), entries in missing.items():
+    for (topic, queue_id), found in missing.items():
         if select(topic) and (topic, queue_id) not in damaged:
-            queue = queues.get((topic, queue_id)) or QueueRange(topic, queue_id, 0, 0, None, is_batch=entries.units.dtype == BATCH_CQ_UNIT)
-            queues[topic, queue_id] = _with_extra(queue, _with_lost(queue, entries, readable.damaged))
+            queue = queues.get((topic, queue_id)) or QueueRange(topic, queue_id, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
+            queue, entries = without_cut(queue, found) if (topic, queue_id) in filled else (queue, found)
+            queues[topic, queue_id] = _with_extra(queue, _with_lost(queue, entries, readable.damaged)) if len(entries.units) else queue
     return Snapshot(StoreState.CRASHED, queues, damaged, stop)
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from store_format import sysflag
 from store_format.commit_log import CommitLog
 from store_format.decode import UnitRefs, locate
+from store_format.dispatch import MissingEntries
 from store_format.errors import StoreError
 from store_format.layouts import MAGIC_V2
 from store_format.log_reading import find_entries
@@ -24,7 +25,7 @@ from store_format.readable_end import has_own_entry
 from store_format.slices import read_slice
 from store_format.walk import UnitRun
 
-__all__ = ["settled", "without_overwritten", "without_stale"]
+__all__ = ["settled", "without_cut", "without_overwritten", "without_stale"]
 
 _UNSETTLED_MAX = 64  # newest entries of a live queue that may still be half written
 _HEAD = Struct(">iIiiiqqi")  # size, magic, CRC, queue id, flag, queue offset, physical offset, system flag
@@ -46,16 +47,38 @@ def settled(queue: QueueRange, log: CommitLog) -> QueueRange:
 
 def without_overwritten(
     log: CommitLog, queues: dict[tuple[str, int], QueueRange], start: int, stop: int
-) -> dict[tuple[str, int], QueueRange]:
+) -> tuple[dict[tuple[str, int], QueueRange], set[tuple[str, int]]]:
     """After a crash: without newest entries whose messages are written over. The log was recovered from `start` to `stop`.
 
-    An entry that leads into damage stays, and is an error or counted when it is read.
+    An entry that leads into damage stays, and is an error or counted when it is read. The second result are the queues whose newest
+    entry on disk did not agree with the log.
     """
     cut = {key: queue for key, queue in queues.items() if _last_in(queue, start) and not agrees(queue, queue.max_offset - 1, log)}
     if not cut:
-        return queues
+        return queues, set()
     whole = _Whole(log, start, stop)
-    return queues | {key: _cut_overwritten(queue, log, lambda place: whole.at(place) >= 0) for key, queue in cut.items()}
+    return queues | {key: _cut_overwritten(queue, log, lambda place: whole.at(place) >= 0) for key, queue in cut.items()}, set(cut)
+
+
+def without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, MissingEntries]:
+    """The queue up to the first entry on disk that does not lead to the message of that offset, and what is missing behind it.
+
+    `found` has entries of all messages in the log's tail that were stored behind the queue's last one, or of all in the tail. An entry
+    that leads elsewhere was written for a message that an earlier recovery has cut, and so was every one behind it.
+    """
+    offsets = found.queue_offsets
+    known = offsets[offsets < queue.max_offset]
+    stop = queue.max_offset
+    if len(known):
+        on_disk, units = read_slice(queue.piece(int(known[0]), stop))
+        places = np.searchsorted(on_disk, known)
+        places[places == len(on_disk)] = 0
+        physical = units["physical_offset"][places].astype(np.int64) if len(units) else np.full(len(known), -1)
+        right = (physical == found.units["physical_offset"][: len(known)]) & (on_disk[places] == known if len(units) else False)
+        if not right.all():
+            stop = int(known[~right][0])
+            queue = _cut_at(queue, stop)
+    return queue, MissingEntries(offsets[offsets >= stop], found.units[offsets >= stop])
 
 
 def without_stale(
@@ -147,17 +170,25 @@ class _Whole:
 
 
 def _cut_overwritten(queue: QueueRange, log: CommitLog, is_overwritten: Callable[[int], bool]) -> QueueRange:
-    stop, bounds = queue.max_offset, queue.bounds
-    assert bounds is not None
+    stop = queue.max_offset
     while stop > queue.min_offset:
         _, units = read_slice(queue.piece(stop - 1, stop))
-        physical, size = (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
+        physical = int(units[0]["physical_offset"]) if len(units) else -1
         if not is_overwritten(physical) or agrees(queue, stop - 1, log):
-            last = replace(bounds, unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size)
-            return replace(queue, max_offset=stop, bounds=last)
+            break
         stop -= 1
-    last = replace(bounds, unit_stop=stop, max_offset=stop, first_physical_offset=-1, last_physical_offset=-1, last_size=0)
-    return replace(queue, max_offset=stop, bounds=last)
+    return _cut_at(queue, stop)
+
+
+def _cut_at(queue: QueueRange, stop: int) -> QueueRange:
+    """The queue without its entries at and behind offset `stop`."""
+    assert queue.bounds is not None
+    physical, size = -1, 0
+    if stop > queue.min_offset:
+        _, units = read_slice(queue.piece(stop - 1, stop))
+        physical, size = (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
+    last = replace(queue.bounds, unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size)
+    return replace(queue, max_offset=stop, bounds=last if stop > queue.min_offset else replace(last, first_physical_offset=-1))
 
 
 def _is_elsewhere(queue: QueueRange, cut: QueueRange, log: CommitLog, stop: int) -> bool:

@@ -199,7 +199,15 @@ class Broker:
             if int(path.name) >= end > 0:
                 path.unlink()
 
-    def write(self, count: int, *, later_ms: int = 60_000, queue_ids: tuple[int, ...] = (0, 1, 2, 3), body: bytes = b"n" * 77) -> None:
+    def write(
+        self,
+        count: int,
+        *,
+        later_ms: int = 60_000,
+        queue_ids: tuple[int, ...] = (0, 1, 2, 3),
+        body: bytes = b"n" * 77,
+        dispatched: bool = True,
+    ) -> None:
         """Messages of another length, so that their edges are no edges of the messages they are written over."""
         for number in range(count):
             queue_id = queue_ids[number % len(queue_ids)]
@@ -216,7 +224,8 @@ class Broker:
             path = self.root / "consumequeue" / "T" / str(queue_id) / oracle.file_name(offset * 20 // 400 * 400)
             data = bytearray(path.read_bytes() if path.exists() else bytes(400))
             data[offset * 20 % 400 : offset * 20 % 400 + 20] = oracle.cq_unit(self.end, message.total_size, oracle.tags_code(message))
-            path.write_bytes(bytes(data))
+            if dispatched:
+                path.write_bytes(bytes(data))
             self.offsets[queue_id] = offset + 1
             self.end += message.total_size
 
@@ -256,6 +265,28 @@ def test_entries_whose_messages_are_written_over_are_hidden(broker: Broker, empt
     torn_by_the_first_crash(broker, 2 if emptied else 20)
     broker.write(9, queue_ids=(0, 1))
     assert {key: len(rows) for key, rows in by_queue(broker.root).items()} == ({0: 6, 1: 5} if emptied else {0: 10, 1: 9, 2: 5, 3: 5})
+
+
+@pytest.mark.parametrize("into", ["damage", "a new message", "another file"])
+def test_a_message_of_the_log_wins_over_the_entry_of_one_that_was_cut(broker: Broker, into: str) -> None:
+    """Queues 2 and 3 keep the entries of 10 cut messages each; the messages that get their offsets are not dispatched."""
+    cut = torn_by_the_first_crash(broker)
+    broker.write(50, queue_ids=(0, 1))
+    broker.write(12, queue_ids=(2, 3), later_ms=70_000, dispatched=False)
+    if into == "another file":  # the scan of the log's tail begins behind all that the entries lead to
+        broker.write(9, queue_ids=(0,), later_ms=80_000, body=b"n" * 7000)
+        broker.write(6, queue_ids=(2, 3), later_ms=90_000, dispatched=False)
+    written = messages_of(broker.root)
+    damaged: list[Message] = []
+    if into == "damage":
+        places = [message.physical_offset for message in cut[-2:]]  # what the last entries of the two queues lead to
+        damaged = [m for m in written if any(m.physical_offset <= place < m.physical_offset + m.total_size for place in places)]
+        for message in damaged:
+            overwrite(broker.root, message.physical_offset + 95, b"\xff\xff")
+    rows = rows_of(broker.root, "DROPMALFORMED")
+    assert rows == sorted(("T", m.queue_id, m.queue_offset) for m in written if m not in damaged)
+    if not damaged:
+        assert rows_of(broker.root) == rows
 
 
 def by_queue(root: Path) -> dict[int, Rows]:
