@@ -117,7 +117,7 @@ def _stop(queue: Queue, options: ReadOptions) -> int:
         case Offset(value):
             return value
         case Timestamp(ms):
-            return offset_at(queue, ms)
+            return offset_at(queue, ms, options.mode)
 
 
 def refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:

@@ -77,7 +77,7 @@ def start_offset(queue: Queue, options: ReadOptions) -> int:
         case Offset(value):
             return value
         case Timestamp(ms):
-            offset = offset_at(queue, ms)
+            offset = offset_at(queue, ms, options.mode)
             missing = offset == queue.max_offset > queue.min_offset
             if missing and options.starting_offsets_by_timestamp_strategy == "error":
                 raise OffsetOutOfRangeError(
@@ -87,12 +87,12 @@ def start_offset(queue: Queue, options: ReadOptions) -> int:
             return offset
 
 
-def offset_at(queue: Queue, timestamp_ms: int) -> int:
+def offset_at(queue: Queue, timestamp_ms: int, mode: str) -> int:
     """The first message stored at or after a time, the maximum when there is none.
 
     For a time behind the end of a BatchCQ queue a broker answers with the last unit, which was stored before it.
     """
-    offset = queue.offset_at(timestamp_ms, "LOWER")
+    offset = queue.offset_at(timestamp_ms, "LOWER", on_damage=mode)
     if queue.range.is_batch and offset < queue.max_offset:
         _, units = read_slice(queue.piece(offset, offset + 1))
         if len(units) and int(units["store_timestamp"][0]) < timestamp_ms:

@@ -185,7 +185,7 @@ def _by_queues(store: MessageStore, question: Question, how: How) -> Found:
     names = _names(how)
     reader = store.reader(Projection(names, how.verify_crc, BODY_SIZE_MAX, tags), tolerance, codes)
     queues = store.queues(lambda topic: topic == question.topic if question.topic else not topic.startswith(_LIGHT_PREFIX))
-    slices = [queue.piece(*_window(queue, question)) for queue in queues if queue.scanned is None]
+    slices = [queue.piece(*_window(queue, question, how.on_damage)) for queue in queues if queue.scanned is None]
     batches = list(reader.read([piece for piece in slices if piece.start < piece.stop]))
     scanned = [queue for queue in queues if queue.scanned is not None]
     scanned_bytes = 0
@@ -203,9 +203,9 @@ def _by_queues(store: MessageStore, question: Question, how: How) -> Found:
     return Found(table.select(_shown(how)), "scan" if scanned and not slices else "consume queue", searched)
 
 
-def _window(queue: Queue, question: Question) -> tuple[int | None, int | None]:
+def _window(queue: Queue, question: Question, on_damage: str) -> tuple[int | None, int | None]:
     """Where the times begin and end in a queue. A BatchCQ queue is read as a whole: its units know the times of batches only."""
     if queue.range.is_batch:
         return None, None
-    start = None if question.begin_ms is None else queue.offset_at(question.begin_ms)
-    return start, None if question.end_ms is None else queue.offset_at(question.end_ms + 1)
+    start = None if question.begin_ms is None else queue.offset_at(question.begin_ms, on_damage=on_damage)
+    return start, None if question.end_ms is None else queue.offset_at(question.end_ms + 1, on_damage=on_damage)

@@ -1,21 +1,26 @@
 """Which queue offset belongs to a time: the broker's search, step by step, because on tied or unordered times the steps decide.
 
-Both searches end in the clamp of ConsumeQueueStore.getOffsetInQueueByTime; times are milliseconds, as on disk.
+Both searches end in the clamp of ConsumeQueueStore.getOffsetInQueueByTime; times are milliseconds, as on disk. Where a message cannot be
+read its time is unknown, and the broker's search then gives 0: `QueueTimes` is for a search that steps over such messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
+from store_format.slices import QueueSlice, read_slice
 from store_format.unit_files import QueueBounds, UnitFiles
 
-__all__ = ["Boundary", "offset_at"]
+__all__ = ["Boundary", "QueueTimes", "offset_at"]
 
 Boundary = Literal["LOWER", "UPPER"]
 
 _NO_TIME = -1
+_LAST_TIME = 2**63 - 1
+_STEP_MAX = 1 << 10  # entries read at once to find a message that can be read
 _NAMES = BATCH_CQ_UNIT.names or ()
 _STORE_TIMESTAMP = _NAMES.index("store_timestamp")
 _BASE_OFFSET = _NAMES.index("base_offset")
@@ -144,3 +149,38 @@ def _bisect_batch(files: UnitFiles, low: int, high: int, timestamp: int, boundar
         else:
             low, high = (middle, high) if time <= timestamp else (low, middle - 1)
     return None
+
+
+class QueueTimes(Sequence[int]):
+    """The store times of a slice by definition, one for each queue offset, read when they are needed: for bisection.
+
+    An offset whose message cannot be read has the time of the next one that can, behind the last of them the latest time of all.
+    """
+
+    def __init__(self, piece: QueueSlice, store_timestamp_at: Callable[[int], int]) -> None:
+        self._piece = piece
+        self._store_timestamp_at = store_timestamp_at
+        self._start, self._stop, self._time = 0, 0, _NO_TIME  # the stretch with one time that was found last
+
+    def __len__(self) -> int:
+        return self._piece.stop - self._piece.start
+
+    def __getitem__(self, index: int) -> int:  # type: ignore[override] # no slices: bisect asks for one at a time
+        if not self._start <= index < self._stop:
+            self._start, self._stop, self._time = index, *self._find(index)
+        return self._time
+
+    def _find(self, index: int) -> tuple[int, int]:
+        """Where the stretch that begins at `index` ends, and its time."""
+        at, step = index, 1
+        while at < len(self):
+            if self._start <= at < self._stop:
+                return self._stop, self._time
+            low = self._piece.start + at
+            offsets, units = read_slice(replace(self._piece, start=low, stop=min(low + step, self._piece.stop)))
+            for offset, physical in zip(offsets.tolist(), units["physical_offset"].tolist(), strict=True):
+                time = self._store_timestamp_at(physical)
+                if time >= 0:
+                    return max(offset - self._piece.start, index) + 1, time
+            at, step = at + step, min(2 * step, _STEP_MAX)
+        return len(self), _LAST_TIME

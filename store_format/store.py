@@ -25,6 +25,7 @@ from store_format.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, Projec
 from store_format.commit_log import CommitLog
 from store_format.config_json import config_path, read_topics
 from store_format.errors import (
+    CorruptStoreError,
     OffsetOutOfRangeError,
     OptionError,
     StoreError,
@@ -37,10 +38,10 @@ from store_format.index_geometry import DEFAULT_GEOMETRY
 from store_format.journal import abort_mark, committed_end, read_commit_state, rebuild_state
 from store_format.lock import lock_holder
 from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
-from store_format.offset_by_time import Boundary, offset_at
+from store_format.offset_by_time import Boundary, QueueTimes, offset_at
 from store_format.queue_range import QueueRange
 from store_format.reading import QueueReader
-from store_format.slices import QueueSlice, read_slice
+from store_format.slices import QueueSlice
 from store_format.snapshot import Snapshot, StoreState, take_snapshot
 from store_format.store_settings import StoreSettings, read_settings, settings_path
 from store_format.tolerance import Tolerance
@@ -62,6 +63,7 @@ _QUEUE_FOLDERS = frozenset({"consumequeue", "batchconsumequeue"})
 _BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
 _MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic named after the broker
 _SHOWN_MAX = 8
+_HEAD_SIZE = 36  # of a message, up to its physical offset
 _LOOKS_MAX = 100  # while a writer moves rebuilt queues in, which takes it microseconds each
 
 
@@ -427,58 +429,87 @@ class Queue:
         if start is not None and not self.min_offset <= start <= self.max_offset:
             have = f"it holds {self.min_offset} to {self.max_offset}"
             raise OffsetOutOfRangeError(f"{self.topic}-{self.queue_id}: offset {start} is not in the queue; {have}")
-        reader = self.store.reader(_projection(columns, verify_crc), Tolerance())
-        piece = self.piece(start, stop)
+        yield from self._read(self.piece(start, stop), _projection(columns, verify_crc), Tolerance())
+
+    def _read(self, piece: QueueSlice, projection: Projection, tolerance: Tolerance) -> Iterator[pa.RecordBatch]:
+        reader = self.store.reader(projection, tolerance)
         if self.scanned is None:
             yield from reader.read([piece])
         else:
             end = self.scanned.physical_stop
             yield from LogReader(reader, [piece], {(self.topic, self.queue_id): self.scanned}).read(self.store.log.min_offset, end)
 
-    def offset_at(self, timestamp_ms: int, boundary: Boundary = "LOWER") -> int:
+    def offset_at(self, timestamp_ms: int, boundary: Boundary = "LOWER", *, on_damage: str = "FAILFAST") -> int:
         """The queue offset for a store time in ms, between min_offset and max_offset (MessageStore.getOffsetInQueueByTime).
 
-        LOWER: the first message at or after it; UPPER: the last one at or before it.
+        LOWER: the first message at or after it; UPPER: the last one at or before it. Where the search meets a message that cannot be
+        read, FAILFAST raises CorruptStoreError; every other mode takes the time of the next message that can be read.
         """
         bounds = self.range.bounds
         if bounds is not None and not self.range.extra and self.max_offset == bounds.max_offset:
-            return offset_at(bounds, timestamp_ms, boundary, self.store.log.store_timestamp_at)
-        return self._search(timestamp_ms, boundary)
+            unknown: list[int] = []
+
+            def time_at(physical_offset: int) -> int:
+                time = self._time_at(physical_offset, on_damage)
+                if time < 0 and physical_offset >= bounds.commit_log_min:
+                    unknown.append(physical_offset)
+                return time
+
+            found = offset_at(bounds, timestamp_ms, boundary, time_at)
+            if not unknown:
+                return found
+        return self._search(timestamp_ms, boundary, on_damage)
+
+    def _time_at(self, physical_offset: int, on_damage: str) -> int:
+        time = self.store.log.store_timestamp_at(physical_offset)
+        error = self._damage_at(physical_offset) if time < 0 and on_damage == "FAILFAST" else None
+        if error is not None:
+            raise error
+        return time
+
+    def _damage_at(self, physical_offset: int) -> CorruptStoreError | None:
+        """Why the time of an entry's message cannot be read; None where retention has deleted it."""
+        log = self.store.log.anew()
+        if 0 <= physical_offset < log.min_offset:
+            return None
+        file = log.file_at(physical_offset)
+        if file is None:
+            stop = log.files[-1].stop if log.files else 0
+            place = self.range.bounds.directory if self.range.bounds is not None else f"{self.topic}-{self.queue_id}"
+            return CorruptStoreError(
+                place, 0, f"commitlog offsets between {log.min_offset} and {stop}, inside a file", f"{physical_offset}"
+            )
+        position = physical_offset - file.start
+        head = log.view(file).read(position, _HEAD_SIZE)
+        expected = f"a message of {self.topic}-{self.queue_id}, for a search by time: magic code 0xDAA320A7 (V1) or 0xDAA320AB (V2)"
+        return CorruptStoreError(file.path, position, f"{expected}, physicalOffset {physical_offset}", _head_found(head))
 
     def _repr_html_(self) -> str:
         from store_format.html.cards import queue_card
 
         return queue_card(self).source
 
-    def _search(self, timestamp_ms: int, boundary: Boundary) -> int:
-        """By definition instead of the broker's steps, for queues that no file of theirs describes whole."""
+    def _search(self, timestamp_ms: int, boundary: Boundary, on_damage: str) -> int:
+        """By definition instead of the broker's steps, for queues that no file of theirs describes whole, or with damaged messages."""
         if self.scanned is None:
-            at = _QueueTimes(self.range.piece(self.min_offset, self.max_offset), self.store.log.store_timestamp_at)
+            piece = self.range.piece(self.min_offset, self.max_offset)
+            at = QueueTimes(piece, lambda physical_offset: self._time_at(physical_offset, on_damage))
             lower = bisect_left(at, timestamp_ms)
             upper = bisect_right(at, timestamp_ms) - 1
             return self.min_offset + (lower if boundary == "LOWER" else max(upper, 0))
         found, before = self.max_offset, self.min_offset
-        for batch in self.read(columns=["queueOffset", "storeTimestampMs"], verify_crc=False):
+        tolerance = Tolerance("FAILFAST" if on_damage == "FAILFAST" else "DROPMALFORMED")
+        for batch in self._read(self.piece(), _projection(["queueOffset", "storeTimestampMs"], False), tolerance):
             offsets, times = batch["queueOffset"].to_numpy(), batch["storeTimestampMs"].to_numpy()
             found = min([found, *offsets[times >= timestamp_ms].tolist()])
             before = max([before, *offsets[times <= timestamp_ms].tolist()])
         return found if boundary == "LOWER" else before
 
 
-class _QueueTimes(Sequence[int]):
-    """The store times of a slice, read one by one: what bisection needs of a queue."""
-
-    def __init__(self, piece: QueueSlice, store_timestamp_at: Callable[[int], int]) -> None:
-        self._piece = piece
-        self._store_timestamp_at = store_timestamp_at
-
-    def __len__(self) -> int:
-        return self._piece.stop - self._piece.start
-
-    def __getitem__(self, index: int) -> int:  # type: ignore[override] # no slices: bisect asks for one at a time
-        offset = self._piece.start + index
-        _, units = read_slice(replace(self._piece, start=offset, stop=offset + 1))
-        return self._store_timestamp_at(int(units["physical_offset"][0])) if len(units) else -1
+def _head_found(head: bytes) -> str:
+    if len(head) < _HEAD_SIZE:
+        return "the end of the file"
+    return f"0x{head[4:8].hex().upper()}, {int.from_bytes(head[28:36], 'big', signed=True)}"
 
 
 def _projection(columns: Sequence[str], verify_crc: bool) -> Projection:

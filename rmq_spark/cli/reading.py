@@ -37,15 +37,15 @@ def chosen_queues(store: MessageStore, filters: Filters) -> list[Queue]:
     return [queue for queue in store.queues(filters.chooses_topic) if filters.chooses_queue(queue.queue_id)]
 
 
-def wanted_range(queue: Queue, filters: Filters) -> tuple[int, int]:
+def wanted_range(queue: Queue, filters: Filters, mode: str) -> tuple[int, int]:
     """The offsets in which messages of the time window can be, as the broker searches by time. A BatchCQ queue is not narrowed."""
     start, stop = queue.min_offset, queue.max_offset
     if queue.range.is_batch or queue.scanned is not None:
         return start, stop
     if filters.since_ms is not None:
-        start = queue.offset_at(filters.since_ms)
+        start = queue.offset_at(filters.since_ms, on_damage=mode)
     if filters.until_ms is not None:
-        stop = queue.offset_at(filters.until_ms)
+        stop = queue.offset_at(filters.until_ms, on_damage=mode)
     return start, max(start, stop)
 
 
@@ -100,7 +100,7 @@ def read_range(
 
 def read_messages(store: MessageStore, filters: Filters, names: Sequence[str], tolerance: Tolerance) -> Iterator[pa.RecordBatch]:
     """All of them, however many: memory is that of a batch and of the entries of some queues."""
-    ranges = [(queue, *wanted_range(queue, filters)) for queue in chosen_queues(store, filters)]
+    ranges = [(queue, *wanted_range(queue, filters, tolerance.mode)) for queue in chosen_queues(store, filters)]
     for batch in read_range(store, ranges, filters, names, tolerance):
         if batch.num_rows:
             yield batch
@@ -134,16 +134,16 @@ class _Kept:
 _Range = tuple["Queue", int, int]
 
 
-def _ranges(store: MessageStore, filters: Filters) -> tuple[list[_Range], list[_Range]]:
+def _ranges(store: MessageStore, filters: Filters, tolerance: Tolerance) -> tuple[list[_Range], list[_Range]]:
     """Of queues with files of their own, and of those that only the commitlog has: these are read in one pass over it."""
-    ranges = [(queue, *wanted_range(queue, filters)) for queue in chosen_queues(store, filters)]
+    ranges = [(queue, *wanted_range(queue, filters, tolerance.mode)) for queue in chosen_queues(store, filters)]
     return [each for each in ranges if each[0].scanned is None], [each for each in ranges if each[0].scanned is not None]
 
 
 def first_messages(store: MessageStore, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance) -> pa.Table:
     """The first so many in the log, in its order."""
     kept = _Kept(names, count, last=False)
-    ranges, scanned = _ranges(store, filters)
+    ranges, scanned = _ranges(store, filters, tolerance)
     at_once = [(queue, start, min(stop, start + count)) for queue, start, stop in ranges]
     for batch in read_range(store, scanned if filters.looks_at_messages else at_once + scanned, filters, names, tolerance):
         kept.add(batch)
@@ -161,7 +161,7 @@ def first_messages(store: MessageStore, filters: Filters, names: Sequence[str], 
 def last_messages(store: MessageStore, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance) -> pa.Table:
     """The last so many in the log, in its order. Queues are looked at from their ends backwards."""
     kept = _Kept(names, count, last=True)
-    ranges, scanned = _ranges(store, filters)
+    ranges, scanned = _ranges(store, filters, tolerance)
     for batch in read_range(store, scanned, filters, names, tolerance):
         kept.add(batch)
     for queue, start, stop in ranges:

@@ -85,7 +85,7 @@ def start_of(queue: Queue | None, committed: int | None, options: GroupOptions) 
         where=options.where,
         min_offset=low,
         max_offset=high,
-        offset_at=lambda: 0 if queue is None else queue.offset_at(options.consume_timestamp_ms, "LOWER"),
+        offset_at=lambda: 0 if queue is None else queue.offset_at(options.consume_timestamp_ms, "LOWER", on_damage="DROPMALFORMED"),
         is_retry=queue is not None and is_retry_topic(queue.topic),
         young_from_zero=options.young_from_zero,
     )

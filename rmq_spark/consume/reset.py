@@ -142,7 +142,11 @@ def reset_by_time(place: GroupPlace, stores: Sequence[MessageStore], timestamp_m
 
     `topics` are by default those that the group has offsets of, its retry topic among them.
     """
-    return _plan(place, stores, topics, lambda queue: 0 if queue is None else queue.offset_at(timestamp_ms, "LOWER"))
+
+    def offset_of(queue: Queue | None) -> int:
+        return 0 if queue is None else queue.offset_at(timestamp_ms, "LOWER", on_damage="DROPMALFORMED")
+
+    return _plan(place, stores, topics, offset_of)
 
 
 def reset_to_earliest(place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None) -> OffsetPlan:

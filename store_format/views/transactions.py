@@ -159,7 +159,8 @@ def _commits(store: MessageStore, found: Sequence[Transaction]) -> tuple[dict[in
     queues = store.queues(lambda topic: topic in topics or topic in (SCHEDULE_TOPIC, TIMER_TOPIC))  # up to 5.4 one may be delayed too
     starts = {}
     for queue in queues:
-        starts[queue.topic, queue.queue_id] = queue.min_offset if queue.scanned is not None else queue.offset_at(first)
+        is_scanned = queue.scanned is not None
+        starts[queue.topic, queue.queue_id] = queue.min_offset if is_scanned else queue.offset_at(first, on_damage="DROPMALFORMED")
     commits: dict[int, dict[str, Any]] = {}
     for batch in read_queues(store, queues, _COMMIT_COLUMNS, starts):
         kind = batch["sysFlag"].to_numpy() & sysflag.TRANSACTION_MASK
