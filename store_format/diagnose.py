@@ -16,7 +16,7 @@ from store_format.diagnose_index import check_index_files
 from store_format.diagnose_log import Lost, check_log, report_cut
 from store_format.diagnose_queues import QueueCheck
 from store_format.diagnose_state import check_checkpoint, check_config, check_formats, check_queue_ids, check_state, check_topics
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, StoreError
 from store_format.files import entry_names
 from store_format.journal import read_commit_state
 from store_format.lock import lock_holder
@@ -25,6 +25,7 @@ from store_format.readable_end import ReadableEnd, find_readable_end
 from store_format.recovery import find_end
 from store_format.snapshot import StoreState
 from store_format.walk import UnitRun
+from store_format.written_end import written_end
 
 __all__ = ["diagnose"]
 
@@ -48,10 +49,12 @@ def diagnose(root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Call
     directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
     log, file_size, unplaced_bytes = usable_log(findings, directories)
     check_commits(findings, root, log)
-    readable = _end_after_crash(root, log) if state is StoreState.CRASHED else None
+    readable = _end_after_crash(root, log) if state is StoreState.CRASHED else _end_before_remains(root, log, state)
     log_end = None if readable is None else readable.offset
     lost = Lost()
-    queues = QueueCheck(findings, root, log, state, log_end, has_queues=not _in_rocksdb(findings, root))
+    # A clean store with remains has entries that lead to them, as one that crashed.
+    seen_as = state if readable is None or state is StoreState.LIVE else StoreState.CRASHED
+    queues = QueueCheck(findings, root, log, seen_as, log_end, has_queues=not _in_rocksdb(findings, root))
 
     def visit(run: UnitRun) -> None:
         queues.add(run)
@@ -59,7 +62,7 @@ def diagnose(root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Call
             on_offset(run.file.start + run.stop)
 
     summary = replace(check_log(findings, log, file_size, state, lost, visit, readable), unplaced_bytes=unplaced_bytes)
-    if state is StoreState.CLEAN and summary.damage_bytes:
+    if state is StoreState.CLEAN and readable is None and summary.damage_bytes:
         report_cut(findings, log, _end_of_last_file(root, log))
     queues.finish(lost, summary.log_end)
     check_topics(findings, root, queues.topics, queues.absent)
@@ -94,6 +97,15 @@ def _end_after_crash(root: str, log: CommitLog) -> ReadableEnd:
     except CorruptStoreError:
         checkpoint = Checkpoint()
     return find_readable_end(root, log, find_end(log, checkpoint, crashed=True, dispatch_from=-1))
+
+
+def _end_before_remains(root: str, log: CommitLog, state: StoreState) -> ReadableEnd | None:
+    """The log's end where whole messages lie behind it that an earlier recovery has cut; else None."""
+    try:
+        end = written_end(root, log, is_live=state is StoreState.LIVE)
+    except (StoreError, OSError):
+        return None  # it is named by the rooms that look at that file
+    return ReadableEnd(end.offset, end.offset, remains=end.remains) if end is not None and end.remains else None
 
 
 def _end_of_last_file(root: str, log: CommitLog) -> ReadableEnd:

@@ -75,6 +75,8 @@ def check_log(
         if isinstance(step, Damage):
             if readable is not None and step.file.start + step.start >= readable.offset:
                 step = replace(step, at_tail=True)  # only remains of an earlier recovery follow
+                if state is not StoreState.CRASHED:
+                    continue
             _report(findings, log, file_size, state, step)
             if not (step.at_tail and state is StoreState.CRASHED):  # there the log ends before it, and what leads behind is named
                 lost.add(step.file.start + step.start, step.file.start + step.stop)

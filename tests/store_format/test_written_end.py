@@ -196,3 +196,14 @@ def test_an_append_goes_on_where_the_broker_s_queues_end(broker: Broker, live: C
     for queue_id in range(4):
         broker.offsets[queue_id] += 2
     assert rows_of(broker.root) == served(broker) != before
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_diagnose_calls_what_was_cut_no_damage(broker: Broker, live: Callable[[Path, bool], None], is_live: bool) -> None:
+    recovered(broker)
+    broker.write(7)
+    live(broker.root, is_live)
+    diagnosis = MessageStore.open(str(broker.root)).diagnose()
+    assert [problem for problem in diagnosis.of("damage") if "checkpoint" not in problem.file] == []
+    if not is_live:  # diagnose asks for the lock itself
+        assert any("An earlier recovery has cut these messages" in problem.advice for problem in diagnosis.of("warning"))
