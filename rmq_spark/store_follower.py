@@ -41,6 +41,7 @@ _NEWS_SIZE = 8 << 20  # so many bytes of the log are read before the queues them
 _NEWS_SIZE_OF_QUEUE = 64 << 10
 _WORD_SIZE = 8  # size and magic code of what stands there; zeros where nothing does
 _STUCK_NS, _STUCK_NS_MAX = 1_000_000_000, 10_000_000_000
+_CATCHING_UP_NS = 1_000_000_000  # between looks at consume queues that a broker makes again
 _PENDING_MAX = 20_000  # a log may name any number of queues that no broker has
 
 
@@ -68,6 +69,7 @@ class StoreFollower:
         self._follows = False
         self._is_full = False  # a file that was made, and is not yet as long as it will be, changes no directory when it is
         self._stuck_since = self._stuck_wait = 0
+        self._catching_up_since: int | None = None
 
     def look(self, *, anew: bool = False) -> bool:
         """Whether anything is different now. `anew` trusts nothing seen before."""
@@ -77,7 +79,7 @@ class StoreFollower:
             self._log = CommitLog.open(self.store.commit_log_paths, FileCache())  # perhaps retention deleted its file
             intact = None if self._samples.is_intact(self._log) else self._samples.take_intact(self._log)
         is_live = signs.state is StoreState.LIVE
-        quiet = signs == known and not (anew or intact is not None or self._pending or self._is_full)
+        quiet = signs == known and not (anew or intact is not None or self._pending or self._is_full or self._is_catching_up())
         if quiet and not self._is_due() and read_head(self._log, self._end) == self._head and not self._has_longer_file():
             return False
         if quiet and not is_live and self._is_torn():
@@ -130,8 +132,11 @@ class StoreFollower:
                 self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
                 near, end = self._begin(signs)
         there = find_queues(self.store, self._choice, level=logging.DEBUG if self._signs is not None else logging.WARNING)  # once
-        self.cuts = there.cuts
         found = {(queue.topic, queue.queue_id): queue for queue in (*there.queues, *there.scanned)}
+        behind = self._catching_up(signs, found) if intact is None else {}
+        self._catching_up_since = self._clock_ns() if behind else None
+        found |= behind
+        self.cuts = self.cuts if behind and not there.scanned else there.cuts
         changed |= {key: queue for key, queue in found.items() if not _same(self.queues.get(key), queue)}
         changed |= dict.fromkeys(self.queues.keys() - found.keys())
         for key in (found.keys() if intact is not None else changed.keys() & found.keys()) & self.queues.keys():
@@ -141,7 +146,7 @@ class StoreFollower:
         self._warn_of_growth(signs, found)
         self.queues = found
         self._pending, self._is_full = {}, False
-        self._follows = not crashed and not there.scanned and not there.has_remains and self.store.has_consume_queues
+        self._follows = not crashed and not there.scanned and not behind and not there.has_remains and self.store.has_consume_queues
         last = max((last_physical_offset(queue.range) for queue in there.queues), default=-1)
         if crashed or there.scanned or there.has_remains:
             near = last if there.log_end is None else there.log_end
@@ -154,6 +159,20 @@ class StoreFollower:
             self._note_stuck(self._log_goes_on(), moved)
             self._remember(signs)
         return bool(self.changed)
+
+    def _catching_up(self, signs: Signs, found: dict[_Key, Queue]) -> dict[_Key, Queue]:
+        """Queues that were scanned for, and that a broker makes again: what was seen of them counts until they are as long."""
+        known = self._signs
+        if known is None or signs.state is StoreState.CLEAN or signs.is_another_store(known):
+            return {}
+        behind = {key: before for key, before in self.queues.items() if before.scanned is not None and _is_behind(before, found.get(key))}
+        topics = self.store.configured_topics() if behind else frozenset()
+        return {key: before for key, before in behind.items() if key[0] in topics}
+
+    def _is_catching_up(self) -> bool:
+        """Whether such queues are to be looked at now: no directory shows that they grow."""
+        since = self._catching_up_since
+        return since is not None and self._clock_ns() - since >= _CATCHING_UP_NS
 
     def _warn_of_growth(self, signs: Signs, found: dict[_Key, Queue]) -> None:
         """Once, where a store that looks crashed gets messages: whoever writes them cannot be seen to hold its lock."""
@@ -333,6 +352,14 @@ def _pass_over(error: StoreError) -> None:
 
 def _last(queue: QueueRange | None) -> int:
     return -1 if queue is None or queue.bounds is None else queue.bounds.last_physical_offset
+
+
+def _is_behind(before: Queue, now: Queue | None) -> bool:
+    """Whether the queue has a part of the messages that a scan found, and no others."""
+    if now is None:
+        return True
+    stop = 0 if before.scanned is None else before.scanned.physical_stop
+    return now.scanned is None and now.max_offset < before.max_offset and last_physical_offset(now.range) < stop
 
 
 def _grew(before: Queue, now: Queue) -> bool:

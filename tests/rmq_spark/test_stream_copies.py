@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rmq_spark import store_follower
 from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError
 from store_format.store_settings import StoreSettings
@@ -347,3 +348,25 @@ def test_messages_that_a_broker_has_not_dispatched_yet_wait(
         assert sorted(expected("T", (0, 5)) + seen) == batch(live)
     assert seen == [("T", 1, offset) for offset in range(6)]
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize("state", ["live", "crashed"])
+def test_queues_that_a_broker_makes_again_give_each_message_once(
+    stages: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    """A stream that has scanned the commitlog waits where the queues are still shorter than that."""
+    monkeypatch.setattr(store_follower, "_CATCHING_UP_NS", 0)
+    root = (tmp_path / "live").rename(tmp_path / state)
+    if state == "crashed":
+        (root / "abort").touch()
+    shutil.rmtree(root / "consumequeue")
+    stream = Stream(root)
+    assert stream.step() == expected("T", (0, 5), (0, 6))
+    for stage in stages:
+        mirror(stage, root, ("consumequeue",))
+        assert stream.step() is None
+    append(tmp_path / "source", numbered("T", 20, 3, queues=2))
+    mirror(tmp_path / "source", root, ("commitlog", "consumequeue"))
+    assert stream.step() == expected("T", (5, 7), (6, 7))
+    assert stream.step() is None
+    assert not [record for record in caplog.records if "lost:" in record.getMessage()]
