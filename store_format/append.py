@@ -25,7 +25,7 @@ from store_format.index_files import last_index_file
 from store_format.journal import Journal, abort_mark, journal_path, write_journal
 from store_format.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
 from store_format.lock import StoreLock
-from store_format.log_end import find_writer_end, queue_bases
+from store_format.log_end import WriterEnd, find_writer_end, queue_bases
 from store_format.log_layout import LogLayout
 from store_format.opening import CommitOptions, Opened, open_store
 from store_format.publish import Publication
@@ -122,8 +122,8 @@ def recover(root: str, *, options: CommitOptions | None = None) -> None:
         lock.refuse_other_openers()
         files = FileWrites(sync=options.sync)
         opened = open_store(root, options, files)
-        if not has_queue_files(root):
-            end = find_writer_end(root, opened.log, opened.ledger, opened.log_files, cut_after_damage=options.cut_after_damage)
+        if options.cut_after_damage or not has_queue_files(root):
+            end = _writer_end(root, opened, options, files)
             rebuild_queues(root, opened.log, end.last_unit, opened.rebuilding, files)
 
 
@@ -180,7 +180,7 @@ def prepare(
 ) -> tuple[Journal, Publication]:
     """Step 4: every position decided. An array of store times is staged too, so that the commit can be repeated."""
     now = options.clock()
-    end = find_writer_end(root, opened.log, opened.ledger, opened.log_files, cut_after_damage=options.cut_after_damage)
+    end = _writer_end(root, opened, options, files)
     queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
     topics: Mapping[str, TopicConfig] = read_topics(root) or {}
     refuse_topics(root, queues, topics)
@@ -233,6 +233,13 @@ def prepare(
         keeps_key=options.keeps_key,
     )
     return journal, Publication(root, journal, opened.log, files)
+
+
+def _writer_end(root: str, opened: Opened, options: CommitOptions, files: FileWrites) -> WriterEnd:
+    geometry = opened.settings.geometry if options.message_index_enable else None
+    return find_writer_end(
+        root, opened.log, opened.ledger, opened.log_files, geometry, files, cut_after_damage=options.cut_after_damage
+    )  # fmt: skip
 
 
 def _refuse_missing_crc(root: str, opened: Opened, staged: Sequence[StagedFile], end: int) -> None:

@@ -7,6 +7,7 @@ its predecessor written, so the chains can be followed to the units that count.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,10 @@ from store_format.files import FileView
 from store_format.index_file import IndexFile, list_index_files
 from store_format.index_geometry import IndexGeometry
 from store_format.index_writer import IndexBatch, IndexState, IndexUpdate, index_updates
-from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT
+from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, pack
 from store_format.write_files import FileWrites, WritableFile
 
-__all__ = ["IndexFiles", "last_index_file", "rewind_index"]
+__all__ = ["IndexFiles", "cut_index", "last_index_file", "rewind_index"]
 
 _PAGE = 4096
 _GAP_PAGES_MAX = 16  # pages between two changed ones that are rather written along than skipped
@@ -137,3 +138,32 @@ def rewind_index(directory: str, base: tuple[str, str] | None, geometry: IndexGe
         writable.write(0, header)
         writable.zero(geometry.units_start + count * INDEX_UNIT.itemsize, writable.size)
         files.sync(writable)
+
+
+def cut_index(directory: str, stop: int, store_timestamp_at: Callable[[int], int], geometry: IndexGeometry, files: FileWrites) -> None:
+    """Without the newest entries that lead to the physical offset `stop` or behind it; doing it again changes nothing more."""
+    for listed in reversed(list_index_files(directory)):
+        if not listed.size:
+            continue
+        file = IndexFile.open(listed.path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num)
+        header, units = file.header(), file.units()
+        if header.index_count > 1 and header.end_physical_offset < stop:
+            return
+        kept = np.flatnonzero(units["physical_offset"] < stop)
+        if not len(kept):
+            files.remove(listed.path)
+            files.sync_directory(directory)
+            continue
+        last = int(kept[-1])
+        end = int(units["physical_offset"][last])
+        changed = {
+            "begin_timestamp": header.begin_timestamp,
+            "end_timestamp": store_timestamp_at(end),
+            "begin_physical_offset": header.begin_physical_offset,
+            "end_physical_offset": end,
+            "hash_slot_count": int(np.count_nonzero(units["prev_index"][: last + 1] == 0)),
+            "index_count": last + 2,  # units begin at number 1
+        }
+        name = listed.path.rpartition("/")[2]
+        rewind_index(directory, (name, pack(INDEX_HEADER, changed).tobytes().hex()), geometry, files)
+        return

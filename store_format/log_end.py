@@ -15,15 +15,16 @@ from store_format.commit_log import CommitLog
 from store_format.consume_queue import QueueBounds, simple_queue_bounds
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files import offset_file_name
+from store_format.index_geometry import IndexGeometry
 from store_format.layouts import CQ_UNIT
 from store_format.ledger import Ledger
 from store_format.log_files import LogFiles
+from store_format.log_shortage import cut_queues, queue_ends, refuse_missing_files
 from store_format.queue_files import queue_directory
 from store_format.queue_range import QueueRange
 from store_format.queue_rebuild import LastUnit, Rebuilding, rebuild_lost_queues
 from store_format.readable_end import refuse_cut
 from store_format.recovery import find_end, scan_to_end
-from store_format.snapshot import list_queues
 from store_format.stale_entries import without_stale
 from store_format.write_files import FileWrites
 
@@ -48,10 +49,20 @@ class WriterEnd(NamedTuple):
         return LastUnit(self.offset, self.last_offset, self.is_ours)
 
 
-def find_writer_end(root: str, log: CommitLog, ledger: Ledger, log_files: LogFiles, *, cut_after_damage: bool = False) -> WriterEnd:
+def find_writer_end(
+    root: str,
+    log: CommitLog,
+    ledger: Ledger,
+    log_files: LogFiles,
+    geometry: IndexGeometry | None,
+    files: FileWrites,
+    *,
+    cut_after_damage: bool = False,
+) -> WriterEnd:
     """The end of a log that no crash left. What stands behind it, remains of an older truncation, is zeroed.
 
-    Raises what `refuse_cut` raises, unless `cut_after_damage` gives up the messages behind damage.
+    So are entries of queues and index that lead behind it; those of the index stay without its `geometry`. Raises what `refuse_cut` and
+    `refuse_missing_files` raise, unless `cut_after_damage` gives these messages up.
     """
     for file in log.files:
         if file.start % log.file_size:
@@ -61,6 +72,7 @@ def find_writer_end(root: str, log: CommitLog, ledger: Ledger, log_files: LogFil
         timestamp = log.store_timestamp_at(last.last_offset)
         if _is_unwritten(log, last.stop):
             return WriterEnd(last.stop, timestamp, last.last_offset, is_ours=True)
+        queues = queue_ends(root, log)
         end = scan_to_end(log, last.stop, last.stop)
         if end.last_unit_offset >= 0:
             timestamp = log.store_timestamp_at(end.last_unit_offset)
@@ -68,10 +80,15 @@ def find_writer_end(root: str, log: CommitLog, ledger: Ledger, log_files: LogFil
             end = replace(end, last_unit_offset=last.last_offset)
     else:
         checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
-        end = find_end(log, checkpoint, crashed=False, dispatch_from=_dispatch_from(root, log))
+        queues = queue_ends(root, log)
+        # What the queues know (ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue), -1 without any.
+        known = max((queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"), default=-1)
+        end = find_end(log, checkpoint, crashed=False, dispatch_from=known)
         timestamp = log.store_timestamp_at(end.last_unit_offset)
     if not cut_after_damage:
+        refuse_missing_files(root, log, end, queues)
         refuse_cut(root, log, end)
+    cut_queues(root, log, end, queues, geometry, files)
     log_files.clear_behind(end.offset)
     return WriterEnd(end.offset, timestamp, end.last_unit_offset)
 
@@ -82,17 +99,6 @@ def _is_unwritten(log: CommitLog, offset: int) -> bool:
         return not any(log.read(offset, _LOOK_SIZE))
     except StoreError:
         return False
-
-
-def _dispatch_from(root: str, log: CommitLog) -> int:
-    """The end of what the queues know (ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue), -1 without any."""
-    found = -1
-    for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
-        if kind == "simple":
-            bounds = simple_queue_bounds(directory, topic, queue_id, log.min_offset)
-            if bounds is not None and bounds.last_physical_offset >= 0:
-                found = max(found, bounds.last_physical_offset + bounds.last_size)
-    return found
 
 
 def queue_bases(

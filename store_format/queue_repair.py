@@ -20,14 +20,14 @@ from store_format.cq_writer import pre_blank_bytes
 from store_format.dispatch import Dispatch, MissingEntries
 from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
 from store_format.files import list_store_files, offset_file_name
-from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
+from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.queue_files import can_be_queue, queue_directory
 from store_format.snapshot import list_queues
 from store_format.tags_codes import DELAY_LEVELS_MS
 from store_format.walk import Damage
 from store_format.write_files import FileWrites
 
-__all__ = ["NEVER", "Lacking", "Queue", "QueueState", "find_lacking", "queue_states", "truncate", "write_lacking"]
+__all__ = ["NEVER", "Lacking", "Queue", "QueueState", "find_lacking", "queue_state", "queue_states", "truncate", "write_lacking"]
 
 Queue = tuple[str, int]
 
@@ -74,16 +74,19 @@ class Lacking:
 
 
 def queue_states(root: str, log: CommitLog, end: int) -> dict[Queue, QueueState]:
-    found = {}
-    for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
-        find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
-        bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=end, scan=True)
-        if bounds is None:
-            found[topic, queue_id] = QueueState(directory, kind == "batch", None, None, 0, 0)
-        else:
-            last = bounds.last_physical_offset
-            found[topic, queue_id] = QueueState(directory, kind == "batch", bounds.max_offset, last, bounds.unit_stop, bounds.first_file)
-    return found
+    return {
+        (topic, queue_id): queue_state(log, end, topic, queue_id, directory, kind)
+        for topic, queue_id, directory, kind in list_queues(root, lambda _: True)
+    }
+
+
+def queue_state(log: CommitLog, end: int, topic: str, queue_id: int, directory: str, kind: str) -> QueueState:
+    find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
+    bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=end, scan=True)
+    if bounds is None:
+        return QueueState(directory, kind == "batch", None, None, 0, 0)
+    last = bounds.last_physical_offset
+    return QueueState(directory, kind == "batch", bounds.max_offset, last, bounds.unit_stop, bounds.first_file)
 
 
 def find_lacking(
@@ -203,9 +206,9 @@ def write_lacking(
 
 def truncate(queue: QueueState, files: FileWrites) -> None:
     """What points at or behind the log's end is zeroed, later files are removed."""
-    if queue.is_batch or queue.max_offset is None:
-        return  # a broker truncates batch queues itself, and nothing is appended to them here
-    stop = queue.unit_stop * CQ_UNIT.itemsize
+    if queue.max_offset is None:
+        return
+    stop = queue.unit_stop * (BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT).itemsize
     for file in reversed(list_store_files(queue.directory)):
         if file.start >= stop and file.start > queue.first_file:
             files.remove(file.path)

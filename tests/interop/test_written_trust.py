@@ -12,7 +12,9 @@ from rmq_spark.writing import abort_write, commit_write, stage_rows
 from store_format.errors import IllegalMessageError
 from tests import goldens
 from tests.interop.harness import RocketMQ
+from tests.interop.rows import by_place, ours
 from tests.rmq_spark.writes import numbered_rows, target_of, write
+from tests.staged import append, make_store, messages_of, numbered
 
 
 def test_nothing_is_truncated_by_a_broker_that_verifies_the_crc_property(
@@ -43,3 +45,23 @@ def test_consumers_get_all_messages_of_two_first_writers(rocketmq: Callable[[str
     with rocketmq(version).broker(store) as broker:
         consumed = broker.client().push_consume("CG_new", "T")
     assert Counter(line["properties"]["KEYS"] for line in consumed) == Counter(f"k{i}" for i in range(21))
+
+
+def test_no_queue_leads_to_foreign_messages_behind_a_damaged_end(rocketmq: Callable[[str], RocketMQ], tmp_path: Path) -> None:
+    """The last message of a broker's clean store is damaged; the next one has its size, and comes to stand in its place."""
+    store, config = make_store(tmp_path / "store"), {"mappedFileSizeCommitLog": str(1 << 14), "mappedFileSizeConsumeQueue": "400"}
+    config |= {"maxHashSlotNum": "50", "maxIndexNum": "200"}
+    append(store, numbered("T", 0, 12))
+    append(store, numbered("U", 0, 3, queues=1))
+    (store / ".rmqlog" / "ledger.json").unlink()
+    last = messages_of(store)[-1]
+    path = store / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[data.index(last.body, last.physical_offset)] ^= 1
+    path.write_bytes(data)
+    append(store, numbered("T", 4, 8))
+    opened = rocketmq("5.5.0").open_store(store, config)
+    counts = Counter((line["topic"], line["queueId"]) for line in opened.messages)
+    assert counts == {("T", 0): 5, ("T", 1): 5, ("T", 2): 5, ("T", 3): 5, ("U", 0): 2}
+    assert last.physical_offset in [line["physicalOffset"] for line in opened.messages if line["topic"] == "T"]
+    assert by_place(opened.messages) == ours(store)
