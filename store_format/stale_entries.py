@@ -75,6 +75,8 @@ def without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, M
         places[places == len(on_disk)] = 0
         physical = units["physical_offset"][places].astype(np.int64) if len(units) else np.full(len(known), -1)
         right = (physical == found.units["physical_offset"][: len(known)]) & (on_disk[places] == known if len(units) else False)
+        if len(units):
+            right &= units["size"][places] == found.units["size"][: len(known)]
         if not right.all():
             stop = int(known[~right][0])
             queue = _cut_at(queue, stop)
