@@ -30,6 +30,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.queue_range import QueueRange
 from store_format.readable_end import find_readable_end, warn_once
 from store_format.recovery import find_end, missing_entries
+from store_format.slices import place_of_entry
 from store_format.stale_entries import settled, without_cut, without_overwritten, without_stale
 from store_format.written_end import WrittenEnd, warn_of_hidden, written_end
 
@@ -283,7 +284,12 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
         if select(topic) and (topic, queue_id) not in damaged:
             queue = queues.get((topic, queue_id)) or QueueRange(topic, queue_id, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
             queue, entries = without_cut(queue, found) if (topic, queue_id) in filled else (queue, found)
-            queues[topic, queue_id] = _with_extra(queue, _with_lost(queue, entries, readable.damaged)) if len(entries.units) else queue
+            queue = _with_extra(queue, _with_lost(queue, entries, readable.damaged)) if len(entries.units) else queue
+            gap = _gap(queue) if end.scan_start > log.min_offset else None
+            if gap is not None:
+                damaged[topic, queue_id] = gap
+            queues[topic, queue_id] = queue
+    queues = {key: queue for key, queue in queues.items() if key not in damaged}
     return Snapshot(StoreState.CRASHED, queues, damaged, stop)
 
 
@@ -325,6 +331,16 @@ def _with_extra(queue: QueueRange, entries: MissingEntries) -> QueueRange:
         extra=entries.units.tobytes(),
         extra_offsets=entries.queue_offsets.astype(np.int64).tobytes(),
     )
+
+
+def _gap(queue: QueueRange) -> CorruptStoreError | None:
+    """Between the entries on disk and those made from the log: the messages lie before what was scanned of it, or are gone."""
+    first = int(np.frombuffer(queue.extra_offsets, np.int64, 1)[0]) if queue.extra else queue.extra_start
+    if queue.bounds is None or first <= queue.extra_start:
+        return None
+    file, position = place_of_entry(replace(queue.piece(queue.extra_start, first), extra_start=first), queue.extra_start)
+    found = f"none, and in the commitlog a message with offset {first}"
+    return CorruptStoreError(file, position, f"an entry for offset {queue.extra_start} of {queue.topic}-{queue.queue_id}", found)
 
 
 # ---- while a broker writes ----------------------------------------------------------------------------------------------

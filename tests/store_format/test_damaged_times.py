@@ -28,7 +28,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """T-0 has a message a second."""
     root = make_store(tmp_path_factory.mktemp("times") / "store")
     times = _START + 1000 * np.arange(_COUNT)
-    options = CommitOptions(new_topics={"T": 1}, clock=lambda: _START, sync=False)
+    options = CommitOptions(new_topics={"T": 1}, clock=lambda: _START)
     MessageStore.open(str(root)).append(columns_of(numbered("T", 0, _COUNT, queues=1)), store_timestamps=times, options=options)
     return root
 

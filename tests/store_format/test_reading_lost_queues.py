@@ -229,3 +229,44 @@ def test_a_queue_whose_messages_a_broker_has_passed_is_lost(
     told = warnings(caplog)
     assert ["T-1" in told[0], "U-0, U-1" in told[1], len(told)] == [True, True, 2]
     assert "Once the broker has stopped, a write of rmqlog" in told[0]
+
+
+# ---- queues with a part of their files ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def filed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """T-0 has 60 entries in three full files, U-0 60 messages between its own and two behind them."""
+    root = make_store(tmp_path_factory.mktemp("filed") / "store")
+    messages = [message for i in range(60) for topic in ("T", "U") for message in numbered(topic, i, 1, queues=1)]
+    append(root, messages + numbered("U", 60, 2, queues=1), options=CommitOptions(new_topics={"T": 1, "U": 1}))
+    return root
+
+
+def zeroed(root: Path, first: int, stop: int) -> None:
+    """Entries of T-0 as on pages that never reached the disk."""
+    for number in range(first, stop):
+        path = root / "consumequeue" / "T" / "0" / f"{number // 20 * 400:020d}"
+        with path.open("r+b") as file:
+            file.seek(number % 20 * 20)
+            file.write(bytes(20))
+
+
+@pytest.mark.parametrize(("first", "stop"), [(0, 60), (0, 5), (25, 35), (25, 60), (19, 20)])
+def test_entries_lost_before_the_part_of_the_log_that_recovery_scans(
+    filed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, first: int, stop: int
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(filed, root)
+    before = rows(MessageStore.open(str(root)))
+    last = max(int(path.name) for path in (root / "commitlog").iterdir())
+    assert last > 0
+    (root / "abort").touch()
+    save_checkpoint(str(root), Checkpoint(logics_physical_offset=last), FileWrites(sync=False))
+    zeroed(root, first, stop)
+    store = MessageStore.open(str(root))
+    assert rows(store) == before
+    assert set(store.snapshot().damaged) == {("T", 0)}
+    caplog.clear()
+    assert _planned(root, subscribe="T") == 60
+    assert ["1 consume queues cannot be used, scanning the commitlog for them; T-0: " in text for text in warnings(caplog)] == [True]
