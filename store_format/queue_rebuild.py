@@ -172,7 +172,7 @@ def _floors(
     floors: dict[Queue, int] = {}
     unknown: list[Queue] = []
     for key in new:
-        if key not in seen or is_left_over(seen, key):
+        if key not in seen or is_left_over(seen, key, filed):
             floors[key] = NEVER
             continue
         if len(seen[key].epochs) > 1:

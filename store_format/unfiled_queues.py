@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -126,7 +126,8 @@ class UnfiledQueues:
             unknown = [] if self._is_complete else [key for key in undecided if key not in self._seen and not _is_system(key[0])]
             unknown = [key for key in unknown if not _files(store.path, key)]
         self._decided.update(undecided)
-        seen = {key: self._seen[key] for key in undecided if key in self._seen and not is_left_over(self._seen, key)}
+        filed = {key for key in taken.queues if _has_files(taken, key)}
+        seen = {key: self._seen[key] for key in undecided if key in self._seen and not is_left_over(self._seen, key, filed)}
         self._take_lost(store, taken, seen)
         if unknown:
             told = (
@@ -213,17 +214,20 @@ def _files(root: str, key: _Key) -> bool:
         return True
 
 
-def is_left_over(seen: Mapping[_Key, LogQueue], key: _Key) -> bool:
-    """Whether the queue's messages are older than the topic, which was deleted and made again since, as the log shows.
+def is_left_over(seen: Mapping[_Key, LogQueue], key: _Key, filed: Collection[_Key]) -> bool:
+    """Whether the queue's messages are older than the topic, which was deleted and created again since, as the log shows.
 
-    A queue of it begins at offset 0 again. No message is of both lives: where a queue of the topic goes on over that place, it was no
-    new beginning of the topic, but that queue had lost its files.
+    The offsets of one of its queues go back. That is no new beginning of the topic, but of a queue that had lost its files or its last
+    entries, where another queue of the topic goes on over that place, or has files (`filed`) with older messages: deleting a topic
+    removes the files of all its queues.
     """
-    mine = [queue for (topic, _), queue in seen.items() if topic == key[0]]
+    mine = {other: queue for other, queue in seen.items() if other[0] == key[0]}
     return any(
         seen[key].epochs[-1][0] <= again.last_old
-        and not any(queue.epochs[-1][0] <= again.last_old and queue.last > again.epochs[-1][0] for queue in mine)
-        for again in mine
+        and not any(
+            queue.epochs[-1][0] <= again.last_old and (other in filed or queue.last > again.epochs[-1][0]) for other, queue in mine.items()
+        )
+        for again in mine.values()
         if len(again.epochs) > 1
     )
 

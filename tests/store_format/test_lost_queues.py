@@ -349,6 +349,24 @@ def test_a_queue_that_began_again_after_a_loss_is_no_new_beginning_of_the_topic(
     _check_appended(root, before, 4)
 
 
+def test_files_with_older_messages_show_that_the_topic_was_not_deleted(tmp_path: Path) -> None:
+    """T-0 gave queue offsets again after its last entries were lost, and no other queue of T has a message since. Then T-1 is lost."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40))
+    append(root, numbered("U", 0, 4))
+    queue = max((root / "consumequeue" / "T" / "0").iterdir())
+    units = queue.read_bytes()
+    stop = -(-len(units.rstrip(b"\0")) // 20) * 20
+    queue.write_bytes(units[: stop - 40].ljust(len(units), b"\0"))
+    append(root, [message for message in numbered("T", 1000, 16) if message.queue_id == 0])
+    before = _rows(root)
+    assert len(before["T", 1]) == 10
+    shutil.rmtree(root / "consumequeue" / "T" / "1")
+    assert _rows(root) == before
+    append(root, [message for message in numbered("T", 2000, 16) if message.queue_id == 1])
+    _check_appended(root, before, 4)
+
+
 # ---- while queues are rebuilt -------------------------------------------------------------------------------------------
 
 
