@@ -269,7 +269,8 @@ def _whole_look(root: str, log: CommitLog, run: _Run, last: LastUnit) -> Written
     if turn is not None:
         return WrittenEnd(turn[0], True, _count(log, turn[0]), turn[1])
     # Nothing was written in this run, whose recovery ended before the damage: what is behind was cut then.
-    if found.offset > end.offset and run.checkpoint.confirm_phy_offset == end.last_unit_offset:
+    # A confirmPhyOffset of 0 says nothing: it may be the first message, or of a broker that does not write it.
+    if found.offset > end.offset and run.checkpoint.confirm_phy_offset == end.last_unit_offset > 0:
         return WrittenEnd(end.offset, True, found.messages + found.remains, log.store_timestamp_at(end.last_unit_offset))
     return result
 

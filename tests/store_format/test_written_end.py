@@ -176,6 +176,16 @@ def test_damage_in_the_middle_hides_nothing(broker: Broker, live: Callable[[Path
     assert len(rows_of(broker.root, "DROPMALFORMED")) == _CUT + 59
 
 
+def test_a_checkpoint_that_knows_nothing_does_not_name_the_first_message(broker: Broker, live: Callable[[Path, bool], None]) -> None:
+    """The second message is damaged, and confirmPhyOffset is 0, as is the place of the first one."""
+    overwrite(broker.root, messages_of(broker.root)[1].physical_offset + 95, b"\xff\xff")
+    start(broker.root)
+    live(broker.root, True)
+    with pytest.raises(CorruptStoreError):
+        rows_of(broker.root)
+    assert len(rows_of(broker.root, "DROPMALFORMED")) == 59
+
+
 @pytest.mark.parametrize("place", ["last", "middle"])
 def test_damage_of_a_clean_store_is_no_cut(broker: Broker, live: Callable[[Path, bool], None], place: str) -> None:
     live(broker.root, False)
