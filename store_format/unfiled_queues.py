@@ -22,9 +22,11 @@ from store_format.config_json import config_path, read_topics
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
 from store_format.files import list_store_files, stat_identity
 from store_format.journal import committed_end, read_commit_state
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.lock import own_holder
 from store_format.log_reading import LogQueue, survey
 from store_format.snapshot import Snapshot, StoreState, take_snapshot
+from store_format.unit_files import QueueBounds
 from store_format.written_end import written_stop
 
 if TYPE_CHECKING:
@@ -72,13 +74,13 @@ class UnfiledQueues:
         `taken` is the store's snapshot of these topics.
         """
         configured = self._configured(store, select)
-        undecided = [key for key in configured if key not in self._decided and key not in taken.damaged and not _has_files(taken, key)]
+        undecided = [key for key in configured if key not in self._decided and key not in taken.damaged and not _is_whole(taken, key)]
         if undecided:
             self._decide(store, taken, undecided)
         elif self._behind:
             self._take_lost(store, taken, {})
         mine = [key for key in configured if key in self._lost and key not in taken.damaged] if self._lost else []
-        return {key: _error(store, key) for key in mine if not _covers(taken, key, self._lost[key])}
+        return {key: _error(store, taken, key) for key in mine if not _covers(taken, key, self._lost[key])}
 
     def warn_of_none(self, store: MessageStore) -> None:
         """Says once that the store has no consume queue files at all."""
@@ -117,8 +119,9 @@ class UnfiledQueues:
     def _decide(self, store: MessageStore, taken: Snapshot, undecided: list[_Key]) -> None:
         if self._seen is None:
             self._seen, self._is_complete = _looked_at(store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE)
-        if not self._is_complete and any(_had_messages(taken, key) for key in undecided) | bool(_committed(store) & set(undecided)):
-            topics = frozenset(topic for topic, _ in undecided)
+        unfiled = [key for key in undecided if not _has_entries(taken, key)]
+        if not self._is_complete and any(_had_messages(taken, key) for key in unfiled) | bool(_committed(store) & set(unfiled)):
+            topics = frozenset(topic for topic, _ in unfiled)
             seen, _ = _looked_at(store, taken, topics, None)
             self._seen = {key: queue for key, queue in self._seen.items() if key[0] not in topics} | seen
             unknown: list[_Key] = []
@@ -142,9 +145,16 @@ class UnfiledQueues:
         dispatched = _dispatched(store, taken) if candidates else 0  # first: what was dispatched before has its files then
         lost: dict[_Key, LogQueue] = {}
         for key, queue in candidates.items():
-            if not _files(store.path, key) and not _covers(taken, key, queue):
+            if (_lacks_entries(taken, key) or not _files(store.path, key)) and not _covers(taken, key, queue):
                 (lost if queue.epochs[-1][0] < dispatched else self._behind)[key] = queue
         self._lost |= lost
+        lacking = {key: queue for key, queue in lost.items() if _lacks_entries(taken, key)}
+        if lacking:
+            told = (
+                "%s: the consume queue files of %d queues lack entries of messages in the commitlog: %s. The commitlog is scanned for them"
+            )
+            _log.warning(told, store.path, len(lacking), _named(lacking))
+        lost = {key: queue for key, queue in lost.items() if key not in lacking}
         if lost:
             told = "%s: %d queues have messages in the commitlog and no consume queue files: %s. The commitlog is scanned for them. %s%s"
             filed = {topic for topic, queue_id in taken.queues if _has_files(taken, (topic, queue_id))}
@@ -152,8 +162,12 @@ class UnfiledQueues:
             _log.warning(told, store.path, len(lost), _named(lost), _advice(taken.state), doubt)
 
 
-def _error(store: MessageStore, key: _Key) -> StoreError:
+def _error(store: MessageStore, taken: Snapshot, key: _Key) -> StoreError:
     directory = f"{store.path}/consumequeue/{key[0]}/{key[1]}"
+    if _lacks_entries(taken, key):
+        there = taken.queues[key]
+        found = f"those of {there.min_offset} to {there.max_offset}"
+        return CorruptStoreError(directory, 0, "entries of all messages that the commitlog has of the queue", found)
     return CorruptStoreError(directory, 0, "consume queue files", "none, and messages in the commitlog")
 
 
@@ -182,10 +196,40 @@ def _has_files(taken: Snapshot, key: _Key) -> bool:
     return queue is not None and queue.bounds is not None
 
 
+def _has_entries(taken: Snapshot, key: _Key) -> bool:
+    bounds = taken.queues[key].bounds if key in taken.queues else None
+    return bounds is not None and bounds.unit_stop * _unit_size(bounds) > bounds.first_file
+
+
+def _unit_size(bounds: QueueBounds) -> int:
+    return (BATCH_CQ_UNIT if bounds.kind == "batch" else CQ_UNIT).itemsize
+
+
+def _is_whole(taken: Snapshot, key: _Key) -> bool:
+    """Whether nothing cheap says that the queue may lack files or entries: then the log is not looked at."""
+    return _has_files(taken, key) and not _lacks_entries(taken, key)
+
+
+def _lacks_entries(taken: Snapshot, key: _Key) -> bool:
+    """Whether files of a queue may be lost, or zeros.
+
+    Its files have no entry; or its first file is not that of offset 0, although the log has lost nothing; or it ends with a full
+    file, as where the next one is gone. Beside a broker that is no sign: what is missing may not be dispatched yet.
+    """
+    bounds = taken.queues[key].bounds if key in taken.queues else None
+    if bounds is None or taken.state is StoreState.LIVE:
+        return False
+    ends_full = bounds.unit_stop * _unit_size(bounds) == bounds.last_file + bounds.file_size
+    return not _has_entries(taken, key) or (bounds.first_file > 0 == bounds.commit_log_min) or ends_full
+
+
 def _covers(taken: Snapshot, key: _Key, queue: LogQueue) -> bool:
-    """Whether the snapshot has the queue from the first message on that the log was seen to have."""
+    """Whether the snapshot has the queue from the first message on that the log was seen to have; without a broker, to the last one."""
     there = taken.queues.get(key)
-    return there is not None and there.max_offset > there.min_offset <= queue.min_offset
+    if there is None or not there.max_offset > there.min_offset <= queue.min_offset:
+        return False
+    newest = -1 if there.bounds is None else there.bounds.last_physical_offset
+    return taken.state is StoreState.LIVE or there.max_offset >= queue.epochs[-1][2] or newest >= queue.last
 
 
 def _dispatched(store: MessageStore, taken: Snapshot) -> int:
