@@ -180,6 +180,8 @@ def test_a_checkpoint_that_knows_nothing_does_not_name_the_first_message(broker:
     """The second message is damaged, and confirmPhyOffset is 0, as is the place of the first one."""
     overwrite(broker.root, messages_of(broker.root)[1].physical_offset + 95, b"\xff\xff")
     start(broker.root)
+    shutil.rmtree(broker.root / "index", ignore_errors=True)
+    (broker.root / "checkpoint").unlink(missing_ok=True)
     live(broker.root, True)
     with pytest.raises(CorruptStoreError):
         rows_of(broker.root)
