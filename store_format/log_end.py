@@ -30,7 +30,7 @@ from store_format.write_files import FileWrites
 
 __all__ = ["WriterEnd", "find_writer_end", "queue_bases"]
 
-_LOOK_SIZE = 8
+_LOOK_SIZE = 1 << 16  # a power loss leaves whole pages of zeros, with messages behind them
 
 
 class WriterEnd(NamedTuple):
@@ -94,9 +94,12 @@ def find_writer_end(
 
 
 def _is_unwritten(log: CommitLog, offset: int) -> bool:
-    """Nobody has appended there: the first bytes of a unit or of a BLANK are never all zero."""
+    """Nobody has appended there: the first bytes of a unit or of a BLANK are never all zero, unless their pages were lost."""
+    file = log.file_at(offset)
+    if file is None:
+        return False
     try:
-        return not any(log.read(offset, _LOOK_SIZE))
+        return not log.read(offset, min(_LOOK_SIZE, file.stop - offset)).strip(b"\0")
     except StoreError:
         return False
 

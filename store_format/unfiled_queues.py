@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,9 +25,10 @@ from store_format.journal import committed_end, read_commit_state
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.lock import own_holder
 from store_format.log_reading import LogQueue, survey
+from store_format.queue_files import can_be_queue
 from store_format.snapshot import Snapshot, StoreState, take_snapshot
 from store_format.unit_files import QueueBounds
-from store_format.written_end import written_stop
+from store_format.written_end import last_unit, written_stop
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore
@@ -39,6 +40,7 @@ _log = logging.getLogger(__name__)
 _WINDOW_SIZE = 32 << 20  # looked at, at the beginning and at the end of a log
 _QUEUE_NUMS_MAX = 1 << 14  # a number of queues above it is no topic's: its queues are not looked for
 _NAMED_MAX = 8
+_DISPATCH_MAX_MS = 1_000
 _OFFSET_MAX = 2**63 - 1
 _REBUILD = "A write of rmqlog to these topics rebuilds them from the commitlog"
 _REBUILD_LATER = "Once the broker has stopped, a write of rmqlog to these topics rebuilds them from the commitlog"
@@ -66,6 +68,7 @@ class UnfiledQueues:
     _behind: dict[_Key, LogQueue] = field(default_factory=dict)  # of them: a broker may dispatch their messages soon
     _hiding: set[_Key] = field(default_factory=set)
     _has_warned: bool = False
+    _has_waited: bool = False
     _topics: tuple[object, dict[str, int]] = (None, {})  # what topics.json was, and the number of queues of its topics
 
     def among(self, store: MessageStore, taken: Snapshot, select: Callable[[str], bool]) -> dict[_Key, StoreError]:
@@ -113,7 +116,10 @@ class UnfiledQueues:
         except (StoreError, OSError):  # whoever needs the file says so
             topics = None
         numbers = {} if topics is None else {topic: max(each.read_queue_nums, each.write_queue_nums) for topic, each in topics.items()}
-        self._topics = (now, {topic: number for topic, number in numbers.items() if 0 < number <= _QUEUE_NUMS_MAX})
+        self._topics = (
+            now,
+            {topic: number for topic, number in numbers.items() if can_be_queue(topic, 0) and 0 < number <= _QUEUE_NUMS_MAX},
+        )
         return self._topics[1]
 
     def _decide(self, store: MessageStore, taken: Snapshot, undecided: list[_Key]) -> None:
@@ -155,11 +161,24 @@ class UnfiledQueues:
             )
             _log.warning(told, store.path, len(lacking), _named(lacking))
         lost = {key: queue for key, queue in lost.items() if key not in lacking}
+        if self._behind and not self._has_waited and _is_overdue(store.log, self._behind.values()):
+            self._has_waited = True
+            told = (
+                "%s: %d queues have messages in the commitlog and no consume queue files: %s. The running broker has not dispatched them "
+                "yet; they are not read until it has"
+            )
+            _log.warning(told, store.path, len(self._behind), _named(self._behind))
         if lost:
             told = "%s: %d queues have messages in the commitlog and no consume queue files: %s. The commitlog is scanned for them. %s%s"
             filed = {topic for topic, queue_id in taken.queues if _has_files(taken, (topic, queue_id))}
             doubt = "" if {topic for topic, _ in lost} <= filed else _DOUBT
             _log.warning(told, store.path, len(lost), _named(lost), _advice(taken.state), doubt)
+
+
+def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:
+    """Whether the log has messages that are much later than the first of these: a broker dispatches within milliseconds."""
+    last = last_unit(log)
+    return last is not None and any(log.store_timestamp_at(queue.epochs[-1][0]) < last.timestamp - _DISPATCH_MAX_MS for queue in queues)
 
 
 def _error(store: MessageStore, taken: Snapshot, key: _Key) -> StoreError:

@@ -231,6 +231,22 @@ def test_a_queue_whose_messages_a_broker_has_passed_is_lost(
     assert "Once the broker has stopped, a write of rmqlog" in told[0]
 
 
+def test_messages_that_a_broker_does_not_dispatch_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("store_format.store.lock_holder", lambda path: 4711)
+    root = make_store(tmp_path / "live")
+    append(root, numbered("T", 0, 4), options=CommitOptions(clock=lambda: 1_700_000_100_000))
+    append(root, numbered("T", 4, 4), options=CommitOptions(clock=lambda: 1_700_000_105_000))
+    for queue in (root / "consumequeue" / "T").iterdir():
+        shutil.rmtree(queue)
+    store = MessageStore.open(str(root))
+    assert rows(store) == []
+    assert rows(store) == []
+    assert len(warnings(caplog)) == 1
+    assert "4 queues have messages in the commitlog and no consume queue files: T-0, T-1, T-2, T-3" in warnings(caplog)[0]
+
+
 # ---- queues with a part of their files ----------------------------------------------------------------------------------------
 
 
