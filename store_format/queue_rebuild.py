@@ -85,8 +85,9 @@ def rebuild_lost_queues(
     """Before a commit to the queues of `bounds`, which gives their ends: rebuilds what is missing. Whether anything was.
 
     The log is gone over in these cases only. From its beginning: no queue has a file; a queue of a known topic has none, and nothing
-    is noted about it; the last message, of a broker, has no entry. From where something is proved: a queue of a known topic has no
-    file, but had no message up to the noted place; a queue ends with a full file, and the next one may be lost.
+    is noted about it; the files of a queue have no entry; the last message, of a broker, has none. From where something is proved: a
+    queue of a known topic has no file, but had no message up to the noted place; a queue ends with a full file, and the next one may
+    be lost.
     """
     first = log.min_offset
     if end.stop <= first:
@@ -100,7 +101,9 @@ def rebuild_lost_queues(
         note = _read_note(root, log)
         starts.append(first if note is None or note.queues & set(without) else max(note.stop, first))
     for found in bounds.values():
-        if found is not None and found.max_offset * CQ_UNIT.itemsize == found.last_file + found.file_size:
+        if found is not None and not found.max_offset:
+            starts.append(first)  # files without an entry: a broker makes them with the first one
+        elif found is not None and found.max_offset * CQ_UNIT.itemsize == found.last_file + found.file_size:
             starts.append(max(found.last_physical_offset, first))
     if not end.is_ours and not _is_queued(root, log, end, bounds):
         starts.append(first)

@@ -150,8 +150,11 @@ class UnfiledQueues:
         candidates, self._behind = {**self._behind, **seen}, {}
         dispatched = _dispatched(store, taken) if candidates else 0  # first: what was dispatched before has its files then
         lost: dict[_Key, LogQueue] = {}
+        short = {key for key, queue in candidates.items() if _lacks_entries(taken, key) and not _covers(taken, key, queue)}
+        # The log was looked at after the snapshot: a commit in between is not missing.
+        now = take_snapshot(store.path, store.log.anew(), taken.state, {topic for topic, _ in short}.__contains__) if short else taken
         for key, queue in candidates.items():
-            if (_lacks_entries(taken, key) or not _files(store.path, key)) and not _covers(taken, key, queue):
+            if (key in short or not _files(store.path, key)) and not _covers(now if key in short else taken, key, queue):
                 (lost if queue.epochs[-1][0] < dispatched else self._behind)[key] = queue
         self._lost |= lost
         lacking = {key: queue for key, queue in lost.items() if _lacks_entries(taken, key)}

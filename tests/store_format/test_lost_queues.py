@@ -367,6 +367,18 @@ def test_files_with_older_messages_show_that_the_topic_was_not_deleted(tmp_path:
     _check_appended(root, before, 4)
 
 
+@pytest.mark.parametrize("files", ["one", "several"])
+def test_queue_files_of_zeros_are_filled_before_the_append(tmp_path: Path, files: str) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, {"one": 40, "several": 120}[files]))
+    append(root, numbered("U", 0, 4))
+    before = _rows(root)
+    for file in (root / "consumequeue" / "T" / "1").iterdir():
+        file.write_bytes(bytes(file.stat().st_size))
+    append(root, [message for message in numbered("T", 1000, 16) if message.queue_id == 1])
+    _check_appended(root, before, 4)
+
+
 # ---- while queues are rebuilt -------------------------------------------------------------------------------------------
 
 
