@@ -7,10 +7,12 @@ broker that goes on writes over the first of the cut messages only.
 
 The rule. Whole messages behind damaged bytes continue the log when both of these hold:
 
-1. The first of them was not stored before the last message in front of the damaged bytes. A broker stamps messages in the order
-   of the log, so a message that was cut is older than every message that was written after the recovery.
+1. The first of them was not stored more than a second before the last message in front of the damaged bytes. A broker stamps
+   messages in the order of the log, so a message that was cut is older than every message that was written after the recovery. A
+   broker needs more than a second to die and to start again; a clock that is corrected goes back by less.
 2. The consume queue's entry of that queue offset leads to the message, or no message in front of the damaged bytes has its
-   queue offset or a later one. A broker that goes on after a recovery gives the queue offsets of cut messages again.
+   queue offset or a later one. A broker that goes on after a recovery gives the queue offsets of cut messages again. A queue whose
+   topic was deleted and created again counts from where it last began with offset 0.
 
 Messages that directly follow a whole message need neither: the broker's recovery takes them as well. Messages that fail the rule
 are remains, and so are those behind them in the same file. A recovery deletes the files behind the log's end, so the log goes on in
@@ -33,7 +35,7 @@ from store_format.decode import UnitRefs, locate
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files import FileCache, StoreFile
 from store_format.layouts import CQ_UNIT
-from store_format.log_reading import FoundEntries, find_entries
+from store_format.log_reading import FoundEntries, LogQueue, find_entries
 from store_format.queue_files import queue_directory
 from store_format.recovery import LogEnd
 from store_format.unit_files import UnitFiles, file_run
@@ -46,6 +48,7 @@ _log = logging.getLogger(__name__)
 _Queue = tuple[str, int]
 
 _DAMAGED_MAX = 10_000
+_CLOCK_STEP_MAX_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,9 @@ class ReadableEnd:
     """The log can be read up to `offset`; a broker that starts cuts it at `cut`, and loses `messages` whole ones between the two.
 
     `damage` says what is wrong at `cut`; None where nothing whole follows. `damage_bytes` counts all bytes between `cut` and `offset`
-    that are no message. `remains` counts the whole messages behind `offset` that do not continue the log.
+    that are no message. `remains` counts the whole messages behind `offset` that do not continue the log; they are within
+    `remains_range`, physical offsets. `is_recovery_known`: an entry shows that a broker has given queue offsets of theirs again.
+    `disputed` says what is wrong at `offset` where they may continue the log all the same.
     """
 
     cut: int
@@ -65,6 +70,9 @@ class ReadableEnd:
     last_timestamp: int = -1  # ms, of the last message before `offset`
     damaged: tuple[tuple[int, int], ...] = ()  # the first of these stretches of bytes, as physical offsets [start, stop)
     hidden: tuple[tuple[int, int], ...] = ()  # stretches with remains in front of `offset`, likewise
+    remains_range: tuple[int, int] = (0, 0)
+    is_recovery_known: bool = False
+    disputed: CorruptStoreError | None = None
 
     @property
     def loss(self) -> str:
@@ -92,6 +100,9 @@ def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
         found.last_timestamp,
         tuple(place for place in found.damaged if place[0] < found.offset),
         tuple(found.hidden),
+        found.remains_range,
+        found.is_recovery_known,
+        found.disputed,
     )
 
 
@@ -108,6 +119,10 @@ class _Behind:
     damage: CorruptStoreError | None = None
     damage_bytes: int = 0
     remains: int = 0
+    remains_range: tuple[int, int] = (0, 0)
+    is_recovery_known: bool = False
+    may_continue: bool = False  # what `_continues` has found last
+    disputed: CorruptStoreError | None = None
     known: dict[_Queue, int] | None = None
     damaged: list[tuple[int, int]] = field(default_factory=list)
     hidden: list[tuple[int, int]] = field(default_factory=list)
@@ -127,11 +142,14 @@ class _Behind:
             if is_behind_damage and (step.file == remains_in or not self._continues(step)):
                 if step.file != remains_in:
                     self.hidden.append((step.file.start + int(step.positions[0]), step.file.stop))
+                    self.disputed = self.disputed or (damage if self.may_continue else None)
+                first = self.remains_range[0] if self.remains else step.file.start + int(step.positions[0])
+                self.remains_range = (first, step.file.start + step.stop)
                 remains_in = step.file
                 self.remains += len(step.positions)
                 skipped += int(step.sizes.sum())
                 continue
-            self.remains = 0  # those were in the middle
+            self.remains, self.is_recovery_known, self.disputed = 0, False, None  # those were in the middle
             is_behind_damage = False
             self.offset = step.file.start + step.stop
             self.last_timestamp = self.log.store_timestamp_at(step.file.start + int(step.positions[-1]))
@@ -141,13 +159,28 @@ class _Behind:
 
     def _continues(self, run: UnitRun) -> bool:
         """The rule of this module, for the first messages behind damage (the walk gives the first few kilobytes)."""
-        if self.log.store_timestamp_at(run.file.start + int(run.positions[0])) < self.last_timestamp:
+        first = run.file.start + int(run.positions[0])
+        is_older = self.log.store_timestamp_at(first) < self.last_timestamp - _CLOCK_STEP_MAX_MS
+        self.may_continue = False
+        try:
+            entries = [(entry, _entry_at(self.root, *entry[:2])) for entry in _entries_of(self.log, run)]
+        except StoreError:
+            if is_older:
+                return False
+            raise
+        unknown = [(key, offset) for (key, offset, physical), found in entries if found != physical]
+        is_given_again = any(found is not None and found != entry[2] and found < self.offset for entry, found in entries)
+        if is_older:
+            self.is_recovery_known |= is_given_again
             return False
-        entries = _entries_of(self.log, run)
-        unknown = [(key, offset) for key, offset, physical in entries if _entry_at(self.root, key, offset) != physical]
         if unknown and self.known is None:
             self.known = _max_offsets(self.log, self.end)
-        return not any(offset < (self.known or {}).get(key, 0) for key, offset in unknown)
+        if not any(offset < (self.known or {}).get(key, 0) for key, offset in unknown):
+            return True
+        self.is_recovery_known |= is_given_again
+        own = [found == physical for (_, _, physical), found in entries if physical == first]
+        self.may_continue = bool(own) and all(own) and not is_given_again
+        return False
 
 
 def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[_Queue, int, int]]:
@@ -191,14 +224,14 @@ def _entry_at(root: str, queue: _Queue, offset: int) -> int | None:
 
 def _max_offsets(log: CommitLog, end: LogEnd) -> dict[_Queue, int]:
     """The offset behind the last message of each queue, of the messages that recovery scans."""
-    known: dict[_Queue, int] = {}
+    known: dict[_Queue, LogQueue] = {}
     for run in _runs(log, end):
         found = _found_entries(log, run)
-        stops = np.zeros(len(found.keys), np.int64)
-        np.maximum.at(stops, found.key, found.offset + found.count)
-        for key, stop in zip(found.keys, stops.tolist(), strict=True):
-            known[key] = max(known.get(key, 0), stop)
-    return known
+        for number in np.unique(found.key).tolist():
+            rows = found.key == number
+            queue = known.setdefault(found.keys[number], LogQueue(*found.keys[number]))
+            queue.add(found.physical[rows], found.offset[rows], found.offset[rows] + found.count[rows])
+    return {key: queue.max_offset for key, queue in known.items()}
 
 
 def _runs(log: CommitLog, end: LogEnd) -> Iterator[UnitRun]:
@@ -227,8 +260,9 @@ def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
     if found.remains:
         _log.warning(
             "%s was left by a crash, and its commitlog ends at %d: %d whole messages behind the end are older than the last one before "
-            "it, or repeat queue offsets. An earlier recovery has cut them; they are not read",
+            "it, or repeat queue offsets. %s not read",
             root, found.offset, found.remains,
+            "An earlier recovery has cut them; they are" if found.is_recovery_known else "They are",
         )  # fmt: skip
 
 
@@ -238,22 +272,40 @@ def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int
     `staged` (physical offset, ms): a commit that was broken off has staged what was written from that offset on and up to that time,
     and writes it again.
 
-    CorruptStoreError: whole messages behind damage. StoreInUseError: messages that were appended since `end` was looked for, so another
-    process writes to the store although it shows no lock (NFS, a virtual machine's mount).
+    CorruptStoreError: whole messages behind damage, unless they are taken for remains: a warning counts these.
+    StoreInUseError: messages that were appended since `end` was looked for, so another process writes to the store although it shows
+    no lock (NFS, a virtual machine's mount).
     """
     found = find_readable_end(root, log.anew(), end)
     if staged is not None and end.offset >= staged[0] and found.last_timestamp <= staged[1]:
         return
     if found.damage is not None:
-        behind = (
-            f"{found.damage.found}, and {found.messages} whole messages behind it up to {found.offset}. Nothing was written: a "
-            f"writer, as a broker that starts, would cut the commitlog at {found.cut} and lose these messages. Export them into a "
-            "new store (rmqlog export --skip-damage, or mode=DROPMALFORMED), or give them up: "
-            "store_format.append.recover(path, options=CommitOptions(cut_after_damage=True))"
-        )
-        raise CorruptStoreError(found.damage.file, found.damage.position, found.damage.expected, behind)
+        behind = f"{found.damage.found}, and {found.messages} whole messages behind it up to {found.offset}"
+        raise _cut_error(found.damage, behind, found.cut)
     if found.offset > end.offset:
         raise StoreInUseError(
             f"{root}: the commitlog grew from {end.offset} to {found.offset} while it was recovered; another process writes to the store, "
             "and its lock cannot be seen from here. Nothing was written: stop that process first"
         )
+    if found.disputed is not None:
+        start, stop = found.remains_range
+        behind = (
+            f"{found.disputed.found}, and {found.remains} whole messages from {start} to {stop} behind it, which may continue the log: "
+            "they are not older than those before the damage, and a consume queue leads to the first one"
+        )
+        raise _cut_error(found.disputed, behind, found.cut)
+    if found.remains:
+        _log.warning(
+            "%s: the commitlog ends at %d. %d whole messages from %d to %d behind the end are older than the last one before it, or repeat "
+            "queue offsets: they are taken for what an earlier recovery has cut, and are cleared",
+            root, found.offset, found.remains, *found.remains_range,
+        )  # fmt: skip
+
+
+def _cut_error(damage: CorruptStoreError, behind: str, cut: int) -> CorruptStoreError:
+    advice = (
+        f"Nothing was written: a writer, as a broker that starts, would cut the commitlog at {cut} and lose these messages. Export "
+        "them into a new store (rmqlog export --skip-damage, or mode=DROPMALFORMED), or give them up: "
+        "store_format.append.recover(path, options=CommitOptions(cut_after_damage=True))"
+    )
+    return CorruptStoreError(damage.file, damage.position, damage.expected, f"{behind}. {advice}")

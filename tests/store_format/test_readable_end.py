@@ -304,6 +304,35 @@ def test_remains_stay_hidden_when_the_clock_went_back(broker: Broker) -> None:
     assert readable(broker.root).remains > 0
 
 
+@pytest.mark.parametrize("step_ms", [2, 1000])
+def test_a_clock_step_behind_damage_hides_nothing(broker: Broker, step_ms: int) -> None:
+    """A broker needs more than a second to die and to start again, so remains are older than that."""
+    broker.write(1, later_ms=60_000)
+    damaged = broker.end
+    broker.write(1, later_ms=60_000)
+    broker.write(12, later_ms=60_000 - step_ms)
+    overwrite(broker.root, damaged + 95, b"\xff\xff")
+    assert len(rows_of(broker.root, "DROPMALFORMED")) == 73
+    with pytest.raises(CorruptStoreError):
+        rows_of(broker.root)
+    with pytest.raises(CorruptStoreError, match="whole messages behind it"):
+        recover(str(broker.root))
+
+
+def test_queue_offsets_of_a_deleted_topic_are_no_repeats(broker: Broker) -> None:
+    """The topic is created again; messages of it behind the damage have no entries yet, and lower offsets than the deleted ones."""
+    shutil.rmtree(broker.root / "consumequeue" / "T")
+    for queue_id in range(4):
+        (broker.root / "consumequeue" / "T" / str(queue_id)).mkdir(parents=True)
+    broker.offsets = {}
+    broker.write(4)
+    damaged = broker.end
+    broker.write(1, later_ms=70_000)
+    broker.write(20, later_ms=80_000, dispatched=False)
+    overwrite(broker.root, damaged + 95, b"\xff\xff")
+    assert readable(broker.root).messages == 20
+
+
 def test_damage_behind_an_earlier_recovery(broker: Broker) -> None:
     """Both in one log: messages behind the damage are read, those behind the true end are not."""
     torn_by_the_first_crash(broker)
@@ -427,6 +456,64 @@ def test_a_writer_does_not_cut_what_can_be_read(broker: Broker, crashed: bool) -
         assert dict(_files(broker.root)) == before
     commit(str(broker.root), [staged], options=CommitOptions(cut_after_damage=True))
     assert len(rows_of(broker.root)) == 25
+
+
+def older_behind_damage(broker: Broker) -> tuple[int, int]:
+    """Nobody has recovered the store: the clock was set back by a minute behind the message that is damaged."""
+    broker.write(2, later_ms=120_000)
+    damaged = broker.end
+    broker.write(1, later_ms=130_000)
+    first = broker.end
+    broker.write(7, later_ms=60_000)
+    overwrite(broker.root, damaged + 95, b"\xff\xff")
+    return first, broker.end
+
+
+@pytest.mark.parametrize("crashed", [True, False])
+def test_a_writer_names_the_remains_that_it_clears(broker: Broker, crashed: bool, caplog: pytest.LogCaptureFixture) -> None:
+    start, stop = older_behind_damage(broker)
+    if not crashed:
+        (broker.root / "abort").unlink()
+    with caplog.at_level(logging.WARNING):
+        append(broker.root, numbered("T", 100, 5))
+    said = [record.getMessage() for record in caplog.records if "are cleared" in record.getMessage()]
+    assert len(said) == 1
+    assert f"7 whole messages from {start} to {stop}" in said[0]
+
+
+@pytest.mark.parametrize("recovered", [True, False])
+def test_a_recovery_is_named_only_where_one_is_known(broker: Broker, recovered: bool, caplog: pytest.LogCaptureFixture) -> None:
+    if recovered:  # shorter messages, which get queue offsets of cut ones that are still whole
+        torn_by_the_first_crash(broker)
+        broker.write(24, body=b"n" * 10)
+    else:
+        older_behind_damage(broker)
+    with caplog.at_level(logging.WARNING):
+        rows_of(broker.root, "DROPMALFORMED")
+    said = [record.getMessage() for record in caplog.records if "whole messages behind the end" in record.getMessage()]
+    assert ["An earlier recovery has cut them" in message for message in said] == [recovered]
+
+
+@pytest.mark.parametrize("crashed", [True, False])
+def test_a_writer_refuses_remains_that_show_no_recovery(broker: Broker, crashed: bool) -> None:
+    """They are not older, and the entry of the first one leads to it; one behind it repeats an offset of a deleted topic."""
+    shutil.rmtree(broker.root / "consumequeue" / "T" / "1")
+    (broker.root / "consumequeue" / "T" / "1").mkdir()
+    broker.write(2, queue_ids=(0,))
+    damaged = broker.end
+    broker.write(1, later_ms=70_000, queue_ids=(0,))
+    broker.write(1, later_ms=80_000, queue_ids=(0,))
+    broker.offsets[1] = 0
+    broker.write(3, later_ms=90_000, queue_ids=(1,), dispatched=False)
+    overwrite(broker.root, damaged + 95, b"\xff\xff")
+    if not crashed:
+        (broker.root / "abort").unlink()
+    before = dict(_files(broker.root))
+    staged = stage(broker.root, numbered("T", 100, 5))
+    with pytest.raises(CorruptStoreError, match=r"4 whole messages .* may continue the log"):
+        commit(str(broker.root), [staged])
+    assert dict(_files(broker.root)) == before
+    commit(str(broker.root), [staged], options=CommitOptions(cut_after_damage=True))
 
 
 @pytest.mark.golden
