@@ -48,7 +48,8 @@ class RocketMQ:
 
     def open_store(self, store: Path, config: Mapping[str, str] | None = None, *, start: bool = False) -> Opened:
         """DefaultMessageStore on that directory: `load()`, which recovers; with `start` also `start()` and `shutdown()`."""
-        program = self.program("StoreOpen", [str(store), self.config_file(store, config or {}), "start" if start else "load"])
+        told = {"haListenPort": "0"} | dict(config or {})  # a started store listens for a slave: several tests run at once
+        program = self.program("StoreOpen", [str(store), self.config_file(store, told), "start" if start else "load"])
         try:
             lines = program.lines("done", _ANSWER_SECONDS_MAX)
         finally:

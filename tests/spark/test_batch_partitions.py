@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import functions
 
 from tests.spark.frames import PLACE, copy_of, places, read, told, told_places
+from tests.staged import append, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -120,13 +121,10 @@ def test_a_scan_is_cut_too(spark: SparkSession, golden: Golden, tmp_path: Path, 
 
 
 def test_a_frame_is_a_snapshot(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
-    """Planned once: what comes later is for the next DataFrame. The last file of a queue stands in for what a broker appends."""
+    """Planned once: what comes later is for the next DataFrame."""
     root = copy_of(golden, STORE, tmp_path)
-    last = root / "consumequeue" / "Orders" / "0" / f"{4000:020d}"
-    later = tmp_path / "later"
-    last.rename(later)
     frame = read(spark, root, subscribe="Orders", columns=PLACE)
-    assert frame.count() == 1326 - 100
-    later.rename(last)
-    assert frame.count() == len(places(frame)) == 1326 - 100
-    assert read(spark, root, subscribe="Orders", columns=PLACE).count() == 1326
+    assert frame.count() == 1326
+    append(root, numbered("Orders", 0, 8))
+    assert frame.count() == len(places(frame)) == 1326
+    assert read(spark, root, subscribe="Orders", columns=PLACE).count() == 1326 + 8

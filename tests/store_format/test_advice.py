@@ -283,7 +283,8 @@ def index_moved(root: Path, whole: Path) -> None:
 
 def zeroed_start(root: Path, _: Path) -> None:
     written("commitlog/00000000000000524288", 200_000, b"\0" * 62_144)(root, _)
-    written(LAST_LOG, 0, b"\0" * 1000)(root, _)
+    written(LAST_LOG, 0, b"\0" * 262_144)(root, _)
+    written(LAST_LOG, 5_000, b"no whole message")(root, _)
 
 
 def cut_alone(root: Path, _: Path) -> None:
