@@ -34,8 +34,6 @@ __all__ = ["index_log", "rebuild_index_from", "repair"]
 
 _log = logging.getLogger(__name__)
 
-_OFFSET_MAX = 2**63 - 1
-
 
 def repair(
     root: str,
@@ -110,14 +108,14 @@ def _rebuild_index(
     zone: datetime.tzinfo,
     mended: int | None,
 ) -> None:
-    """Drops the files that end after the checkpoint's time (IndexService.load) and indexes again from where the first of them began.
+    """Drops the files that end after the checkpoint's time (IndexService.load) or behind the log's end, and indexes their messages again.
 
     The broker indexes only what it rescans, and so loses older keys.
     """
     mark = checkpoint.index_msg_timestamp
-    mended = _OFFSET_MAX if mended is None else mended
+    reached = end.offset if mended is None else min(mended, end.offset)
     start, indexed = _drop_index_files(
-        root, settings, files, lambda header: header.end_timestamp > mark or header.end_physical_offset >= mended
+        root, settings, files, lambda header: header.end_timestamp > mark or header.end_physical_offset >= reached
     )
     start = end.scan_start if start is None else min(start, end.scan_start)
     index = IndexFiles(f"{root}/index", settings.geometry, timestamp, zone, files)

@@ -516,6 +516,25 @@ def test_a_writer_refuses_remains_that_show_no_recovery(broker: Broker, crashed:
     commit(str(broker.root), [staged], options=CommitOptions(cut_after_damage=True))
 
 
+@pytest.mark.parametrize("crashed", [True, False])
+def test_the_advice_to_give_messages_up_works(tmp_path: Path, crashed: bool) -> None:
+    """Queues and index end where the log does then; the index ends in front of the checkpoint's time, as that of a flushed store."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 24) + numbered("U", 0, 24))
+    (root / ".rmqlog" / "ledger.json").unlink()
+    if crashed:
+        (root / "abort").touch()
+    overwrite(root, messages_of(root)[11].physical_offset + 95, b"\xff\xff")
+    with pytest.raises(CorruptStoreError, match=r"append\.recover"):
+        append(root, numbered("T", 100, 4))
+    recover(str(root), options=CommitOptions(cut_after_damage=True))
+    assert len(rows_of(root)) == 11
+    assert MessageStore.open(str(root)).diagnose().of("damage") == []
+    append(root, numbered("U", 100, 20))
+    assert len(rows_of(root)) == 31
+    assert MessageStore.open(str(root)).diagnose().of("damage") == []
+
+
 @pytest.mark.golden
 def test_a_damaged_golden_is_not_cut(copy: Copy) -> None:
     root, rows = copy("crash-5.5.0"), told("crash-5.5.0")
