@@ -15,7 +15,7 @@ endif
 DEV := .venv
 DEMO := .venv-demo
 INSTALL = -m pip install --quiet --disable-pip-version-check
-SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py store_format/*/*.py rmq_spark/*.py rmq_spark/*/*.py)
+SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py store_format/*/*.py rmq_spark/*.py rmq_spark/*/*.py rmq_spark/*/*/*.py)
 
 # Tests run in as many processes as there are cores, up to 4: each has a Spark of its own.
 WORKERS := -n auto --maxprocesses 4 --dist worksteal --durations 15 --durations-min 5

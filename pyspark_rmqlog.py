@@ -6,6 +6,6 @@ One module that fails to import disables this for all data sources of the machin
 import contextlib
 
 with contextlib.suppress(Exception):  # whatever is broken or missing is said by `rmq_spark.register`, which raises it
-    from rmq_spark.data_source import RmqLogDataSource as DefaultSource
+    from rmq_spark.spark.data_source import RmqLogDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from rmq_spark.plan import plan
-from rmq_spark.scan import Scan
+from rmq_spark.plan.batch import plan
+from rmq_spark.plan.scan import Scan
 
 __all__ = ["CeilingDataSource", "prepare_batches", "split_rows"]
 

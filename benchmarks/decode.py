@@ -8,8 +8,8 @@ from pathlib import Path
 
 from benchmarks.rounds import Rates, interleave
 from store_format import MessageStore
-from store_format.columns import DEFAULT_COLUMNS, Projection
-from store_format.tolerance import Tolerance
+from store_format.message.columns import DEFAULT_COLUMNS, Projection
+from store_format.read.tolerance import Tolerance
 
 __all__ = ["measure_decode"]
 

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.encode import EncodedUnits, MessageColumns, assign, encode
-from store_format.flat_arrays import fixed_width, from_flat
-from store_format.java_hash import tags_code_many
+from store_format.arrays.flat import fixed_width, from_flat
+from store_format.java.hashes import tags_code_many
 from store_format.layouts import BLANK_HEAD, CHECKPOINT, CHECKPOINT_FILE_SIZE, CQ_UNIT, MAGIC_BLANK, pack
-from store_format.property_strings import encode_property_columns
+from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
+from store_format.message.property_encoder import encode_property_columns
 
 __all__ = ["BROKER_NAME", "Filling", "fill", "message_columns"]
 

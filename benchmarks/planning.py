@@ -38,8 +38,8 @@ def measure_planning(root: Path, queues: int, rounds: int) -> list[Planning]:
 
 
 def _plan(root: str) -> dict[str, float]:
-    from rmq_spark.options import parse_read_options
-    from rmq_spark.plan import plan
+    from rmq_spark.options.read_options import parse_read_options
+    from rmq_spark.plan.batch import plan
 
     options = parse_read_options({"path": root})
     start = time.perf_counter()

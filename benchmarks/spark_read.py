@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.ceiling import prepare_batches, split_rows
 from benchmarks.processes import WorkerMemory, cpu_seconds
 from benchmarks.rounds import Figure, Rates, interleave
-from rmq_spark.options import parse_read_options
-from rmq_spark.scan import Scan
-from rmq_spark.schema import projection_from_options
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.scan import Scan
 
 __all__ = ["Comparison", "Memory", "measure_queues", "measure_spark"]
 

@@ -20,15 +20,15 @@ from benchmarks.fill import Filling, message_columns
 from benchmarks.processes import cpu_seconds
 from benchmarks.rounds import Figure, interleave
 from benchmarks.spark_read import Comparison
-from rmq_spark.option_table import STREAM
-from rmq_spark.options import parse_read_options
-from rmq_spark.scan import Scan
-from rmq_spark.schema import projection_from_options
-from rmq_spark.stream_positions import StreamPositions
-from rmq_spark.stream_stores import StreamStores
-from store_format.append import CommitOptions, commit
-from store_format.stage_columns import stage_columns
-from store_format.staging import StagingWriter
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.options.read_table import STREAM
+from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.scan import Scan
+from rmq_spark.stream.positions import StreamPositions
+from rmq_spark.stream.stores import StreamStores
+from store_format.commit.append import CommitOptions, commit
+from store_format.commit.stage_columns import stage_columns
+from store_format.commit.staging import StagingWriter
 
 __all__ = ["Looks", "measure_catching_up", "measure_looks", "measure_micro_batches"]
 

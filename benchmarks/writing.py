@@ -16,10 +16,10 @@ import numpy as np
 from benchmarks.fill import Filling, message_columns
 from benchmarks.rounds import Figure, Rates, interleave
 from store_format import MessageStore
-from store_format.append import CommitOptions, commit
-from store_format.encode import encode
-from store_format.stage_columns import stage_columns
-from store_format.staging import StagedFile, StagingWriter
+from store_format.commit.append import CommitOptions, commit
+from store_format.commit.stage_columns import stage_columns
+from store_format.commit.staging import StagedFile, StagingWriter
+from store_format.message.encode import encode
 
 __all__ = ["SmallCommits", "measure_commit", "measure_encode", "measure_small_commits"]
 

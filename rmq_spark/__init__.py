@@ -19,6 +19,6 @@ def register(spark: SparkSession, by_value: bool = False) -> None:
     A thread that writes calls it itself: Spark looks up the format of a write in the active session of the thread.
     By value means that the source of `rmq_spark` and `store_format` travels with each task; numpy and pyarrow must be there.
     """
-    from rmq_spark import data_source
+    from rmq_spark.spark import data_source
 
     data_source.register(spark, by_value=by_value)

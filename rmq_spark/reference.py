@@ -15,11 +15,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmq_spark.option_table import OPTIONS, Option
+from rmq_spark.options.read_table import OPTIONS, Option
+from rmq_spark.options.write_table import WRITE_OPTIONS
+from rmq_spark.plan.projection import COLUMN_TABLE, type_name
 from rmq_spark.produce.columns import WRITE_COLUMNS
-from rmq_spark.schema import COLUMN_TABLE, type_name
-from rmq_spark.write_option_table import WRITE_OPTIONS
-from store_format.views.table import VIEWS
+from store_format.views.registry import VIEWS
 
 if TYPE_CHECKING:
     import click

@@ -1,6 +1,6 @@
 """What notebooks show: tables, messages, views, the life of a message and a map of the files, each as an object with `_repr_html_`.
 
-Stores, queues, what `find` found and what `diagnose` found show themselves. The pages are made in `store_format.html`.
+Stores, queues, what `find` found and what `diagnose` found show themselves. The pages are made in `store_format.display`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from store_format.html.cards import message_cards, table_card, view_card
-from store_format.html.file_map import READ_BYTES_MAX
-from store_format.html.file_map import file_map as _file_map
-from store_format.html.page import Html
-from store_format.html.table import LIMIT
-from store_format.html.timeline import timeline
-from store_format.plain_rows import plain_rows
+from store_format.display.page import Html
+from store_format.display.rows import plain_rows
+from store_format.display.table import LIMIT
+from store_format.notebook.cards import message_cards, table_card, view_card
+from store_format.notebook.file_map import READ_BYTES_MAX
+from store_format.notebook.file_map import file_map as _file_map
+from store_format.notebook.timeline import timeline
 
 if TYPE_CHECKING:
     from store_format import MessageStore

@@ -21,9 +21,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, Projection
-from store_format.commit_log import CommitLog
-from store_format.config_json import config_path, read_topics
+from store_format.bookkeeping.journal import abort_mark, committed_end, read_commit_state, rebuild_state
+from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_path
+from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
+from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
@@ -33,26 +35,24 @@ from store_format.errors import (
     StorePermissionError,
     UnsupportedFormatError,
 )
-from store_format.files import LOST_AND_FOUND, FileCache, entry_names, is_directory, refuse
-from store_format.index_geometry import DEFAULT_GEOMETRY
-from store_format.journal import abort_mark, committed_end, read_commit_state, rebuild_state
-from store_format.lock import lock_holder
-from store_format.log_reading import LogQueue, LogReader, Survey, scan_units, survey
-from store_format.offset_by_time import Boundary, QueueTimes, offset_at
-from store_format.queue_range import QueueRange
-from store_format.reading import QueueReader
-from store_format.slices import QueueSlice
-from store_format.snapshot import Snapshot, StoreState, take_snapshot
-from store_format.store_settings import StoreSettings, read_settings, settings_path
-from store_format.tolerance import Tolerance
-from store_format.unfiled_queues import UnfiledQueues
+from store_format.files.lock import lock_holder
+from store_format.files.read import LOST_AND_FOUND, FileCache, entry_names, is_directory, refuse
+from store_format.index.geometry import DEFAULT_GEOMETRY
+from store_format.message.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, Projection
+from store_format.metadata.read import config_path, read_topics
+from store_format.read.log_reader import LogQueue, LogReader, Survey, scan_units, survey
+from store_format.read.queue_range import QueueRange
+from store_format.read.queue_reader import QueueReader
+from store_format.read.snapshot import Snapshot, StoreState, take_snapshot
+from store_format.read.tolerance import Tolerance
+from store_format.read.unfiled_queues import UnfiledQueues
 
 # Writing, searching, views and diagnosis are imported where they are used: half of all rooms, and a command line waits for each.
 if TYPE_CHECKING:
-    from store_format.append import CommitOptions, CommitResult
-    from store_format.encode import MessageColumns
-    from store_format.find import Found
-    from store_format.problems import Diagnosis
+    from store_format.commit.append import CommitOptions, CommitResult
+    from store_format.diagnose.problems import Diagnosis
+    from store_format.message.encode import MessageColumns
+    from store_format.search.by_key import Found
 
 __all__ = ["MessageStore", "Queue", "has_config", "looks_like_store"]
 
@@ -128,7 +128,7 @@ class MessageStore:
 
         The broker's name is, unless given, that of the directory. Raises OptionError where something is already.
         """
-        from store_format.creation import create_store
+        from store_format.commit.create_store import create_store
 
         root = os.path.abspath(path)
         settings = StoreSettings(
@@ -155,12 +155,12 @@ class MessageStore:
 
         What this object has listed stays as it was: open the store again to read them.
         """
-        from store_format.append import CommitOptions, commit
-        from store_format.appended_crc import ends_with_crc_property
-        from store_format.ledger import read_ledger
-        from store_format.lost_log import refuse_lost_log
-        from store_format.stage_columns import stage_columns
-        from store_format.staging import StagingWriter
+        from store_format.bookkeeping.ledger import read_ledger
+        from store_format.commit.append import CommitOptions, commit
+        from store_format.commit.appended_crc import ends_with_crc_property
+        from store_format.commit.lost_log import refuse_lost_log
+        from store_format.commit.stage_columns import stage_columns
+        from store_format.commit.staging import StagingWriter
 
         options = options or CommitOptions()
         options = replace(options, log_directories=options.log_directories or self.commit_log_paths)
@@ -177,7 +177,7 @@ class MessageStore:
 
     def flush(self) -> None:
         """Makes commits without flush outlast a power loss."""
-        from store_format.append import CommitOptions, flush
+        from store_format.commit.append import CommitOptions, flush
 
         flush(self.path, options=CommitOptions(log_directories=self.commit_log_paths))
 
@@ -352,7 +352,7 @@ class MessageStore:
         log they cover, the rest is scanned; the answer says which. `on_scanned` is told how far a scan is: bytes looked at, and bytes
         to look at, at most. See `lookup.look_up`.
         """
-        from store_format.lookup import How, Question, look_up
+        from store_format.search.look_up import How, Question, look_up
 
         _projection(columns, verify_crc)
         how = How(tuple(columns), on_damage, verify_crc, use_index, hash_slot_num, index_num, on_scanned)
@@ -360,13 +360,13 @@ class MessageStore:
 
     def trace(self, message_id: str) -> pa.Table:
         """The life of a message as a timeline: its copies, retries, dead letter, and the groups that have passed it. See `trace.trace`."""
-        from store_format.trace import trace
+        from store_format.views.trace import trace
 
         return trace(self, message_id)
 
     def view(self, name: str, *, now_ms: int | None = None) -> pa.Table:
         """What is in the store, as one of the tables of `views.table.VIEWS`. Ages count to `now_ms`, by default the clock."""
-        from store_format.views.table import view_table
+        from store_format.views.registry import view_table
 
         return view_table(self, name, now_ms=now_ms)
 
@@ -377,7 +377,7 @@ class MessageStore:
         return diagnose(self.path, self.commit_log_paths)
 
     def _repr_html_(self) -> str:
-        from store_format.html.cards import store_card
+        from store_format.notebook.cards import store_card
 
         return store_card(self).source
 
@@ -485,7 +485,7 @@ class Queue:
         return CorruptStoreError(file.path, position, f"{expected}, physicalOffset {physical_offset}", _head_found(head))
 
     def _repr_html_(self) -> str:
-        from store_format.html.cards import queue_card
+        from store_format.notebook.cards import queue_card
 
         return queue_card(self).source
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.unchanged import unchanged as _unchanged
+from tests.support.unchanged import unchanged as _unchanged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +91,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """`golden("basic-5.5.0")`: that store unpacked, once a session. Tests read it; one that writes makes a copy."""
-    from tests import goldens
+    from tests.support import goldens
 
     unpacked: dict[str, Path] = {}
 

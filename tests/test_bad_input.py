@@ -18,17 +18,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq_spark.options import parse_read_options
-from rmq_spark.plan import plan
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.plan.batch import plan
 from store_format import MessageStore
-from store_format.columns import Projection
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.log_reading import LogReader
-from store_format.tolerance import Tolerance
-from tests import oracle
-from tests.oracle import Message
-from tests.rows import ALL, BROKER, rows_of
-from tests.small_store import FILE_SIZE, KINDS, SmallStore, field_at, write_small_store
+from store_format.message.columns import Projection
+from store_format.read.log_reader import LogReader
+from store_format.read.tolerance import Tolerance
+from tests.support import oracle
+from tests.support.oracle import Message
+from tests.support.rows import ALL, BROKER, rows_of
+from tests.support.small_store import FILE_SIZE, KINDS, SmallStore, field_at, write_small_store
 
 Key = tuple[str, int]
 Rows = dict[Key, list[dict[str, Any]]]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from store_format import MessageStore
-from store_format.snapshot import StoreState
-from tests.live_writer import QUEUES, message_body
+from store_format.read.snapshot import StoreState
+from tests.support.live_writer import QUEUES, message_body
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ TRIES = 1000
 @contextmanager
 def writer(root: Path, messages: int) -> Iterator[Callable[[], bool]]:
     """The writer at work; what is yielded says whether it is done. It ends with the block, or by itself after a while."""
-    command = [sys.executable, "-m", "tests.live_writer", str(root), str(messages)]
+    command = [sys.executable, "-m", "tests.support.live_writer", str(root), str(messages)]
     directory = Path(__file__).parent.parent
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=directory) as process:
         assert process.stdout is not None

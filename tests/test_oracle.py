@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests import oracle
-from tests.oracle import Message, OracleError
+from tests.support import oracle
+from tests.support.oracle import Message, OracleError
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "vectors.json").read_bytes())
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests import goldens, oracle
-from tests.oracle import Message
+from tests.support import goldens, oracle
+from tests.support.oracle import Message
 
 pytestmark = pytest.mark.golden
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from store_format import MessageStore
-from tests import goldens
-from tests.spark.frames import copy_of
+from tests.support import goldens
+from tests.support.spark.frames import copy_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.vendor.pretty import pretty
 
-from tests import oracle
-from tests.oracle import Message, OracleError
-from tests.strategies import StoredLog, commit_logs, inner_batches, messages, torn
+from tests.support import oracle
+from tests.support.oracle import Message, OracleError
+from tests.support.strategies import StoredLog, commit_logs, inner_batches, messages, torn
 
 # The first example that fits will do: looking for the smallest takes minutes.
 QUICKLY = settings(max_examples=500, phases=[Phase.generate], database=None, deadline=None, suppress_health_check=list(HealthCheck))

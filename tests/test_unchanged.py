@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unchanged import snapshot, unchanged
+from tests.support.unchanged import snapshot, unchanged
 
 SIZE = 3 << 20
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from store_format import MessageStore
-from store_format.files import offset_file_name
+from store_format.commitlog.walk import Damage
+from store_format.files.read import offset_file_name
 from store_format.layouts import DLEDGER_HEAD, unpack
-from store_format.snapshot import StoreState
-from store_format.tags_codes import DELAY_LEVELS_MS
-from store_format.unit_check import UnitCheck, UnitKind, check_unit
-from store_format.walk import Damage
-from tests import oracle
-from tests.rows import ALL, BROKER, expected_row, table_rows
+from store_format.message.check import UnitCheck, UnitKind, check_unit
+from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.read.snapshot import StoreState
+from tests.support import oracle
+from tests.support.rows import ALL, BROKER, expected_row, table_rows
 from tests.test_oracle import VECTORS, vector_message
 
 ROOT = Path(__file__).parent
@@ -25,30 +25,30 @@ ROOT = Path(__file__).parent
 USED = {
     "meta": [],  # how the file was made
     "checked_against": [],
-    "java_string_hash": ["store_format/test_java_hash.py"],
-    "index_key_hash": ["store_format/test_java_hash.py"],
-    "crc": ["store_format/test_encode.py"],
-    "crc_property": ["store_format/test_properties.py"],
-    "offset_msg_id": ["store_format/test_hosts.py"],
+    "java_string_hash": ["store_format/java/test_hashes.py"],
+    "index_key_hash": ["store_format/java/test_hashes.py"],
+    "crc": ["store_format/message/test_encode.py"],
+    "crc_property": ["store_format/message/test_properties.py"],
+    "offset_msg_id": ["store_format/message/test_hosts.py"],
     "uniq_key_id": ["test_oracle.py"],  # made by clients: a string like any other here
     "file_names": ["test_vectors_covered.py"],
-    "index_file_name": ["store_format/test_index_file.py"],
+    "index_file_name": ["store_format/index/test_file.py"],
     "delay_levels_default_ms": ["test_vectors_covered.py"],
-    "properties": ["store_format/test_properties.py"],
-    "properties_parse": ["store_format/test_property_columns.py", "store_format/test_properties.py"],
-    "messages": ["store_format/test_columns.py", "store_format/test_encode.py", "store_format/test_unit_check.py"],
-    "batch_wire_body": ["store_format/test_inner_batch.py", "store_format/test_encode.py"],
-    "batch_cq_entry": ["store_format/test_batch_consume_queue.py"],
-    "cq_entry": ["store_format/test_consume_queue.py"],
-    "cq_pre_blank_entry": ["store_format/test_consume_queue.py"],
-    "cq_ext": ["store_format/test_consume_queue_ext.py"],
+    "properties": ["store_format/message/test_properties.py"],
+    "properties_parse": ["store_format/message/test_property_table.py", "store_format/message/test_properties.py"],
+    "messages": ["store_format/message/test_columns.py", "store_format/message/test_encode.py", "store_format/message/test_check.py"],
+    "batch_wire_body": ["store_format/message/test_inner_batch.py", "store_format/message/test_encode.py"],
+    "batch_cq_entry": ["store_format/consumequeue/test_batch.py"],
+    "cq_entry": ["store_format/consumequeue/test_simple.py"],
+    "cq_pre_blank_entry": ["store_format/consumequeue/test_simple.py"],
+    "cq_ext": ["store_format/consumequeue/test_ext.py"],
     "blank": ["test_vectors_covered.py"],
-    "mini_store": ["test_vectors_covered.py", "store_format/test_index_file.py"],
-    "index_worked_default": ["store_format/test_index_file.py"],
-    "checkpoint": ["store_format/test_checkpoint.py"],
-    "timer": ["store_format/test_timer_log.py"],
+    "mini_store": ["test_vectors_covered.py", "store_format/index/test_file.py"],
+    "index_worked_default": ["store_format/index/test_file.py"],
+    "checkpoint": ["store_format/metadata/test_checkpoint.py"],
+    "timer": ["store_format/metadata/test_timer.py"],
     "rocksdb_cq": ["test_oracle.py"],  # not read: the commitlog serves such stores
-    "java_hashmap_order": ["store_format/test_properties.py"],
+    "java_hashmap_order": ["store_format/message/test_properties.py"],
     "dledger": ["test_vectors_covered.py"],
     "pop_json": ["test_vectors_covered.py"],
 }

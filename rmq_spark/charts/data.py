@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rmq_spark.charts.counting import CountedTimes, Messages, batches_with, column_of, count, is_usable, times_of, with_ones
 from store_format.errors import OptionError
-from store_format.lag import LAG_COLUMNS
+from store_format.views.lag import LAG_COLUMNS
 
 __all__ = ["OTHERS", "Drawn", "heat_data", "lag_data", "latency_data", "rate_data"]
 

@@ -19,8 +19,8 @@ _OFFERED_MAX = 500
 
 def complete_topic(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Topics of the STORE before it that begin so."""
-    from store_format.config_json import read_topics
-    from store_format.snapshot import list_queues
+    from store_format.metadata.read import read_topics
+    from store_format.read.snapshot import list_queues
 
     store = _store(context)
     if store is None:
@@ -34,8 +34,8 @@ def complete_topic(context: click.Context, parameter: click.Parameter, incomplet
 
 def complete_group(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Groups of the STORE before it that begin so."""
-    from store_format.config_json import read_subscription_groups
-    from store_format.lag import read_committed
+    from store_format.metadata.read import read_subscription_groups
+    from store_format.views.lag import read_committed
 
     store = _store(context)
     if store is None:

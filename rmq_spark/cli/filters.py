@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_spark.cli.completion import complete_topic
-from rmq_spark.cli.ends import NotFoundError
-from rmq_spark.cli.parameters import Command, standing_for
-from rmq_spark.values import Given, nearest, timestamp_ms
+from rmq_spark.cli.exit_codes import NotFoundError
+from rmq_spark.cli.options import Command, standing_for
+from rmq_spark.options.parse import Given, nearest, timestamp_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ class Filters:
             return False
         if self.all_topics or (self.topic is not None and not _WILD.match(self.topic)):
             return True
-        from rmq_spark.topics import is_system_topic
+        from rmq_spark.options.topic_choice import is_system_topic
 
         return not is_system_topic(topic)
 

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from rmq_spark.cli.filters import Filters
 from rmq_spark.cli.progress import Progress
-from store_format.columns import arrow_schema
+from store_format.message.columns import arrow_schema
 
 if TYPE_CHECKING:
     from store_format import MessageStore
-    from store_format.find import Found
+    from store_format.search.by_key import Found
 
 __all__ = ["find_in"]
 
@@ -56,8 +56,8 @@ def _chosen(table: pa.Table, filters: Filters) -> pa.Table:
 def _by_time(store: MessageStore, filters: Filters, names: Sequence[str], progress: Progress) -> Found:
     """Without key or id: the queues, from back to front no further than `--limit`."""
     from rmq_spark.cli.reading import SIZE, bytes_to_read, chosen_queues, first_messages, read_messages
-    from store_format.find import Found, Searched
-    from store_format.tolerance import Tolerance
+    from store_format.read.tolerance import Tolerance
+    from store_format.search.by_key import Found, Searched
 
     tolerance = Tolerance()
     if filters.limit is not None:

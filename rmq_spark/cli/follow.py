@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from rmq_spark.cli.filters import Filters
 from rmq_spark.cli.reading import chosen_queues, last_messages, read_range
-from store_format.tolerance import Tolerance
+from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from store_format import MessageStore, Queue

@@ -15,10 +15,11 @@ from typing import NoReturn
 
 import click
 
-from rmq_spark.cli.ends import DAMAGE, INTERRUPTED, IO, NOT_FOUND, OK, USAGE
+from rmq_spark.cli.exit_codes import DAMAGE, INTERRUPTED, IO, NOT_FOUND, OK, USAGE
 from rmq_spark.cli.output_file import forget_output
-from rmq_spark.cli.quick_start import leave, skip_what_is_not_needed
-from rmq_spark.values import nearest
+from rmq_spark.cli.startup import leave, skip_what_is_not_needed
+from rmq_spark.options.parse import nearest
+from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
@@ -28,7 +29,6 @@ from store_format.errors import (
     StorePermissionError,
     StoreWriteError,
 )
-from store_format.shown_text import shown
 
 __all__ = ["COMMANDS", "Remarks", "cli", "main", "run"]
 
@@ -78,7 +78,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"rmq_spark.cli.{COMMANDS[cmd_name]}_commands")
+        module = importlib.import_module(f"rmq_spark.cli.commands.{COMMANDS[cmd_name]}")
         command = getattr(module, f"{cmd_name}_")
         assert isinstance(command, click.Command)
         return command

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rmq_spark.cli.output import Output
-from rmq_spark.values import nearest
-from store_format.columns import COLUMNS, DEFAULT_COLUMNS
+from rmq_spark.options.parse import nearest
 from store_format.errors import OptionError
+from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
 
 __all__ = ["ALL_COLUMNS", "TABLE_COLUMNS", "message_columns"]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_spark.cli.ends import PARTIAL
-from rmq_spark.cli.parameters import Command, standing_for
-from rmq_spark.values import Given, timestamp_ms
+from rmq_spark.cli.exit_codes import PARTIAL
+from rmq_spark.cli.options import Command, standing_for
+from rmq_spark.options.parse import Given, timestamp_ms
 from store_format.errors import OptionError, StoreError
 
 if TYPE_CHECKING:
@@ -58,13 +58,13 @@ def open_roots(path: str, commit_log: tuple[str, ...] = (), left_out: list[Store
 
     Members of a cluster that may not be read, or have no commitlog, are put into `left_out`; without it they are an error.
     """
-    from store_format.files import entry_names
+    from store_format.files.read import entry_names
 
     root = os.path.abspath(path)
     names = entry_names(root)
     if "commitlog" in names or commit_log:
         return [root]
-    from rmq_spark.stores import cluster_members, refuse_repeated  # only for a cluster
+    from rmq_spark.plan.stores import cluster_members, refuse_repeated  # only for a cluster
 
     refused: list[StoreError] = []
     members = cluster_members(root, names, refused.append)

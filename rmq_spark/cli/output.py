@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from rmq_spark.cli.parameters import Command, standing_for
-from rmq_spark.cli.values_text import cell, csv_value, json_value
-from store_format.plain_rows import Row, plain_rows
-from store_format.shown_text import cut, shown, width
+from rmq_spark.cli.cells import cell, csv_value, json_value
+from rmq_spark.cli.options import Command, standing_for
+from store_format.display.rows import Row, plain_rows
+from store_format.display.text import cut, shown, width
 
 if TYPE_CHECKING:
     import pyarrow as pa

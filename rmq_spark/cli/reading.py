@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from rmq_spark.cli.filters import Filters
 from rmq_spark.consume.sql92 import CountingFilter
-from store_format.columns import BODY_SIZE_MAX, Projection, arrow_schema
-from store_format.java_hash import tags_code
-from store_format.log_reading import LogReader
-from store_format.reading import QueueReader
-from store_format.slices import QueueSlice
-from store_format.tolerance import Tolerance
+from store_format.consumequeue.slices import QueueSlice
+from store_format.java.hashes import tags_code
+from store_format.message.columns import BODY_SIZE_MAX, Projection, arrow_schema
+from store_format.read.log_reader import LogReader
+from store_format.read.queue_reader import QueueReader
+from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from store_format import MessageStore, Queue

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from rmq_spark.cli.cells import cell
 from rmq_spark.cli.output import Output
-from rmq_spark.cli.values_text import cell
-from store_format.plain_rows import plain_rows
-from store_format.shown_text import body_text, shown
+from store_format.display.rows import plain_rows
+from store_format.display.text import body_text, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rmq_spark.cli.filters import Filters
 from rmq_spark.cli.output import Output, write_rows
-from rmq_spark.values import nearest
+from rmq_spark.options.parse import nearest
 from store_format.errors import OptionError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def show_view(
     keep: KeepWhere | None = None,
 ) -> int:
     """Writes the view; how many rows there were. `shown` are the columns of the table for people, () for all."""
-    from store_format.views.table import view_batches, view_named
+    from store_format.views.registry import view_batches, view_named
 
     batches: Iterable[pa.RecordBatch] = chain.from_iterable(view_batches(store, view, now_ms=now_ms) for store in stores)
     if filters is not None:

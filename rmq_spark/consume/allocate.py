@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from rmq_spark.consume.message_queue import MessageQueue, utf16
-from rmq_spark.values import nearest
+from rmq_spark.options.parse import nearest
 from store_format.errors import OptionError
 
 __all__ = [

@@ -1,6 +1,6 @@
 """How far a group is behind wherever its offsets are, whether and when it catches up, and how many threads that takes.
 
-The table is that of the view `lag` (`store_format.lag`), made from a group's offset store, or from the progress that Spark reports.
+The table is that of the view `lag` (`store_format.views.lag`), made from a group's offset store, or from the progress that Spark reports.
 What is not known is null: never 0, and never -1.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_spark.consume.offsets import OffsetStore
-from rmq_spark.stream_offsets import QueueKey, StreamOffset
+from rmq_spark.consume.offset_store import OffsetStore
+from rmq_spark.consume.stream_offset import QueueKey, StreamOffset
 from store_format import MessageStore
+from store_format.display.columns import BOOL, LONG, REAL, TEXT, TIME, ViewColumn, batch_of, schema_of
 from store_format.errors import OptionError
-from store_format.lag import LAG_COLUMNS, Committed, lag_table
-from store_format.views.columns import BOOL, LONG, REAL, TEXT, TIME, ViewColumn, batch_of, schema_of
+from store_format.views.lag import LAG_COLUMNS, Committed, lag_table
 
 __all__ = [
     "CATCH_UP_COLUMNS",

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rmq_spark.consume.group_changes import Change
-from rmq_spark.consume.group_state import read_state, write_state
-from rmq_spark.consume.meeting import group_directory, other_places
+from rmq_spark.consume.consume_from_where import is_retry_topic
+from rmq_spark.consume.group.change import Change
+from rmq_spark.consume.group.meeting import group_directory, other_places
+from rmq_spark.consume.group.ownership_log import append_events
+from rmq_spark.consume.group.state import read_state, write_state
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
-from rmq_spark.consume.offsets import OffsetStore, make_path, offset_store
-from rmq_spark.consume.ownership_log import append_events
-from rmq_spark.consume.where import is_retry_topic
+from rmq_spark.consume.offset_store import OffsetStore, make_path, offset_store
 from store_format import MessageStore, Queue
-from store_format.config_json import read_topics
-from store_format.config_values import TopicConfig
+from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.errors import OptionError
-from store_format.lock import StoreLock
-from store_format.views.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
-from store_format.write_files import FileWrites
+from store_format.files.lock import StoreLock
+from store_format.files.write import FileWrites
+from store_format.metadata.read import read_topics
+from store_format.metadata.values import TopicConfig
 
 __all__ = [
     "RESET_COLUMNS",

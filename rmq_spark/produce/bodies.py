@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.produce.rows import Rows
-from store_format.compression import compress, compression_flag
+from store_format.message.compression import compress, compression_flag
 
 __all__ = ["Compression", "checked_bodies", "compress_bodies"]
 

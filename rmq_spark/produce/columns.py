@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rmq_spark.schema import type_name
-from rmq_spark.values import nearest
+from rmq_spark.options.parse import nearest
+from rmq_spark.plan.projection import type_name
 from store_format.errors import OptionError
 
 __all__ = ["WRITE_COLUMNS", "WriteColumn", "bind_columns", "check_columns", "check_property_columns"]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.produce.rows import Rows
-from store_format.tags_codes import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from store_format.message.tags_code import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 
 __all__ = ["TIMER_DELAY_MAX_MS", "TIMER_PRECISION_MS", "TIMER_TOPIC", "Parked", "park"]
 

@@ -22,12 +22,12 @@ from rmq_spark.produce.properties import MessageProperties
 from rmq_spark.produce.queues import QueueSelector
 from rmq_spark.produce.rows import Host, Rows
 from rmq_spark.produce.unique_ids import UniqueIds
-from store_format.encode import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, MessageColumns
-from store_format.index_keys import index_key_hashes
-from store_format.java_hash import tags_code_many
+from store_format.index.keys import index_key_hashes
+from store_format.java.hashes import tags_code_many
 from store_format.layouts import BLANK_HEAD, CRC_PROPERTY_SIZE, MESSAGE_HEADS
-from store_format.sysflag import BORN_HOST_V6, MULTI_TAGS
-from store_format.unit_parts import Integers, body_crcs
+from store_format.message.encode import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, MessageColumns
+from store_format.message.encode_parts import Integers, body_crcs
+from store_format.message.sysflag import BORN_HOST_V6, MULTI_TAGS
 
 __all__ = ["ProducedMessages", "Producer", "ProducerSettings"]
 
@@ -100,7 +100,7 @@ class ProducedMessages:
         return ProducedMessages(**taken)
 
     def columns(self, store_host: Host) -> MessageColumns:
-        """For `store_format.encode`; offsets and store times are assigned later."""
+        """For `store_format.message.encode`; offsets and store times are assigned later."""
         return MessageColumns(
             topic=self._coded_topics(),
             body=self.body,
@@ -136,7 +136,7 @@ class ProducedMessages:
         return [(self.real_topics[number >> 32], number & 0xFFFFFFFF) for number in distinct.tolist()]
 
     def key_hashes(self, *, tag_keys: bool = True) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """What goes into the index, as `store_format.index_keys.index_key_hashes` gives it."""
+        """What goes into the index, as `store_format.index.keys.index_key_hashes` gives it."""
         return index_key_hashes(self._coded_topics(), self.uniq_key, self.keys, self.tags, tag_keys=tag_keys)
 
     def _coded_topics(self) -> pa.DictionaryArray:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from rmq_spark.produce.routes import QueueGroup, Routes
 from rmq_spark.produce.rows import Rows
 from store_format.errors import StoreInUseError
-from store_format.java_hash import java_hash_many
-from store_format.java_text import decode_utf8
+from store_format.java.hashes import java_hash_many
+from store_format.java.text import decode_utf8
 
 __all__ = ["HASH", "RANDOM", "ROUNDROBIN", "SELECTORS", "Choice", "QueueSelector"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from store_format.errors import IllegalMessageError
-from store_format.java_text import decode_utf8
+from store_format.java.text import decode_utf8
 
 __all__ = ["NOT_WRITTEN_PROPERTIES", "REFUSED_PREFIXES", "REFUSED_TOPICS", "TOPIC_LENGTH_MAX", "topic_name"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from rmq_spark.produce.delays import TIMER_TOPIC
 from rmq_spark.produce.reserved import topic_name
-from store_format.config_values import TopicConfig
 from store_format.errors import IllegalMessageError, StoreInUseError, UnsupportedFormatError
-from store_format.tags_codes import SCHEDULE_TOPIC
+from store_format.message.tags_code import SCHEDULE_TOPIC
+from store_format.metadata.values import TopicConfig
 
 __all__ = ["DEFAULT_TOPIC_QUEUE_NUMS", "NAMED_QUEUES_MAX", "QueueGroup", "Routes", "StoreTopics"]
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from rmq_spark.produce.columns import bind_columns
 from rmq_spark.produce.reserved import topic_name
 from store_format.errors import IllegalMessageError, OptionError
-from store_format.hosts import parse_host
-from store_format.java_text import decode_utf8
-from store_format.unit_parts import Integers
+from store_format.java.text import decode_utf8
+from store_format.message.encode_parts import Integers
+from store_format.message.hosts import parse_host
 
 __all__ = ["Host", "Hosts", "Rows"]
 

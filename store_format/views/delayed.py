@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from store_format.config_json import config_path, read_delay_offsets
-from store_format.tags_codes import SCHEDULE_TOPIC, parse_long
-from store_format.timer_log import read_timer_check
-from store_format.views.columns import BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.display.columns import BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.message.tags_code import SCHEDULE_TOPIC, parse_long
+from store_format.metadata.read import config_path, read_delay_offsets
+from store_format.metadata.timer import read_timer_check
 from store_format.views.messages import read_queues
 
 if TYPE_CHECKING:

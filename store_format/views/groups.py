@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from store_format.config_json import Groups, read_subscription_groups, read_topics
-from store_format.lag import RETRY_PREFIX, lag_table
-from store_format.views.columns import BOOL, BROKER, INT, LONG, NAMES, TEXT, ViewColumn, batches_of
+from store_format.display.columns import BOOL, BROKER, INT, LONG, NAMES, TEXT, ViewColumn, batches_of
+from store_format.metadata.read import Groups, read_subscription_groups, read_topics
+from store_format.views.lag import RETRY_PREFIX, lag_table
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore

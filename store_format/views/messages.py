@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from store_format.columns import Projection
-from store_format.log_reading import LogReader
-from store_format.tolerance import Tolerance
+from store_format.message.columns import Projection
+from store_format.read.log_reader import LogReader
+from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore, Queue

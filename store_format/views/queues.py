@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from store_format.config_json import Topics, read_topics
-from store_format.queue_sums import measure
-from store_format.views.columns import BOOL, BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.display.columns import BOOL, BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.metadata.read import Topics, read_topics
+from store_format.views.measure import measure
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore, Queue

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from store_format.files import file_status
-from store_format.lag import GroupQueue, group_queues
-from store_format.queue_sums import Stretches, measure
-from store_format.slices import split_at
-from store_format.views.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.consumequeue.slices import split_at
+from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.files.read import file_status
+from store_format.views.lag import GroupQueue, group_queues
+from store_format.views.measure import Stretches, measure
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore, Queue

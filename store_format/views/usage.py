@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from store_format.queue_sums import look, measure, walk_queues
-from store_format.views.columns import BROKER, DAY, LONG, TEXT, ViewColumn, batches_of
+from store_format.display.columns import BROKER, DAY, LONG, TEXT, ViewColumn, batches_of
 from store_format.views.files import log_end
+from store_format.views.measure import look, measure, walk_queues
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore, Queue

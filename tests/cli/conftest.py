@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.runs import Runner
+from tests.support.cli_runs import Runner
 
 
 @pytest.fixture

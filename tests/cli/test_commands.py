@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.cli.main import COMMANDS
-from tests.cli.runs import ROOT, Runner, process
+from tests.support.cli_runs import ROOT, Runner, process
 
 Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
@@ -52,7 +52,7 @@ def test_a_process_of_its_own_needs_no_pandas_and_no_docstrings(golden: Golden) 
     code = f"""
 import sys
 from rmq_spark.cli.main import main
-from rmq_spark.cli.quick_start import leave, skip_what_is_not_needed
+from rmq_spark.cli.startup import leave, skip_what_is_not_needed
 skip_what_is_not_needed()
 code = main(["ls", {str(golden(STORE))!r}])
 print("pandas" in sys.modules, "pydoc" in sys.modules)

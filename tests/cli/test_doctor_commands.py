@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.cli.checks import NEEDED
-from tests.cli.runs import ROOT, Runner, process
+from rmq_spark.cli.environment import NEEDED
+from tests.support.cli_runs import ROOT, Runner, process
 
 Golden = Callable[[str], Path]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import goldens
-from tests.cli.runs import Runner
+from tests.support import goldens
+from tests.support.cli_runs import Runner
 
 Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from store_format.columns import arrow_schema
-from tests import goldens
-from tests.cli.runs import Runner
+from store_format.message.columns import arrow_schema
+from tests.support import goldens
+from tests.support.cli_runs import Runner
 
 Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"

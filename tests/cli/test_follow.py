@@ -12,9 +12,9 @@ from pathlib import Path
 from rmq_spark.cli.filters import Filters
 from rmq_spark.cli.follow import Follower
 from store_format import MessageStore
-from store_format.tolerance import Tolerance
-from tests.cli.runs import command, environment
-from tests.live_writer import QUEUES
+from store_format.read.tolerance import Tolerance
+from tests.support.cli_runs import command, environment
+from tests.support.live_writer import QUEUES
 from tests.test_live_store import writer
 
 MESSAGES = 400

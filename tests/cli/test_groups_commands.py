@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.lag import read_committed
-from tests import goldens
-from tests.cli.runs import Runner
+from store_format.views.lag import read_committed
+from tests.support import goldens
+from tests.support.cli_runs import Runner
 
 Golden = Callable[[str], Path]
 Unchanged = Callable[[Path], AbstractContextManager[None]]

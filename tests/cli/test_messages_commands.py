@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from store_format.columns import COLUMNS
-from tests import goldens
-from tests.cli.runs import Runner
+from store_format.message.columns import COLUMNS
+from tests.support import goldens
+from tests.support.cli_runs import Runner
 
 Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"

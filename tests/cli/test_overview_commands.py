@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.views.table import VIEWS
-from tests import goldens
-from tests.cli.runs import Runner
+from store_format.views.registry import VIEWS
+from tests.support import goldens
+from tests.support.cli_runs import Runner
 
 Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"

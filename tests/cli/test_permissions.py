@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.runs import Runner
-from tests.permissions import as_nobody, open_directory
-from tests.small_store import write_small_store
+from tests.support.cli_runs import Runner
+from tests.support.permissions import as_nobody, open_directory
+from tests.support.small_store import write_small_store
 
 
 @pytest.fixture

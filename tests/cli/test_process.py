@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from store_format import MessageStore
-from store_format.append import CommitOptions
-from store_format.encode import MessageColumns
-from tests.cli.runs import command, environment, process
+from store_format.commit.append import CommitOptions
+from store_format.message.encode import MessageColumns
+from tests.support.cli_runs import command, environment, process
 
 Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"

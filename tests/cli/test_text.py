@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.cli.values_text import cell
-from tests.cli.runs import Runner
-from tests.hostile_store import HOSTILE_ID, HOSTILE_TOPIC, write_hostile_store
+from rmq_spark.cli.cells import cell
+from tests.support.cli_runs import Runner
+from tests.support.hostile_store import HOSTILE_ID, HOSTILE_TOPIC, write_hostile_store
 
 
 @given(st.text())

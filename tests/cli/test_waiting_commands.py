@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from store_format import MessageStore
-from store_format.trace import TRACE_COLUMNS
-from tests.cli.runs import Runner
+from store_format.views.trace import TRACE_COLUMNS
+from tests.support.cli_runs import Runner
 
 Golden = Callable[[str], Path]
 NOW_MS = 1_900_000_000_000

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.options import parse_read_options
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.options.write_options import parse_write_options
 from rmq_spark.produce.reserved import topic_name
-from rmq_spark.stream_loss import Losses
-from rmq_spark.targets import open_target
-from rmq_spark.write_options import parse_write_options
+from rmq_spark.stream.losses import Losses
+from rmq_spark.write.target import open_target
 from store_format import MessageStore, errors
 from store_format.errors import StoreError
-from store_format.lock import StoreLock
-from tests.docs.pages import ROOT, read_page
+from store_format.files.lock import StoreLock
+from tests.support.doc_pages import ROOT, read_page
 
 OURS, OTHERS = (part for part in re.split(r"^## Messages of .*$", read_page("faq.md"), flags=re.MULTILINE)[1:])
 STORE = "basic-5.5.0"

@@ -15,8 +15,8 @@ import pytest
 from store_format import layouts
 from store_format.format_tables import FORMAT_FILE, fill, render
 from store_format.layouts import LAYOUTS
-from tests import oracle
-from tests.oracle import Message, OracleError
+from tests.support import oracle
+from tests.support.oracle import Message, OracleError
 
 TEXT = FORMAT_FILE.read_text(encoding="utf-8")
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent.parent / "vectors" / "vectors.json").read_bytes())

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import goldens
-from tests.docs.pages import ROOT, Block, Session, blocks, example_stores, is_as_shown, read_page
+from tests.support import goldens
+from tests.support.doc_pages import ROOT, Block, Session, blocks, example_stores, is_as_shown, read_page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,9 @@ import click
 import pytest
 
 from rmq_spark.cli.main import COMMANDS, cli
-from rmq_spark.option_table import OPTIONS
+from rmq_spark.options.read_table import OPTIONS
+from rmq_spark.options.write_table import WRITE_OPTIONS
+from rmq_spark.plan.projection import COLUMN_TABLE
 from rmq_spark.produce.columns import WRITE_COLUMNS
 from rmq_spark.reference import (
     PAGES,
@@ -22,9 +24,7 @@ from rmq_spark.reference import (
     write_column_table,
     write_option_table,
 )
-from rmq_spark.schema import COLUMN_TABLE
-from rmq_spark.write_option_table import WRITE_OPTIONS
-from store_format.views.table import VIEWS
+from store_format.views.registry import VIEWS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = "a\n<!-- options -->\nstale\n<!-- /options -->\nb\n<!-- columns --><!-- /columns -->\nc\n"

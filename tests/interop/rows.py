@@ -12,7 +12,7 @@ from pathlib import Path
 
 from store_format.store import MessageStore
 from tests.interop.programs import Line
-from tests.rows import rows_of
+from tests.support.rows import rows_of
 
 __all__ = ["COLUMNS", "as_client", "by_place", "data_files", "line_of", "ours"]
 

@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests import oracle
 from tests.interop.programs import Line
 from tests.interop.rows import COLUMNS, by_place, line_of
+from tests.support import oracle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.failing_writer import Failure, install
+from tests.support.failing_writer import Failure, install
 
 __all__ = ["DIE", "POINTS", "STAND_STILL", "TORN", "End", "Point"]
 
@@ -83,8 +83,8 @@ def _path_of(file: int | str) -> str:
 
 
 def main(root: str, first: str, count: str, number: str, point: str) -> None:
-    from store_format.append import commit
-    from tests.staged import numbered, stage
+    from store_format.commit.append import commit
+    from tests.support.staged import numbered, stage
 
     staged = stage(Path(root), numbered("T", int(first), int(count)), write=f"w{number}", sync=False)
     install(End(Point.from_json(point)))

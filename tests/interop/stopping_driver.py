@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmq_spark.data_source import RmqLogDataSource
-from rmq_spark.sink import RmqLogStreamWriter
-from tests.failing_writer import install
+from rmq_spark.spark.data_source import RmqLogDataSource
+from rmq_spark.spark.writers import RmqLogStreamWriter
 from tests.interop.stopping import End, Point
+from tests.support.failing_writer import install
 
 __all__ = ["main"]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.checkpoint import Checkpoint
-from store_format.checkpoint_write import save_checkpoint
-from store_format.write_files import FileWrites
-from tests import goldens
+from store_format.commit.checkpoint import save_checkpoint
+from store_format.files.write import FileWrites
+from store_format.metadata.checkpoint import Checkpoint
 from tests.interop.harness import RocketMQ
-from tests.staged import append, numbered
+from tests.support import goldens
+from tests.support.staged import append, numbered
 
 Harm = Callable[[Path], object]
 

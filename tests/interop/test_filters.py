@@ -10,17 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rmq_spark.consume.sql92 import parse_sql92
-from rmq_spark.options import parse_read_options
-from rmq_spark.plan import plan
-from rmq_spark.scan import Scan
-from rmq_spark.schema import projection_from_options
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.plan.batch import plan
+from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.scan import Scan
 from store_format.errors import OptionError
-from tests import goldens
-from tests import oracle_sql92 as oracle
 from tests.interop.harness import Client, RocketMQ
 from tests.interop.programs import Program
-from tests.rmq_spark.consume.test_sql92 import CORNERS, VECTORS, messages, outcome, trees
-from tests.rows import table_rows
+from tests.rmq_spark.consume.sql92.test_sql92 import CORNERS, VECTORS, messages, outcome, trees
+from tests.support import goldens
+from tests.support import oracle_sql92 as oracle
+from tests.support.rows import table_rows
 
 CONDITIONS = [
     "region IN ('eu-1', 'eu-3')",

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from store_format.snapshot import StoreState
+from store_format.read.snapshot import StoreState
 from store_format.store import MessageStore
-from tests import goldens
 from tests.interop.harness import Client, Opened, RocketMQ
 from tests.interop.programs import Line
 from tests.interop.rows import as_client, by_place, data_files, ours
+from tests.support import goldens
 
 VERSIONS = {"basic-5.5.0": "5.5.0", "basic-4.9.7": "4.9.7"}
 USER_TOPICS = ("Audit", "Metrics", "Orders")

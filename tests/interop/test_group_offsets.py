@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.consume.offsets import LocalOffsets
+from rmq_spark.consume.offset_store import LocalOffsets
 from rmq_spark.consume.reset import copy_offsets, group_place, reset_by_time, reset_to
 from store_format import MessageStore
-from store_format.offset_files import read_group_offsets
-from tests import goldens
+from store_format.metadata.group_offsets import read_group_offsets
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import Line
+from tests.support import goldens
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

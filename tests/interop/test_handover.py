@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from store_format.append import CommitOptions
+from store_format.commit.append import CommitOptions
 from store_format.store import MessageStore
 from tests.interop.harness import RocketMQ
 from tests.interop.maven import java
 from tests.interop.programs import ProgramError
-from tests.staged import append, make_store, numbered
+from tests.support.staged import append, make_store, numbered
 
 _COMMITS, _ROWS = 20, 200  # 40 commitlog files of 16 KiB: a broker's recovery goes over the last ten
 

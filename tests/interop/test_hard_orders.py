@@ -20,15 +20,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from store_format.lock import lock_holder
-from store_format.snapshot import StoreState
+from store_format.files.lock import lock_holder
+from store_format.read.snapshot import StoreState
 from store_format.store import MessageStore
 from tests.interop.harness import Broker, RocketMQ
 from tests.interop.programs import Line, ProgramError
 from tests.interop.rows import as_client, ours
 from tests.interop.spark import SMALL_FILES, Row, as_written, frame, rows, spark_lines, wanted, write, write_stream
 from tests.interop.stopping import POINTS, STAND_STILL, Point
-from tests.staged import append, make_store, numbered
+from tests.support.staged import append, make_store, numbered
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPICS = ["Orders", "Metrics"]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from store_format.append import CommitOptions, commit
-from store_format.checkpoint import read_checkpoint
-from store_format.checkpoint_write import save_checkpoint
-from store_format.write_files import FileWrites
-from tests import goldens
+from store_format.commit.append import CommitOptions, commit
+from store_format.commit.checkpoint import save_checkpoint
+from store_format.files.write import FileWrites
+from store_format.metadata.checkpoint import read_checkpoint
 from tests.interop.harness import RocketMQ
 from tests.interop.rows import by_place, data_files, ours
-from tests.staged import append, numbered, settings_from, stage
+from tests.support import goldens
+from tests.support.staged import append, numbered, settings_from, stage
 
 NEW = 50
 

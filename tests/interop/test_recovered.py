@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rmq_spark.store_follower import StoreFollower
-from rmq_spark.topics import TopicChoice
+from rmq_spark.options.topic_choice import TopicChoice
+from rmq_spark.stream.store_follower import StoreFollower
 from store_format import MessageStore
-from store_format.append import CommitOptions
-from store_format.snapshot import StoreState
-from tests import goldens
+from store_format.commit.append import CommitOptions
+from store_format.read.snapshot import StoreState
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import Line
 from tests.interop.rows import as_client, ours
-from tests.staged import append, numbered, settings_from
+from tests.support import goldens
+from tests.support.staged import append, numbered, settings_from
 
 _NAME = "crash-5.5.0"
 _DAMAGED = 30  # of the golden's messages in the order of the log

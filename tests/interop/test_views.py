@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from store_format.store import MessageStore
-from tests import goldens
 from tests.interop.harness import Client, RocketMQ
 from tests.interop.programs import Line
+from tests.support import goldens
 
 VERSIONS = {"basic-5.5.0": "5.5.0", "retry-dlq-5.5.0": "5.5.0", "basic-4.9.7": "4.9.7"}
 _STILL_TIMEOUT_S = 120

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from store_format.problems import Problem
-from store_format.snapshot import StoreState
+from store_format.diagnose.problems import Problem
+from store_format.read.snapshot import StoreState
 from store_format.store import MessageStore
 from tests.interop.harness import Client, Opened, RocketMQ
 from tests.interop.programs import Line
 from tests.interop.rows import as_client, by_place, data_files, ours
 from tests.interop.spark import SMALL_FILES, Row, as_written, rows, spark_lines, wanted, write, write_stream
-from tests.oracle_units import java_hash
+from tests.support.oracle_units import java_hash
 
 VERSIONS = ("5.5.0", "4.9.7")
 LONG_TOPIC = "Long" * 31 + "-_%"  # 127 characters, the longest a client sends

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.writing import abort_write, commit_write, stage_rows
+from rmq_spark.write.stage_and_commit import abort_write, commit_write, stage_rows
 from store_format.errors import IllegalMessageError
-from tests import goldens
 from tests.interop.harness import RocketMQ
 from tests.interop.rows import by_place, ours
-from tests.rmq_spark.writes import numbered_rows, target_of, write
-from tests.staged import append, make_store, messages_of, numbered
+from tests.support import goldens
+from tests.support.staged import append, make_store, messages_of, numbered
+from tests.support.writes import numbered_rows, target_of, write
 
 
 def test_nothing_is_truncated_by_a_broker_that_verifies_the_crc_property(

@@ -11,9 +11,9 @@ import pytest
 
 from rmq_spark import show
 from store_format import MessageStore
-from store_format.shown_text import shown
-from tests.hostile_store import HOSTILE_ID, HOSTILE_TOPIC, write_hostile_store
-from tests.html_check import read_page
+from store_format.display.text import shown
+from tests.support.hostile_store import HOSTILE_ID, HOSTILE_TOPIC, write_hostile_store
+from tests.support.html_check import read_page
 
 Golden = Callable[[str], Path]
 

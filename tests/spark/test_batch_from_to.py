@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from tests import goldens
-from tests.spark.frames import PLACE, places, read, told, told_places
+from tests.support import goldens
+from tests.support.spark.frames import PLACE, places, read, told, told_places
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions
 
-from tests.spark.frames import PLACE, copy_of, places, read, told, told_places
-from tests.staged import append, numbered
+from tests.support.spark.frames import PLACE, copy_of, places, read, told, told_places
+from tests.support.staged import append, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from chispa import assert_df_equality
 
-from tests.spark.frames import PLACE, places, read, told, told_places
+from tests.support.spark.frames import PLACE, places, read, told, told_places
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from rmq_spark.options import parse_read_options
-from rmq_spark.plan import plan
-from tests import goldens
-from tests.spark.frames import PLACE, copy_of, places, read, told, told_places
-from tests.staged import deleted_topic
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.plan.batch import plan
+from tests.support import goldens
+from tests.support.spark.frames import PLACE, copy_of, places, read, told, told_places
+from tests.support.staged import deleted_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

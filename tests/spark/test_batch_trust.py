@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.spark.frames import PLACE, copy_of, flip, places, read, told, told_places
+from tests.support.spark.frames import PLACE, copy_of, flip, places, read, told, told_places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.frames import told
-from tests.spark.processes import ROOT, run
+from tests.support.spark.frames import told
+from tests.support.spark.processes import ROOT, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]  # a JVM each
 

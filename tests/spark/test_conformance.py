@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from store_format.columns import COLUMNS
-from tests import goldens, oracle
+from store_format.message.columns import COLUMNS
+from tests.support import goldens, oracle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

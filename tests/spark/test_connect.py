@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.frames import told, told_places
-from tests.spark.processes import run
+from tests.support.spark.frames import told, told_places
+from tests.support.spark.processes import run
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
-from tests.spark.frames import copy_of, read
+from tests.support.spark.frames import copy_of, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,14 +16,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rmq_spark.consume.group_state import read_state
+from rmq_spark.consume.group.ownership_log import OwnershipEvent, double_ownership, read_events
+from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.consume.offsets import StoreOffsets
-from rmq_spark.consume.ownership_log import OwnershipEvent, double_ownership, read_events
-from rmq_spark.stream_offsets import StreamOffset
-from rmq_spark.stream_plan import ranges
-from tests.spark.processes import ROOT
-from tests.staged import append, make_store, numbered
+from rmq_spark.consume.offset_store import StoreOffsets
+from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.stream.plan import ranges
+from tests.support.spark.processes import ROOT
+from tests.support.staged import append, make_store, numbered
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ class Query:
         arguments = [str(self.store), str(self.base / "checkpoint"), str(self.base / "output"), *self.options]
         with (self.base / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.group_process", *arguments], cwd=ROOT, env=environment, stdout=log, stderr=log,
+                [sys.executable, "-m", "tests.support.spark.group_process", *arguments], cwd=ROOT, env=environment, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from rmq_spark.consume.group_start import subscribe_set
-from rmq_spark.consume.group_state import read_state
+from rmq_spark.consume.group.ownership_log import double_ownership, read_events
+from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue, sort_clients
-from rmq_spark.consume.offsets import LocalOffsets, StoreOffsets
-from rmq_spark.consume.ownership_log import double_ownership, read_events
+from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
 from rmq_spark.consume.reset import group_place, reset_to, reset_to_latest
-from rmq_spark.options import parse_read_options
-from rmq_spark.topics import TopicChoice
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.options.topic_choice import TopicChoice
+from rmq_spark.plan.group_start import subscribe_set
 from store_format import MessageStore
-from store_format.append import CommitOptions
-from store_format.store_settings import StoreSettings
-from tests.spark.frames import Place, copy_of, places, read, told, told_places
-from tests.staged import append, make_store, numbered
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.append import CommitOptions
+from tests.support.spark.frames import Place, copy_of, places, read, told, told_places
+from tests.support.staged import append, make_store, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rmq_spark.consume.lag import lag_from_progress
 from store_format import MessageStore
-from store_format.lag import LAG_COLUMNS
-from store_format.views.columns import schema_of
+from store_format.display.columns import schema_of
+from store_format.views.lag import LAG_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rmq_spark.produce.reserved import NOT_WRITTEN_PROPERTIES
-from tests import goldens
-from tests.spark.frames import read
+from tests.support import goldens
+from tests.support.spark.frames import read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

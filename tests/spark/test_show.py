@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmq_spark import show
-from tests.html_check import read_page
+from tests.support.html_check import read_page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, GreaterThan, InputPartition, LessThan
 
-from rmq_spark.batch import RmqLogReader
-from tests.spark.frames import PLACE, read
+from rmq_spark.spark.batch_reader import RmqLogReader
+from tests.support.spark.frames import PLACE, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -277,7 +277,7 @@ def test_the_reader_pickles_to_tasks_small_4_3(spark: SparkSession, golden: Gold
     """Every task gets the reader; it holds plain values only."""
     from pyspark import cloudpickle
 
-    from rmq_spark.data_source import RmqLogDataSource
+    from rmq_spark.spark.data_source import RmqLogDataSource
 
     source = RmqLogDataSource({"path": str(golden("basic-5.5.0"))})
     reader = source.reader(source.schema())

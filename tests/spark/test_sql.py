@@ -11,7 +11,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 
-from tests.spark.frames import PLACE, copy_of, places, read, told, told_places
+from tests.support.spark.frames import PLACE, copy_of, places, read, told, told_places
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import goldens, oracle_sql92
-from tests.oracle_sql92 import Tree
-from tests.spark.frames import PLACE, Place, places, read, told, told_places
+from tests.support import goldens, oracle_sql92
+from tests.support.oracle_sql92 import Tree
+from tests.support.spark.frames import PLACE, Place, places, read, told, told_places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

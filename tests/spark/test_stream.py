@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from store_format import MessageStore
-from tests.live_writer import LOG_FILE_SIZE, QUEUES, message_body
-from tests.spark.frames import PLACE, Place, places, told, told_places
-from tests.staged import append, make_store, numbered, update_topic
+from tests.support.live_writer import LOG_FILE_SIZE, QUEUES, message_body
+from tests.support.spark.frames import PLACE, Place, places, told, told_places
+from tests.support.staged import append, make_store, numbered, update_topic
 from tests.test_live_store import writer
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from zlib import crc32
 import pyarrow.parquet as pq
 import pytest
 
-from tests import oracle
-from tests.live_writer import CQ_FILE_SIZE, LOG_FILE_SIZE, QUEUES, message_body
-from tests.spark.frames import read
-from tests.spark.processes import ROOT
+from tests.support import oracle
+from tests.support.live_writer import CQ_FILE_SIZE, LOG_FILE_SIZE, QUEUES, message_body
+from tests.support.spark.frames import read
+from tests.support.spark.processes import ROOT
 from tests.test_live_store import writer
 
 if TYPE_CHECKING:
@@ -38,7 +38,15 @@ class Process:
 
     def __init__(self, store: Path, base: Path, *options: str) -> None:
         environment = dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT))
-        command = [sys.executable, "-m", "tests.spark.stream_process", str(store), str(base / "checkpoint"), str(base / "output"), *options]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.spark.stream_process",
+            str(store),
+            str(base / "checkpoint"),
+            str(base / "output"),
+            *options,
+        ]
         self.log = (base / "log").open("ab")
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=self.log, start_new_session=True, text=True

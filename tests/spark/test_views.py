@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from store_format import MessageStore
-from store_format.views.table import VIEWS
-from tests.spark.frames import read
+from store_format.views.registry import VIEWS
+from tests.support.spark.frames import read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import rmq_spark
-from rmq_spark.sink import RmqLogStreamWriter
-from rmq_spark.targets import open_target
-from rmq_spark.write_options import parse_write_options
-from rmq_spark.writing import stage_rows
+from rmq_spark.options.write_options import parse_write_options
+from rmq_spark.spark.writers import RmqLogStreamWriter
+from rmq_spark.write.stage_and_commit import stage_rows
+from rmq_spark.write.target import open_target
 from store_format import MessageStore
-from store_format.config_json import read_topics
+from store_format.metadata.read import read_topics
 
 CONTENT = ["topic", "body", "tags", "keys", "flag", "msgId", "bornTimestampMs", "bornHost"]
 
@@ -119,7 +119,7 @@ def test_a_replayed_stream_batch_is_not_written_again(spark: SparkSession, tmp_p
     """Driver death between publication and Spark's own commit log: the next run stages and commits the same batch anew."""
     import pyarrow as pa
 
-    from rmq_spark.sink import StagedMessage
+    from rmq_spark.spark.writers import StagedMessage
 
     rows = pa.RecordBatch.from_pydict({"topic": ["T"] * 5, "body": [f"{n}" for n in range(5)]})
     for _ in range(2):

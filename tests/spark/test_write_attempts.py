@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.processes import run
+from tests.support.spark.processes import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]  # a JVM of its own: with local[2] a task has one attempt only
 

@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.dead_staging import collect
-from store_format.journal import read_commit_state, read_journal
-from store_format.ledger import read_ledger
-from tests.oracle import build_index_files
-from tests.spark.doomed_query import KILL, REPORT, end_session
-from tests.spark.processes import ROOT
-from tests.staged import messages_of
-from tests.watching_reader import look, watching
+from store_format.bookkeeping.journal import read_commit_state, read_journal
+from store_format.bookkeeping.ledger import read_ledger
+from store_format.commit.abandoned_staging import collect
+from tests.support.oracle import build_index_files
+from tests.support.spark.doomed_query import KILL, REPORT, end_session
+from tests.support.spark.processes import ROOT
+from tests.support.staged import messages_of
+from tests.support.watching_reader import look, watching
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]  # a JVM for each death
 
 _ROWS = 40  # of a batch: new files of all kinds every other one
 _TIMEOUT_S = 230  # less than what makes pytest print where it waits
-_SCRIPT = "import sys; from pathlib import Path; from tests.spark.doomed_query import main; main(Path(sys.argv[1]))"
+_SCRIPT = "import sys; from pathlib import Path; from tests.support.spark.doomed_query import main; main(Path(sys.argv[1]))"
 
 # Where to kill (`doomed_query.KILL`); whether a journal stands then, and whether readers are kept from what is behind its base.
 _DEATHS = [

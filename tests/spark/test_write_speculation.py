@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.processes import run
+from tests.support.spark.processes import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from store_format.store_settings import StoreSettings
-from tests.rmq_spark.writes import held
-from tests.staged import make_store
+from store_format.bookkeeping.settings import StoreSettings
+from tests.support.staged import make_store
+from tests.support.writes import held
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.writing import commit_write, stage_rows
+from rmq_spark.write.stage_and_commit import commit_write, stage_rows
 from store_format import MessageStore
-from tests.rmq_spark.writes import bodies, numbered_rows, target_of
-from tests.spark.processes import ROOT
-from tests.spark.tiny_batches import LOG, ROWS
-from tests.staged import append, make_store, numbered
-from tests.watching_reader import look
+from tests.support.spark.processes import ROOT
+from tests.support.spark.tiny_batches import LOG, ROWS
+from tests.support.staged import append, make_store, numbered
+from tests.support.watching_reader import look
+from tests.support.writes import bodies, numbered_rows, target_of
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ _COMMIT_MS_MAX = 30
 _COMMITS = 1000
 _MICRO_BATCHES = 100  # Spark itself takes half a second for each
 _LEDGER_GROWTH_MAX = 64  # bytes: numbers get more digits
-_SCRIPT = "import sys; from pathlib import Path; from tests.spark.tiny_batches import main; main(Path(sys.argv[1]))"
+_SCRIPT = "import sys; from pathlib import Path; from tests.support.spark.tiny_batches import main; main(Path(sys.argv[1]))"
 
 
 def _own(root: Path) -> set[str]:

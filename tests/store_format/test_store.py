@@ -14,11 +14,11 @@ import pytest
 
 from store_format import MessageStore
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError, StoreNotFoundError, UnsupportedFormatError
-from store_format.lock import lock_holder
-from store_format.snapshot import StoreState
-from tests import oracle
-from tests.rows import ALL, BROKER, table_rows
-from tests.small_store import SmallStore, write_small_store
+from store_format.files.lock import lock_holder
+from store_format.read.snapshot import StoreState
+from tests.support import oracle
+from tests.support.rows import ALL, BROKER, table_rows
+from tests.support.small_store import SmallStore, write_small_store
 
 
 @pytest.fixture

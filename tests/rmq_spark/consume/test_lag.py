@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from rmq_spark.consume.lag import CatchUp, catch_up, catch_up_table, group_lag, lag_from_progress, nodes_needed, threads_per_node
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.consume.offsets import LocalOffsets
+from rmq_spark.consume.offset_store import LocalOffsets
 from store_format import MessageStore
+from store_format.display.columns import batch_of, schema_of
 from store_format.errors import OptionError
-from store_format.lag import LAG_COLUMNS, lag_table
-from store_format.views.columns import batch_of, schema_of
-from tests import goldens
+from store_format.views.lag import LAG_COLUMNS, lag_table
+from tests.support import goldens
 
 NOW = 1_800_000_000_000
 

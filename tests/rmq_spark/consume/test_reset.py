@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.consume.allocate import strategy
-from rmq_spark.consume.group_state import read_state
-from rmq_spark.consume.members import join
-from rmq_spark.consume.membership import Membership
+from rmq_spark.consume.group.member import join
+from rmq_spark.consume.group.membership import Membership
+from rmq_spark.consume.group.ownership_log import read_events
+from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
-from rmq_spark.consume.ownership_log import read_events
 from rmq_spark.consume.reset import (
     RESET_COLUMNS,
     GroupPlace,
@@ -31,10 +31,10 @@ from rmq_spark.consume.reset import (
     reset_to_latest,
 )
 from store_format import MessageStore
+from store_format.display.columns import schema_of
 from store_format.errors import OptionError, StoreInUseError
-from store_format.offset_files import read_group_offsets
-from store_format.views.columns import schema_of
-from tests import goldens
+from store_format.metadata.group_offsets import read_group_offsets
+from tests.support import goldens
 
 GROUP = "CG_some"
 
@@ -142,7 +142,7 @@ _HOLD = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcn
 
 
 def test_refused_beside_a_broker(store: MessageStore, place: GroupPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq_spark.consume.offsets._WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("rmq_spark.consume.offset_store._WAIT_SECONDS", 0.1)
     before = {path: path.read_bytes() for path in Path(store.path, "config").iterdir() if path.is_file()}
     plan = reset_to_latest(place, [store])
     command = [sys.executable, "-c", _HOLD, f"{store.path}/lock"]

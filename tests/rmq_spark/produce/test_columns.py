@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_spark.produce.columns import WRITE_COLUMNS, bind_columns, check_columns
-from store_format.columns import COLUMNS
 from store_format.errors import OptionError
+from store_format.message.columns import COLUMNS
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
 BODY = pa.field("body", pa.binary())

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from rmq_spark.produce.delays import TIMER_DELAY_MAX_MS, TIMER_TOPIC
-from store_format.config_values import TopicConfig
 from store_format.errors import IllegalMessageError
-from store_format.java_hash import java_hash
-from store_format.tags_codes import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from tests.oracle import Message
-from tests.rmq_spark.produce.batches import NOW_MS, batch_of, decoded, message_of, produce, routes_of, unplaced
+from store_format.java.hashes import java_hash
+from store_format.message.tags_code import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from store_format.metadata.values import TopicConfig
+from tests.support.oracle import Message
+from tests.support.produced_batches import NOW_MS, batch_of, decoded, message_of, produce, routes_of, unplaced
 
 TOPIC = TopicConfig("TopicTest", 8, 8)
 OWN = {"UNIQ_KEY", "WAIT"}

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from rmq_spark.produce.bodies import Compression
 from rmq_spark.produce.messages import ProducerSettings
-from store_format.config_values import TopicConfig
-from store_format.encode import encode
 from store_format.errors import IllegalMessageError, OptionError
-from store_format.index_file import key_hash
-from store_format.java_hash import java_hash
-from tests import oracle
-from tests.rmq_spark.produce.batches import (
+from store_format.index.file import key_hash
+from store_format.java.hashes import java_hash
+from store_format.message.encode import encode
+from store_format.metadata.values import TopicConfig
+from tests.support import oracle
+from tests.support.produced_batches import (
     BORN_HOST,
     MAP,
     NOW_MS,

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from rmq_spark.produce.queues import HASH, RANDOM, ROUNDROBIN, SELECTORS, Choice, QueueSelector
 from rmq_spark.produce.routes import Routes, StoreTopics
 from rmq_spark.produce.rows import Rows
-from store_format.config_values import TopicConfig
 from store_format.errors import IllegalMessageError, StoreInUseError
-from store_format.java_hash import java_hash
-from tests.rmq_spark.produce.batches import batch_of, decoded, producer, unplaced
+from store_format.java.hashes import java_hash
+from store_format.metadata.values import TopicConfig
+from tests.support.produced_batches import batch_of, decoded, producer, unplaced
 
 
 def cluster(*queue_nums: int, closed: tuple[int, ...] = (), topics: tuple[str, ...] = ("t",)) -> Routes:

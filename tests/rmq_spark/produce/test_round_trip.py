@@ -13,22 +13,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from rmq_spark.options.topic_choice import is_system_topic
 from rmq_spark.produce.messages import Producer, ProducerSettings
 from rmq_spark.produce.queues import QueueSelector
 from rmq_spark.produce.reserved import NOT_WRITTEN_PROPERTIES
 from rmq_spark.produce.routes import Routes, StoreTopics
 from rmq_spark.produce.unique_ids import UniqueIds
-from rmq_spark.topics import is_system_topic
-from store_format.columns import COLUMNS
-from store_format.config_json import read_topics
-from store_format.encode import encode
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
-from store_format.java_hash import java_hash
-from store_format.properties import encode_properties, java_hashmap_order
+from store_format.java.hashes import java_hash
+from store_format.message.columns import COLUMNS
+from store_format.message.encode import encode
+from store_format.message.properties import encode_properties, java_hashmap_order
+from store_format.metadata.read import read_topics
 from store_format.store import MessageStore
-from tests import goldens, oracle
-from tests.oracle import Message
-from tests.rmq_spark.produce.batches import NOW_MS, STORE_HOST
+from tests.support import goldens, oracle
+from tests.support.oracle import Message
+from tests.support.produced_batches import NOW_MS, STORE_HOST
 
 EDGE = "edge-5.5.0"
 

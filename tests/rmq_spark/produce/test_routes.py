@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from rmq_spark.produce.routes import NAMED_QUEUES_MAX, QueueGroup, Routes, StoreTopics
-from store_format.config_values import TopicConfig
 from store_format.errors import IllegalMessageError, StoreError, StoreInUseError, UnsupportedFormatError
+from store_format.metadata.values import TopicConfig
 
 
 def store(name: str, *topics: TopicConfig, closed: str | None = None) -> StoreTopics:

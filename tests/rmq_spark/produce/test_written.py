@@ -8,15 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from rmq_spark.produce.messages import ProducedMessages
-from store_format.append import CommitOptions, commit
-from store_format.columns import DEFAULT_COLUMNS
-from store_format.encode import encode
-from store_format.staging import StagingWriter
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.append import CommitOptions, commit
+from store_format.commit.staging import StagingWriter
+from store_format.message.columns import DEFAULT_COLUMNS
+from store_format.message.encode import encode
+from store_format.message.tags_code import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from store_format.store import MessageStore
-from store_format.store_settings import StoreSettings
-from store_format.tags_codes import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from tests.rmq_spark.produce.batches import NOW_MS, STORE_HOST, batch_of, produce
-from tests.staged import make_store
+from tests.support.produced_batches import NOW_MS, STORE_HOST, batch_of, produce
+from tests.support.staged import make_store
 
 WRITTEN_MS = NOW_MS + 60_000
 SAME = ["topic", "flag", "body", "properties", "tags", "keys", "msgId", "bornTimestamp", "bornHost"]

@@ -1,0 +1,78 @@
+"""`doctor`: whether Spark can see the format on this machine, and what is in the way if not."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_spark.cli.exit_codes import NOT_FOUND, OK
+from rmq_spark.cli.opening import open_all
+from rmq_spark.cli.output import Output, output_options
+
+if TYPE_CHECKING:
+    from rmq_spark.cli.environment import Check
+
+__all__ = ["doctor_"]
+
+
+@click.command("doctor")
+@click.argument("store", type=click.Path(readable=False), required=False)
+@click.option("--start", is_flag=True, help="Start Spark, too, and ask it for the format; takes some seconds.")
+@output_options()
+def doctor_(store: str | None, start: bool, output: Output) -> int:
+    """Whether Spark can see the format, and why not.
+
+    Looks at versions, the JDK, modules that disturb Spark's registration, and the Python of Spark's workers; with a STORE also at
+    that. Ends with 2 where something is in the way.
+    """
+    from rmq_spark.cli.environment import environment_checks, start_check
+    from rmq_spark.cli.view_rows import show_batches
+    from store_format.display.columns import TEXT, ViewColumn, batch_of
+
+    checks = environment_checks(dict(os.environ), sys.executable)
+    if start:
+        checks.append(start_check(sys.executable))
+    if store is not None:
+        checks += _store_checks(store)
+    columns = (
+        ViewColumn("check", TEXT, "What was looked at."),
+        ViewColumn("state", TEXT, "`ok`, `warning` or `fails`."),
+        ViewColumn("found", TEXT, "What was found."),
+        ViewColumn("advice", TEXT, "What to do."),
+    )
+    batch = batch_of(columns, [(check.name, check.state, check.found, check.advice) for check in checks])
+    if output.form == "table" and not output.columns:
+        _print(output, checks)
+    else:
+        show_batches(output, [batch], [column.name for column in columns])
+    return NOT_FOUND if any(check.state == "fails" for check in checks) else OK
+
+
+def _print(output: Output, checks: list[Check]) -> None:
+    from store_format.display.text import shown
+
+    colours = {"ok": "32", "warning": "33", "fails": "31"}
+    for check in checks:
+        word = f"{check.state:<7}"
+        word = f"\x1b[{colours[check.state]}m{word}\x1b[0m" if output.colour else word
+        print(f"{word}  {check.name:<18}  {shown(check.found)}" + (f". {shown(check.advice)}" if check.advice else ""))
+
+
+def _store_checks(path: str) -> list[Check]:
+    from rmq_spark.cli.environment import Check
+    from store_format.errors import StoreError
+
+    try:
+        stores = open_all(path)
+    except (StoreError, OSError) as error:
+        return [Check("store", "fails", str(error))]
+    found = []
+    for store in stores:
+        queues = "" if store.has_consume_queues else ", no consume queue files (RocksDB?): the commitlog is scanned"
+        found.append(
+            Check("store", "warning" if queues else "ok", f"{store.path}: broker {store.broker_name}, {store.state.value}{queues}")
+        )
+    return found

@@ -1,0 +1,158 @@
+"""`dump`: one record of the commitlog byte by byte, each field named; or what stands where no record is."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_spark.cli.cells import cell
+from rmq_spark.cli.exit_codes import DAMAGE, OK, NotFoundError
+from rmq_spark.cli.opening import store_argument
+from rmq_spark.cli.output import Output, output_options, write_bytes
+from store_format.display.text import shown
+
+if TYPE_CHECKING:
+    from store_format import MessageStore
+    from store_format.message.check import UnitCheck
+    from store_format.message.fields import UnitField
+
+__all__ = ["dump_"]
+
+_LINE = 16
+_FIELD_BYTES_SHOWN = 256
+_UNREADABLE_BYTES = 256
+_UNIT_SIZE_MAX = 64 << 20
+
+
+@click.command("dump")
+@store_argument()
+@click.argument("place", metavar="PLACE")
+@click.option("--full", is_flag=True, help="All bytes of long bodies and properties.")
+@output_options(raw=True)
+def dump_(stores: list[MessageStore], place: str, full: bool, output: Output) -> int:
+    """One record as annotated hex, each field named.
+
+    PLACE is a physical offset, or a message id of either kind. Where no record stands, the bytes there are shown, and what a
+    record would need; the exit code is 3 then. `-o raw` gives the bytes.
+
+    \b
+    rmqlog dump /data/store 1073741824
+    """
+    if output.columns:
+        raise click.UsageError("--columns has no meaning here: a dump is one record")
+    records = _records(stores, place)
+    if output.form == "json":
+        print(json.dumps([_document(record) for record in records], indent=2))
+    for i, record in enumerate(records):
+        if output.form == "raw":
+            write_bytes(output, record.data)
+        elif output.form == "table":
+            sys.stdout.write("\n" * bool(i))
+            sys.stdout.writelines(f"{line}\n" for line in _lines(record, full, output.colour))
+        elif output.form != "json":
+            _write_fields(output, record)
+    return OK if all(record.is_whole for record in records) else DAMAGE
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """Bytes at a place of the log, and what the broker's check says of them."""
+
+    path: str
+    position: int
+    physical_offset: int
+    data: bytes
+    check: UnitCheck
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self.check.kind == "ok")
+
+    def fields(self) -> list[UnitField]:
+        from store_format.message.fields import unit_fields
+
+        return unit_fields(self.data)
+
+
+def _records(stores: list[MessageStore], place: str) -> list[_Record]:
+    if re.fullmatch("[0-9]{1,19}", place):
+        if len(stores) > 1:
+            raise click.UsageError("a physical offset is a place in one store, and this is a cluster: give one of its stores")
+        return [_at(stores[0], int(place))]
+    offsets = [
+        (store, offset)
+        for store in stores
+        for offset in store.find(message_id=place, columns=["physicalOffset"], on_damage="DROPMALFORMED")
+        .table["physicalOffset"]
+        .to_pylist()
+    ]
+    if not offsets:
+        raise NotFoundError(f"no message has the id {place!r}, and it is no physical offset")
+    return [_at(store, offset) for store, offset in dict.fromkeys(offsets)]
+
+
+def _at(store: MessageStore, offset: int) -> _Record:
+    from store_format.commitlog.resync import FileBytes
+    from store_format.message.check import check_unit
+
+    file = store.log.file_at(offset)
+    if file is None:
+        stop = store.log.files[-1].stop if store.log.files else 0
+        raise NotFoundError(f"the commitlog has no offset {offset}; it holds {store.log.min_offset} to {stop}")
+    view, position = store.log.view(file), offset - file.start
+    check = check_unit(FileBytes(view), position, file.size - position, physical_offset=offset)
+    size = check.size if check.kind == "ok" else _UNREADABLE_BYTES
+    return _Record(file.path, position, offset, view.read(position, min(size, file.size - position, _UNIT_SIZE_MAX)), check)
+
+
+# ---- lines ----------------------------------------------------------------------------------------------------------------
+
+
+def _lines(record: _Record, full: bool, colour: bool) -> Iterator[str]:
+    yield f"physical offset {record.physical_offset}: byte {record.position} of {shown(record.path)}, {len(record.data)} bytes"
+    if not record.is_whole:
+        check = record.check
+        at = f", {check.at} bytes further" if check.at else ""
+        yield f"no message record stands here ({check.kind}){at}: expected {shown(check.expected)}, found {shown(check.found)}"
+    for field in record.fields():
+        about = f"  ({field.about})" if field.about else ""
+        name = f"\x1b[1m{field.name}\x1b[0m" if colour else field.name
+        part = record.data[field.start : field.start + field.size]
+        kept = part if full else part[:_FIELD_BYTES_SHOWN]
+        for line in range(0, len(kept), _LINE):
+            note = f"  {name} = {cell(field.value)}{about}" if not line else ""
+            yield f"{field.start + line:>7}  {_hex(kept[line : line + _LINE])}{note}"
+        if len(kept) < len(part):
+            yield f"{'…':>7}  {len(part) - len(kept):,} more bytes; --full shows them"
+
+
+def _hex(data: bytes) -> str:
+    text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in data)
+    return f"{data.hex(' '):<{3 * _LINE - 1}}  |{text:<{_LINE}}|"
+
+
+_FIELDS = ("start", "size", "name", "value", "about", "hex")
+
+
+def _rows(record: _Record) -> list[tuple[object, ...]]:
+    return [(*asdict(field).values(), record.data[field.start : field.start + field.size].hex()) for field in record.fields()]
+
+
+def _document(record: _Record) -> dict[str, object]:
+    head = {"file": record.path, "position": record.position, "physicalOffset": record.physical_offset, "kind": str(record.check.kind)}
+    return {**head, "fields": [dict(zip(_FIELDS, row, strict=True)) for row in _rows(record)]}
+
+
+def _write_fields(output: Output, record: _Record) -> None:
+    """The fields as rows."""
+    from rmq_spark.cli.view_rows import show_batches
+    from store_format.display.columns import INT, TEXT, ViewColumn, batch_of
+
+    columns = [ViewColumn(name, INT if name in ("start", "size") else TEXT, "Of a field.") for name in _FIELDS]
+    show_batches(output, [batch_of(columns, _rows(record))], _FIELDS)

@@ -1,0 +1,148 @@
+"""`export`: messages into a Parquet, JSON lines or CSV file, as a stream: memory does not grow with what there is."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from rmq_spark.cli.commands.messages import skip_damage_option, tolerance_for, warn_of_damage
+from rmq_spark.cli.filters import MESSAGE_FILTERS, Filters, filter_options
+from rmq_spark.cli.opening import store_argument
+from rmq_spark.cli.output import Output, write_csv, write_jsonl
+from rmq_spark.cli.output_file import new_file
+from rmq_spark.cli.progress import Progress, in_bytes
+from store_format.display.rows import plain_rows
+from store_format.display.text import shown
+from store_format.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from store_format import MessageStore
+    from store_format.read.tolerance import Tolerance
+
+__all__ = ["export_"]
+
+_FORMS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+_ROW_GROUP_BYTES = 64 << 20
+
+
+@click.command("export")
+@store_argument()
+@click.argument("out", type=click.Path())
+@click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "csv"]), help="By default what the name of OUT ends with.")
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@click.option("--columns", metavar="NAMES", help="Columns to give, separated by commas.")
+@click.option("--bodies", type=click.Choice(["base64", "text"]), default="base64", show_default=True, help="How JSON and CSV give a body.")
+@skip_damage_option
+@filter_options(*MESSAGE_FILTERS)
+def export_(
+    stores: list[MessageStore],
+    out: str,
+    form: str | None,
+    force: bool,
+    columns: str | None,
+    bodies: str,
+    skip_damage: bool,
+    filters: Filters,
+) -> int:
+    """Messages into a Parquet, JSONL or CSV file, of any size.
+
+    OUT appears when all is written, or not at all; `-` is stdout, for JSONL and CSV. The messages of a queue come in its order.
+
+    \b
+    rmqlog export /data/store orders.parquet --topic Orders --since 2024-05-01
+    """
+    from rmq_spark.cli.message_columns import message_columns
+    from rmq_spark.cli.reading import bytes_to_read
+
+    form = form or _form_of(out)
+    asked = () if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip())
+    names = message_columns(Output(form, asked))
+    tolerance = tolerance_for(skip_damage)
+    known = {topic for store in stores for topic in {*store.topics(), *store.configured_topics()}}
+    filters.refuse_unknown_topic(known)
+    with Progress("export", bytes_to_read(stores, filters)) as progress:
+        source = _Source(stores, filters, names, tolerance, progress)
+        if out == "-":
+            if form == "parquet":
+                raise click.UsageError("a Parquet file is not written to stdout; give it a name, or use --format jsonl")
+            _write_text(form, sys.stdout.write, source, bodies == "text")
+            sys.stdout.flush()
+        else:
+            with new_file(os.path.abspath(out), replace=force) as file:
+                _write_file(form, file, source, bodies == "text")
+    print(f"rmqlog: {source.rows:,} messages, {in_bytes(progress.done)} of the log, into {shown(out)}", file=sys.stderr)
+    return warn_of_damage(tolerance)
+
+
+def _form_of(out: str) -> str:
+    form = _FORMS.get(os.path.splitext(out)[1].lower())
+    if form is None:
+        raise click.UsageError(f"the name {out!r} does not say the format: end it with .parquet, .jsonl or .csv, or give --format")
+    return form
+
+
+class _Source:
+    """The batches to write, counted as they pass."""
+
+    def __init__(
+        self, stores: Sequence[MessageStore], filters: Filters, names: Sequence[str], tolerance: Tolerance, progress: Progress
+    ) -> None:
+        self.names = names
+        self.rows = 0
+        self._stores, self._filters, self._tolerance, self._progress = stores, filters, tolerance, progress
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        from rmq_spark.cli.reading import SIZE, read_messages
+        from rmq_spark.cli.view_rows import first_rows
+
+        read = (read_messages(store, self._filters, (*self.names, SIZE), self._tolerance) for store in self._stores)
+        for batch in first_rows((batch for batches in read for batch in batches), self._filters.limit):
+            yield batch.select(self.names)
+            self.rows += batch.num_rows
+            self._progress.add(int(batch[SIZE].to_numpy().sum()))
+
+
+def _write_file(form: str, file: BinaryIO, source: _Source, bodies_as_text: bool) -> None:
+    if form == "parquet":
+        _write_parquet(file, source)
+        return
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
+    _write_text(form, text.write, source, bodies_as_text)
+    text.flush()
+    text.detach()
+
+
+def _write_text(form: str, write: Callable[[str], object], source: _Source, bodies_as_text: bool) -> None:
+    rows = (row for batch in source for row in plain_rows(batch))
+    (write_jsonl if form == "jsonl" else write_csv)(write, rows, source.names, bodies_as_text=bodies_as_text)
+
+
+def _write_parquet(file: BinaryIO, source: _Source) -> None:
+    """Row groups of about 64 MB: what is held at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from store_format.message.columns import arrow_schema
+
+    schema = arrow_schema(source.names)
+    try:
+        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+            held: list[pa.RecordBatch] = []
+            size = 0
+            for batch in source:
+                held.append(batch)
+                size += batch.nbytes
+                if size >= _ROW_GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(held, schema))
+                    held, size = [], 0
+            if held:
+                writer.write_table(pa.Table.from_batches(held, schema))
+    except pa.ArrowException as error:
+        raise OptionError(f"Parquet cannot be written: {error}") from error

@@ -1,0 +1,210 @@
+"""Consumer groups: `groups`, `lag`, and `offsets`, which can also move them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_spark.cli.completion import complete_group
+from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
+from rmq_spark.cli.filters import Filters, filter_options
+from rmq_spark.cli.opening import now_option, store_argument
+from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
+from rmq_spark.options.parse import nearest
+from store_format.display.text import shown
+
+if TYPE_CHECKING:
+    from rmq_spark.consume.reset import OffsetPlan
+    from store_format import MessageStore
+
+__all__ = ["groups_", "lag_", "offsets_"]
+
+_GROUPS = ("brokerName", "group", "configured", "consumeEnable", "topics", "queues", "lagMessages", "lagMs", "deadLetters")
+_LAG = ("group", "topic", "queueId", "committedOffset", "maxOffset", "lagMessages", "lagBytes", "lagMs", "lostMessages")
+_LOST = ("group", "topic", "queueId", "committedOffset", "lostMessages", "nextLostMessages", "file", "expiresTimestamp")
+_OFFSETS = ("brokerName", "group", "topic", "queueId", "committedOffset", "minOffset", "maxOffset", "lagMessages")
+
+_group_option = click.option("-g", "--group", metavar="GLOB", shell_complete=complete_group, help="Groups, such as CG_orders or 'CG_*'.")
+
+
+@click.command("groups")
+@store_argument()
+@now_option
+@_group_option
+@filter_options("limit")
+@output_options()
+def groups_(stores: list[MessageStore], now_ms: int, group: str | None, filters: Filters, output: Output) -> int:
+    """Consumer groups: settings, topics, lag, dead letters."""
+    if not show_view(output, stores, "groups", _GROUPS, filters.without_topic(), now_ms=now_ms, keep=keep_where(group=group)):
+        _refuse_unknown(stores, group)
+    return _what_is_unknown(stores)
+
+
+@click.command("lag")
+@store_argument()
+@now_option
+@_group_option
+@click.option("--retention", is_flag=True, help="What each group has lost to retention or will lose, and when, instead.")
+@filter_options("topic", "queue", "limit")
+@output_options()
+def lag_(stores: list[MessageStore], now_ms: int, group: str | None, retention: bool, filters: Filters, output: Output) -> int:
+    """How far groups are behind: messages, bytes, time.
+
+    What is not known is empty, never 0. --retention shows who loses messages that were not consumed.
+    """
+    view, columns = ("retention", _LOST) if retention else ("lag", _LAG)
+    keep = keep_where(group=group, topic=filters.topic)
+    if not show_view(output, stores, view, columns, filters.without_topic(), now_ms=now_ms, keep=keep):
+        _refuse_unknown(stores, group)
+    return _what_is_unknown(stores)
+
+
+def _what_is_unknown(stores: list[MessageStore]) -> int:
+    """The exit code: a part is missing where a store keeps offsets in RocksDB, which is said."""
+    from store_format.errors import UnsupportedFormatError
+    from store_format.metadata.group_offsets import refuse_foreign_offsets
+
+    code = OK
+    for store in stores:
+        try:
+            refuse_foreign_offsets(store.path)
+        except UnsupportedFormatError as error:
+            print(f"rmqlog: not known: {shown(str(error).partition(';')[0])}", file=sys.stderr)
+            code = PARTIAL
+    return code
+
+
+def _refuse_unknown(stores: list[MessageStore], group: str | None) -> None:
+    """Raises NotFoundError when `--group` means none of the groups that are there."""
+    known = {str(name) for store in stores for name in store.view("groups")["group"].to_pylist()}
+    keep = keep_where(group=group)
+    if group is None or (keep is not None and any(keep.matches(name) for name in known)):
+        return
+    meant = nearest(group, known)
+    have = ", ".join(sorted(known)) or "none"
+    raise NotFoundError(f"no group is named {group!r}; " + (f"did you mean {meant}?" if meant else f"the groups are {have}"))
+
+
+# ---- offsets ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Where a group is to go; exactly one of these, or none to look only."""
+
+    earliest: bool
+    latest: bool
+    time: str | None
+    offset: int | None
+    copy_of: str | None
+
+    def __post_init__(self) -> None:
+        asked = [self.earliest, self.latest, self.time is not None, self.offset is not None, self.copy_of is not None]
+        if sum(asked) > 1:
+            raise click.UsageError("--to-earliest, --to-latest, --to-time, --to-offset and --copy-from exclude each other; use only one")
+
+    def __bool__(self) -> bool:
+        return self != _Move(False, False, None, None, None)
+
+
+def _move_options(command: Any) -> Any:  # Any: click's own
+    for option in reversed(
+        (
+            click.option("--to-earliest", is_flag=True, help="To the first message that is still there."),
+            click.option("--to-latest", is_flag=True, help="To the end: all that waits is skipped."),
+            click.option("--to-time", metavar="TIME", help="To the first message stored at or after: ISO 8601, ms since 1970, or -2h."),
+            click.option("--to-offset", type=click.IntRange(0), help="To this offset, of the one queue that --topic and --queue name."),
+            click.option("--copy-from", metavar="GROUP", shell_complete=complete_group, help="To where this group stands."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("offsets")
+@store_argument()
+@click.argument("group", required=False, shell_complete=complete_group)
+@_move_options
+@click.option("--apply", "apply_", is_flag=True, help="Write it; without, the change is only shown.")
+@click.option("--offset-store", type=click.Choice(["store", "local"]), help="offsetStore of its queries.")
+@click.option("--offset-store-path", type=click.Path(readable=False), help="offsetStorePath of its queries.")
+@click.option("--group-path", type=click.Path(readable=False), help="groupPath of its queries.")
+@filter_options("topic", "queue", "limit")
+@output_options()
+def offsets_(
+    stores: list[MessageStore],
+    group: str | None,
+    to_earliest: bool,
+    to_latest: bool,
+    to_time: str | None,
+    to_offset: int | None,
+    copy_from: str | None,
+    apply_: bool,
+    filters: Filters,
+    output: Output,
+    **places: str | None,
+) -> int:
+    """Offsets of groups; a reset or a copy of them.
+
+    First shows what would change; --apply writes it, which is refused while a broker has the store. Queries of the group that are
+    running jump along.
+
+    \b
+    rmqlog offsets /data/store CG_orders
+    rmqlog offsets /data/store CG_orders --to-time -2h --topic Orders
+    rmqlog offsets /data/store CG_orders --to-time -2h --topic Orders --apply
+    """
+    move = _Move(to_earliest, to_latest, to_time, to_offset, copy_from)
+    if not move:
+        if apply_:
+            raise click.UsageError("--apply needs a place to go, such as --to-latest")
+        if not show_view(output, stores, "lag", _OFFSETS, filters.without_topic(), keep=keep_where(group=group, topic=filters.topic)):
+            _refuse_unknown(stores, group)
+        return _what_is_unknown(stores)
+    if group is None:
+        raise click.UsageError("a move needs the GROUP behind the STORE")
+    plan = _plan(stores, group, move, filters, places)
+    show_batches(output, plan.table().to_batches(), plan.table().schema.names)
+    if not apply_:
+        print("rmqlog: nothing was changed; add --apply to write it", file=sys.stderr)
+        return OK
+    plan.apply()
+    print(f"rmqlog: {len(plan.targets)} offsets of {shown(group)} written", file=sys.stderr)
+    return OK
+
+
+def _plan(stores: list[MessageStore], group: str, move: _Move, filters: Filters, places: dict[str, str | None]) -> OffsetPlan:
+    import os
+    import time
+
+    from rmq_spark.consume import reset
+    from rmq_spark.consume.message_queue import MessageQueue
+    from rmq_spark.options.parse import Given, timestamp_ms
+
+    paths = {name: None if places[name] is None else os.path.abspath(str(places[name])) for name in ("offset_store_path", "group_path")}
+    place = reset.group_place(group, stores, kind=places["offset_store"], **paths)
+    topics = None if filters.topic is None else _topics(stores, filters)
+    if move.offset is not None:
+        if topics is None or len(topics) != 1 or len(filters.queue_ids) != 1:
+            raise click.UsageError("--to-offset moves one queue: name it with --topic and --queue")
+        if len(stores) > 1:
+            raise click.UsageError("--to-offset moves one queue of one store: give a store of the cluster instead")
+        return reset.reset_to(place, stores, {MessageQueue(topics[0], stores[0].broker_name, filters.queue_ids[0]): move.offset})
+    if filters.queue_ids:
+        raise click.UsageError("--queue is for --to-offset; the other moves take whole topics")
+    if move.copy_of is not None:
+        return reset.copy_offsets(reset.group_place(move.copy_of, stores, kind=places["offset_store"], **paths), place, stores, topics)
+    if move.time is not None:
+        moment = timestamp_ms(Given("--to-time", move.time, time.time_ns() // 1_000_000))
+        return reset.reset_by_time(place, stores, moment, topics)
+    return (reset.reset_to_earliest if move.earliest else reset.reset_to_latest)(place, stores, topics)
+
+
+def _topics(stores: list[MessageStore], filters: Filters) -> list[str]:
+    known = {topic for store in stores for topic in {*store.topics(), *store.configured_topics()}}
+    filters.refuse_unknown_topic(known)
+    return sorted(filter(filters.chooses_topic, known))

@@ -1,0 +1,193 @@
+"""Messages: the first, the last and those to come (`head`, `tail`), one by its id (`get`), and those with a key (`find`)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
+from rmq_spark.cli.filters import MESSAGE_FILTERS, Filters, filter_options
+from rmq_spark.cli.opening import store_argument
+from rmq_spark.cli.options import Command
+from rmq_spark.cli.output import Output, output_options, write_rows
+from rmq_spark.cli.progress import Progress
+from store_format.display.text import shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from store_format import MessageStore
+    from store_format.read.tolerance import Tolerance
+    from store_format.search.by_key import Found
+
+__all__ = ["find_", "get_", "head_", "skip_damage_option", "tail_", "tolerance_for", "warn_of_damage"]
+
+_COUNT = 10
+
+
+def skip_damage_option(command: Command) -> Command:
+    """`--skip-damage`, as `skip_damage`."""
+    about = "Go on behind damage; what was left out is said, and the exit code is 4."
+    return click.option("--skip-damage", is_flag=True, help=about)(command)
+
+
+def tolerance_for(skip_damage: bool) -> Tolerance:
+    from store_format.read.tolerance import Tolerance
+
+    return Tolerance("DROPMALFORMED" if skip_damage else "FAILFAST")
+
+
+def warn_of_damage(tolerance: Tolerance) -> int:
+    """The exit code of a command that has written what could be read."""
+    if not tolerance.dropped:
+        return OK
+    print(f"rmqlog: {tolerance.dropped} messages or stretches of the log are damaged and were left out", file=sys.stderr)
+    return PARTIAL
+
+
+def _known_topics(stores: list[MessageStore]) -> set[str]:
+    return {topic for store in stores for topic in {*store.topics(), *store.configured_topics()}}
+
+
+@click.command("head")
+@store_argument()
+@skip_damage_option
+@filter_options(*MESSAGE_FILTERS, limit=_COUNT)
+@output_options(raw=True)
+def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, output: Output) -> int:
+    """The first messages.
+
+    10 unless -n says more; of a cluster, so many of each store.
+
+    \b
+    rmqlog head /data/store --topic Orders --since 2024-05-01T12:00:00Z
+    """
+    from rmq_spark.cli.message_columns import message_columns
+    from rmq_spark.cli.reading import first_messages
+
+    names, tolerance = message_columns(output), tolerance_for(skip_damage)
+    assert filters.limit is not None
+    tables = [first_messages(store, filters, names, filters.limit, tolerance) for store in stores]
+    if not write_rows(output, (batch for table in tables for batch in table.select(names).to_batches()), names):
+        filters.refuse_unknown_topic(_known_topics(stores))
+    return warn_of_damage(tolerance)
+
+
+@click.command("tail")
+@store_argument()
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(0.01, 60), default=0.5, show_default=True, help="Seconds between two looks.")
+@skip_damage_option
+@filter_options(*MESSAGE_FILTERS, limit=_COUNT)
+@output_options(raw=True)
+def tail_(stores: list[MessageStore], follow: bool, interval: float, skip_damage: bool, filters: Filters, output: Output) -> int:
+    """The last messages; with -f also those to come.
+
+    10 unless -n says more; of a cluster, so many of each store.
+
+    \b
+    rmqlog tail -f /data/store --topic Orders --where "region = 'north'"
+    """
+    from rmq_spark.cli.message_columns import message_columns
+    from rmq_spark.cli.reading import last_messages
+
+    names, tolerance = message_columns(output), tolerance_for(skip_damage)
+    assert filters.limit is not None
+    if follow:
+        if output.form == "json":
+            raise click.UsageError("a JSON array that never ends is none: use --output jsonl with --follow")
+        from rmq_spark.cli.follow import Follower
+
+        follower = Follower(stores, filters, names, tolerance)
+        last = follower.last(filters.limit)
+        news = follower.news(partial(time.sleep, interval))
+        write_rows(output, chain(last, news), names, following=sum(batch.num_rows for batch in last))
+        return warn_of_damage(tolerance)
+    tables = [last_messages(store, filters, names, filters.limit, tolerance) for store in stores]
+    if not write_rows(output, (batch for table in tables for batch in table.select(names).to_batches()), names):
+        filters.refuse_unknown_topic(_known_topics(stores))
+    return warn_of_damage(tolerance)
+
+
+@click.command("get")
+@store_argument()
+@click.argument("id", metavar="ID")
+@output_options(raw=True)
+def get_(stores: list[MessageStore], id: str, output: Output) -> int:
+    """One message by its id.
+
+    The id is what a client shows (UNIQ_KEY), or an offset message id. All copies of the message are given.
+
+    \b
+    rmqlog get /data/store 7F0000010A1B18B4AAC20000000A0001
+    rmqlog get /data/store 7F0000010A1B18B4AAC20000000A0001 -o raw > body
+    """
+    from rmq_spark.cli.message_columns import ALL_COLUMNS, message_columns
+
+    names = message_columns(output)
+    as_records = output.form == "table" and not output.columns
+    names = ALL_COLUMNS if as_records else names
+    founds = []
+    for store in stores:
+        with Progress("get", 0) as progress:
+            founds.append(store.find(message_id=id, columns=names, on_damage="DROPMALFORMED", on_scanned=progress.reach_of))
+    batches = (batch for found in founds for batch in found.table.select(names).to_batches())
+    if as_records:
+        from rmq_spark.cli.records import write_records
+
+        count = write_records(output, batches, names)
+    else:
+        count = write_rows(output, batches, names)
+    return _tell_how(founds, count, f"no message has the id {id!r}")
+
+
+@click.command("find")
+@store_argument()
+@click.option("--id", "message_id", metavar="ID", help="The message with this id, of either kind.")
+@click.option("--no-index", is_flag=True, help="Scan the commitlog even where index files cover it.")
+@filter_options(*MESSAGE_FILTERS)
+@output_options(raw=True)
+def find_(stores: list[MessageStore], message_id: str | None, no_index: bool, filters: Filters, output: Output) -> int:
+    """Messages by key, id, tag, time or condition.
+
+    A key or an id through the index files where they reach, by a scan where not.
+    How they were found, and what was searched, is said on stderr.
+
+    \b
+    rmqlog find /data/store --key order-1234
+    rmqlog find /data/store --topic Orders --tag paid --since -2h
+    """
+    from rmq_spark.cli.finding import find_in
+    from rmq_spark.cli.message_columns import message_columns
+
+    if filters.key is not None and message_id is not None:
+        raise click.UsageError("--key and --id are given together; use only one of them")
+    names = message_columns(output)
+    founds = [find_in(store, filters, message_id, names, use_index=not no_index) for store in stores]
+    count = write_rows(output, _limited((batch for found in founds for batch in found.table.select(names).to_batches()), filters), names)
+    if not count:
+        filters.refuse_unknown_topic(_known_topics(stores))
+    return _tell_how(founds, count, "no message is like that")
+
+
+def _limited(batches: Iterator[pa.RecordBatch], filters: Filters) -> Iterator[pa.RecordBatch]:
+    from rmq_spark.cli.view_rows import first_rows
+
+    return first_rows(batches, filters.limit)
+
+
+def _tell_how(founds: list[Found], count: int, nothing: str) -> int:
+    """How it was found, on stderr; the exit code. Raises NotFoundError when nothing was."""
+    for found in founds:
+        looked = f": {shown(str(found.searched))}" if found.searched.index_files or found.searched.scanned else ""
+        print(f"rmqlog: {found.table.num_rows} found by {found.how}{looked}", file=sys.stderr)
+    is_partial = any(found.searched.damaged_bytes for found in founds)
+    if not count and not is_partial:
+        raise NotFoundError(nothing)
+    return PARTIAL if is_partial else OK

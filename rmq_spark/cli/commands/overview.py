@@ -1,0 +1,158 @@
+"""What is in a store: `info`, `ls`, `du`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_spark.cli.filters import Filters, filter_options
+from rmq_spark.cli.opening import now_option, store_argument
+from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.view_rows import filtered, show_batches, show_view
+from rmq_spark.options.parse import nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from store_format import MessageStore
+
+__all__ = ["du_", "info_", "ls_"]
+
+_LS_TOPICS = ("brokerName", "topic", "perm", "queueType", "queues", "messages", "bytes", "firstStoreTimestamp", "lastStoreTimestamp")
+_LS_QUEUES = ("brokerName", "topic", "queueId", "minOffset", "maxOffset", "messages", "bytes", "firstStoreTimestamp", "lastStoreTimestamp")
+_FILES = ("kind", "file", "start", "stop", "entries", "sizeBytes", "usedBytes", "diskBytes", "fill", "modified")
+
+
+@click.command("info")
+@store_argument()
+@click.option("--view", metavar="NAME", help="A view as a whole instead: files, index, checkpoint, retention, …")
+@now_option
+@output_options()
+def info_(stores: list[MessageStore], view: str | None, now_ms: int, output: Output) -> None:
+    """The store as a whole: broker, state, how much is in it.
+
+    \b
+    rmqlog info /data/store
+    rmqlog info /data/store --view files
+
+    The view retention assumes the default fileReservedTime of 72 hours: the store does not say what its broker has.
+    """
+    if view is not None:
+        show_view(output, stores, _view_name(view), now_ms=now_ms)
+        return
+    from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, schema_of
+
+    columns = (
+        BROKER,
+        ViewColumn("path", TEXT, "The store root."),
+        ViewColumn("state", TEXT, "`clean`, `live` (a process holds the lock) or `crashed`."),
+        ViewColumn("minPhysicalOffset", LONG, "Where the commitlog begins."),
+        ViewColumn("commitLogFiles", INT, "Its files."),
+        ViewColumn("commitLogBytes", LONG, "Their length."),
+        ViewColumn("topics", INT, "Topics with queues on disk."),
+        ViewColumn("queues", INT, "These queues."),
+        ViewColumn("messages", LONG, "Messages that can be read, RocketMQ's own included."),
+        ViewColumn("bytes", LONG, "Their bytes in the commitlog."),
+        ViewColumn("groups", INT, "Consumer groups that are configured or have offsets; null where no file says it (RocksDB)."),
+        ViewColumn("firstStoreTimestamp", TIME, "When the oldest message was stored."),
+        ViewColumn("lastStoreTimestamp", TIME, "When the newest message was stored."),
+    )
+    batch = batch_of(columns, [_summary(store) for store in stores])
+    if output.form == "table" and not output.columns:
+        _show_records(output, batch)
+    else:
+        show_batches(output, [batch], schema_of(columns).names)
+
+
+def _summary(store: MessageStore) -> Sequence[object]:
+    import pyarrow.compute as pc
+
+    from store_format.errors import StorePermissionError
+    from store_format.metadata.read import read_subscription_groups
+    from store_format.views.lag import read_committed
+
+    queues = store.view("queues")
+    try:
+        configured, committed = read_subscription_groups(store.path), {group for group, _ in read_committed(store.path).pairs()}
+    except StorePermissionError as error:
+        store.pass_over([error])
+        configured, committed = None, set()
+    groups = None if configured is None and not committed else len(set(configured or ()) | committed)
+    own = queues.filter(pc.invert(pc.starts_with(queues["topic"], "%LMQ%")))  # these share the bytes of others
+    times = [pc.min(queues["firstStoreTimestamp"].cast("int64")).as_py(), pc.max(queues["lastStoreTimestamp"].cast("int64")).as_py()]
+    return (
+        store.broker_name, store.path, store.state.value, store.log.min_offset, len(store.log.files),
+        sum(file.size for file in store.log.files), len(set(queues["topic"].to_pylist())), queues.num_rows,
+        pc.sum(queues["messages"]).as_py() or 0, pc.sum(own["bytes"]).as_py() or 0, groups, *times,
+    )  # fmt: skip
+
+
+def _show_records(output: Output, batch: pa.RecordBatch) -> None:
+    from rmq_spark.cli.records import write_records
+
+    write_records(output, [batch], batch.schema.names)
+
+
+def _view_name(name: str) -> str:
+    from store_format.views.registry import VIEWS, view_named
+
+    by_lower = {view.name.lower(): view.name for view in VIEWS}
+    if name.lower() not in by_lower and (meant := nearest(name, by_lower.values())):
+        raise click.UsageError(f"--view: there is no view {name!r}; did you mean {meant}?")
+    return view_named(by_lower.get(name.lower(), name)).name
+
+
+@click.command("ls")
+@store_argument()
+@click.option("-l", "--queues", is_flag=True, help="Each queue instead of each topic.")
+@filter_options("topic", "all", "queue", "limit")
+@output_options()
+def ls_(stores: list[MessageStore], queues: bool, filters: Filters, output: Output) -> None:
+    """Topics, or queues with -l: messages, bytes, times.
+
+    \b
+    rmqlog ls /data/store
+    rmqlog ls /data/store -l --topic 'Order*'
+    """
+    queues = queues or bool(filters.queue_ids)
+    rows = show_view(output, stores, "queues" if queues else "topics", _LS_QUEUES if queues else _LS_TOPICS, filters)
+    if not rows and filters.topic is not None:
+        filters.refuse_unknown_topic(topic for store in stores for topic in {*store.topics(), *store.configured_topics()})
+
+
+@click.command("du")
+@store_argument()
+@click.option("--by", type=click.Choice(["topic", "day", "both"]), default="topic", show_default=True, help="What to sum up by.")
+@click.option("--files", is_flag=True, help="The files instead: how long, how full, how much on disk.")
+@filter_options("topic", "limit")
+@output_options()
+def du_(stores: list[MessageStore], by: str, files: bool, filters: Filters, output: Output) -> None:
+    """Who eats the disk: bytes by topic or day.
+
+    The most first; the sum is the written part of the commitlog.
+    A row without a topic is what is in no queue: padding, deleted topics, undecided messages, damage.
+    """
+    if files:
+        if filters.topic is not None:
+            raise click.UsageError("--topic has no meaning with --files, most of which hold all topics")
+        show_view(output, stores, "files", _FILES, replace(filters, all_topics=True))
+        return
+    from store_format.views.registry import view_named
+
+    batches: list[pa.RecordBatch] = [batch for store in stores for batch in store.view("usage").to_batches()]
+    if filters.topic is not None:
+        batches = list(filtered(batches, filters, None))
+    names = ("topic", "day") if by == "both" else (by,)
+    table = _summed(batches, ("brokerName", *names), view_named("usage").schema)
+    show_batches(output, table.to_batches(), table.schema.names, limit=filters.limit)
+
+
+def _summed(batches: list[pa.RecordBatch], by: Sequence[str], schema: Any) -> pa.Table:  # Any: a schema of pyarrow, which has no types
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(batches, schema).group_by(list(by), use_threads=False).aggregate([("messages", "sum"), ("bytes", "sum")])
+    table = table.select([*by, "messages_sum", "bytes_sum"]).rename_columns([*by, "messages", "bytes"])
+    return table.sort_by([("bytes", "descending"), *((name, "ascending") for name in by)])

@@ -1,0 +1,87 @@
+"""What waits and what became of a message: `trace`, `dlq`, `delay`, `half`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_spark.cli.exit_codes import NotFoundError
+from rmq_spark.cli.filters import Filters, filter_options
+from rmq_spark.cli.opening import now_option, store_argument
+from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
+
+if TYPE_CHECKING:
+    from store_format import MessageStore
+
+__all__ = ["delay_", "dlq_", "half_", "trace_"]
+
+_DLQ = ("group", "originTopic", "storeTimestamp", "reconsumeTimes", "tags", "keys", "msgId", "queueId", "queueOffset")
+_DELAY = ("kind", "state", "dueTimestamp", "topic", "queueId", "delayLevel", "tags", "keys", "msgId")
+_HALF = ("state", "topic", "queueId", "producerGroup", "ageMs", "checkTimes", "firstStoreTimestamp", "decidedTimestamp", "msgId")
+_TRACE = ("time", "what", "topic", "queueId", "queueOffset", "physicalOffset", "group", "detail")
+_STATES = ("pending", "committed", "rolled back", "discarded", "decided", "unknown")
+
+
+@click.command("trace")
+@store_argument()
+@click.argument("id", metavar="ID")
+@output_options()
+def trace_(stores: list[MessageStore], id: str, output: Output) -> None:
+    """The life of a message as a timeline.
+
+    Its copies, retries, dead letter, delayed or half form, what clients traced, and which groups have passed it.
+
+    \b
+    rmqlog trace /data/store 7F0000010A1B18B4AAC20000000A0001
+    """
+    from store_format.views.trace import TRACE_COLUMNS
+
+    batches = [batch for store in stores for batch in store.trace(id).to_batches()]
+    if not show_batches(output, batches, [column.name for column in TRACE_COLUMNS], _TRACE):
+        raise NotFoundError(f"no message has the id {id!r}")
+
+
+@click.command("dlq")
+@store_argument()
+@click.option("-g", "--group", metavar="GLOB", help="Dead letters of these groups.")
+@filter_options("topic", "tag", "key", "since", "until", "limit")
+@output_options()
+def dlq_(stores: list[MessageStore], group: str | None, filters: Filters, output: Output) -> None:
+    """Dead letters, with the topic they came from.
+
+    --topic is that topic; --since and --until are when they became dead letters.
+    """
+    keep = keep_where(group=group, topic_column="originTopic", topic=filters.topic)
+    show_view(output, stores, "deadLetters", _DLQ, filters.without_topic(), time_column="storeTimestamp", keep=keep)
+
+
+@click.command("delay")
+@store_argument()
+@now_option
+@filter_options("topic", "queue", "tag", "key", "since", "until", "limit")
+@output_options()
+def delay_(stores: list[MessageStore], now_ms: int, filters: Filters, output: Output) -> None:
+    """Messages that wait for their time.
+
+    At a delay level or in the timer, with the topic they are for; --since and --until are when they are due.
+    Where a consume queue is missing, the default delays of the levels (messageDelayLevel) are assumed.
+    """
+    keep = keep_where(topic=filters.topic)
+    show_view(output, stores, "delayed", _DELAY, filters.without_topic(), now_ms=now_ms, time_column="dueTimestamp", keep=keep)
+
+
+@click.command("half")
+@store_argument()
+@now_option
+@click.option("--state", type=click.Choice(_STATES), help="Transactions in this state, such as pending.")
+@filter_options("topic", "queue", "since", "until", "limit")
+@output_options()
+def half_(stores: list[MessageStore], now_ms: int, state: str | None, filters: Filters, output: Output) -> None:
+    """Half messages: each transaction, its state and age.
+
+    --topic is the topic they are for; --since and --until are when they were first stored.
+    """
+    keep = keep_where(topic=filters.topic, state=state)
+    show_view(output, stores, "transactions", _HALF, filters.without_topic(), now_ms=now_ms, time_column="firstStoreTimestamp", keep=keep)

@@ -1,0 +1,150 @@
+"""What has to be right for `format("rmqlog")` to work, one check each. Nothing of Spark is imported: a broken one must not break these.
+
+Spark imports every top-level module `pyspark_*` and registers what it finds; one that fails to import switches this off for all.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import pkgutil
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["NEEDED", "Check", "environment_checks", "start_check"]
+
+# As pyproject.toml asks for them.
+NEEDED = {"click": (8, 1), "numpy": (2, 0), "pyarrow": (18, 0), "pyspark": (4, 2)}
+_EXTRAS = {"pyspark": "rmq-spark[spark]", "click": "rmq-spark", "numpy": "rmq-spark", "pyarrow": "rmq-spark"}
+
+_JAVA_MIN = 17
+_SECONDS_MAX = 120
+_REGISTER = "or call rmq_spark.register(spark), which needs no automatic registration"
+
+_WORKER = "import sys, numpy, pyarrow, pyspark, rmq_spark, store_format; print('%d.%d' % sys.version_info[:2], pyspark.__version__)"
+_REGISTERED = "import pyspark_rmqlog; pyspark_rmqlog.DefaultSource"
+_REASON = "import rmq_spark.spark.data_source"
+_START = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+try:
+    spark.read.format("rmqlog").load()
+except Exception as error:
+    print("seen" if "DATA_SOURCE_NOT_FOUND" not in str(error) else "not found")
+spark.stop()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`state` is ok, warning or fails."""
+
+    name: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+def environment_checks(environment: Mapping[str, str], python: str) -> list[Check]:
+    """All but those that start Spark. `python` is the interpreter that is meant to drive it."""
+    checks = [_package(name) for name in NEEDED]
+    checks += [_java(environment), _spark_home(environment)]
+    checks += _neighbours(python)
+    checks += [_registration(python), _workers(environment, python)]
+    return checks
+
+
+def _run(*command: str) -> tuple[int, str]:
+    """(exit code, the output's last line, or all that stderr ends with); 127 where there is no such program."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS_MAX, check=False)
+    except FileNotFoundError:
+        return 127, f"{command[0]}: no such program"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 126, str(error)
+    lines = (done.stdout if done.returncode == 0 and done.stdout.strip() else done.stderr).strip().splitlines()
+    return done.returncode, lines[-1] if lines else ""
+
+
+def _package(name: str) -> Check:
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name, "fails", "not installed", f"pip install '{_EXTRAS[name]}'")
+    least = ".".join(map(str, NEEDED[name]))
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < NEEDED[name]:
+        return Check(name, "fails", f"version {version}", f"At least {least} is needed: pip install --upgrade '{name}>={least}'")
+    return Check(name, "ok", f"version {version}")
+
+
+def _java(environment: Mapping[str, str]) -> Check:
+    home = environment.get("JAVA_HOME")
+    program = f"{home}/bin/java" if home else "java"
+    try:
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, errors="replace", timeout=_SECONDS_MAX, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "no java on the PATH, and JAVA_HOME is not set"
+        return Check("java", "fails", where, f"Spark needs a JDK of version {_JAVA_MIN} or later; install one, or set JAVA_HOME to it")
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    if match is None:
+        return Check("java", "warning", f"{program} does not say its version")
+    major = int(match[2] or 0) if match[1] == "1" else int(match[1])
+    if major < _JAVA_MIN:
+        return Check("java", "fails", f"{program} is of version {major}", f"Spark needs {_JAVA_MIN} or later; set JAVA_HOME to such a JDK")
+    return Check("java", "ok", f"{program}, version {major}")
+
+
+def _spark_home(environment: Mapping[str, str]) -> Check:
+    home = environment.get("SPARK_HOME")
+    if home:
+        return Check("SPARK_HOME", "warning", home, "Spark is taken from there, whatever pip installed: both must be of one version")
+    return Check("SPARK_HOME", "ok", "not set: pyspark's own Spark is used")
+
+
+def _neighbours(python: str) -> list[Check]:
+    """Each other module that Spark imports to find data sources, imported by itself."""
+    names = sorted({module.name for module in pkgutil.iter_modules() if module.name.startswith("pyspark_")} - {"pyspark_rmqlog"})
+    found = []
+    for name in names:
+        code, said = _run(python, "-c", f"import {name}")
+        advice = f"It switches automatic registration off, for all data sources: repair or remove it, {_REGISTER}"
+        found.append(Check(name, "ok", "imports") if code == 0 else Check(name, "fails", f"does not import: {said}", advice))
+    return found
+
+
+def _registration(python: str) -> Check:
+    if importlib.util.find_spec("pyspark_rmqlog") is None:
+        return Check("pyspark_rmqlog", "fails", "not on the path of this Python", f"pip install rmq-spark, {_REGISTER}")
+    code, _ = _run(python, "-c", _REGISTERED)
+    if code == 0:
+        return Check("pyspark_rmqlog", "ok", 'offers format("rmqlog") to Spark')
+    return Check("pyspark_rmqlog", "fails", f"offers nothing: {_run(python, '-c', _REASON)[1]}", "See what is missing above")
+
+
+def _workers(environment: Mapping[str, str], python: str) -> Check:
+    """The Python that runs the tasks: PYSPARK_PYTHON, else python3 of the PATH (SparkContext.pythonExec)."""
+    worker = environment.get("PYSPARK_PYTHON") or "python3"
+    code, said = _run(worker, "-c", _WORKER)
+    if code != 0:
+        advice = f"Set PYSPARK_PYTHON to a Python that has rmq-spark, such as {python}; on a cluster also register(spark, by_value=True)"
+        return Check("workers' Python", "fails", f"{worker}: {said}", advice)
+    mine, its = _run(python, "-c", _WORKER)[1], said
+    if mine.split(" ")[0] != its.split(" ")[0]:
+        return Check(
+            "workers' Python",
+            "fails",
+            f"{worker} is Python {its.split(' ')[0]}",
+            f"Spark wants the driver's: set PYSPARK_PYTHON to {python}",
+        )
+    return Check("workers' Python", "ok", f"{worker}, Python {its.replace(' ', ', pyspark ')}")
+
+
+def start_check(python: str) -> Check:
+    """Spark itself asked."""
+    code, said = _run(python, "-c", _START)
+    if code == 0 and said == "seen":
+        return Check("Spark", "ok", 'started, and knows format("rmqlog")')
+    found = 'started, and does not know format("rmqlog")' if said == "not found" else f"does not start: {said}"
+    return Check("Spark", "fails", found, f"See what fails above, {_REGISTER}" if said == "not found" else "See what fails above")

@@ -1,0 +1,260 @@
+"""SQL92 filter expressions, from text to steps: RocketMQ's grammar (SelectorParser.jj), and what it refuses at compile time.
+
+Operators nest as in the grammar, one method a rule; the checks are those of the `create…` methods of ComparisonExpression,
+UnaryExpression and ConstantExpression. Anything behind a complete expression is ignored, as there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rmq_spark.consume.sql92.lexer import DECIMAL, FLOAT, NAME, STRING, Lexer, Token
+from rmq_spark.consume.sql92.steps import Between, In, Kind, Literal, Operator, Ordering, Property, Search, Step
+from store_format.errors import OptionError
+
+__all__ = ["Parsed", "parse"]
+
+_LENGTH_MAX = 1 << 18  # an IN list of some ten thousand keys
+_DEPTH_MAX = 64  # parentheses, signs and NOT inside each other; a parenthesis is six calls of ours
+_LONG_MAX = 2**63 - 1
+_INTEGER_MAX = 2**31 - 1
+_SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
+_ORDERINGS = (">", ">=", "<", "<=")
+_CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The steps of an expression, the properties it names, and the text behind its end that RocketMQ does not look at."""
+
+    steps: tuple[Step, ...]
+    names: tuple[str, ...]
+    ignored: str
+
+
+class _Operand(NamedTuple):
+    """What the checks ask of a part: the step of a constant or a bare property is known, that of anything else is not."""
+
+    kind: Kind
+    token: Token  # its first one, for errors
+    bare: Literal | Property | None = None
+
+
+def parse(expression: str) -> Parsed:
+    """Raises OptionError with the place for what RocketMQ's parser refuses, and for what is too long or too deep."""
+    if len(expression) > _LENGTH_MAX:
+        raise OptionError(f"subExpression: expected at most {_LENGTH_MAX} characters of SQL92, found {len(expression)}")
+    try:
+        expression.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError(f"subExpression: expected text, found half a character at character {error.start + 1}") from error
+    parser = _Parser(Lexer(expression))
+    parser.as_condition(parser.disjunction())
+    end = parser.lexer.peek()
+    names = dict.fromkeys(step.name for step in parser.steps if isinstance(step, Property))
+    return Parsed(tuple(parser.steps), tuple(names), expression[end.start :])
+
+
+@dataclass(slots=True)
+class _Parser:
+    """One method a rule, loosest first. Each emits the steps of what it reads, left to right."""
+
+    lexer: Lexer
+    steps: list[Step] = field(default_factory=list)
+    depth: int = 0
+
+    # ---- the grammar ------------------------------------------------------------------------------------------------
+
+    def disjunction(self) -> _Operand:
+        left = self._conjunction()
+        while self._next_is("OR"):
+            self.as_condition(left)
+            self.lexer.next()
+            self.as_condition(self._conjunction())
+            left = self._emit(Operator.OR, left)
+        return left
+
+    def _conjunction(self) -> _Operand:
+        left = self._equality()
+        while self._next_is("AND"):
+            self.as_condition(left)
+            self.lexer.next()
+            self.as_condition(self._equality())
+            left = self._emit(Operator.AND, left)
+        return left
+
+    def _equality(self) -> _Operand:
+        left = self._comparison()
+        while self._next_is("=", "<>", "IS"):
+            operator = self.lexer.next()
+            if operator.kind == "IS":
+                negated = self._accept("NOT")
+                self._expect("NULL", "NULL" if negated else "NULL or NOT NULL")
+                left = self._emit(Operator.IS_NULL, left)
+            else:
+                negated = operator.kind == "<>"
+                right = self._comparison()
+                self._refuse_unequal_kinds(left, right, operator)
+                left = self._emit(Operator.EQUAL, left)
+            if negated:
+                left = self._emit(Operator.NOT, left)
+        return left
+
+    def _comparison(self) -> _Operand:
+        left = self._unary()
+        while self._next_is("NOT", *_ORDERINGS, *_SEARCHES, "BETWEEN", "IN"):
+            negated = self._accept("NOT")
+            operator = self.lexer.next()
+            if negated and operator.kind not in (*_SEARCHES, "BETWEEN", "IN"):
+                raise self.lexer.error("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH after NOT", operator)
+            left = self._compared(left, operator, negated)
+        return left
+
+    def _compared(self, left: _Operand, operator: Token, negated: bool) -> _Operand:
+        """What stands behind `left [NOT] operator`."""
+        if operator.kind in _SEARCHES:
+            return self._emit(Search(operator.kind, self._string(operator), negated), left)
+        if operator.kind == "IN":
+            if not isinstance(left.bare, Property):
+                raise self.lexer.error(
+                    "a property before IN", left.token, "NOT binds tighter than IN: write a NOT IN (…) or NOT (a IN (…))"
+                )
+            return self._emit(In(self._strings(), negated), left)
+        self._refuse_unordered(left, operator)
+        low = self._unary()
+        self._refuse_unordered(low, operator)
+        if operator.kind != "BETWEEN":
+            return self._emit(Ordering(operator.kind), left)
+        self._expect("AND", "AND between the bounds")
+        high = self._unary()
+        self._refuse_unordered(high, operator)
+        if not negated and _is_empty_range(low.bare, high.bare):
+            raise self.lexer.error(f"bounds in ascending order, {low.token.text} at most {high.token.text}", low.token)
+        return self._emit(Between(negated), left)
+
+    def _unary(self) -> _Operand:
+        sign = self.lexer.peek()
+        if sign.kind not in ("+", "-", "NOT"):
+            return self._primary()
+        self._enter(self.lexer.next())
+        operand = self._unary()
+        self.depth -= 1
+        if sign.kind == "+":
+            return operand
+        if sign.kind == "NOT":
+            self.as_condition(operand)
+            return self._emit(Operator.NOT, operand._replace(token=sign))
+        self.steps.append(Operator.NEGATE)
+        return _Operand(operand.kind if operand.kind.is_number else Kind.NOTHING, sign)
+
+    def _primary(self) -> _Operand:
+        token = self.lexer.next()
+        if token.kind == "(":
+            self._enter(token)
+            inner = self.disjunction()
+            self._expect(")", "a closing parenthesis")
+            self.depth -= 1
+            return inner
+        step: Literal | Property
+        if token.kind == NAME:
+            step = Property(token.text)
+        else:
+            step = self._literal(token)
+        self.steps.append(step)
+        return _Operand(step.kind if isinstance(step, Literal) else Kind.TEXT, token, step)
+
+    def _literal(self, token: Token) -> Literal:
+        if token.kind == STRING:
+            return Literal(Kind.TEXT, _unquoted(token))
+        if token.kind in _CONSTANTS:
+            return Literal(Kind.TRUTH, _CONSTANTS[token.kind])
+        if token.kind == DECIMAL:
+            digits = token.text.rstrip("lL")
+            if len(digits) > 19 or int(digits) > _LONG_MAX:
+                raise self.lexer.error(f"a whole number up to {_LONG_MAX}", token)
+            return Literal(Kind.INTEGER if int(digits) <= _INTEGER_MAX else Kind.LONG, int(digits))
+        if token.kind == FLOAT:
+            number = float(token.text)
+            if not 0 < number < math.inf:  # ConstantExpression.createFloat compares with Double.MIN_VALUE, the smallest above zero
+                raise self.lexer.error("a number with a fraction that is above zero and finite", token, "zero is written 0")
+            return Literal(Kind.DOUBLE, number)
+        raise self.lexer.error("a property, a number, a string, TRUE, FALSE, NULL, NOT or a parenthesis", token)
+
+    def _strings(self) -> tuple[str, ...]:
+        """A list of strings in parentheses, at least one."""
+        opened = self._expect("(", "a list of strings in parentheses after IN")
+        values = [self._string(opened)]
+        while self._accept(","):
+            values.append(self._string(opened))
+        self._expect(")", "a comma or a closing parenthesis in a list")
+        return tuple(values)
+
+    def _string(self, before: Token) -> str:
+        return _unquoted(self._expect(STRING, f"a string such as 'x' after {before.kind}"))
+
+    # ---- checks -----------------------------------------------------------------------------------------------------
+
+    def as_condition(self, operand: _Operand) -> None:
+        """A bare property becomes a condition (asBooleanExpression); a number or a string cannot."""
+        if isinstance(operand.bare, Property):
+            self.steps.append(Operator.CAST)
+        elif operand.kind is not Kind.TRUTH:
+            raise self.lexer.error("a condition that can be true or false", operand.token, "compare it with something")
+
+    def _refuse_unordered(self, operand: _Operand, operator: Token) -> None:
+        """Only numbers and properties have an order (checkLessThanOperand)."""
+        if operand.kind is Kind.TRUTH or (isinstance(operand.bare, Literal) and not operand.kind.is_number):
+            advice = "strings, TRUE, FALSE and conditions have no order"
+            raise self.lexer.error(f"a number or a property beside {operator.kind}", operand.token, advice)
+
+    def _refuse_unequal_kinds(self, left: _Operand, right: _Operand, operator: Token) -> None:
+        for operand in (left, right):
+            if isinstance(operand.bare, Literal) and operand.bare.value is None:
+                raise self.lexer.error(f"a value beside {operator.kind}", operand.token, "write IS NULL or IS NOT NULL")
+        constants = isinstance(left.bare, Literal) and isinstance(right.bare, Literal)
+        if constants and left.kind is Kind.TRUTH and right.kind is not Kind.TRUTH:
+            raise self.lexer.error(f"TRUE, FALSE or a condition after {left.token.text} {operator.kind}", right.token)
+
+    def _enter(self, token: Token) -> None:
+        self.depth += 1
+        if self.depth > _DEPTH_MAX:
+            raise self.lexer.error(f"parentheses, signs and NOT at most {_DEPTH_MAX} deep", token)
+
+    # ---- tokens and steps -------------------------------------------------------------------------------------------
+
+    def _next_is(self, *kinds: str) -> bool:
+        return self.lexer.peek().kind in kinds
+
+    def _accept(self, kind: str) -> bool:
+        found = self._next_is(kind)
+        if found:
+            self.lexer.next()
+        return found
+
+    def _expect(self, kind: str, told: str) -> Token:
+        token = self.lexer.next()
+        if token.kind != kind:
+            raise self.lexer.error(told, token)
+        return token
+
+    def _emit(self, step: Step, left: _Operand) -> _Operand:
+        """A step that leaves a condition, which begins where `left` does."""
+        self.steps.append(step)
+        return _Operand(Kind.TRUTH, left.token)
+
+
+def _is_empty_range(low: Literal | Property | None, high: Literal | Property | None) -> bool:
+    """Constant bounds the wrong way round (createBetween)."""
+    return isinstance(low, Literal) and isinstance(high, Literal) and _number(low, high) > _number(high, low)
+
+
+def _number(bound: Literal, other: Literal) -> int | float:
+    """A bound as Java compares it: as a double where one of them is."""
+    assert isinstance(bound.value, int | float)
+    return float(bound.value) if Kind.DOUBLE in (bound.kind, other.kind) else bound.value
+
+
+def _unquoted(token: Token) -> str:
+    return token.text[1:-1].replace("''", "'")

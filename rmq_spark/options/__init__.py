@@ -1,0 +1,1 @@
+"""Option text -> frozen values; every option once, in a table."""

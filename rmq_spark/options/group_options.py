@@ -1,0 +1,213 @@
+"""A group's options as values, and what they are made into: a strategy, an offset store, and who a query is in its group.
+
+The texts are read here, one function an option; `group_option_table` has the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from rmq_spark.consume.allocate import STRATEGIES, AllocateMessageQueueStrategy, strategy
+from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING, check_client_id, check_group, client_ids, default_client_id
+from rmq_spark.consume.consume_from_where import CONSUME_FROM_WHERE, ConsumeFromWhere, consume_from_where, consume_timestamp_ms
+from rmq_spark.consume.group.membership import Membership
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.offset_store import OffsetStore, offset_store
+from rmq_spark.options.offset_spec import QueueName
+from rmq_spark.options.parse import Given, nearest
+from rmq_spark.options.topic_choice import parse_assign
+from store_format.errors import OptionError
+
+__all__ = [
+    "GroupOptions",
+    "parse_allocate_config",
+    "parse_client_id",
+    "parse_consume_from_where",
+    "parse_consume_timestamp",
+    "parse_group",
+    "parse_strategy",
+]
+
+_CONFIG_EXAMPLE = '{"TopicTest":[0,1]}, or with consumers=2 [{"TopicTest":[0,1]},{"TopicTest":[2,3]}]'
+_STARTING = "startingOffsets"
+_LEASE_SECONDS_MIN = 1.0
+
+_Config = tuple[tuple[QueueName, ...], ...]  # the queues of each logical client
+
+
+def parse_group(given: Given) -> str:
+    return check_group(given.text)
+
+
+def parse_client_id(given: Given) -> str:
+    return check_client_id(given.text)
+
+
+def parse_consume_from_where(given: Given) -> ConsumeFromWhere:
+    if given.text.strip().upper() not in CONSUME_FROM_WHERE:
+        meant = nearest(given.text, [each.value for each in ConsumeFromWhere])
+        raise given.error(f"one of {', '.join(ConsumeFromWhere)}", advice=f"did you mean {meant}?" if meant else "")
+    return consume_from_where(given.text)
+
+
+def parse_consume_timestamp(given: Given) -> int:
+    return consume_timestamp_ms(given.text)
+
+
+def parse_strategy(given: Given) -> str:
+    """A name, or MACHINE_ROOM_NEARBY with the inner one behind a hyphen, as Java's getName() says it."""
+    name, _, inner = given.text.strip().partition("-")
+    if name not in STRATEGIES or (inner and name != "MACHINE_ROOM_NEARBY"):
+        meant = nearest(given.text, STRATEGIES)
+        raise given.error(f"one of {', '.join(STRATEGIES)}", advice=f"did you mean {meant}?" if meant else "")
+    return given.text.strip()
+
+
+def parse_allocate_config(given: Given) -> _Config:
+    """The queues of one client as `assign` has them, or a list with those of each logical client."""
+    try:
+        value = json.loads(given.text)
+    except (ValueError, RecursionError) as error:
+        raise given.error("JSON", advice=f"write it as {_CONFIG_EXAMPLE}") from error
+    if not isinstance(value, list):
+        return (parse_assign(given),)
+    if not value:
+        raise given.error("the queues of at least one client", advice=f"write it as {_CONFIG_EXAMPLE}")
+    return tuple(parse_assign(Given(given.name, json.dumps(each), given.now_ms)) for each in value)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """`consumers` None: one client, whose queues are packed into partitions. `client_id` None: a new one for each start."""
+
+    group: str
+    consumers: int | None = None
+    client_id: str | None = None
+    strategy_name: str = "AVG"
+    allocate_config: _Config | None = None
+    consumer_idcs: tuple[str, ...] | None = None
+    machine_room_nearby_inner: str = "AVG"
+    virtual_node_count: int = 10
+    message_model: str = CLUSTERING
+    where: ConsumeFromWhere = ConsumeFromWhere.LAST
+    consume_timestamp_ms: int = 0
+    young_from_zero: bool = False
+    offset_store: str | None = None
+    offset_store_path: str | None = None
+    group_path: str | None = None
+    lease_seconds: float = 30.0
+    persist_seconds: float = 5.0
+
+    @staticmethod
+    def from_read(read: Mapping[str, object], given: Collection[str], now_ms: int) -> GroupOptions | None:
+        """From the values of the rows in `group_option_table`; None without `group`. `given` are the options that the caller wrote.
+
+        Raises OptionError for a group's option without `group`, and for those that contradict each other.
+        """
+        if read.get("group") is None:
+            alone = next((name for name in _FIELDS if name in given), None)
+            if alone is not None:
+                raise OptionError(f"{alone} is for consumer groups; name the group with the option group")
+            return None
+        starting = next((name for name in given if name.startswith("starting")), None)
+        if starting is not None:
+            raise OptionError(
+                f"group and {starting} are given together: a group begins at its committed offsets. Move them with a reset "
+                f"(rmq_spark.consume.reset), or leave {starting if starting == _STARTING else 'one of both'} out"
+            )
+        values = {field: read[name] for name, field in _FIELDS.items() if read.get(name) is not None}
+        values.setdefault("consume_timestamp_ms", now_ms - 30 * 60_000)  # DefaultMQPushConsumer
+        for name in ("lease_seconds", "persist_seconds"):
+            if isinstance(values.get(name), int):
+                values[name] = values[name] / 1000  # type: ignore[operator] # the rows give milliseconds
+        made = GroupOptions(**values)  # type: ignore[arg-type] # each row's parser makes its field's type
+        made.check(given)
+        return made
+
+    def check(self, given: Collection[str]) -> None:
+        count, configured = self.consumers or 1, self.allocate_config
+        if configured is not None and len(configured) != count:
+            raise OptionError(f"allocateConfig has the queues of {len(configured)} clients, consumers is {count}: write {_CONFIG_EXAMPLE}")
+        if self.lease_seconds < _LEASE_SECONDS_MIN:
+            raise OptionError(
+                f"leaseTime: expected at least {_LEASE_SECONDS_MIN:g}s, found {self.lease_seconds:g}s; a busy process needs it"
+            )
+        if self.message_model == BROADCASTING and "consumers" in given:
+            raise OptionError("consumers is for CLUSTERING: when BROADCASTING each query reads every queue")
+        self.make_strategy([f"{number}" for number in range(count)], ())
+
+    def make_client_ids(self) -> tuple[str, ...]:
+        """Those of the logical clients; a new base for each start, unless `clientId` is given."""
+        base = self.client_id or default_client_id(self.message_model, process_id=os.getpid(), now_ns=time.monotonic_ns())
+        return tuple(client_ids(base, self.consumers or 1))
+
+    def make_strategy(self, clients: Sequence[str], brokers: Sequence[str]) -> AllocateMessageQueueStrategy:
+        """`brokers` are those of the stores: a queue of allocateConfig that names none is meant of each."""
+        name, _, inner = self.strategy_name.partition("-")
+        config = None
+        if self.allocate_config is not None:
+            parts = zip(clients, self.allocate_config, strict=True)
+            config = {client: [queue for each in queues for queue in _queues(each, brokers)] for client, queues in parts}
+        return strategy(
+            name,
+            config=config,
+            consumer_idcs=self.consumer_idcs,
+            inner=inner or self.machine_room_nearby_inner,
+            virtual_node_count=self.virtual_node_count,
+        )
+
+    def make_membership(self, subscription: str, brokers: Sequence[str]) -> Membership:
+        clients = self.make_client_ids()
+        return Membership(
+            self.group,
+            clients,
+            self.make_strategy(clients, brokers),
+            subscription,
+            self.lease_seconds,
+            self.persist_seconds,
+            tuple(brokers),
+        )
+
+    def make_offset_store(self, roots: Mapping[str, str]) -> OffsetStore:
+        """`roots` are the store roots by broker name."""
+        return offset_store(
+            self.offset_store,
+            group=self.group,
+            roots=roots,
+            message_model=self.message_model,
+            client_id=self.make_client_ids()[0],
+            offset_store_path=self.offset_store_path,
+        )
+
+
+# Documented name -> field.
+_FIELDS = {
+    "group": "group",
+    "consumers": "consumers",
+    "clientId": "client_id",
+    "allocateMessageQueueStrategy": "strategy_name",
+    "allocateConfig": "allocate_config",
+    "consumerIdcs": "consumer_idcs",
+    "machineRoomNearbyInner": "machine_room_nearby_inner",
+    "virtualNodeCount": "virtual_node_count",
+    "messageModel": "message_model",
+    "consumeFromWhere": "where",
+    "consumeTimestamp": "consume_timestamp_ms",
+    "consumeYoungQueueFromZero": "young_from_zero",
+    "offsetStore": "offset_store",
+    "offsetStorePath": "offset_store_path",
+    "groupPath": "group_path",
+    "leaseTime": "lease_seconds",
+    "persistConsumerOffsetInterval": "persist_seconds",
+}
+
+
+def _queues(name: QueueName, brokers: Sequence[str]) -> list[MessageQueue]:
+    topic, broker, queue_id = name
+    assert topic is not None  # `assign` names it
+    assert queue_id is not None
+    return [MessageQueue(topic, each, queue_id) for each in (brokers if broker is None else (broker,))]

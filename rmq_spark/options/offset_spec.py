@@ -1,0 +1,251 @@
+"""Where reading begins and ends, queue by queue: earliest, latest, an offset or a time, from `startingOffsets` and its kin.
+
+The JSON is `{"topic":{"broker":{"0":23}}}` or `{"topic":{"0":23}}`; -2 means earliest, -1 latest, `"*"` any topic,
+broker or queue, and a queue that is not named has the default. The most exactly named place decides: topic before
+broker before queue.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from rmq_spark.consume.stream_offset import AGAIN, FROM, RESET
+from rmq_spark.options.parse import Given, found_json, json_object, timestamp_ms
+from store_format.display.rows import iso_utc
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Earliest",
+    "Latest",
+    "Offset",
+    "OffsetSpec",
+    "Position",
+    "QueueName",
+    "Timestamp",
+    "parse_offsets",
+    "parse_offsets_by_timestamp",
+    "parse_timestamp",
+]
+
+_ANY = "*"
+_EARLIEST_VALUE, _LATEST_VALUE = -2, -1  # KafkaOffsetRangeLimit
+_LONG_MAX = (1 << 63) - 1
+_QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
+_OFFSETS_EXAMPLE = '{"TopicTest":{"broker-a":{"0":23}}} or {"TopicTest":{"0":23}}'
+_TIMES_EXAMPLE = '{"TopicTest":{"broker-a":{"0":"-2 hours"}}} or {"TopicTest":{"0":1700000000000}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The minimum offset of the queue."""
+
+    def __str__(self) -> str:
+        return "earliest"
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The maximum offset of the queue: the next one to be written."""
+
+    def __str__(self) -> str:
+        return "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """A queue offset."""
+
+    value: int
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """The first message stored at or after this time, in ms since the epoch."""
+
+    ms: int
+
+    def __str__(self) -> str:
+        return f"{self.ms} ({iso_utc(self.ms)})"
+
+
+Position = Earliest | Latest | Offset | Timestamp
+EARLIEST, LATEST = Earliest(), Latest()
+
+
+class QueueName(NamedTuple):
+    """A queue as an option names it; None is any."""
+
+    topic: str | None
+    broker: str | None
+    queue_id: int | None
+
+    def __str__(self) -> str:
+        return "/".join(_ANY if part is None else str(part) for part in self)
+
+
+_Place = tuple[str | None, str | None, int | None]
+
+
+@dataclass(frozen=True)
+class OffsetSpec:
+    """One end of a read. `option` is the one that decided it, for errors; `entries` are the queues it names."""
+
+    option: str
+    default: Position
+    entries: tuple[tuple[QueueName, Position], ...] = ()
+
+    @cached_property
+    def _by_name(self) -> dict[_Place, Position]:
+        return dict(self.entries)
+
+    def for_queue(self, topic: str, broker: str, queue_id: int) -> Position:
+        if self.entries:
+            for name in _names_of(topic, broker, queue_id):
+                position = self._by_name.get(name)
+                if position is not None:
+                    return position
+        return self.default
+
+    def named_queues(self) -> tuple[QueueName, ...]:
+        """The places the option names; planning checks with `unread` that each is one that is read."""
+        return tuple(name for name, _ in self.entries)
+
+    def unread(self, queues: Iterable[tuple[str, str, int]]) -> tuple[QueueName, ...]:
+        """Named places that none of the (topic, broker, queue id) in `queues` is at: a typo or a topic not subscribed."""
+        missing: dict[_Place, QueueName] = {name: name for name in self.named_queues() if name != (None, None, None)}
+        for queue in queues:
+            if not missing:
+                break
+            for name in _names_of(*queue):
+                missing.pop(name, None)
+        return tuple(missing.values())
+
+    def __str__(self) -> str:
+        if not self.entries:
+            return str(self.default)
+        tree: dict[str, dict[str, dict[str, object]]] = {}
+        for name, position in self.entries:
+            topic, broker, queue = str(name.topic or _ANY), str(name.broker or _ANY), _ANY if name.queue_id is None else str(name.queue_id)
+            tree.setdefault(topic, {}).setdefault(broker, {})[queue] = _json_value(position)
+        return json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
+
+
+def _json_value(position: Position) -> object:
+    match position:
+        case Offset(value):
+            return value
+        case Timestamp(ms):
+            return ms
+        case Earliest():
+            return _EARLIEST_VALUE
+        case Latest():
+            return _LATEST_VALUE
+
+
+def _names_of(topic: str, broker: str, queue_id: int) -> tuple[_Place, ...]:
+    """All places a queue is at, the most exact first. Plain tuples, which equal QueueNames: a store may have 128,000 queues."""
+    return (
+        (topic, broker, queue_id),
+        (topic, broker, None),
+        (topic, None, queue_id),
+        (topic, None, None),
+        (None, broker, queue_id),
+        (None, broker, None),
+        (None, None, queue_id),
+        (None, None, None),
+    )
+
+
+def parse_offsets(given: Given, *, default: Position, refused: Position | None) -> OffsetSpec:
+    """`earliest`, `latest` or JSON. `refused` is the end that makes no sense here, as in Kafka's batch reads.
+
+    A batch that starts at latest or ends at earliest is empty whatever the store holds.
+    """
+    word = given.text.strip().lower()
+    by_word: dict[str, Position] = {"earliest": EARLIEST, "latest": LATEST}
+    if word in by_word:
+        if by_word[word] == refused:
+            raise given.error(f"{default} or JSON in a batch read", advice=f"a batch read with {given.name}={word} is always empty")
+        return OffsetSpec(given.name, by_word[word])
+    if not word.startswith("{"):
+        raise given.error("earliest, latest or JSON", advice=f"write JSON as {_OFFSETS_EXAMPLE}")
+    entries = []
+    for name, where, value in _walk(given, json_object(given, _OFFSETS_EXAMPLE), _OFFSETS_EXAMPLE):
+        position = _offset(given, where, value)
+        if position == refused:
+            raise given.error(f"an offset or {_json_value(default)} ({default}) at {where} in a batch read", found_json(value))
+        entries.append((name, position))
+    return OffsetSpec(given.name, default, _once(given, entries))
+
+
+def parse_offsets_by_timestamp(given: Given, *, default: Position) -> OffsetSpec:
+    """The same JSON with times for offsets: ms, or text as `timestamp_ms` reads it."""
+    entries: list[tuple[QueueName, Position]] = []
+    for name, where, value in _walk(given, json_object(given, _TIMES_EXAMPLE), _TIMES_EXAMPLE):
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise given.error(f"a time at {where}", found_json(value), f"write it as {_TIMES_EXAMPLE}")
+        entries.append((name, Timestamp(timestamp_ms(given, f" at {where}", value))))
+    return OffsetSpec(given.name, default, _once(given, entries))
+
+
+def parse_timestamp(given: Given) -> OffsetSpec:
+    """One time for all queues."""
+    return OffsetSpec(given.name, Timestamp(timestamp_ms(given)))
+
+
+def _walk(given: Given, topics: Mapping[str, object], example: str) -> Iterator[tuple[QueueName, str, object]]:
+    """(queue, where in the JSON, value) of every leaf. A value that is an object makes its name a broker, else a queue."""
+    for topic, members in topics.items():
+        if topic in (FROM, RESET, AGAIN):
+            continue  # of the offset of a stream, as its progress shows it: for its own query only
+        at_topic = json.dumps(topic, ensure_ascii=False)
+        if not isinstance(members, dict):
+            raise given.error(f"an object of queues or brokers at {at_topic}", found_json(members), f"write it as {example}")
+        for name, value in members.items():
+            where = f"{at_topic} → {json.dumps(name, ensure_ascii=False)}"
+            if not isinstance(value, dict):
+                yield _queue(given, topic, _ANY, name, where), where, value
+                continue
+            for queue, leaf in value.items():
+                at_queue = f"{where} → {json.dumps(queue, ensure_ascii=False)}"
+                yield _queue(given, topic, name, queue, at_queue), at_queue, leaf
+
+
+def _queue(given: Given, topic: str, broker: str, queue: str, where: str) -> QueueName:
+    if not topic or not broker:
+        raise given.error(f"a name at {where}", '""')
+    if queue != _ANY and (not _QUEUE_ID.fullmatch(queue) or int(queue) >= 1 << 31):
+        raise given.error(f'a queue id or "*" at {where}', found_json(queue), f"write it as {_OFFSETS_EXAMPLE}")
+    return QueueName(
+        None if topic == _ANY else topic,
+        None if broker == _ANY else broker,
+        None if queue == _ANY else int(queue),
+    )
+
+
+def _offset(given: Given, where: str, value: object) -> Position:
+    if isinstance(value, bool) or not isinstance(value, int) or not _EARLIEST_VALUE <= value <= _LONG_MAX:
+        advice = "write the number without quotes" if isinstance(value, str) and value.lstrip("-").isdecimal() else ""
+        raise given.error(f"an offset, -1 (latest) or -2 (earliest) at {where}", found_json(value), advice)
+    if value == _EARLIEST_VALUE:
+        return EARLIEST
+    return LATEST if value == _LATEST_VALUE else Offset(value)
+
+
+def _once(given: Given, entries: list[tuple[QueueName, Position]]) -> tuple[tuple[QueueName, Position], ...]:
+    """`{"t":{"0":1,"*":{"0":2}}}` names queue 0 of every broker twice."""
+    named: dict[QueueName, Position] = {}
+    for name, position in entries:
+        if name in named:
+            raise given.error("each queue once", found_json(str(name)))
+        named[name] = position
+    return tuple(entries)

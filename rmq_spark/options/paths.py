@@ -1,0 +1,56 @@
+"""Paths as Spark writes them -> absolute local paths: plain ones, `file:` URIs, JSON lists. No file is looked at.
+
+Tasks run in other directories than the caller's, so nothing relative leaves this room.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+from rmq_spark.options.parse import Given
+
+__all__ = ["path_list", "paths_json", "single_path"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/", re.ASCII)
+_FILE_URI = re.compile(r"\Afile:(?://)?(?=/(?!/))", re.IGNORECASE)  # file:/x and file:///x
+
+
+def single_path(given: Given) -> tuple[str, ...]:
+    """One path."""
+    return (_local(given, given.text),)
+
+
+def paths_json(given: Given) -> tuple[str, ...]:
+    """The JSON list that Spark makes of `load([a, b])`."""
+    try:
+        found = json.loads(given.text)
+    except (ValueError, RecursionError) as error:
+        raise given.error('a JSON list of paths such as ["/data/a","/data/b"]') from error
+    if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
+        raise given.error('a JSON list of paths such as ["/data/a","/data/b"]')
+    return _once(given, [_local(given, path) for path in found])
+
+
+def path_list(given: Given) -> tuple[str, ...]:
+    """Paths separated by commas, as the broker's `storePathCommitLog` (MixAll.MULTI_PATH_SPLITTER)."""
+    return _once(given, [_local(given, path.strip()) for path in given.text.split(",")])
+
+
+def _local(given: Given, path: str) -> str:
+    """Not percent-decoded: in a Hadoop path, which Spark's URIs are, `%20` is three characters."""
+    plain = _FILE_URI.sub("", path, count=1)
+    scheme = _SCHEME.match(plain)
+    if scheme is not None:
+        raise given.error("a local path", repr(path), f"file systems such as {scheme[1]}: are not read; copy or mount the store")
+    if not plain.strip() or "\0" in plain:
+        raise given.error("a path", repr(path), "give the broker's store directory, as in load('/data/store')")
+    return os.path.abspath(plain)
+
+
+def _once(given: Given, paths: list[str]) -> tuple[str, ...]:
+    for i, path in enumerate(paths):
+        if path in paths[:i]:
+            raise given.error("each path once", repr(path), "its messages would come twice")
+    return tuple(paths)

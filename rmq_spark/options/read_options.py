@@ -1,0 +1,259 @@
+"""The strings that Spark hands over -> a `ReadOptions` of plain values, by the rows of `option_table`.
+
+Names match in any case, because Spark lower-cases them, and errors say them as documented. What is unknown or contradicts
+itself is one sentence with the nearest right answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_spark.consume.client_ids import CLUSTERING
+from rmq_spark.consume.sql92 import Sql92Filter
+from rmq_spark.consume.tag_filter import TagFilter, parse_subscription
+from rmq_spark.options.group_options import GroupOptions
+from rmq_spark.options.group_table import GROUP_OPTIONS
+from rmq_spark.options.offset_spec import OffsetSpec, Timestamp
+from rmq_spark.options.parse import Given, nearest
+from rmq_spark.options.read_table import BATCH, CHOICES, OPTIONS, PRECEDENCE, STREAM, Option
+from rmq_spark.options.topic_choice import TopicChoice
+from rmq_spark.options.view_name import refuse_beside_view
+from rmq_spark.plan.group_start import retry_topic, subscription_text
+from store_format.errors import OptionError
+
+__all__ = ["FOREIGN_NAMES", "OPTIONS", "ReadOptions", "is_catalog", "nearest", "parse_read_options", "user_options"]
+
+# What Spark puts among the options of its own accord: TableCatalog's reserved properties, and a stream's checkpoint.
+_SPARKS_OWN = frozenset(("checkpointlocation", "owner", "provider", "location", "comment", "external", "is_managed_location", "collation"))
+_CATALOG_MARK = "provider"  # CREATE TABLE puts it there, and TBLPROPERTIES, and each option also as `option.<name>`
+_CATALOG_PREFIX = "option."
+
+# Names that people bring along, from a write, from Kafka's source and from RocketMQ's clients -> what is meant, the first that is there.
+FOREIGN_NAMES = {
+    "topic": ("subscribe",),
+    "topics": ("topic", "subscribe"),
+    "topicpattern": ("subscribePattern",),
+    "tag": ("subExpression",),
+    "tags": ("subExpression",),
+    "msgid": ("messageId",),
+    "groupid": ("group",),
+    "group.id": ("group",),
+    "kafka.group.id": ("group",),
+    "consumergroup": ("group",),
+    "maxfilespertrigger": ("maxOffsetsPerTrigger",),
+    "kafka.bootstrap.servers": ("path",),
+    "bootstrap.servers": ("path",),
+    "namesrvaddr": ("path",),
+    "nameserver": ("path",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a read was asked for. Plain values: it is pickled to every task."""
+
+    paths: tuple[str, ...]
+    broker_name: str | None
+    commit_log_paths: tuple[str, ...]  # () is `commitlog` in the store root
+    max_hash_slot_num: int | None
+    max_index_num: int | None
+    topics: TopicChoice
+    tag_filter: TagFilter
+    sql_filter: Sql92Filter | None
+    key: str | None
+    message_id: str | None
+    columns: tuple[str, ...] | None  # as the caller spelled them; schema.projection_from_options checks them
+    property_columns: tuple[str, ...]
+    view: str
+    starting: OffsetSpec
+    ending: OffsetSpec
+    starting_offsets_by_timestamp_strategy: str  # error | latest
+    min_partitions: int | None
+    max_bytes_per_partition: int
+    split_by: str  # queue | commitlog
+    fail_on_data_loss: bool
+    mode: str  # FAILFAST | DROPMALFORMED | PERMISSIVE
+    verify_crc: bool
+    max_message_size: int
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    group: GroupOptions | None
+    subscription: str  # topics and expression, as the members of a group compare them
+    effective: tuple[tuple[str, str], ...]
+
+    @property
+    def permissive(self) -> bool:
+        return self.mode == "PERMISSIVE"
+
+    def resolved(self) -> list[tuple[str, str]]:
+        """(documented name, value) of every option that has one, defaults too: logged once per read.
+
+        Times relative to now are moments here, and what another option beats is left out.
+        """
+        return list(self.effective)
+
+
+def parse_read_options(options: Mapping[str, str], *, where: str | None = BATCH, now_ms: int | None = None) -> ReadOptions:
+    """Read options of a batch or, with `where` = STREAM, of a stream; None takes what either may have, when only the columns matter.
+
+    `now_ms` is what relative times count back from; by default the clock.
+    """
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    given = {name: Given(name, text, now) for name, text in user_options(options, where).items()}
+    _refuse_contradictions(given)
+    refuse_beside_view(given)
+    read = {option.name: option.read(given, now, where or STREAM) for option in OPTIONS}
+    _refuse_inverted_rate(read)
+    starting, ending = (_first_given(given, names) for names in PRECEDENCE)
+    _refuse_empty_time(read[starting], read[ending])
+    if len(read["paths"] or ()) > 1:
+        _refuse_for_many(given)
+    tag_filter, sql_filter = parse_subscription(read["expressionType"], read["subExpression"] if "subExpression" in given else None)
+    group = GroupOptions.from_read(read, given, now)
+    _refuse_beside_consumers(group, given)
+    topics = _topics(read, group)
+    return ReadOptions(
+        paths=read["paths"] or read["path"],
+        broker_name=read["brokerName"],
+        commit_log_paths=read["storePathCommitLog"] or (),
+        max_hash_slot_num=read["maxHashSlotNum"],
+        max_index_num=read["maxIndexNum"],
+        topics=topics,
+        tag_filter=tag_filter,
+        sql_filter=sql_filter,
+        key=read["key"],
+        message_id=read["messageId"],
+        columns=read["columns"],
+        property_columns=read["propertyColumns"] or (),
+        view=read["view"],
+        starting=read[starting],
+        ending=read[ending],
+        starting_offsets_by_timestamp_strategy=read["startingOffsetsByTimestampStrategy"],
+        min_partitions=read["minPartitions"],
+        max_bytes_per_partition=read["maxBytesPerPartition"],
+        split_by=read["splitBy"],
+        fail_on_data_loss=read["failOnDataLoss"],
+        mode=read["mode"],
+        verify_crc=read["verifyCrc"],
+        max_message_size=read["maxMessageSize"],
+        max_offsets_per_trigger=read["maxOffsetsPerTrigger"],
+        max_bytes_per_trigger=read["maxBytesPerTrigger"],
+        min_offsets_per_trigger=read["minOffsetsPerTrigger"],
+        max_trigger_delay_ms=read["maxTriggerDelay"],
+        group=group,
+        subscription=subscription_text(topics, read["expressionType"], read["subExpression"]),
+        effective=_effective(read, {starting, ending}, where),
+    )
+
+
+def user_options(options: Mapping[str, str], where: str | None = BATCH, table: Sequence[Option] = OPTIONS) -> dict[str, str]:
+    """The caller's own options under the documented names of `table`; what Spark adds is left out. `where` None is any kind of query.
+
+    Raises OptionError for a name that is none, names an option of another kind of query, or comes twice.
+    """
+    by_lower = {option.name.lower(): option for option in table}
+    spelled: dict[str, str] = {}
+    for name in options:
+        if name.lower() in spelled:
+            raise OptionError(f"{_spelling(name, by_lower)} is given twice, in different cases; give it once")
+        spelled[name.lower()] = name
+    in_catalog = is_catalog(options)
+    found = {}
+    for lower, name in spelled.items():
+        if lower in _SPARKS_OWN or lower.startswith(_CATALOG_PREFIX):
+            continue
+        if in_catalog and lower not in by_lower and _CATALOG_PREFIX + lower not in spelled:
+            continue  # from TBLPROPERTIES
+        option = _known(name, by_lower)
+        if where is not None and where not in option.applies:
+            raise OptionError(f"{option.name} does not apply to a {where} query; it is for {' and '.join(sorted(option.applies))} queries")
+        found[option.name] = options[name]
+    return found
+
+
+def is_catalog(options: Mapping[str, str]) -> bool:
+    """Whether these are the properties of a table in a catalog: CREATE TABLE asks for the schema with them."""
+    return any(name.lower() == _CATALOG_MARK for name in options)
+
+
+def _known(name: str, by_lower: Mapping[str, Option]) -> Option:
+    option = by_lower.get(name.lower())
+    if option is not None:
+        return option
+    meant = next((other for other in FOREIGN_NAMES.get(name.lower(), ()) if other.lower() in by_lower), None)
+    meant = meant or nearest(name, (option.name for option in by_lower.values()))
+    hint = f"did you mean {meant}?" if meant else f"the options are {', '.join(option.name for option in by_lower.values())}"
+    raise OptionError(f"unknown option {name!r}; {hint}")
+
+
+def _spelling(name: str, by_lower: Mapping[str, Option]) -> str:
+    option = by_lower.get(name.lower())
+    return option.name if option else name
+
+
+def _refuse_contradictions(given: Mapping[str, Given]) -> None:
+    for names in CHOICES:
+        both = [name for name in names if name in given]
+        if len(both) > 1:
+            raise OptionError(f"{' and '.join(both)} are given together; use only one of {', '.join(names)}")
+    if not any(name in given for name in CHOICES[0]):
+        raise OptionError("path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')")
+
+
+def _refuse_for_many(given: Mapping[str, Given]) -> None:
+    """Several roots are several stores, and each has a name and a commitlog of its own."""
+    for name in ("brokerName", "storePathCommitLog"):
+        if name in given:
+            raise OptionError(f"{name} is for one store and paths names several; load the stores one by one and union them")
+
+
+def _first_given(given: Mapping[str, Given], names: tuple[str, ...]) -> str:
+    return next((name for name in names if name in given), names[-1])
+
+
+def _refuse_empty_time(starting: OffsetSpec, ending: OffsetSpec) -> None:
+    start, stop = starting.default, ending.default
+    if isinstance(start, Timestamp) and isinstance(stop, Timestamp) and start.ms > stop.ms:
+        raise OptionError(f"{starting.option} {start} is after {ending.option} {stop}; swap them")
+
+
+def _topics(read: Mapping[str, Any], group: GroupOptions | None) -> TopicChoice:
+    # When BROADCASTING nothing is sent back, and no retry topic is subscribed (DefaultMQPushConsumerImpl.copySubscription).
+    retry = retry_topic(group.group) if group is not None and group.message_model == CLUSTERING else ""
+    return TopicChoice(read["subscribe"] or (), read["subscribePattern"], read["assign"] or (), read["includeSystemTopics"], retry)
+
+
+def _refuse_beside_consumers(group: GroupOptions | None, given: Mapping[str, Given]) -> None:
+    """The strategy decides which partition reads which queue."""
+    if group is None or group.consumers is None:
+        return
+    for name in ("minPartitions", "maxBytesPerPartition", "splitBy"):
+        if name in given:
+            raise OptionError(f"consumers and {name} are given together: each of the consumers is one partition; leave one of both out")
+
+
+def _refuse_inverted_rate(read: Mapping[str, Any]) -> None:
+    least, most = read["minOffsetsPerTrigger"], read["maxOffsetsPerTrigger"]
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger {least} is more than maxOffsetsPerTrigger {most}; lower it")
+
+
+def _effective(read: Mapping[str, Any], deciding: set[str], where: str | None) -> tuple[tuple[str, str], ...]:
+    beaten = {name for names in PRECEDENCE for name in names} - deciding
+    beaten |= {option.name for option in OPTIONS if where is not None and where not in option.applies}
+    beaten |= {option.name for option in GROUP_OPTIONS} if read["group"] is None else set(PRECEDENCE[0])
+    return tuple((name, _shown(value)) for name, value in read.items() if value is not None and name not in beaten)
+
+
+def _shown(value: Any) -> str:
+    """Any: whatever a row's parser makes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value)

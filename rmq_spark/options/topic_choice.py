@@ -1,0 +1,137 @@
+"""Which topics and queues a read is about: the answer to `subscribe`, `subscribePattern`, `assign` and `includeSystemTopics`.
+
+System topics are RocketMQ's own (TopicValidator): they hold its bookkeeping, and `%RETRY%`, `%DLQ%` and `%LMQ%` hold
+messages that another topic holds already, so nobody sees them without asking.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from rmq_spark.options.offset_spec import QueueName
+from rmq_spark.options.parse import Given, found_json, json_object, names
+
+__all__ = ["SYSTEM_TOPICS", "TopicChoice", "is_system_topic", "parse_assign", "parse_subscribe"]
+
+SYSTEM_TOPICS = frozenset(
+    (
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",  # 5.4 and later
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    )
+)
+_SYSTEM_PREFIXES = ("rmq_sys_", "%")
+_ASSIGN_EXAMPLE = '{"TopicTest":[0,1]} or {"TopicTest":{"broker-a":[0,1]}}'
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether a plain read leaves the topic out: TopicValidator.isSystemTopic, or a name that begins with `%`.
+
+    >>> is_system_topic("%RETRY%orders"), is_system_topic("orders")
+    (True, False)
+    """
+    return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
+
+
+@dataclass(frozen=True)
+class TopicChoice:
+    """Plain values that decide about a topic or a queue. At most one of `names`, `pattern` and `queues` is given.
+
+    Named topics and queues are always in. A pattern, and no choice at all, see system topics with `include_system_topics`
+    only; a pattern that itself begins with `%` asks for the topics that do. `retry_topic`, a group's own, is in whatever they say.
+    """
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    queues: tuple[QueueName, ...] = ()
+    include_system_topics: bool = False
+    retry_topic: str = ""
+
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        return re.compile(self.pattern or "", re.ASCII)
+
+    @cached_property
+    def _topics(self) -> frozenset[str]:
+        return frozenset(self.named_topics)
+
+    @cached_property
+    def _queues(self) -> frozenset[QueueName]:
+        return frozenset(self.queues)
+
+    @property
+    def named_topics(self) -> tuple[str, ...]:
+        """The topics given by name, in the caller's order: planning refuses those the store does not have."""
+        return self.names or tuple(dict.fromkeys(queue.topic for queue in self.queues if queue.topic is not None))
+
+    def chooses_topic(self, topic: str) -> bool:
+        if self.retry_topic and topic == self.retry_topic:
+            return True
+        if self.names or self.queues:
+            return topic in self._topics
+        if self.pattern is not None and not self._expression.fullmatch(topic):
+            return False
+        return not self.hides(topic)
+
+    def chooses_queue(self, topic: str, broker: str, queue_id: int) -> bool:
+        """For a topic that `chooses_topic`: is this queue of it read?"""
+        if not self.queues or topic == self.retry_topic:
+            return True
+        return QueueName(topic, broker, queue_id) in self._queues or QueueName(topic, None, queue_id) in self._queues
+
+    def hides(self, topic: str) -> bool:
+        """Whether the topic is left out only because it is a system topic, which `includeSystemTopics` would change."""
+        if self.names or self.queues or self.include_system_topics or not is_system_topic(topic):
+            return False
+        return not (topic.startswith("%") and (self.pattern or "").startswith("%"))
+
+
+def parse_subscribe(given: Given) -> tuple[str, ...]:
+    """Topics, each once."""
+    topics = tuple(dict.fromkeys(names(given)))
+    if "*" in topics:
+        raise given.error("names of topics", '"*"', "leave subscribe out to read every topic, or use subscribePattern")
+    return topics
+
+
+def parse_assign(given: Given) -> tuple[QueueName, ...]:
+    """Kafka's `{"topic":[0,1]}`, or `{"topic":{"broker":[0,1]}}`; each queue once."""
+    queues: list[QueueName] = []
+    for topic, value in json_object(given, _ASSIGN_EXAMPLE).items():
+        where = json.dumps(_name(given, topic, "a topic"), ensure_ascii=False)
+        brokers = value if isinstance(value, dict) else {None: value}
+        for broker, ids in brokers.items():
+            place = where if broker is None else f"{where} → {json.dumps(_name(given, broker, 'a broker'), ensure_ascii=False)}"
+            if not isinstance(ids, list) or not ids:
+                raise given.error(f"a list of queue ids at {place}", found_json(ids), f"write it as {_ASSIGN_EXAMPLE}")
+            queues += [QueueName(topic, broker, _assigned_id(given, place, queue_id)) for queue_id in ids]
+    if not queues:
+        raise given.error("at least one queue", advice=f"write it as {_ASSIGN_EXAMPLE}")
+    if len(set(queues)) != len(queues):
+        twice = next(queue for i, queue in enumerate(queues) if queue in queues[:i])
+        raise given.error("each queue once", found_json(str(twice)))
+    return tuple(queues)
+
+
+def _assigned_id(given: Given, where: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+        raise given.error(f"queue ids from 0 at {where}", found_json(value))
+    return value
+
+
+def _name(given: Given, name: str, what: str) -> str:
+    if not name or name == "*":
+        raise given.error(f"the name of {what}", found_json(name), "assign names its queues; use subscribe for whole topics")
+    return name

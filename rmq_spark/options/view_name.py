@@ -1,0 +1,35 @@
+"""What the option `view` may say, and which other options have a meaning beside a view that is not the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rmq_spark.options.parse import Given, nearest
+from store_format.errors import OptionError
+from store_format.views.registry import VIEWS
+
+__all__ = ["MESSAGES", "parse_view", "refuse_beside_view"]
+
+MESSAGES = "messages"
+
+_BESIDE = frozenset(("view", "path", "paths", "brokerName", "storePathCommitLog", "columns"))
+
+
+def parse_view(given: Given) -> str:
+    """The documented spelling of `messages` or of a view of `store_format.views.registry`."""
+    by_lower = {name.lower(): name for name in (MESSAGES, *(view.name for view in VIEWS))}
+    word = given.text.strip().lower()
+    if word in by_lower:
+        return by_lower[word]
+    meant = nearest(word, by_lower)
+    raise given.error(f"one of {', '.join(by_lower.values())}", advice=f"did you mean {by_lower[meant]}?" if meant else "")
+
+
+def refuse_beside_view(given: Mapping[str, Given]) -> None:
+    """Choices among messages would be without effect, and silently so, on a view of the store."""
+    view = parse_view(given["view"]) if "view" in given else MESSAGES
+    if view == MESSAGES:
+        return
+    for name in given:
+        if name not in _BESIDE:
+            raise OptionError(f"{name} has no meaning with view={view}, which shows the whole store; leave it out and filter the DataFrame")

@@ -1,0 +1,138 @@
+"""The strings of a write's options -> a `WriteOptions` of plain values, by the rows of `write_option_table`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_spark.options.parse import Given
+from rmq_spark.options.read_options import user_options
+from rmq_spark.options.read_table import OPTIONS
+from rmq_spark.options.write_table import NO_COMPRESSION, WRITE, WRITE_OPTIONS
+from rmq_spark.produce.bodies import Compression
+from rmq_spark.produce.columns import check_property_columns
+from store_format.errors import OptionError
+from store_format.message.hosts import format_host
+
+__all__ = ["NewStoreOptions", "WriteOptions", "parse_write_options"]
+
+_ZLIB_LEVEL_MAX = 9
+_WRITE_NAMES = {option.name for option in WRITE_OPTIONS}
+# A read's options are known too, so that one of them in a write is not taken for a misspelt one.
+_TABLE = (*WRITE_OPTIONS, *(option for option in OPTIONS if option.name not in _WRITE_NAMES))
+
+
+@dataclass(frozen=True, slots=True)
+class NewStoreOptions:
+    """What a new store is made with and an existing one has already; None where the caller does not say."""
+
+    broker_name: str | None
+    mapped_file_size_commit_log: int | None
+    mapped_file_size_consume_queue: int | None
+    max_hash_slot_num: int | None
+    max_index_num: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a write was asked for. Plain values: it is pickled to every task."""
+
+    path: str
+    topic: str | None
+    property_columns: tuple[str, ...]
+    message_queue_selector: str  # roundrobin | hash | random
+    auto_create_topic_enable: bool
+    default_topic_queue_nums: int
+    flush_disk_type: str  # SYNC_FLUSH | ASYNC_FLUSH
+    message_index_enable: bool
+    compression: Compression | None
+    strict_properties: bool
+    max_message_size: int
+    born_host: tuple[bytes, int] | None  # None: this machine's
+    store_host: tuple[bytes, int] | None
+    txn: tuple[str, int] | None  # txnAppId and txnVersion: the key of an idempotent batch
+    disk_used_percent_max: int
+    rebuild_lost_queues: bool | None
+    writer_lock_timeout_ms: int
+    staging_retention_ms: int
+    new_store: NewStoreOptions
+    effective: tuple[tuple[str, str], ...]
+
+    def resolved(self) -> list[tuple[str, str]]:
+        """(documented name, value) of every option that has one, defaults too: logged once per write."""
+        return list(self.effective)
+
+
+def parse_write_options(options: Mapping[str, str], *, now_ms: int = 0) -> WriteOptions:
+    """Options of a batch or stream write. Raises OptionError, one sentence with the nearest right answer."""
+    given = {name: Given(name, text, now_ms) for name, text in user_options(options, WRITE, _TABLE).items()}
+    if "path" not in given:
+        raise OptionError(
+            "path is not given; name the store directory to write to, as in save('/data/store') or option('path', …). "
+            "In SQL, Spark passes a table's options neither to INSERT INTO nor to CREATE TABLE … AS SELECT: use "
+            "INSERT INTO t WITH (path = '/data/store') SELECT …, or INSERT INTO a temporary view that has OPTIONS (path '/data/store')"
+        )
+    read = {option.name: option.read(given, now_ms) for option in WRITE_OPTIONS}
+    return WriteOptions(
+        path=read["path"][0],
+        topic=read["topic"],
+        property_columns=_property_columns(read),
+        message_queue_selector=read["messageQueueSelector"],
+        auto_create_topic_enable=read["autoCreateTopicEnable"],
+        default_topic_queue_nums=read["defaultTopicQueueNums"],
+        flush_disk_type=read["flushDiskType"],
+        message_index_enable=read["messageIndexEnable"],
+        compression=_compression(read),
+        strict_properties=read["strictProperties"],
+        max_message_size=read["maxMessageSize"],
+        born_host=read["bornHost"],
+        store_host=read["storeHost"],
+        txn=_txn(read),
+        disk_used_percent_max=read["diskSpaceWarningLevelRatio"],
+        rebuild_lost_queues=read["rebuildLostQueues"],
+        writer_lock_timeout_ms=read["writerLockTimeout"],
+        staging_retention_ms=read["stagingRetention"],
+        new_store=NewStoreOptions(
+            read["brokerName"],
+            read["mappedFileSizeCommitLog"],
+            read["mappedFileSizeConsumeQueue"],
+            read["maxHashSlotNum"],
+            read["maxIndexNum"],
+        ),
+        effective=tuple((name, _shown(value)) for name, value in read.items() if value is not None),
+    )
+
+
+def _shown(value: Any) -> str:
+    """Any: what the rows' parsers make."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return format_host(*value) if isinstance(value[0], bytes) else str(value[0])
+    return str(value)
+
+
+def _compression(read: Mapping[str, Any]) -> Compression | None:
+    kind, level = read["compressType"], read["compressLevel"]
+    if kind == NO_COMPRESSION:
+        return None
+    if kind == "ZLIB" and level > _ZLIB_LEVEL_MAX:
+        raise OptionError(f"compressLevel: expected 1 to {_ZLIB_LEVEL_MAX} for compressType ZLIB, found {level}")
+    return Compression(kind, read["compressMsgBodyOverHowmuch"], level)
+
+
+def _property_columns(read: Mapping[str, Any]) -> tuple[str, ...]:
+    names = tuple(read["propertyColumns"] or ())
+    check_property_columns(names)
+    return names
+
+
+def _txn(read: Mapping[str, Any]) -> tuple[str, int] | None:
+    name, version = read["txnAppId"], read["txnVersion"]
+    if name is None and version is None:
+        return None
+    if name is None or version is None:
+        missing, there = ("txnAppId", "txnVersion") if name is None else ("txnVersion", "txnAppId")
+        raise OptionError(f"{there} is given without {missing}; a write is done once per both, so give both or neither")
+    return name, version

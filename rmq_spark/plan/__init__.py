@@ -1,0 +1,1 @@
+"""Options + stores -> splits, and a split -> batches. No pyspark."""

@@ -1,0 +1,109 @@
+"""What a group reads and from where, on the stores as they are: the queues that its members share, and the first offset of each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from rmq_spark.consume.consume_from_where import Start, is_retry_topic, start_offset
+from rmq_spark.consume.message_queue import MessageQueue, sort_queues
+from rmq_spark.options.group_options import GroupOptions
+from rmq_spark.options.topic_choice import TopicChoice
+from store_format import MessageStore, Queue
+from store_format.errors import OffsetOutOfRangeError
+from store_format.metadata.read import read_topics
+from store_format.metadata.values import TopicConfig
+
+__all__ = ["begin_of", "retry_topic", "start_of", "subscribe_set", "subscription_text", "usable_offsets"]
+
+_log = logging.getLogger(__name__)
+
+_UNKNOWN = -1
+_READ_QUEUES_MAX = 1 << 14  # a readQueueNums above it is no topic's
+
+
+def retry_topic(group: str) -> str:
+    """Where a group's failed messages wait for it (MixAll.getRetryTopic)."""
+    return f"%RETRY%{group}"
+
+
+def subscribe_set(stores: Iterable[MessageStore], choice: TopicChoice, group: str) -> list[MessageQueue]:
+    """mqAll: the readable queues of the chosen topics and of the group's retry topic (topicRouteData2TopicSubscribeInfo), sorted.
+
+    Ids go from 0 to readQueueNums, with messages or without. Where topics.json does not tell (RocksDB), they are the queues on disk.
+    """
+    retry = retry_topic(group)
+    found: set[MessageQueue] = set()
+    for store in stores:
+
+        def chooses(topic: str) -> bool:
+            return topic == retry or choice.chooses_topic(topic)
+
+        configured: Mapping[str, TopicConfig] | None = read_topics(store.path)
+        if configured is None:
+            queues = [(queue.topic, queue.queue_id) for queue in store.queues(chooses)]
+        else:
+            queues = [(name, number) for name in configured if chooses(name) for number in _readable(configured[name])]
+        broker = store.broker_name
+        found |= {MessageQueue(topic, broker, n) for topic, n in queues if topic == retry or choice.chooses_queue(topic, broker, n)}
+    return sort_queues(found)
+
+
+def _readable(topic: TopicConfig) -> range:
+    number = topic.read_queue_nums
+    return range(number if topic.readable and 0 <= number <= _READ_QUEUES_MAX else 0)
+
+
+def usable_offsets(
+    known: Mapping[MessageQueue, int], group: str, queues: Collection[MessageQueue], *, fail_on_data_loss: bool
+) -> dict[MessageQueue, int]:
+    """The committed offsets without those below -1, which no client and no broker commits.
+
+    Raises OffsetOutOfRangeError for one of `queues`, or, when failOnDataLoss is false, warns: the queue begins where consumeFromWhere says.
+    """
+    bad = {queue: offset for queue, offset in known.items() if offset < _UNKNOWN}
+    named = sort_queues(queue for queue in bad if queue in queues)
+    if named:
+        first = named[0]
+        others = f" (and {len(named) - 1} more queues)" if len(named) > 1 else ""
+        message = (
+            f"{first.topic}-{first.queue_id} of {first.broker_name}: the committed offset of group {group} is {bad[first]}, "
+            f"expected 0 or more, or -1 for none{others}"
+        )
+        if fail_on_data_loss:
+            advice = "reset the group on this queue (rmqlog offsets), or set failOnDataLoss=false to begin where consumeFromWhere says"
+            raise OffsetOutOfRangeError(f"{message}; {advice}")
+        _log.warning("%s: begins where consumeFromWhere says", message)
+    return {queue: offset for queue, offset in known.items() if queue not in bad}
+
+
+def start_of(queue: Queue | None, committed: int | None, options: GroupOptions) -> Start:
+    """Where the group begins on a queue; None is one that has no message yet."""
+    low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+    return start_offset(
+        committed,
+        where=options.where,
+        min_offset=low,
+        max_offset=high,
+        offset_at=lambda: 0 if queue is None else queue.offset_at(options.consume_timestamp_ms, "LOWER", on_damage="DROPMALFORMED"),
+        is_retry=queue is not None and is_retry_topic(queue.topic),
+        young_from_zero=options.young_from_zero,
+    )
+
+
+def begin_of(queues: Mapping[MessageQueue, Queue], options: GroupOptions) -> Callable[[MessageQueue], int]:
+    """What `Member.settle` asks for a queue of which nobody knows a position. `queues` may be filled later."""
+    return lambda queue: start_of(queues.get(queue), None, options).offset
+
+
+def subscription_text(choice: TopicChoice, expression_type: str, expression: str) -> str:
+    """A subscription as members compare it: topics by name, queue or pattern in an order that does not count, and the expression."""
+    if choice.names:
+        what = ",".join(sorted(set(choice.names)))
+    elif choice.queues:
+        what = ",".join(sorted({str(queue) for queue in choice.queues}))
+    elif choice.pattern is not None:
+        what = f"/{choice.pattern}/"
+    else:
+        what = "every topic" + (" and the system's" if choice.include_system_topics else "")
+    return f"{what} {expression_type} {expression}"

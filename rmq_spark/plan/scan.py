@@ -1,0 +1,84 @@
+"""What one task does: open the stores of its split and read its slices, as the options say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from rmq_spark.consume.sql92 import CountingFilter
+from rmq_spark.consume.tag_filter import TagFilter
+from rmq_spark.options.read_options import ReadOptions
+from rmq_spark.plan.projection import Projection
+from rmq_spark.plan.splits import Share, Split
+from store_format import MessageStore
+from store_format.consumequeue.slices import QueueSlice
+from store_format.files.read import FileCache
+from store_format.message.columns import Projection as DecodeProjection
+from store_format.read.log_reader import LogReader
+from store_format.read.queue_reader import QueueReader
+from store_format.read.tolerance import Tolerance
+
+__all__ = ["Scan"]
+
+_log = logging.getLogger(__name__)
+
+# Files stay mapped from task to task, as Spark keeps its Python workers: each page that a task touches first costs a fault, and
+# tasks of interleaved queues touch the same pages. Spark ends a worker that had nothing to do for a minute.
+_FILES = FileCache(capacity=64, bytes_max=4 << 30)
+_LOG_ORDER_ENTRIES = 1 << 21  # one pass over the files needs all entries of a partition at once: about 80 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A read: the columns it gives and the options that shape it. Plain values, pickled to every task."""
+
+    projection: Projection
+    options: ReadOptions
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """The batches of one split, of exactly the projection's Arrow schema."""
+        schema = self.projection.to_arrow_schema()
+        tolerance = Tolerance(self.options.mode, self.options.fail_on_data_loss)
+        where = None if self.options.sql_filter is None else CountingFilter(self.options.sql_filter)
+        for share in split.shares:
+            for batch in self._read_share(share, tolerance, where):
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        if tolerance.dropped or tolerance.lost:
+            _log.warning("%d malformed messages and %d lost ones in this task", tolerance.dropped, tolerance.lost)
+        if where is not None and where.errors:
+            _log.warning("%d evaluations of subExpression failed; such messages are left out, as a broker does", where.errors)
+
+    def _read_share(self, share: Share, tolerance: Tolerance, where: CountingFilter | None) -> Iterator[pa.RecordBatch]:
+        _FILES.forget_deleted()
+        store = MessageStore.open(share.store_path, broker_name=share.broker_name, commit_log_paths=share.commit_log_paths, files=_FILES)
+        retry = self.options.topics.retry_topic
+        for is_retry in (False, True):
+            slices = [piece for piece in share.slices if (piece.topic == retry) == is_retry]
+            if not slices:
+                continue
+            # What a group gets again it asked for once: brokers do not filter it another time (the subscription of it is "*").
+            tags = TagFilter() if is_retry else self.options.tag_filter
+            decoding = DecodeProjection(
+                self.projection.sources,
+                self.options.verify_crc,
+                self.options.max_message_size,
+                None if tags.subscribe_all else tags.tags,
+                self.options.key,
+                self.options.message_id,
+                None if is_retry else where,
+                self.options.group is not None,
+            )
+            reader = store.reader(decoding, tolerance, None if tags.subscribe_all else tags.codes)
+            if share.in_log_order:
+                reader.chunk_entries = _LOG_ORDER_ENTRIES
+            yield from reader.read(slices) if share.scan is None else _scanned(reader, slices, share)
+
+
+def _scanned(reader: QueueReader, slices: Sequence[QueueSlice], share: Share) -> Iterator[pa.RecordBatch]:
+    assert share.scan is not None
+    topics = {piece.topic for piece in slices}
+    repeated = {(queue.topic, queue.queue_id): queue for queue in share.repeated if queue.topic in topics}
+    return LogReader(reader, slices, repeated).read(*share.scan)

@@ -1,0 +1,100 @@
+"""Where a read begins in each queue: where the `starting…` options say, or, for a consumer group, where the group stands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from rmq_spark.consume.consume_from_where import ConsumeFromWhere
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.options.offset_spec import Earliest, Latest, Offset, Timestamp
+from rmq_spark.options.parse import nearest
+from rmq_spark.options.read_options import ReadOptions
+from rmq_spark.plan.group_start import start_of, subscribe_set, usable_offsets
+from store_format import MessageStore, Queue
+from store_format.consumequeue.slices import read_slice
+from store_format.errors import OffsetOutOfRangeError
+from store_format.metadata.group_offsets import known_groups
+
+__all__ = ["Starts", "offset_at", "start_offset"]
+
+_log = logging.getLogger(__name__)
+
+_NAMED_MAX = 5
+
+
+class Starts:
+    """Of a batch read. A group's offsets are only looked at: a batch writes nothing of them and joins nothing."""
+
+    def __init__(self, stores: Sequence[MessageStore], options: ReadOptions) -> None:
+        self._options = options
+        self._group = options.group
+        self._committed: dict[MessageQueue, int] = {}
+        self._shared: frozenset[MessageQueue] = frozenset()
+        if self._group is not None:
+            known = self._group.make_offset_store({store.broker_name: store.path for store in stores}).read()
+            self._shared = frozenset(subscribe_set(stores, options.topics, self._group.group))
+            group, fails = self._group.group, options.fail_on_data_loss
+            self._committed = usable_offsets(known, group, self._shared, fail_on_data_loss=fails)
+            if not self._shared & self._committed.keys() and self._group.where is ConsumeFromWhere.LAST:
+                _warn_of_nothing(stores, group)
+
+    def reads(self, queue: Queue) -> bool:
+        """Whether the queue is read: a group sees those that may be read (topics.json), in whatever files there are."""
+        return self._group is None or _name(queue) in self._shared
+
+    def of(self, queue: Queue) -> tuple[str, int]:
+        """(what says it, the first offset); perhaps outside of the queue."""
+        if self._group is None:
+            return self._options.starting.option, start_offset(queue, self._options)
+        start = start_of(queue, self._committed.get(_name(queue)), self._group)
+        return f"the {start.origin} offset of group {self._group.group}", start.offset
+
+
+def _warn_of_nothing(stores: Sequence[MessageStore], group: str) -> None:
+    """A misspelt name looks like a group that has nothing to read."""
+    known = {name for store in stores for name in known_groups(store.path)} - {group}
+    meant = nearest(group, known)
+    hint = f"did you mean {meant}?" if meant else f"the groups are {', '.join(sorted(known)[:_NAMED_MAX]) or 'none'}"
+    _log.warning(
+        "group %s has no committed offset in the queues read, so a batch read begins at their ends and gives no rows; %s To read a new "
+        "group's messages set consumeFromWhere=%s",
+        group, hint if meant else f"{hint}.", ConsumeFromWhere.FIRST,
+    )  # fmt: skip
+
+
+def _name(queue: Queue) -> MessageQueue:
+    return MessageQueue(queue.topic, queue.store.broker_name, queue.queue_id)
+
+
+def start_offset(queue: Queue, options: ReadOptions) -> int:
+    """Where the `starting…` options put the queue; perhaps outside of it."""
+    match options.starting.for_queue(queue.topic, queue.store.broker_name, queue.queue_id):
+        case Earliest():
+            return queue.min_offset
+        case Latest():
+            return queue.max_offset
+        case Offset(value):
+            return value
+        case Timestamp(ms):
+            offset = offset_at(queue, ms, options.mode)
+            missing = offset == queue.max_offset > queue.min_offset
+            if missing and options.starting_offsets_by_timestamp_strategy == "error":
+                raise OffsetOutOfRangeError(
+                    f"{queue.topic}-{queue.queue_id} of {queue.store.broker_name}: no message at or after {Timestamp(ms)}; "
+                    f"take an earlier time, or set startingOffsetsByTimestampStrategy=latest to read none of this queue"
+                )
+            return offset
+
+
+def offset_at(queue: Queue, timestamp_ms: int, mode: str) -> int:
+    """The first message stored at or after a time, the maximum when there is none.
+
+    For a time behind the end of a BatchCQ queue a broker answers with the last unit, which was stored before it.
+    """
+    offset = queue.offset_at(timestamp_ms, "LOWER", on_damage=mode)
+    if queue.range.is_batch and offset < queue.max_offset:
+        _, units = read_slice(queue.piece(offset, offset + 1))
+        if len(units) and int(units["store_timestamp"][0]) < timestamp_ms:
+            return queue.max_offset
+    return offset

@@ -1,0 +1,1 @@
+"""The only room that imports pyspark: Spark's classes, each a screen, each delegating."""

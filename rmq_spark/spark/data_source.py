@@ -1,0 +1,91 @@
+"""The format `rmqlog` as Spark sees it: name, schema, and a reader made from options and schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.options.read_table import STREAM
+from rmq_spark.options.view_name import MESSAGES
+from rmq_spark.options.write_options import parse_write_options
+from rmq_spark.plan.projection import projection_from_options, projection_from_schema
+from rmq_spark.plan.scan import Scan
+from rmq_spark.produce.columns import check_columns
+from rmq_spark.spark.batch_reader import RmqLogReader
+from rmq_spark.spark.stream_reader import RmqLogStreamReader
+from rmq_spark.spark.table_options import recall_options, remember_options
+from rmq_spark.spark.view_reader import RmqLogViewReader
+from rmq_spark.spark.view_schema import view_from_options, view_from_schema
+from rmq_spark.spark.writers import RmqLogStreamWriter, RmqLogWriter
+from rmq_spark.write.stage_and_commit import begin_write
+from rmq_spark.write.target import WriteTarget, open_target
+from store_format.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["RmqLogDataSource", "register"]
+
+
+class RmqLogDataSource(DataSource):
+    """`spark.read.format("rmqlog")` and `spark.readStream`. Options are in `option_table`, columns in `schema`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rmqlog"
+
+    def schema(self) -> StructType:
+        options = _plain(self.options)
+        parsed = parse_read_options(options, where=None)  # Spark does not say what it is for
+        columns = projection_from_options(parsed) if parsed.view == MESSAGES else view_from_options(parsed)
+        return remember_options(columns.to_spark_schema(), options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = parse_read_options(recall_options(schema, _plain(self.options)))
+        if options.view != MESSAGES:
+            return RmqLogViewReader(view_from_schema(schema, options), options)
+        return RmqLogReader(Scan(projection_from_schema(schema, options), options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = parse_read_options(recall_options(schema, _plain(self.options), STREAM), where=STREAM)
+        return RmqLogStreamReader(Scan(projection_from_schema(schema, options), options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise OptionError("a message log is only appended to: use mode('append'); to begin anew, write to another path")
+        return RmqLogWriter(begin_write(self._target(schema)))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Output mode complete arrives as `overwrite`: each whole result is appended, as Kafka's sink does."""
+        return RmqLogStreamWriter(self._target(schema))
+
+    def _target(self, schema: StructType) -> WriteTarget:
+        """Raises OptionError for columns that a write does not take: here, on the driver, and not in a task behind a shuffle."""
+        options = parse_write_options(_plain(self.options))
+        check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options.topic, options.property_columns)
+        return open_target(options)
+
+
+def register(spark: SparkSession, by_value: bool = False) -> None:
+    """Make `rmqlog` known to a session, classic or Connect, and the session the active one of the calling thread.
+
+    `by_value` sends this package's code along, for clusters whose workers have numpy and pyarrow but not this package.
+    """
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    source: type[DataSource] = RmqLogDataSource
+    if by_value:
+        from rmq_spark.spark.by_value import carried_data_source
+
+        source = carried_data_source(RmqLogDataSource.name())
+    spark.dataSource.register(source)
+    # Spark looks up the format of a write in the active session of the JVM's thread, which a new thread does not have.
+    # createDataFrame sets it, as the only public function that does.
+    spark.createDataFrame([], StructType([StructField("n", IntegerType())]))
+
+
+def _plain(options: Any) -> dict[str, str]:  # Any: Spark's CaseInsensitiveDict, which is no public type
+    return dict(options)

@@ -1,0 +1,64 @@
+"""Spark's stream reader. It introduces Spark to the stream's positions, to planning and to the scan, and does nothing itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.plan.scan import Scan
+from rmq_spark.plan.splits import Split
+from rmq_spark.stream.group_positions import GroupPositions
+from rmq_spark.stream.plan import plan_stream
+from rmq_spark.stream.positions import StreamPositions
+from rmq_spark.stream.stores import StreamStores
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["RmqLogStreamReader"]
+
+_log = logging.getLogger("rmq_spark")
+
+
+class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One lives in a process of the driver as long as the query; `read` runs in tasks, on one made anew.
+
+    Offsets are dicts that Spark writes as JSON and compares as text (`stream_offsets`).
+    """
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._stores = StreamStores(scan.options)
+        group = scan.options.group
+        self._positions = StreamPositions(self._stores) if group is None else GroupPositions(self._stores, group)
+
+    def initialOffset(self) -> dict[str, Any]:
+        _log.info("streaming %s", ", ".join(f"{name}={value}" for name, value in self._scan.options.resolved()))
+        return self._positions.initial()
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
+        # Spark calls it with both; the defaults are for those who try it by hand. Limits are options, since Spark has none that combine.
+        return self._positions.latest(self._positions.initial() if start is None else start)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._positions.report()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._positions.bound_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begun, ended = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        self._positions.begin_batch(begun, ended)
+        clients = self._positions.clients_of(begun, ended)
+        planned = plan_stream(self._scan.options, self._stores, begun, ended, clients=clients)
+        return [InputPartition(split) for split in planned.splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # Spark takes batches too
+        split = partition.value
+        assert isinstance(split, Split)
+        return self._scan.read(split)

@@ -1,0 +1,62 @@
+"""Spark's reader of a view: what is in the stores instead of what is in their messages, one partition a store."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from rmq_spark.options.read_options import ReadOptions
+from rmq_spark.plan.stores import open_stores
+from rmq_spark.spark.view_schema import ViewProjection
+from store_format import MessageStore
+from store_format.errors import StoreError, UnsupportedFormatError
+from store_format.views.registry import view_batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["RmqLogViewReader"]
+
+_log = logging.getLogger("rmq_spark")
+
+
+@dataclass(frozen=True, slots=True)
+class _StoreAt:
+    """One partition: a store, and the moment that ages count to, which is the same for all of them."""
+
+    path: str
+    broker_name: str
+    commit_log_paths: tuple[str, ...]
+    now_ms: int
+
+
+class RmqLogViewReader(DataSourceReader):
+    """A view is computed in its task, so that a large one needs no room on the driver."""
+
+    def __init__(self, projection: ViewProjection, options: ReadOptions) -> None:
+        self._projection = projection
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        _log.info("reading %s", ", ".join(f"{name}={value}" for name, value in self._options.resolved()))
+        now = time.time_ns() // 1_000_000
+        try:
+            stores = open_stores(self._options, skip_unreadable=True)
+        except UnsupportedFormatError as error:
+            raise StoreError(str(error)) from error  # Spark would take it for a reader without partitions()
+        return [InputPartition(_StoreAt(store.path, store.broker_name, store.commit_log_paths, now)) for store in stores]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        at = partition.value
+        assert isinstance(at, _StoreAt)
+        store = MessageStore.open(at.path, broker_name=at.broker_name, commit_log_paths=at.commit_log_paths, skip_unreadable=True)
+        try:
+            for batch in view_batches(store, self._projection.view, now_ms=at.now_ms):
+                yield self._projection.apply(batch)
+        except UnsupportedFormatError as error:
+            raise StoreError(str(error)) from error

@@ -1,0 +1,1 @@
+"""Offsets of a streaming query from micro-batch to micro-batch. No pyspark."""

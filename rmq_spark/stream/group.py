@@ -1,0 +1,172 @@
+"""A stream's place in its consumer group: who it is there, which queues the members share, and what is its own at each boundary.
+
+Nothing is opened before the first boundary. From then on the query is a member until its process ends, or until a bounded run has
+read all of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from rmq_spark.consume.client_ids import BROADCASTING
+from rmq_spark.consume.group.meeting import group_directory, inherit, other_places, refuse_members_elsewhere
+from rmq_spark.consume.group.member import Member, join
+from rmq_spark.consume.group.membership import Assignment, Clocks, Membership
+from rmq_spark.consume.group.sole_member import Alone
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.offset_store import CheckedOffsets, OffsetStore
+from rmq_spark.consume.stream_offset import QueueKey, StreamOffset
+from rmq_spark.options.group_options import GroupOptions
+from rmq_spark.plan.batch import refuse_unknown
+from rmq_spark.plan.group_start import begin_of, retry_topic, subscribe_set, usable_offsets
+from rmq_spark.plan.splits import Findings
+from rmq_spark.stream.stores import StreamStores
+from store_format import Queue
+from store_format.errors import OptionError, StoreWriteError
+from store_format.files.read import stat_identity
+from store_format.read.snapshot import StoreState
+
+__all__ = ["StreamGroup"]
+
+_log = logging.getLogger(__name__)
+
+
+class StreamGroup:
+    """`clients` are the logical clients of this query, in the order of their partitions; () before the first boundary."""
+
+    def __init__(self, stores: StreamStores, options: GroupOptions, *, clocks: Clocks | None = None) -> None:
+        self.clients: tuple[str, ...] = ()
+        self._stores = stores
+        self._options = options
+        self._clocks = clocks
+        self._part: Member | Alone | None = None
+        self._membership: Membership | None = None
+        self._queues: Sequence[MessageQueue] = ()
+        self._queues_seen: object = None
+        self._first: frozenset[MessageQueue] | None = None
+        self._has_waited = False
+
+    def settle(self, previous: StreamOffset, *, is_bounded: bool) -> Assignment:
+        """At a boundary: records what Spark has durably committed, and says what is the query's own from here on.
+
+        The first call of a bounded run waits, at most one lease time, for what the other members have to give back.
+        Raises StoreInUseError where a broker keeps the offsets, OptionError for what does not fit the stores or the other members.
+        """
+        part = self._part or self._join()
+        queues, positions = self._shared(), _of_members(previous.positions)
+        if self._first is None:
+            self._first = frozenset(queues)
+        if is_bounded and not self._has_waited:
+            self._has_waited = True
+            return part.wait_settled(queues, positions, begin=self._begin, reset=previous.reset)
+        return part.settle(queues, positions, begin=self._begin, reset=previous.reset, force=is_bounded)
+
+    def correct(self, targets: Mapping[MessageQueue, int], previous: StreamOffset) -> Assignment:
+        """Right after `settle`: moves own queues back whose offsets are beyond the end of their queues."""
+        assert self._part is not None, "not joined"
+        return self._part.correct(targets, _of_members(previous.positions), previous.reset)
+
+    def note_replay(self, queues: Sequence[QueueKey]) -> None:
+        """Before a micro-batch that Spark repeats: others may own its queues by now, so the ownership log says it."""
+        part = self._part or self._join()
+        part.note_replay([MessageQueue(*queue) for queue in queues])
+
+    def allocate(self, queues: Sequence[QueueKey]) -> dict[MessageQueue, str]:
+        """Clients for the queues of a repeated batch, by the strategy as if there were no others, and each queue to one of them."""
+        assert self._membership is not None, "not joined"
+        names = [MessageQueue(*queue) for queue in queues]
+        found: dict[MessageQueue, str] = self._membership.allocate(self.clients, names)
+        for number, queue in enumerate(names):
+            found.setdefault(queue, self.clients[number % len(self.clients)])
+        return found
+
+    def leave(self, previous: StreamOffset) -> None:
+        """Records, and gives everything back: a bounded run has read all that it was to read."""
+        if self._part is not None:
+            self._part.leave(_of_members(previous.positions), previous.reset)
+
+    def _join(self) -> Member | Alone:
+        options, stores = self._options, self._stores.stores
+        roots = {store.broker_name: store.path for store in stores}
+        self._refuse_unknown()
+        offsets = options.make_offset_store(roots)
+        offsets.check()
+        if any(store.state is StoreState.LIVE for store in stores):
+            told = "group %s: a broker runs on the store. Its consumers and this query do not share queues: each side reads all of them"
+            _log.warning(told, options.group)
+        membership = options.make_membership(self._stores.options.subscription, sorted(roots))
+        self.clients, self._membership = membership.clients, membership
+        is_broadcasting = options.message_model == BROADCASTING
+        checked = CheckedOffsets(offsets, self._usable)
+        paths = self._stores.options.paths
+        directory = (
+            None
+            if is_broadcasting
+            else group_directory(offsets, group=options.group, roots=roots, paths=paths, group_path=options.group_path)
+        )
+        if directory is None:
+            self._part = Alone(membership, checked, shares=not is_broadcasting, clocks=self._clocks)
+        else:
+            others = []
+            if options.group_path is None:
+                others = other_places(directory, offsets, group=options.group, roots=roots, paths=paths)
+            self._part = self._meet(directory, others, membership, checked)
+        where = "meets nobody" if directory is None else f"meets its members in {directory}"
+        _log.info("group %s: %s, offsets in %s, %s", options.group, ", ".join(self.clients), offsets.kind, where)
+        return self._part
+
+    def _usable(self, known: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
+        fails = self._stores.options.fail_on_data_loss
+        return usable_offsets(known, self._options.group, frozenset(self._shared()), fail_on_data_loss=fails)
+
+    def _meet(self, directory: str, others: Sequence[str], membership: Membership, offsets: OffsetStore) -> Member:
+        """Joins, unless there are members in one of the other places."""
+        group, clocks = self._options.group, self._clocks or Clocks()
+        gone = refuse_members_elsewhere(group, directory, others, clocks)
+        try:
+            inherit(directory, others)
+            member = join(directory, membership, offsets, clocks=self._clocks)
+        except StoreWriteError as error:
+            raise StoreWriteError(
+                f"{error}; the queries of group {group} meet in {directory}: make it writable, or set groupPath in all of them"
+            ) from error
+        try:
+            refuse_members_elsewhere(group, directory, others, clocks, known_gone=gone)  # they may have joined at the same time
+        except OptionError:
+            member.leave({})
+            raise
+        return member
+
+    def _refuse_unknown(self) -> None:
+        found = Findings(queues=[*self._shared(), *self._stores.queues])
+        refuse_unknown(self._stores.stores, self._stores.options, found)
+        shared = {queue.topic for queue in self._shared()}
+        for topic in self._stores.options.topics.named_topics:
+            if topic not in shared:
+                _log.warning("group %s: topic %s has no queue that may be read (perm or readQueueNums)", self._options.group, topic)
+
+    def _shared(self) -> Sequence[MessageQueue]:
+        """All queues that the members share, anew when topics.json is another one; the same object while it is not."""
+        stores = self._stores
+        identities = tuple(stat_identity(f"{store.path}/config/topics.json") for store in stores.stores)
+        seen = identities, stores.version if None in identities else 0
+        if seen != self._queues_seen:
+            queues = subscribe_set(stores.stores, stores.options.topics, self._options.group)
+            if self._options.message_model == BROADCASTING:
+                queues = [queue for queue in queues if queue.topic != retry_topic(self._options.group)]
+            self._queues, self._queues_seen = queues, seen
+        return self._queues
+
+    def _begin(self, queue: MessageQueue) -> int:
+        """The start of a queue of which nobody knows a position. One that was made while the query runs is read from its first message."""
+        there = cast(Mapping[MessageQueue, Queue], self._stores.queues)  # keys are equal
+        if self._first is not None and queue not in self._first:
+            return there[queue].min_offset if queue in there else 0
+        return begin_of(there, self._options)(queue)
+
+
+def _of_members(positions: Mapping[QueueKey, int]) -> Mapping[MessageQueue, int]:
+    """The same object: a MessageQueue is equal to the tuple of its parts, and members tell by identity that nothing changed."""
+    return cast(Mapping[MessageQueue, int], positions)

@@ -1,0 +1,171 @@
+"""Positions of a stream that reads as a consumer group: of the queues that are its own at each boundary, from where the group stands.
+
+What the group says at a boundary goes into the offset that ends the next micro-batch, `$from` and `$reset`, and into nothing else: a
+batch that Spark repeats is planned from the offsets alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from rmq_spark.consume.group.membership import Assignment, Clocks
+from rmq_spark.consume.message_queue import MessageQueue, sort_queues
+from rmq_spark.consume.stream_offset import QueueKey, StreamOffset, queue_name
+from rmq_spark.options.group_options import GroupOptions
+from rmq_spark.stream.group import StreamGroup
+from rmq_spark.stream.plan import ranges
+from rmq_spark.stream.positions import Step, StreamPositions
+from rmq_spark.stream.stores import StreamStores
+from store_format import Queue
+from store_format.errors import OffsetOutOfRangeError
+
+__all__ = ["GroupPositions"]
+
+_log = logging.getLogger(__name__)
+
+_Json = dict[str, object]
+
+
+class GroupPositions(StreamPositions):
+    """A new query's first offset is empty: `$from` of its first batch says where each queue began."""
+
+    def __init__(self, stores: StreamStores, options: GroupOptions, *, clocks: Clocks | None = None) -> None:
+        super().__init__(stores)
+        self._group = StreamGroup(stores, options, clocks=clocks)
+        self._options = options
+        self._now = Assignment()
+        self._compared = 0  # version of the stores that offsets were compared with
+        self._has_left = False
+        self._resumed = True
+
+    def initial(self) -> _Json:
+        """What the group says of starts is asked at the first boundary, which a repeated batch comes before."""
+        if self._initial is None:
+            self._initial = {}
+        return self._initial
+
+    def latest(self, start: _Json) -> _Json:
+        if self._has_left:
+            return start
+        if self.stores.waits_for_names:
+            self.stores.look()
+            if self.stores.waits_for_names:
+                return start  # members know queues by the names of their brokers
+        end = super().latest(start)
+        if self._bound is not None and end is start:
+            self._has_left = True
+            self._group.leave(self._read(start))
+        return end
+
+    def begin_batch(self, start: StreamOffset, end: StreamOffset) -> None:
+        """A batch that another process decided is marked in the ownership log: its queues may be others' by now."""
+        if not self._is_own(end):
+            self._group.note_replay(list(ranges(start, end)))
+
+    def clients_of(self, start: StreamOffset, end: StreamOffset) -> Sequence[frozenset[QueueKey]] | None:
+        """With `consumers`: what each client reads, which is one partition. Of a repeated batch as if there were no other clients."""
+        if self._options.consumers is None:
+            return None
+        keys = list(ranges(start, end))
+        owner = {queue: owned.client for queue, owned in self._now.owned.items()} if self._is_own(end) else self._group.allocate(keys)
+        return [frozenset(key for key in keys if owner[MessageQueue(*key)] == client) for client in self._group.clients]
+
+    def _is_own(self, end: StreamOffset) -> bool:
+        return self._last is not None and self._last[1] == end
+
+    def _attend(self, previous: StreamOffset) -> None:
+        now = self._group.settle(previous, is_bounded=self._bound is not None)
+        if now is self._now and self.stores.version == self._compared:
+            return
+        self._idle = self._idle if now is self._now else None
+        self._now, self._compared = now, self.stores.version
+        if self._beyond(previous):
+            self.stores.look(anew=True)  # another member may have read and recorded more since the last look
+            self._compared = self.stores.version
+            self._correct(self._beyond(previous), previous)
+
+    def _beyond(self, previous: StreamOffset) -> dict[MessageQueue, tuple[int, int]]:
+        """The next offset of own queues that are not so long, and where to go on: at the query's own offset, if the queue has that."""
+        found: dict[MessageQueue, tuple[int, int]] = {}
+        for key in self._now.owned:
+            before = previous.positions.get(key)
+            low, high = _limits(self.stores.queues.get(key))
+            begin = _told(self._now.starts, key, before)
+            replaced = self.stores.replaced.get(key) if before is not None else None
+            if replaced is not None and replaced.begin is not None:
+                if begin > replaced.begin and not self.stores.options.fail_on_data_loss:  # else `_add` raises
+                    found[key] = begin, replaced.begin
+            elif begin > high:
+                found[key] = begin, before if before is not None and low <= before <= high else high
+        return found
+
+    def _correct(self, beyond: Mapping[MessageQueue, tuple[int, int]], previous: StreamOffset) -> None:
+        """Moves offsets beyond the end of their queue back, the committed ones too, as a client does that is answered OFFSET_ILLEGAL.
+
+        They are of another life of the queue. Kept, they would skip what the queue gets until it is as long again.
+        Raises OffsetOutOfRangeError instead, unless failOnDataLoss is false.
+        """
+        group, told = self._options.group, []
+        for key, (begin, _) in beyond.items():
+            queue = self.stores.queues.get(key)
+            low, high = _limits(queue)
+            there = "the store no longer has the queue" if queue is None else f"the queue holds {low} to {high}"
+            back = f"its offsets went back by {begin - high} " if begin > high else ""
+            why = "an older copy of the store, or a topic that was deleted and created again?"
+            told.append(f"{queue_name(key)}: the next offset is {begin} and {there}: {back}({why})")
+        if told and self.stores.options.fail_on_data_loss:
+            others = f" (and {len(told) - 1} more queues)" if len(told) > 1 else ""
+            advice = f"move group {group} with rmqlog offsets, or set failOnDataLoss=false to set it back to the end of the queue"
+            raise OffsetOutOfRangeError(f"{told[0]}{others}; {advice}")
+        for (begin, target), each in zip(beyond.values(), told, strict=True):
+            _log.warning("group %s is set back from offset %d to %d, by %d: %s", group, begin, target, begin - target, each)
+        if told:
+            self._now = self._group.correct({key: target for key, (_, target) in beyond.items()}, previous)
+
+    def _step(self, previous: StreamOffset, *, is_first: bool) -> Step:
+        self._refuse_other_brokers(previous)
+        step = Step()
+        owned = self._now.owned
+        step.left_out = sum(key not in owned for key in previous.positions)
+        for key in sort_queues(owned):
+            self._add(step, key, previous.positions.get(key))
+        self._losses.tell()
+        return step
+
+    def _add(self, step: Step, key: MessageQueue, before: int | None) -> None:
+        queue = self.stores.queues.get(key)
+        begin = _told(self._now.starts, key, before)
+        stop = begin
+        if queue is None:
+            if begin:
+                self._losses.vanished(key, begin)
+                step.left_out += before is not None
+                return
+        else:
+            replaced = self.stores.replaced.get(key)
+            if replaced is not None and before is not None and (replaced.begin is not None or before <= queue.max_offset):
+                begin = self._losses.replaced(key, before, queue, replaced)
+            begin = min(begin, queue.max_offset)  # beyond only where `_correct` has told it, and could not change it yet
+            if begin < queue.range.min_offset:
+                begin = self._losses.begin(key, begin, queue)
+            stop = self._stop(key, begin, queue)
+        if before is None and begin == stop:
+            step.waiting[key] = begin
+            return
+        step.begins[key], step.stops[key] = begin, stop
+        if begin != before:
+            step.moved[key] = begin
+
+    def _end(self, step: Step, *, is_first: bool) -> StreamOffset:
+        end = super()._end(step, is_first=is_first)
+        return StreamOffset(end.positions, end.starts, self._now.reset)
+
+
+def _limits(queue: Queue | None) -> tuple[int, int]:
+    return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+
+def _told(starts: Mapping[MessageQueue, int], key: MessageQueue, before: int | None) -> int:
+    """`starts` has what the offset before does not tell, or not any more."""
+    return starts[key] if key in starts or before is None else before

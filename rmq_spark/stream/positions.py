@@ -1,0 +1,244 @@
+"""A stream's state machine: from the offset that Spark has committed to the next one, and what a first offset is.
+
+It knows no Spark. Everything that outlives a process is in the offsets; what is remembered here saves work, and is found again
+after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from rmq_spark.consume.stream_offset import QueueKey, StreamOffset
+from rmq_spark.plan.batch import refuse_unknown, refuse_unknown_names, warn_of_no_match
+from rmq_spark.plan.splits import Findings
+from rmq_spark.plan.starts import start_offset
+from rmq_spark.stream.admission import admit
+from rmq_spark.stream.losses import Losses
+from rmq_spark.stream.rates import Limits, Pace
+from rmq_spark.stream.stores import StreamStores
+from store_format import Queue
+from store_format.errors import OptionError
+
+__all__ = ["Starting", "Step", "StreamPositions"]
+
+_log = logging.getLogger(__name__)
+
+_Json = dict[str, object]
+
+
+class Starting:
+    """Where queues begin that no offset names: the `starting…` options at first, the earliest message for queues that come later."""
+
+    def __init__(self, stores: StreamStores) -> None:
+        self._stores = stores
+
+    def first(self) -> dict[QueueKey, int]:
+        """The starts of a new query. Raises for names and offsets in the options that do not fit the stores."""
+        options = self._stores.options
+        found = Findings(queues=list(self._stores.queues))
+        refuse_unknown(self._stores.stores, options, found)
+        warn_of_no_match(self._stores.stores, options, found)
+        return {key: self._first(key, queue) for key, queue in self._stores.queues.items()}
+
+    def _first(self, key: QueueKey, queue: Queue) -> int:
+        options = self._stores.options
+        offset = start_offset(queue, options)
+        low, high = queue.min_offset, queue.max_offset
+        if low <= offset <= high:
+            return offset
+        message = f"{options.starting.option} {offset} is not in the queue, which holds {low} to {high}"
+        losses = Losses(options.fail_on_data_loss)
+        losses.add(key, max(low - offset, 0), message, "correct it, or set failOnDataLoss=false to read what is there")
+        losses.tell()
+        return min(max(offset, low), high)
+
+    def later(self, key: QueueKey, queue: Queue) -> int:
+        """The start of a queue that is new."""
+        return queue.min_offset
+
+
+@dataclass(slots=True)
+class Step:
+    """What a micro-batch could read: by queue its start and the end of what is there; `moved` starts are not in the offset before."""
+
+    begins: dict[QueueKey, int] = field(default_factory=dict)
+    stops: dict[QueueKey, int] = field(default_factory=dict)
+    moved: dict[QueueKey, int] = field(default_factory=dict)
+    waiting: dict[QueueKey, int] = field(default_factory=dict)  # starts of empty queues: they alone make no batch
+    kept: dict[QueueKey, int] = field(default_factory=dict)  # positions of queues that the options do not choose now
+    left_out: int = 0  # queues of the offset before that the next one does not have
+
+
+def _monotonic_ms() -> int:
+    """By name: a reader is pickled to tasks with all it has, and a lambda would not travel by value."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class StreamPositions:
+    """Offsets of one stream, in the JSON that Spark stores. `clock_ms` is a monotonic clock, for `maxTriggerDelay` alone."""
+
+    def __init__(
+        self,
+        stores: StreamStores,
+        *,
+        starting: Starting | None = None,
+        clock_ms: Callable[[], int] = _monotonic_ms,
+    ) -> None:
+        self.stores = stores
+        self._starting = starting or Starting(stores)
+        self._clock_ms = clock_ms
+        self._limits = Limits.of(stores.options)
+        self._pace = Pace(self._limits)
+        self._losses = Losses(stores.options.fail_on_data_loss)
+        self._initial: _Json | None = None
+        self._bound: dict[QueueKey, int] | None = None
+        self._resumed = False
+        self._deleted: frozenset[tuple[str, str]] = frozenset()  # (topic, broker) of the checkpoint that the stores no longer have
+        # Nothing was new behind this offset when the stores were at this version.
+        self._idle: tuple[int, StreamOffset] | None = None
+        self._reported: tuple[int, _Json] | None = None
+        self._last: tuple[_Json, StreamOffset] | None = None  # what was answered, so that it need not be taken apart again
+        self._begun: tuple[_Json, StreamOffset] = ({}, StreamOffset())  # what was asked about, for the same reason
+
+    def initial(self) -> _Json:
+        """The first offset of a new query: one answer, however often it is asked for."""
+        if self._initial is None:
+            self.stores.look(anew=True)
+            self._initial = StreamOffset(self._starting.first()).to_json()
+        return self._initial
+
+    def bound_now(self) -> None:
+        """From now on the stream ends where the queues end at this moment (Trigger.AvailableNow)."""
+        self.stores.look()  # what a query begins with has just been looked at anew: that goes over much of the log
+        self._bound = {key: queue.max_offset for key, queue in self.stores.queues.items()}
+        self._idle = None
+
+    def report(self) -> _Json | None:
+        """Where the queues ended at the last look, for Spark's progress."""
+        version = self.stores.version
+        if not version:
+            return None
+        if self._reported is None or self._reported[0] != version:
+            positions = {key: queue.max_offset for key, queue in self.stores.queues.items()}
+            self._reported = version, StreamOffset(positions).to_json()
+        return self._reported[1]
+
+    def latest(self, start: _Json) -> _Json:
+        """The end of the next micro-batch that begins at `start`; `start` itself when there is nothing to read.
+
+        Raises OffsetOutOfRangeError for messages that are gone, unless failOnDataLoss is false.
+        """
+        version = self.stores.look()
+        previous = self._read(start)
+        self._attend(previous)
+        if self._idle is not None and self._idle[0] == version and self._idle[1] is previous:
+            return start
+        is_first = start == self._initial
+        if self._initial is None and not self._resumed:
+            self._resume(previous)
+        step = self._step(previous, is_first=is_first)
+        total = sum(stop - step.begins[key] for key, stop in step.stops.items())
+        if not total and not step.moved and not step.left_out:
+            self._idle = version, previous
+            self.stores.replaced.clear()
+            return start
+        if self._bound is None and total and self._pace.waits(total, self._clock_ms()):
+            return start
+        self.stores.replaced.clear()  # not before: a batch has to say where it begins
+        offset = self._end(step, is_first=is_first)
+        if offset == previous:
+            offset = replace(offset, again=True)
+        end = offset.to_json()
+        self._last = end, offset
+        if not step.waiting and offset.positions == step.stops | step.kept:
+            self._idle = version, offset
+        return end
+
+    def _resume(self, previous: StreamOffset) -> None:
+        """Once a process that goes on from a checkpoint: names in the options are checked against the stores and the checkpoint.
+
+        Without the check a misspelt topic would look like a topic without new messages. A chosen topic that was deleted is a loss,
+        which `_step` reports.
+        """
+        self._resumed = True
+        _log.info("going on from the checkpoint: the starting… options count for new queries only")
+        stores = self.stores
+        kept = [key for key in previous.positions if not stores.chooses(key)]
+        found = Findings(queues=[*stores.queues, *previous.positions.keys() - set(kept)])
+        refuse_unknown_names(stores.stores, stores.options, found)
+        warn_of_no_match(stores.stores, stores.options, found)
+        self._deleted = stores.deleted_topics({(topic, broker) for topic, broker, _ in kept})
+        for topic, broker in sorted(self._deleted):
+            _log.warning("topic %s of %s was deleted: its positions are removed from the checkpoint", topic, broker)
+
+    def _read(self, start: _Json) -> StreamOffset:
+        """`start` as an offset: the same object for the same one."""
+        if self._begun[0] != start:
+            is_last = self._last is not None and self._last[0] == start
+            self._begun = start, self._last[1] if is_last and self._last is not None else StreamOffset.from_json(start)
+        return self._begun[1]
+
+    def begin_batch(self, start: StreamOffset, end: StreamOffset) -> None:
+        """Told before a micro-batch is planned, one that Spark repeats too."""
+
+    def clients_of(self, start: StreamOffset, end: StreamOffset) -> Sequence[frozenset[QueueKey]] | None:
+        """The queues of each partition, where it is not for the planning to decide."""
+        return None
+
+    def _attend(self, previous: StreamOffset) -> None:
+        """What is to be done at each boundary before looking for messages."""
+
+    def _end(self, step: Step, *, is_first: bool) -> StreamOffset:
+        counts = admit(self.stores, step.begins, step.stops, self._limits)
+        positions = step.kept | step.waiting | {key: begin + counts.get(key, 0) for key, begin in step.begins.items()}
+        starts = step.begins if is_first else step.moved
+        return StreamOffset(positions, step.waiting | starts)
+
+    def _step(self, previous: StreamOffset, *, is_first: bool) -> Step:
+        self._refuse_other_brokers(previous)
+        step = Step()
+        queues = self.stores.queues
+        for key, position in previous.positions.items():
+            queue = queues.get(key)
+            if queue is None:
+                if self.stores.chooses(key):
+                    step.left_out += 1
+                    self._losses.vanished(key, position)
+                elif key[:2] in self._deleted:
+                    step.left_out += 1
+                else:
+                    step.kept[key] = position
+                continue
+            begin = position
+            if key in self.stores.replaced:
+                begin = self._losses.replaced(key, position, queue, self.stores.replaced[key])
+            elif not queue.range.min_offset <= position <= queue.range.max_offset:
+                begin = self._losses.begin(key, position, queue)
+            if begin != position:
+                step.moved[key] = begin
+            step.begins[key], step.stops[key] = begin, self._stop(key, begin, queue)
+        for key in queues.keys() - previous.positions.keys():
+            begin = self._starting.later(key, queues[key])
+            stop = self._stop(key, begin, queues[key])
+            if begin < stop:  # an empty queue would make an empty batch
+                step.begins[key], step.stops[key] = begin, stop
+                step.moved[key] = begin
+        self._losses.tell()
+        return step
+
+    def _stop(self, key: QueueKey, begin: int, queue: Queue) -> int:
+        stop = queue.max_offset if self._bound is None else min(queue.max_offset, self._bound.get(key, begin))
+        return max(begin, stop)
+
+    def _refuse_other_brokers(self, previous: StreamOffset) -> None:
+        """A store that was renamed would look as if all its queues had vanished and others had come."""
+        known = {store.broker_name for store in self.stores.stores}
+        others = sorted({broker for _, broker, _ in previous.positions} - known)
+        if others:
+            raise OptionError(
+                f"the checkpoint reads broker {others[0]} and the path has {', '.join(sorted(known)) or 'none'}; "
+                f"set brokerName={others[0]} if it is the same store, or begin with a new checkpoint"
+            )

@@ -1,0 +1,1 @@
+"""What a write does, Spark aside: target, stage, commit."""

@@ -1,0 +1,167 @@
+"""Where a write goes: the stores of its path, looked at once before any task runs, and which of them take messages now.
+
+A single store that takes none is an error. In a cluster it is passed over, as a producer passes over a broker that does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass, replace
+
+from rmq_spark.options.write_options import NewStoreOptions, WriteOptions
+from rmq_spark.plan.stores import cluster_members, refuse_repeated
+from rmq_spark.produce.routes import Routes, StoreTopics
+from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_of
+from store_format.commit.appended_crc import ends_with_crc_property
+from store_format.commit.create_store import is_store
+from store_format.commit.lost_log import refuse_lost_log
+from store_format.commit.unsupported import refuse_store
+from store_format.errors import OptionError, StoreInUseError, StoreWriteError
+from store_format.files.lock import described, foreign_holder, lock_holder
+from store_format.files.read import disk_usage, entry_names
+from store_format.metadata.read import read_topics
+from store_format.store import MessageStore
+
+__all__ = ["TargetStore", "WriteTarget", "given_settings", "open_target"]
+
+_MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic named after the broker
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStore:
+    """One store. What is new is made with the first commit; `was_missing` says that not even its directory was there."""
+
+    root: str
+    settings: StoreSettings
+    crc_property: bool = False  # the last message has one (enabledAppendPropCRC), so new ones get one
+    closed: str | None = None  # why it takes no messages now
+    is_new: bool = False
+    was_missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTarget:
+    """The stores of a write and what holds for all its rows. Plain values: pickled to every task."""
+
+    stores: tuple[TargetStore, ...]  # in the order of `routes.stores`
+    write: str  # names this write's staging
+    options: WriteOptions
+    routes: Routes
+    is_cluster: bool
+    is_begun: bool = False  # the directories that tasks stage in are made
+
+    @property
+    def open_stores(self) -> list[TargetStore]:
+        return [store for store in self.stores if store.closed is None]
+
+
+def open_target(options: WriteOptions) -> WriteTarget:
+    """The stores to write to; nothing is made or changed in them.
+
+    Raises StoreInUseError when a broker has the only one, StoreWriteError when its disk is full, StoreNotFoundError when a commitlog is
+    not where it was, UnsupportedFormatError for what is not written to. Another writer of ours is no reason: commits wait for each other.
+    """
+    path = options.path
+    names = entry_names(path, missing_ok=True)
+    members = [] if "commitlog" in names else cluster_members(path, names)
+    stores = [_member(root, options) for root in members] or [_only(path, options)]
+    refuse_repeated((path, root, [f"{root}/commitlog"]) for root in members)
+    by_name: dict[str, TargetStore] = {}
+    for store in stores:
+        other = by_name.setdefault(store.settings.broker_name, store)
+        if other is not store:
+            raise OptionError(f"{other.root} and {store.root} are both of broker {store.settings.broker_name}; write to one of them")
+    routes = Routes.of(
+        [StoreTopics(name, dict(read_topics(store.root) or {}), store.closed) for name, store in by_name.items()],
+        auto_create=options.auto_create_topic_enable,
+        default_topic_queue_nums=options.default_topic_queue_nums,
+    )
+    ordered = tuple(by_name[store.broker_name] for store in routes.stores)
+    return WriteTarget(ordered, secrets.token_hex(8), options, routes, bool(members))
+
+
+def given_settings(options: WriteOptions, broker_name: str) -> StoreSettings:
+    """What a new store is made with, and what counts where a broker's files do not tell their sizes."""
+    new = options.new_store
+    given = {
+        "mapped_file_size_commit_log": new.mapped_file_size_commit_log,
+        "mapped_file_size_consume_queue": new.mapped_file_size_consume_queue,
+        "max_hash_slot_num": new.max_hash_slot_num,
+        "max_index_num": new.max_index_num,
+    }
+    return StoreSettings(broker_name, **{key: value for key, value in given.items() if value is not None})
+
+
+def _only(root: str, options: WriteOptions) -> TargetStore:
+    was_missing = not os.path.isdir(root)
+    if not was_missing:
+        refuse_store(root)
+    is_new = not is_store(root)
+    held, full = _held(root, options), _full(root, options)
+    if held:
+        raise StoreInUseError(f"{root} is {held}; stop the broker, or write to another store")
+    if full:
+        raise StoreWriteError(f"{root}: {full}; free some space, or raise diskSpaceWarningLevelRatio")
+    if is_new:
+        settings = given_settings(options, options.new_store.broker_name or os.path.basename(root))
+        return TargetStore(root, settings, is_new=True, was_missing=was_missing)
+    return _existing(root, options, None)
+
+
+def _member(root: str, options: WriteOptions) -> TargetStore:
+    if options.new_store.broker_name is not None:
+        raise OptionError(f"brokerName is for one store and {options.path} is a cluster; leave it out, each store says its own")
+    refuse_store(root)
+    return _existing(root, options, _held(root, options) or _full(root, options))
+
+
+def _existing(root: str, options: WriteOptions, closed: str | None) -> TargetStore:
+    store = MessageStore.open(root, broker_name=options.new_store.broker_name)
+    refuse_lost_log(root, store.log, store.commit_log_paths)
+    settings = settings_of(root, store.log, store.broker_name, given_settings(options, store.broker_name))
+    _refuse_other_settings(root, options.new_store, settings)
+    return TargetStore(root, settings, ends_with_crc_property(store.log, read_ledger(root)), closed)
+
+
+def _refuse_other_settings(root: str, given: NewStoreOptions, settings: StoreSettings) -> None:
+    """Raises OptionError for an option that says otherwise than the store, which cannot be changed by a write."""
+    names = _own_names(root)
+    queue_file_size = None
+    if given.mapped_file_size_consume_queue is not None:
+        queue_file_size = replace(settings, mapped_file_size_consume_queue=given.mapped_file_size_consume_queue).queue_file_size
+    for name, wanted, found in (
+        ("brokerName", given.broker_name, given.broker_name if given.broker_name in names or not names else names[0]),
+        ("mappedFileSizeCommitLog", given.mapped_file_size_commit_log, settings.mapped_file_size_commit_log),
+        ("mappedFileSizeConsumeQueue", queue_file_size, settings.queue_file_size),
+        ("maxHashSlotNum", given.max_hash_slot_num, settings.max_hash_slot_num),
+        ("maxIndexNum", given.max_index_num, settings.max_index_num),
+    ):
+        if wanted not in (None, found):
+            raise OptionError(f"{name}={wanted}, but {root} has {found}: the option is for a new store; leave it out")
+
+
+def _own_names(root: str) -> list[str]:
+    """What the store says its broker is called: one of ours in its settings, a broker's in the topics named after it, since 5.0."""
+    settings = read_settings(root)
+    if settings is not None:
+        return [settings.broker_name]
+    return [topic.removeprefix(_MEMBER_TOPIC) for topic in read_topics(root) or () if topic.startswith(_MEMBER_TOPIC)]
+
+
+def _held(root: str, options: WriteOptions) -> str | None:
+    """Who has the store and will not let go of it soon: a broker. A writer of ours is waited for, unless that is not wanted."""
+    holder_of = foreign_holder if options.writer_lock_timeout_ms else lock_holder
+    holder = holder_of(f"{root}/lock")
+    return None if holder is None else f"in use by {described(holder)}"
+
+
+def _full(root: str, options: WriteOptions) -> str | None:
+    """Why a broker on these disks would refuse to write (DefaultMessageStore.CleanCommitLogService.isSpaceToDelete)."""
+    limit = options.disk_used_percent_max
+    for path in (root, f"{root}/commitlog", f"{root}/consumequeue"):
+        mount, used = disk_usage(path)
+        if used > limit:
+            return f"the file system {mount} is {used} % full, and above {limit} % nothing is written"
+    return None

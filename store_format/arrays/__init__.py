@@ -1,0 +1,1 @@
+"""numpy and Arrow tricks that know nothing of RocketMQ: gather byte ranges, memmem."""

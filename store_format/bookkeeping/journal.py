@@ -1,0 +1,187 @@
+"""The journal of a commit, `.rmqlog/journal.json`, and our mark in `abort`: what lets a commit be finished by whoever comes next.
+
+While the journal stands and `abort` carries its id, nothing of the batch counts for readers: every queue ends at the base.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from store_format.bookkeeping.ledger import ledger_path, read_ledger
+from store_format.commit.staging import OWN_DIRECTORY, StagedFile
+from store_format.errors import CorruptStoreError
+from store_format.files.read import entry_names, read_bytes, stat_identity
+from store_format.files.write import FileWrites
+
+__all__ = [
+    "CommitState",
+    "Journal",
+    "abort_mark",
+    "committed_end",
+    "journal_path",
+    "note_path",
+    "read_commit_state",
+    "read_journal",
+    "rebuild_path",
+    "rebuild_state",
+    "write_abort_mark",
+    "write_journal",
+]
+
+_MARK = "rmqlog "
+_ABORT_SIZE_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """All that a commit will do, decided before its first byte is written.
+
+    `base` is the log's end before it; `skip` units of the staged ones stood in the log already when it was written (a roll-forward
+    after a broker had run). `queues` and `queue_bases` are parallel. `index_base` is the last index file before it.
+    """
+
+    id: str
+    key: tuple[str, int] | None
+    staged: tuple[StagedFile, ...]
+    skip: int
+    base: int
+    file_size: int
+    queue_file_size: int
+    queues: tuple[tuple[str, int], ...]
+    queue_bases: tuple[int, ...]
+    new_topics: Mapping[str, int]
+    store_timestamp: int
+    store_timestamps: str | None  # a staged file with one for each unit, instead
+    sync: bool
+    index: bool
+    hash_slot_num: int
+    index_num: int
+    index_base: tuple[str, str] | None  # name and header in hex
+    written_at: int  # ms; names new index files, dates topics.json
+    zone_seconds: int  # of the local time in those names
+    log_directories: tuple[str, ...]
+    members: tuple[str, ...] = field(default=())  # of a cluster commit: the store roots
+    complete: bool = True  # False until every member has its journal: nothing was published anywhere, and it may be dropped
+    messages: int = -1  # of the batch in all stores, and the sum of their StagedFile.bodies; -1 of an older release
+    bodies: int = -1
+    keeps_key: bool = False  # the ledger never forgets the key: a stream's or a service's
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"version": 1, **asdict(self)}).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes, path: str) -> Journal:
+        """Raises CorruptStoreError for bytes that are none."""
+        try:
+            value = json.loads(data)
+            if value.pop("version") != 1:
+                raise ValueError("another version")
+            value["staged"] = tuple(StagedFile.from_json(each) for each in value["staged"])
+            value["queues"] = tuple((str(topic), int(queue_id)) for topic, queue_id in value["queues"])
+            for name in ("queue_bases", "log_directories", "members"):
+                value[name] = tuple(value[name])
+            for name in ("key", "index_base"):
+                value[name] = None if value[name] is None else tuple(value[name])
+            return Journal(**value)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise CorruptStoreError(path, 0, "a journal of this project", str(error) or "something else") from error
+
+    @property
+    def units(self) -> int:
+        return sum(each.units for each in self.staged)
+
+
+def journal_path(root: str) -> str:
+    return f"{root}/{OWN_DIRECTORY}/journal.json"
+
+
+def read_journal(root: str) -> Journal | None:
+    """The journal of a commit that is under way or was broken off; None without one."""
+    path = journal_path(root)
+    data = read_bytes(path)
+    return None if data is None else Journal.from_bytes(data, path)
+
+
+def write_journal(root: str, journal: Journal, files: FileWrites) -> None:
+    files.replace(journal_path(root), journal.to_bytes())
+
+
+# ---- abort ------------------------------------------------------------------------------------------------------------
+
+
+def abort_mark(root: str) -> str | None:
+    """The journal id in `abort`; "" when `abort` is there without our mark, which a broker wrote; None without the file."""
+    data = read_bytes(f"{root}/abort", _ABORT_SIZE_MAX)
+    if data is None:
+        return None
+    text = data.decode("ascii", "replace")
+    return text[len(_MARK) :].strip() if text.startswith(_MARK) else ""
+
+
+def write_abort_mark(root: str, journal_id: str, files: FileWrites) -> None:
+    """A broker never reads the text; that the file exists tells it to recover (DefaultMessageStore.isTempFileExist)."""
+    files.replace(f"{root}/abort", f"{_MARK}{journal_id}\n".encode(), aside=f"{root}/{OWN_DIRECTORY}/abort.new")
+
+
+# ---- for readers ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CommitState:
+    """What a reader compares before and after it looked at the ends: other values mean that a commit went on meanwhile.
+
+    `base` is where log and queues end while a commit is under way or broken off, else None.
+    `is_own` says that `abort` is there with our mark: no broker crashed.
+    """
+
+    base: int | None
+    is_own: bool
+    journal: str | None
+    ledger: tuple[int, int, int] | None
+
+
+def read_commit_state(root: str) -> CommitState:
+    """Costs three opens that mostly find nothing, in the order in which a commit that ends changes them backwards.
+
+    The journal goes last, `abort` before it, and the ledger tells of the batch before both: as long as the ledger is the old one, a
+    batch that has begun shows in the two that were read before.
+    """
+    journal = read_journal(root)
+    mark = abort_mark(root)
+    ledger = stat_identity(ledger_path(root))
+    uncommitted = journal is not None and mark == journal.id
+    return CommitState(
+        journal.base if journal is not None and uncommitted else None,
+        bool(mark),
+        journal.id if journal is not None and uncommitted else None,
+        ledger,
+    )
+
+
+def committed_end(root: str) -> int | None:
+    """A place in the log before which all batches of ours are complete, and stay so whatever is committed from now on.
+
+    None where none was ever committed.
+    """
+    base = read_commit_state(root).base
+    last = read_ledger(root).last
+    if base is not None:
+        return base
+    return last.stop if last is not None else None
+
+
+def rebuild_path(root: str) -> str:
+    """A directory that is there while consume queues are rebuilt; its names change with each queue that is moved in."""
+    return f"{root}/{OWN_DIRECTORY}/rebuild"
+
+
+def note_path(root: str) -> str:
+    """What a rebuild has proved, written at its end (see `queue_rebuild`)."""
+    return f"{root}/{OWN_DIRECTORY}/queues.json"
+
+
+def rebuild_state(root: str) -> tuple[frozenset[str], tuple[int, int, int] | None]:
+    """What a reader compares before and after it asked which queues have files. Mostly two questions for what is not there."""
+    return entry_names(rebuild_path(root), missing_ok=True), stat_identity(note_path(root))

@@ -1,0 +1,163 @@
+"""The sizes a store was made with: kept in `.rmqlog/store.json` by a store of ours, seen on the files of a broker's.
+
+A broker has them in its configuration only, and refuses to start on files of another length; `.rmqlog/broker.conf` says for
+our stores what it must be started with.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from store_format.commit.staging import OWN_DIRECTORY
+from store_format.commitlog.log import CommitLog
+from store_format.errors import CorruptStoreError, OptionError
+from store_format.files.read import FileView, list_directories, list_store_files, read_bytes
+from store_format.index.file import IndexFile, list_index_files
+from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, confirms
+from store_format.layouts import CQ_UNIT
+
+__all__ = ["StoreSettings", "is_queue_file_size_known", "read_settings", "settings_of", "settings_path"]
+
+_FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
+_COMMIT_LOG_FILE_SIZE_MIN = 1 << 10
+_FALLBACK_MAX = 64  # queue directories looked at for a file
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """MessageStoreConfig's names and defaults. Raises OptionError for sizes no broker could work with."""
+
+    broker_name: str
+    mapped_file_size_commit_log: int = 1 << 30
+    mapped_file_size_consume_queue: int = 6_000_000
+    max_hash_slot_num: int = DEFAULT_GEOMETRY.hash_slot_num
+    max_index_num: int = DEFAULT_GEOMETRY.index_num
+
+    def __post_init__(self) -> None:
+        size = self.mapped_file_size_commit_log
+        if not _COMMIT_LOG_FILE_SIZE_MIN <= size <= _FILE_SIZE_MAX:
+            raise OptionError(f"mappedFileSizeCommitLog={size}: between {_COMMIT_LOG_FILE_SIZE_MIN} and {_FILE_SIZE_MAX} are possible")
+        size = self.mapped_file_size_consume_queue
+        if not CQ_UNIT.itemsize <= size <= _FILE_SIZE_MAX:
+            raise OptionError(f"mappedFileSizeConsumeQueue={size}: between {CQ_UNIT.itemsize} and {_FILE_SIZE_MAX} are possible")
+        if self.max_hash_slot_num < 1 or self.max_index_num < 2 or self.geometry.file_size > _FILE_SIZE_MAX:
+            raise OptionError(
+                f"maxHashSlotNum={self.max_hash_slot_num}, maxIndexNum={self.max_index_num}: at least 1 and 2, "
+                f"and 40 + 4 * maxHashSlotNum + 20 * maxIndexNum at most {_FILE_SIZE_MAX}"
+            )
+
+    @property
+    def queue_file_size(self) -> int:
+        """Rounded up to whole units, as the broker's getter does (MessageStoreConfig.getMappedFileSizeConsumeQueue)."""
+        return -(-self.mapped_file_size_consume_queue // CQ_UNIT.itemsize) * CQ_UNIT.itemsize
+
+    @property
+    def geometry(self) -> IndexGeometry:
+        return IndexGeometry(self.max_hash_slot_num, self.max_index_num)
+
+    def to_json(self) -> bytes:
+        return json.dumps({"version": 1, **asdict(self)}, indent=1).encode()
+
+    def broker_conf(self) -> bytes:
+        """The properties a broker must be started with on this store; storePathRootDir is for whoever starts it."""
+        lines = [
+            f"brokerName={self.broker_name}",
+            f"mappedFileSizeCommitLog={self.mapped_file_size_commit_log}",
+            f"mappedFileSizeConsumeQueue={self.mapped_file_size_consume_queue}",
+            f"maxHashSlotNum={self.max_hash_slot_num}",
+            f"maxIndexNum={self.max_index_num}",
+            "# After writes with ASYNC_FLUSH, call MessageStore.open(path).flush() before a broker starts: queries by key need it.",
+        ]
+        return ("\n".join(lines) + "\n").encode()
+
+
+def settings_path(root: str) -> str:
+    return f"{root}/{OWN_DIRECTORY}/store.json"
+
+
+def read_settings(root: str) -> StoreSettings | None:
+    """Those of a store that we made; None for a broker's. Raises CorruptStoreError for a file that is none of ours."""
+    path = settings_path(root)
+    data = read_bytes(path)
+    if data is None:
+        return None
+    try:
+        value = json.loads(data)
+        numbers = {name: int(value[name]) for name in StoreSettings.__dataclass_fields__ if name != "broker_name"}
+        return StoreSettings(str(value["broker_name"]), **numbers)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptStoreError(path, 0, "the settings of a store", str(error) or "something else") from error
+
+
+def settings_of(root: str, log: CommitLog, broker_name: str, given: StoreSettings | None = None) -> StoreSettings:
+    """What new files of the store must be like: as remembered or `given`, but as the files are where there are any.
+
+    Raises OptionError for an index file whose geometry its own units do not prove: then it has to be given. So does one of another size
+    than a store of this project remembers, unless its units prove that of a broker's defaults, or the given one.
+    """
+    remembered = read_settings(root)
+    settings = remembered or given or StoreSettings(broker_name)
+    if log.files:
+        settings = replace(settings, mapped_file_size_commit_log=log.file_size)
+    size = _queue_file_size(root)
+    if size is not None and size != settings.queue_file_size:
+        settings = replace(settings, mapped_file_size_consume_queue=size)
+    index_files = [file for file in list_index_files(f"{root}/index") if file.size]
+    if index_files and index_files[-1].size != settings.geometry.file_size:
+        path = index_files[-1].path
+        settings = _with_geometry(settings, path) if remembered is None else _with_other_geometry(root, settings, given, path)
+    return settings
+
+
+def is_queue_file_size_known(root: str, log: CommitLog, is_given: bool) -> bool:
+    """Whether the queue_file_size of `settings_of` is that of the store's broker: given, remembered, or seen in a file.
+
+    A broker whose commitlog has files of the default size is taken to have queues of the default size too.
+    """
+    return (
+        is_given
+        or log.file_size == StoreSettings("").mapped_file_size_commit_log
+        or read_settings(root) is not None
+        or _queue_file_size(root) is not None
+    )
+
+
+def _with_other_geometry(root: str, settings: StoreSettings, given: StoreSettings | None, path: str) -> StoreSettings:
+    """For an index file that is not as `.rmqlog/store.json` says: made by a broker with default sizes, or with those that are given.
+
+    One that a broker has only lengthened has entries where another geometry has them: no program finds all of them, and more would
+    make it worse.
+    """
+    with FileView(path) as view:
+        for geometry in ([] if given is None else [given.geometry]) + [DEFAULT_GEOMETRY]:
+            if view.size == geometry.file_size and confirms(view.map(), geometry):
+                return replace(settings, max_hash_slot_num=geometry.hash_slot_num, max_index_num=geometry.index_num)
+        raise OptionError(
+            f"{path} has {view.size} bytes, and with maxHashSlotNum={settings.max_hash_slot_num} and "
+            f"maxIndexNum={settings.max_index_num} of {root}/{OWN_DIRECTORY}/store.json it has {settings.geometry.file_size}: "
+            f"a broker was started on this store with other index sizes, and queries by key would miss messages. "
+            f"Start brokers with the sizes of {root}/{OWN_DIRECTORY}/broker.conf. "
+            "To write on, move the index file out of the store: messages stay readable, and queries by key miss those of that file"
+        )
+
+
+def _with_geometry(settings: StoreSettings, path: str) -> StoreSettings:
+    geometry = IndexFile.open(path, likely=settings.geometry).geometry
+    if geometry is None:
+        raise OptionError(f"{path}: its units do not prove maxHashSlotNum and maxIndexNum; give both")
+    return replace(settings, max_hash_slot_num=geometry.hash_slot_num, max_index_num=geometry.index_num)
+
+
+def _queue_file_size(root: str) -> int | None:
+    """The length of some consume queue file; None without one."""
+    looked = 0
+    for _, topic_path in list_directories(f"{root}/consumequeue"):
+        for _, path in list_directories(topic_path):
+            files = list_store_files(path)
+            if files and files[0].size:
+                return files[0].size
+            looked += 1
+            if looked >= _FALLBACK_MAX:
+                return None
+    return None

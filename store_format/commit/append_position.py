@@ -1,0 +1,138 @@
+"""Where a writer goes on: the end of a log that was left in order, and the next offset of each queue.
+
+A commit of ours leaves its end in the ledger, so that the next one need not scan; a broker's clean store is scanned as the
+broker would (CommitLog.recoverNormally).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from store_format.bookkeeping.ledger import Ledger
+from store_format.commit.log_shortage import cut_queues, queue_ends, refuse_missing_files
+from store_format.commit.queue_rebuild import LastUnit, Rebuilding, rebuild_lost_queues
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.write import LogFiles
+from store_format.consumequeue.simple import QueueBounds, simple_queue_bounds
+from store_format.consumequeue.stale_entries import without_stale
+from store_format.consumequeue.write import queue_directory
+from store_format.errors import CorruptStoreError, StoreError
+from store_format.files.read import offset_file_name
+from store_format.files.write import FileWrites
+from store_format.index.geometry import IndexGeometry
+from store_format.layouts import CQ_UNIT
+from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.read.queue_range import QueueRange
+from store_format.read.readable_end import refuse_cut
+from store_format.read.recovery import find_end, scan_to_end
+
+__all__ = ["WriterEnd", "find_writer_end", "queue_bases"]
+
+_LOOK_SIZE = 1 << 16  # a power loss leaves whole pages of zeros, with messages behind them
+
+
+class WriterEnd(NamedTuple):
+    """The physical offset for the next unit; place and store time of the last unit, -1 where the log has none.
+
+    `is_ours`: a commit put the last unit there, with its queue entry.
+    """
+
+    offset: int
+    last_timestamp: int
+    last_offset: int = -1
+    is_ours: bool = False
+
+    @property
+    def last_unit(self) -> LastUnit:
+        return LastUnit(self.offset, self.last_offset, self.is_ours)
+
+
+def find_writer_end(
+    root: str,
+    log: CommitLog,
+    ledger: Ledger,
+    log_files: LogFiles,
+    geometry: IndexGeometry | None,
+    files: FileWrites,
+    *,
+    cut_after_damage: bool = False,
+) -> WriterEnd:
+    """The end of a log that no crash left. What stands behind it, remains of an older truncation, is zeroed.
+
+    So are entries of queues and index that lead behind it; those of the index stay without its `geometry`. Raises what `refuse_cut` and
+    `refuse_missing_files` raise, unless `cut_after_damage` gives these messages up.
+    """
+    for file in log.files:
+        if file.start % log.file_size:
+            raise CorruptStoreError(file.path, 0, f"a name that is a multiple of the file size {log.file_size}", str(file.start))
+    last = ledger.last
+    if last is not None and last.last_size and last.damage(log) is None and log.file_at(last.last_offset) is not None:
+        timestamp = log.store_timestamp_at(last.last_offset)
+        if _is_unwritten(log, last.stop):
+            return WriterEnd(last.stop, timestamp, last.last_offset, is_ours=True)
+        queues = queue_ends(root, log)
+        end = scan_to_end(log, last.stop, last.stop)
+        if end.last_unit_offset >= 0:
+            timestamp = log.store_timestamp_at(end.last_unit_offset)
+        else:
+            end = replace(end, last_unit_offset=last.last_offset)
+    else:
+        checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+        queues = queue_ends(root, log)
+        # What the queues know (ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue), -1 without any.
+        known = max((queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"), default=-1)
+        end = find_end(log, checkpoint, crashed=False, dispatch_from=known)
+        timestamp = log.store_timestamp_at(end.last_unit_offset)
+    if not cut_after_damage:
+        refuse_missing_files(root, log, end, queues)
+        refuse_cut(root, log, end)
+    cut_queues(root, log, end, queues, geometry, files)
+    log_files.clear_behind(end.offset)
+    return WriterEnd(end.offset, timestamp, end.last_unit_offset)
+
+
+def _is_unwritten(log: CommitLog, offset: int) -> bool:
+    """Nobody has appended there: the first bytes of a unit or of a BLANK are never all zero, unless their pages were lost."""
+    file = log.file_at(offset)
+    if file is None:
+        return False
+    try:
+        return not log.read(offset, min(_LOOK_SIZE, file.stop - offset)).strip(b"\0")
+    except StoreError:
+        return False
+
+
+def queue_bases(
+    root: str, log: CommitLog, end: WriterEnd, queues: Sequence[tuple[str, int]], rebuilding: Rebuilding, files: FileWrites
+) -> list[int]:
+    """The next offset of each queue. Queues that lack messages of the log are completed first.
+
+    Stale units behind a queue's end, which would count again once the log has grown past them, are zeroed.
+    """
+    found = _all_bounds(root, log, end.offset, queues)
+    if rebuild_lost_queues(root, log, end.last_unit, found, rebuilding, files):
+        found = _all_bounds(root, log, end.offset, queues)
+    return [0 if bounds is None else _cleared(bounds, files) for bounds in found.values()]
+
+
+def _all_bounds(root: str, log: CommitLog, end: int, queues: Sequence[tuple[str, int]]) -> dict[tuple[str, int], QueueBounds | None]:
+    found: dict[tuple[str, int], QueueBounds | None] = {}
+    for topic, queue_id in queues:
+        bounds = simple_queue_bounds(queue_directory(root, topic, queue_id), topic, queue_id, log.min_offset, commit_log_stop=end)
+        found[topic, queue_id] = bounds
+    there = {key: QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds) for key, bounds in found.items() if bounds is not None}
+    return found | {key: queue.bounds for key, queue in without_stale(root, log, there, end).items()}
+
+
+def _cleared(bounds: QueueBounds, files: FileWrites) -> int:
+    """The queue's end, with nothing behind it."""
+    byte = bounds.max_offset * CQ_UNIT.itemsize
+    if byte < bounds.last_file + bounds.file_size:
+        start = byte - byte % bounds.file_size
+        with files.open(f"{bounds.directory}/{offset_file_name(start)}") as file:
+            if any(file.read(byte - start, CQ_UNIT.itemsize)):
+                file.zero(byte - start, file.size)
+                files.sync(file)
+    return bounds.max_offset

@@ -1,0 +1,151 @@
+"""A new store of ours: the directories and files a broker expects to find, and the settings it must be started with.
+
+A write that fails takes away again what it made: the store, if nothing was committed in it, and the directory, if there was none.
+"""
+
+from __future__ import annotations
+
+import os
+
+from store_format.bookkeeping.journal import read_journal
+from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_path
+from store_format.commit.checkpoint import save_checkpoint
+from store_format.commit.staging import OWN_DIRECTORY, STAGING
+from store_format.errors import OptionError, StoreInUseError
+from store_format.files.lock import StoreLock
+from store_format.files.read import LOST_AND_FOUND, entry_names
+from store_format.files.write import FileWrites
+from store_format.metadata.checkpoint import Checkpoint
+from store_format.metadata.write import dumps
+
+__all__ = ["create_store", "is_store", "make_root", "remove_place", "remove_store"]
+
+_MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic named after the broker
+_QUEUED = ("consumequeue", "index", "commitlog")  # directories, empty in a new store; the last one makes it a store
+_BEGUN = {"config", "checkpoint", *_QUEUED}  # what a creation that was broken off may have left
+
+
+def is_store(root: str) -> bool:
+    """False for a place where one can be made. Raises OptionError for a directory that has something else in it."""
+    names = entry_names(root, missing_ok=True)
+    if "commitlog" in names:
+        return True
+    other = set(names - {OWN_DIRECTORY, "lock", LOST_AND_FOUND})
+    if other and other <= _BEGUN and read_settings(root) is not None:
+        other = {name for name in ("consumequeue", "index") if entry_names(f"{root}/{name}", missing_ok=True)}
+    if other:
+        raise OptionError(f"{root} is not empty and no store: it has {', '.join(sorted(other)[:8])}")
+    parent = os.path.dirname(root)
+    if not names and not os.path.isdir(parent):
+        raise OptionError(f"{root} cannot be made: {parent} does not exist")
+    return False
+
+
+def make_root(root: str) -> bool:
+    """The directory of a store that is to be; whether it was made now."""
+    if os.path.isdir(root):
+        return False
+    parent, _, name = root.rpartition("/")
+    FileWrites(sync=True).make_directories(parent, name)
+    return True
+
+
+def create_store(root: str, settings: StoreSettings, *, timestamp: int, exist_ok: bool = False, lock_timeout: float = 0.0) -> bool:
+    """Makes the store, which a broker with these settings loads; False when there is one and `exist_ok`.
+
+    Raises OptionError for a directory that has something else in it, or a store when that is not `exist_ok`.
+    """
+    files = FileWrites(sync=True)
+    root = root.rstrip("/")
+    if not _is_free(root, exist_ok=exist_ok):
+        return False
+    make_root(root)
+    with StoreLock(root, timeout=lock_timeout):
+        if not _is_free(root, exist_ok=exist_ok):  # somebody else was first
+            return False
+        try:
+            _create(root, settings, timestamp, files)
+        except BaseException:
+            _clear(root, files)
+            raise
+    return True
+
+
+def _create(root: str, settings: StoreSettings, timestamp: int, files: FileWrites) -> None:
+    files.make_directories(root, OWN_DIRECTORY)
+    files.replace(settings_path(root), settings.to_json())
+    files.replace(f"{root}/{OWN_DIRECTORY}/broker.conf", settings.broker_conf())
+    files.make_directories(root, "config")
+    files.persist_config(f"{root}/config/topics.json", _topics(settings.broker_name, timestamp), is_good=False)
+    save_checkpoint(root, Checkpoint(), files)
+    for directory in _QUEUED:
+        files.make_directories(root, directory)
+
+
+def _clear(root: str, files: FileWrites) -> None:
+    """Takes away what a creation makes, and what a commit that was undone leaves. What is staged stays."""
+    for name in reversed(_QUEUED):
+        files.remove_directory(f"{root}/{name}")
+    for name in ("config/topics.json", "config/topics.json.bak", "checkpoint", "abort"):
+        files.remove(f"{root}/{name}")
+    files.remove_directory(f"{root}/config")
+    for name in entry_names(f"{root}/{OWN_DIRECTORY}", missing_ok=True) - {STAGING}:
+        files.remove(f"{root}/{OWN_DIRECTORY}/{name}")
+    files.sync_directory(root)
+
+
+def _is_free(root: str, *, exist_ok: bool) -> bool:
+    if not is_store(root):
+        return True
+    if exist_ok:
+        return False
+    raise OptionError(f"{root} is a store already")
+
+
+def remove_store(root: str, *, lock_timeout: float = 0.0) -> bool:
+    """Takes away a store in which nothing was ever written; what is staged in it stays. False for any other, which is left alone."""
+    files = FileWrites(sync=True)
+    with StoreLock(root, timeout=lock_timeout) as lock:
+        lock.refuse_other_openers()
+        used = any(entry_names(f"{root}/{name}", missing_ok=True) for name in _QUEUED)
+        if used or not is_store(root) or read_journal(root) is not None or read_ledger(root).last is not None or read_ledger(root).keys:
+            return False
+        _clear(root, files)
+    return True
+
+
+def remove_place(root: str, *, was_missing: bool) -> None:
+    """A directory that became no store, as it was: without our own part, unless something is staged there, and gone if it `was_missing`."""
+    files = FileWrites(sync=False)
+    names = entry_names(root, missing_ok=True)
+    if names - {OWN_DIRECTORY, "lock"}:
+        return
+    files.remove_directory(f"{root}/{OWN_DIRECTORY}/{STAGING}")
+    files.remove_directory(f"{root}/{OWN_DIRECTORY}")
+    if entry_names(root, missing_ok=True) == {"lock"}:
+        try:
+            with StoreLock(root) as lock:
+                lock.refuse_other_openers()
+                files.remove(lock.path)
+        except StoreInUseError:
+            return  # somebody begins a store here
+    if was_missing:
+        files.remove_directory(root)
+
+
+def _topics(broker_name: str, timestamp: int) -> bytes:
+    """topics.json with the topic that tells the broker's name. A broker adds its other system topics when it starts."""
+    topic = f"{_MEMBER_TOPIC}{broker_name}"
+    member = {
+        "attributes": {},
+        "order": False,
+        "perm": 1,  # PermName.PERM_INHERIT, as TopicConfigManager makes it
+        "readQueueNums": 1,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": topic,
+        "topicSysFlag": 0,
+        "writeQueueNums": 1,
+    }
+    version = {"counter": 1, "stateVersion": 0, "timestamp": timestamp}
+    return dumps({"dataVersion": version, "topicConfigTable": {topic: member}})

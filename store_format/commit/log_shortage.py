@@ -1,0 +1,128 @@
+"""A commitlog that ends before its consume queues do: its last messages are damaged, or its last files are missing.
+
+A broker that starts cuts every queue at the log's end, and says nothing. A writer that went on without that would put its messages
+where entries of other queues lead: consumers of these would get messages of foreign topics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from store_format.commit.checkpoint import save_checkpoint
+from store_format.commit.queue_repair import queue_state, truncate
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import EndKind
+from store_format.consumequeue.batch import batch_queue_bounds
+from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.simple import simple_queue_bounds
+from store_format.errors import CorruptStoreError
+from store_format.files.write import FileWrites
+from store_format.index.geometry import IndexGeometry
+from store_format.index.write import cut_index
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.metadata.checkpoint import read_checkpoint
+from store_format.read.recovery import LogEnd
+from store_format.read.snapshot import list_queues
+
+__all__ = ["cut_queues", "queue_ends", "refuse_missing_files"]
+
+_log = logging.getLogger(__name__)
+
+_FULL = (EndKind.BLANK, EndKind.MISSING)  # why a log ends with a whole file
+
+
+def queue_ends(root: str, log: CommitLog) -> list[QueueBounds]:
+    """Every queue whose newest entry leads to the log, as its files are."""
+    found = []
+    for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
+        find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
+        bounds = find(directory, topic, queue_id, log.min_offset)
+        if bounds is not None and bounds.last_physical_offset >= 0:
+            found.append(bounds)
+    return found
+
+
+def refuse_missing_files(root: str, log: CommitLog, end: LogEnd, queues: Sequence[QueueBounds]) -> None:
+    """Raises CorruptStoreError when queues lead behind the last commitlog file, and more than entries of an old recovery may.
+
+    A broker's recovery removes whole files behind the log's end too, and leaves entries that lead there. But then the log ends within
+    a whole file, and the checkpoint knows of no later message: so it is not taken for an incomplete copy.
+    """
+    if not log.files or not queues:
+        return
+    last, farthest = log.files[-1], max(queues, key=lambda queue: queue.last_physical_offset)
+    if farthest.last_physical_offset < last.stop:
+        return
+    checkpoint = read_checkpoint(f"{root}/checkpoint")
+    known_timestamp = checkpoint.physic_msg_timestamp if checkpoint is not None else -1
+    is_cut = end.offset >= last.stop or last.size < log.file_size
+    if is_cut or end.end.kind in _FULL or known_timestamp > log.store_timestamp_at(end.last_unit_offset) >= 0:
+        raise CorruptStoreError(
+            last.path,
+            last.size,
+            f"a commitlog file for physical offset {farthest.last_physical_offset}, to which consume queue "
+            f"{farthest.topic}-{farthest.queue_id} leads at offset {farthest.max_offset - 1}",
+            f"the last one, and the commitlog ends at {end.offset}. Nothing was written. The copy of the store may be incomplete: copy "
+            "the missing commitlog files, or give all directories of the commitlog (commit_log_paths). Or give the messages behind "
+            f"{end.offset} up: store_format.commit.append.recover(path, options=CommitOptions(cut_after_damage=True))",
+        )
+
+
+def cut_queues(
+    root: str, log: CommitLog, end: LogEnd, queues: Sequence[QueueBounds], geometry: IndexGeometry | None, files: FileWrites
+) -> None:
+    """Removes the entries that lead behind the log's end, those of the index too unless `geometry` is None.
+
+    A death in the middle leaves entries by which the next writer sees that it has to go on; the caller clears the log after this.
+    """
+    ahead = [queue for queue in queues if queue.last_physical_offset >= end.offset]
+    if not ahead:
+        return
+    states = [queue_state(log, end.offset, queue.topic, queue.queue_id, queue.directory, queue.kind) for queue in ahead]
+    cut = sum(queue.unit_stop - state.unit_stop for queue, state in zip(ahead, states, strict=True))
+    physical, name = min(_first_cut(queue, state.unit_stop) for queue, state in zip(ahead, states, strict=True))
+    _log.warning(
+        "%s: the commitlog ends at %d: %s. Consume queues lead to messages behind that, from %s at %d on (entries: %d, queues: %d). "
+        "These messages cannot be read; the entries are removed, as by a broker that starts",
+        root, end.offset, _reason(end), name, physical, cut, len(ahead),
+    )  # fmt: skip
+    _lower_checkpoint(root, log, end)
+    if geometry is not None:
+        cut_index(f"{root}/index", end.offset, log.store_timestamp_at, geometry, files)
+    for state in states:
+        truncate(state, files)
+
+
+def _first_cut(queue: QueueBounds, number: int) -> tuple[int, str]:
+    """Of the queue's first entry that is cut: the physical offset, and what it is called."""
+    is_batch = queue.kind == "batch"
+    with queue.open(BATCH_CQ_UNIT if is_batch else CQ_UNIT) as files:
+        unit = files.read(number, number + 1)[0]
+    offset = int(unit["base_offset"]) if is_batch else number
+    return int(unit["physical_offset"]), f"{queue.topic}-{queue.queue_id} offset {offset}"
+
+
+def _reason(end: LogEnd) -> str:
+    if end.end.kind is EndKind.TORN:
+        return f"{end.end.path} at byte {end.end.position}: expected {end.end.expected}, found {end.end.found}"
+    return "no file follows" if end.end.kind in _FULL else "nothing is written there"
+
+
+def _lower_checkpoint(root: str, log: CommitLog, end: LogEnd) -> None:
+    """It must not say of messages to come that they are on the disk."""
+    checkpoint = read_checkpoint(f"{root}/checkpoint")
+    if checkpoint is None:
+        return
+    last, timestamp = max(end.last_unit_offset, 0), max(log.store_timestamp_at(end.last_unit_offset), 0)
+    lowered = replace(
+        checkpoint,
+        physic_msg_timestamp=min(checkpoint.physic_msg_timestamp, timestamp),
+        logics_msg_timestamp=min(checkpoint.logics_msg_timestamp, timestamp),
+        index_msg_timestamp=min(checkpoint.index_msg_timestamp, timestamp),
+        confirm_phy_offset=min(checkpoint.confirm_phy_offset, last),
+        logics_physical_offset=min(checkpoint.logics_physical_offset, last),
+    )
+    if lowered != checkpoint:
+        save_checkpoint(root, lowered, FileWrites(sync=True))

@@ -1,0 +1,117 @@
+"""Consume queues that are made again: written beside the store's queues, and moved to their places when they are whole.
+
+So nobody sees a part of one: neither a reader, nor a broker that starts after this process died. The store is not marked as crashed
+meanwhile, because a broker would then look through old commitlog files too, and cut the log at the first damaged message. What tells
+the next writer of an unfinished rebuild is the directory `.rmqlog/rebuild` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+
+from store_format.bookkeeping.journal import rebuild_path
+from store_format.commit.queue_repair import Lacking, Queue, QueueState, truncate, write_lacking
+from store_format.commit.staging import OWN_DIRECTORY
+from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.write import queue_directory
+from store_format.errors import StoreError
+from store_format.files.read import list_directories, list_store_files, stat_identity
+from store_format.files.write import FileWrites
+from store_format.read.snapshot import list_queues
+
+__all__ = ["complete_queues", "end_rebuild", "is_rebuild_begun"]
+
+
+def is_rebuild_begun(root: str) -> bool:
+    """Whether a process died while it completed queues: some of them may still end too early."""
+    return stat_identity(rebuild_path(root)) is not None
+
+
+def end_rebuild(root: str) -> None:
+    FileWrites(sync=True).remove_tree(rebuild_path(root))
+
+
+def complete_queues(
+    root: str,
+    log: CommitLog,
+    lacking: Lacking,
+    states: Mapping[Queue, QueueState],
+    index: Callable[[str], None] | None = None,
+) -> None:
+    """Writes what the queues lack; `end_rebuild` follows when the caller has noted it. `index` makes index files in a directory.
+
+    Always synced: checkpoint and `abort` stay as they are, and may say that the queues are on the disk.
+    """
+    files = FileWrites(sync=True)
+    aside = rebuild_path(root)
+    files.remove_tree(aside)
+    files.make_directories(root, OWN_DIRECTORY, aside.rpartition("/")[2])
+    files.give_like(aside, f"{root}/consumequeue" if stat_identity(f"{root}/consumequeue") is not None else root)
+    new = sorted(queue for queue in lacking.firsts if not any(file.size for file in list_store_files(queue_directory(root, *queue))))
+    for queue in sorted(lacking.firsts.keys() - set(new)):
+        truncate(states[queue], files)
+    try:
+        write_lacking(root, log, lacking, states, files, aside=(aside, new))
+        if index is not None:
+            _make_index(root, aside, index, files)
+        is_all_new = all(state.max_offset is None for state in states.values())
+        left = _moved_in(root, aside, new, is_all_new, files)
+        if left:  # another filesystem is mounted there
+            write_lacking(root, log, lacking, states, files, only=left)
+    except Exception:
+        for name in ("consumequeue", "index"):  # the disk may be full
+            with suppress(StoreError):
+                files.remove_tree(f"{aside}/{name}")
+        raise
+
+
+def _make_index(root: str, aside: str, index: Callable[[str], None], files: FileWrites) -> None:
+    index(f"{aside}/index")
+    if stat_identity(f"{aside}/index") is None:
+        return  # no message has a key
+    _clear(f"{root}/index", files)
+    if files.move(f"{aside}/index", f"{root}/index"):
+        files.sync_directory(root)
+    else:
+        index(f"{root}/index")
+
+
+def _moved_in(root: str, aside: str, new: list[Queue], is_all_new: bool, files: FileWrites) -> Collection[Queue]:
+    """Moves the new queues in: all at once where the store has no other, for a broker that finds no queue makes all of them itself.
+
+    Gives those that could not be moved.
+    """
+    if not new:
+        return ()
+    if is_all_new:
+        for _, _, directory, kind in list_queues(root, lambda _: True):
+            if kind == "simple":
+                _clear(directory, files)
+        for _, topic_path in list_directories(f"{root}/consumequeue"):
+            files.remove_directory(topic_path)
+        if files.move(f"{aside}/consumequeue", f"{root}/consumequeue"):
+            files.sync_directory(root)
+            return ()
+    for number, queue in enumerate(new):  # a reader sees by the names in `aside` that it has to look again
+        files.move(queue_directory(aside, *queue), f"{aside}/{number}")
+    for topic in {topic for topic, _ in new}:
+        files.make_directories(root, "consumequeue", topic)
+    left = []
+    for number, queue in enumerate(new):
+        target = queue_directory(root, *queue)
+        _clear(target, files)
+        if not files.move(f"{aside}/{number}", target):
+            left.append(queue)
+    for topic in {topic for topic, _ in new}:
+        files.sync_directory(f"{root}/consumequeue/{topic}")
+    return left
+
+
+def _clear(directory: str, files: FileWrites) -> None:
+    """Removes a directory that has only files without content."""
+    found = list_store_files(directory)
+    if not any(file.size for file in found):
+        for file in found:
+            files.remove(file.path)
+        files.remove_directory(directory)

@@ -1,0 +1,300 @@
+"""Consume queues that a store without a crash has lost: noticed before a commit, and rebuilt from the commitlog.
+
+A commit goes on where its queues end. A queue that is gone would begin at 0 again, and one that lost its last file would repeat
+offsets; the messages before would be in no queue, for us and for brokers. What was proved by going over the log is noted, so that
+the next commit need not do it again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+from zlib import crc32
+
+from store_format.bookkeeping.journal import note_path
+from store_format.commit.queue_moves import complete_queues, end_rebuild, is_rebuild_begun
+from store_format.commit.queue_repair import NEVER, Lacking, Queue, QueueState, find_lacking, queue_states
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage
+from store_format.consumequeue.dispatch import Dispatch
+from store_format.consumequeue.simple import QueueBounds
+from store_format.consumequeue.write import can_be_queue
+from store_format.errors import OptionError, StoreError
+from store_format.files.read import entry_names, list_store_files, read_bytes
+from store_format.files.write import FileWrites
+from store_format.index.file import list_index_files
+from store_format.layouts import CQ_UNIT
+from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.metadata.read import read_consumer_offsets, read_topics
+from store_format.read.log_reader import LogQueue, survey
+from store_format.read.snapshot import StoreState, list_queues, take_queue
+from store_format.read.unfiled_queues import is_left_over
+
+__all__ = ["LastUnit", "Rebuilding", "has_queue_files", "rebuild_lost_queues", "rebuild_queues"]
+
+_log = logging.getLogger(__name__)
+_REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+_UNKNOWN = (
+    "{}: {} queues, {}-{} among them, have messages in the commitlog and no consume queue files, and nothing tells why. Nothing was "
+    "written. If {} was deleted and created again, set rebuildLostQueues=false (CommitOptions.rebuild_lost_queues): the old messages stay "
+    "deleted, and queue offsets begin at 0. If the directories were lost, set it to true, or restore them from a backup: the messages get "
+    "their queue offsets back"
+)
+
+
+def has_queue_files(root: str) -> bool:
+    """Whether any consume queue, a batch one too, has a file with something in it. Ends with the first."""
+    return any(file.size for _, _, directory, _ in list_queues(root, lambda _: True) for file in list_store_files(directory))
+
+
+class LastUnit(NamedTuple):
+    """Where the log ends, and where its last unit begins, -1 without one. `is_ours`: a commit put it there, with its entry."""
+
+    stop: int
+    offset: int
+    is_ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilding:
+    """How: the size of new queue files, None when nothing tells it; what indexes the log up to an end, where all queues and the index
+    are gone, as a broker would: the user has taken away all that can be made again. `is_lost` says what a topic without any queue file
+    is, of which the log has messages: True, it has lost its queues; False, it was deleted and created again; None, what the store tells.
+    """
+
+    file_size: Callable[[], int | None]
+    index: Callable[[CommitLog, int, str], None] | None = None  # its end, and the directory
+    is_lost: bool | None = None
+
+
+# ---- what is rebuilt ----------------------------------------------------------------------------------------------------
+
+
+def rebuild_lost_queues(
+    root: str,
+    log: CommitLog,
+    end: LastUnit,
+    bounds: Mapping[Queue, QueueBounds | None],
+    rebuilding: Rebuilding,
+    files: FileWrites,
+) -> bool:
+    """Before a commit to the queues of `bounds`, which gives their ends: rebuilds what is missing. Whether anything was.
+
+    The log is gone over in these cases only. From its beginning: no queue has a file; a queue of a known topic has none, and nothing
+    is noted about it; the files of a queue have no entry; the last message, of a broker, has none. From where something is proved: a
+    queue of a known topic has no file, but had no message up to the noted place; a queue ends with a full file, and the next one may
+    be lost.
+    """
+    first = log.min_offset
+    if end.stop <= first:
+        return False
+    note: _Note | None = None
+    starts = []
+    without = [queue for queue, found in bounds.items() if found is None]
+    if len(without) == len(bounds) and not has_queue_files(root):
+        starts.append(first)
+    elif without := _of_known_topics(root, without):
+        note = _read_note(root, log)
+        starts.append(first if note is None or note.queues & set(without) else max(note.stop, first))
+    for found in bounds.values():
+        if found is not None and not found.max_offset:
+            starts.append(first)  # files without an entry: a broker makes them with the first one
+        elif found is not None and found.max_offset * CQ_UNIT.itemsize == found.last_file + found.file_size:
+            starts.append(max(found.last_physical_offset, first))
+    if not end.is_ours and not _is_queued(root, log, end, bounds):
+        starts.append(first)
+    is_begun = is_rebuild_begun(root)
+    if is_begun:
+        starts.append(first)
+    start = min(starts, default=end.stop)
+    if start >= end.stop:
+        return False
+    lacking = _rebuilt(root, log, start, end.stop, rebuilding, {topic for topic, _ in bounds})
+    if lacking.start == first:
+        _write_note(root, log, end, lacking.met, files)
+    elif note is not None:
+        _write_note(root, log, end, lacking.met | note.queues, files)
+    if lacking.firsts or is_begun:
+        end_rebuild(root)
+    return bool(lacking.firsts)
+
+
+def rebuild_queues(root: str, log: CommitLog, end: LastUnit, rebuilding: Rebuilding, files: FileWrites) -> None:
+    """All queues, where none has a file though the log has messages."""
+    if end.stop > log.min_offset and not has_queue_files(root):
+        lacking = _rebuilt(root, log, log.min_offset, end.stop, rebuilding)
+        _write_note(root, log, end, lacking.met, files)
+        end_rebuild(root)
+
+
+def _rebuilt(root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuilding, written: Collection[str] = ()) -> Lacking:
+    """What was missing, found and written. A queue that lacks an entry behind `start` may lack older ones: all is gone over then."""
+    states = queue_states(root, log, end)
+    file_size = rebuilding.file_size()
+    lacking = find_lacking(root, log, start, end, states, file_size=file_size, is_crashed=False, deleted_from=end)
+    if not lacking.firsts:
+        return lacking
+    first = log.min_offset
+    if start > first:
+        lacking = find_lacking(root, log, first, end, states, file_size=file_size, is_crashed=False, deleted_from=end)
+    floors = _floors(root, log, end, lacking, states, written, rebuilding.is_lost)
+    if floors:
+        lacking = find_lacking(root, log, first, end, states, file_size=file_size, is_crashed=False, deleted_from=end, floors=floors)
+    if not lacking.firsts:
+        return lacking
+    names = sorted(lacking.firsts)
+    _log.warning(
+        "%s: %d consume queues, %s-%d among them, lack entries of messages that are in the commitlog; they are completed now",
+        root,
+        len(names),
+        *names[0],
+    )
+    is_all_gone = all(state.max_offset is None for state in states.values())
+    index = rebuilding.index if is_all_gone and not any(file.size for file in list_index_files(f"{root}/index")) else None
+    complete_queues(root, log, lacking, states, None if index is None else partial(index, log, end))
+    return lacking
+
+
+def _floors(
+    root: str, log: CommitLog, end: int, lacking: Lacking, states: Mapping[Queue, QueueState], written: Collection[str], lost: bool | None
+) -> dict[Queue, int]:
+    """Up to which physical offset messages of queues without files do not count: their topic was deleted and created again.
+
+    Only the newest life of a queue counts. Raises OptionError where nothing tells whether one of the topics that are `written` to was
+    deleted, or has lost its queues.
+    """
+    filed = {key: state for key, state in states.items() if state.max_offset is not None}
+    new = [key for key in lacking.firsts if key not in filed]
+    if not new or not filed:
+        return {}
+    seen = survey(log, {topic for topic, _ in new}.__contains__, stop=end).queues
+    floors: dict[Queue, int] = {}
+    unknown: list[Queue] = []
+    for key in new:
+        if key not in seen or is_left_over(seen, key, filed):
+            floors[key] = NEVER
+            continue
+        if len(seen[key].epochs) > 1:
+            floors[key] = seen[key].epochs[-1][0] - 1
+        if not any(_begins_before(other, filed[other], seen, seen[key].last) for other in filed if other[0] == key[0]):
+            unknown.append(key)
+    consumed = _consumed(root) if unknown and lost is None else frozenset()
+    unknown = [key for key in unknown if key[0] not in consumed and not (lost and key[0] in written)]
+    asked = sorted(key for key in unknown if key[0] in written)
+    if asked and lost is None:
+        topics = sorted({topic for topic, _ in asked})
+        raise OptionError(
+            _UNKNOWN.format(root, len(asked), *asked[0], f"topic {topics[0]}" if len(topics) == 1 else f"topics {', '.join(topics)}")
+        )
+    if unknown:
+        _log.warning(
+            "%s: %d queues, %s-%d among them, have messages in the commitlog and no consume queue files, as when their topic was deleted "
+            "and created again; these messages stay in no queue",
+            root,
+            len(unknown),
+            *min(unknown),
+        )
+    return floors | dict.fromkeys(unknown, NEVER)
+
+
+def _begins_before(queue: Queue, state: QueueState, seen: Mapping[Queue, LogQueue], physical: int) -> bool:
+    """Whether the queue, which has files, had its first message before that place: then its topic was not created behind it."""
+    found = seen.get(queue)
+    if found is None:
+        return bool(state.max_offset)  # retention has deleted its messages
+    begin, first, _ = found.epochs[-1]
+    return first > 0 or begin < physical
+
+
+def _consumed(root: str) -> frozenset[str]:
+    """Topics of which a group has consumed messages. A 5.x broker forgets these offsets with the topic, a 4.9 broker does not.
+
+    Only 5.x has a dataVersion in the file. What the broker commits for pop's revival is no sign.
+    """
+    try:
+        offsets = read_consumer_offsets(root)
+    except StoreError:
+        offsets = None
+    if offsets is None or offsets.data_version is None:
+        return frozenset()
+    found = set()
+    for key, table in offsets.offsets.items():
+        topic, _, group = key.rpartition("@")
+        if group != _REVIVE_GROUP and any(offset > 0 for offset in table.values()):
+            found.add(topic)
+    return frozenset(found)
+
+
+# ---- what may be missing ------------------------------------------------------------------------------------------------
+
+
+def _of_known_topics(root: str, queues: Sequence[Queue]) -> list[Queue]:
+    """Those whose topic is in topics.json or has a queue directory: they may have had messages. Without the file nobody can tell."""
+    if not queues:
+        return []
+    topics = read_topics(root)
+    return [queue for queue in queues if topics is None or queue[0] in topics or _has_directory(root, queue[0])]
+
+
+def _has_directory(root: str, topic: str) -> bool:
+    return bool(entry_names(f"{root}/consumequeue/{topic}", missing_ok=True))
+
+
+def _is_queued(root: str, log: CommitLog, end: LastUnit, bounds: Mapping[Queue, QueueBounds | None]) -> bool:
+    """Whether the last message has its entry, or needs none."""
+    dispatch = Dispatch({}, {}, frozenset(), tuple(DELAY_LEVELS_MS))
+    if end.offset >= log.min_offset:
+        for run in log.walk(end.offset, end.offset + 1):
+            if not isinstance(run, Damage):
+                dispatch.add(run, log)
+    for queue, entries in dispatch.entries().items():
+        found = bounds[queue] if queue in bounds else take_queue(root, log, StoreState.CLEAN, *queue, log_end=end.stop)
+        if found is None and (not can_be_queue(*queue) or not _of_known_topics(root, [queue])):
+            continue  # no queue can have that name, or the topic was deleted
+        if found is None or found.max_offset <= int(entries.queue_offsets[0]):
+            return False
+    return True
+
+
+# ---- what was proved ----------------------------------------------------------------------------------------------------
+
+
+class _Note(NamedTuple):
+    """`queues` are those that had a message in the log before the physical offset `stop`, and had all their entries then.
+
+    The last message before it, with the CRC32 of its bytes, says that it is still the same log.
+    """
+
+    stop: int
+    last_offset: int
+    last_crc: int
+    queues: frozenset[Queue]
+
+
+def _read_note(root: str, log: CommitLog) -> _Note | None:
+    """None when there is none that speaks of this log: it only saves time."""
+    try:
+        value = json.loads(read_bytes(note_path(root)) or b"{}")
+        queues = frozenset((str(topic), int(queue_id)) for topic, queue_ids in value["queues"].items() for queue_id in queue_ids)
+        note = _Note(int(value["stop"]), int(value["last_offset"]), int(value["last_crc"]), queues)
+        return note if crc32(log.read(note.last_offset, note.stop - note.last_offset)) == note.last_crc else None
+    except (StoreError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _write_note(root: str, log: CommitLog, end: LastUnit, queues: frozenset[Queue], files: FileWrites) -> None:
+    if end.offset < log.min_offset:
+        return
+    try:
+        crc = crc32(log.read(end.offset, end.stop - end.offset))
+    except StoreError:
+        return  # a file is missing between the last message and the end
+    by_topic: dict[str, list[int]] = {}
+    for topic, queue_id in sorted(queues):
+        by_topic.setdefault(topic, []).append(queue_id)
+    value = {"version": 1, "stop": end.stop, "last_offset": end.offset, "last_crc": crc, "queues": by_topic}
+    files.replace(note_path(root), json.dumps(value).encode())

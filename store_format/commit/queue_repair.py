@@ -1,0 +1,248 @@
+"""Consume queue entries that are missing, made from the commitlog: after a crash, and where queues of a clean store are gone.
+
+The log is read first and the queues are written after it, so that what cannot be repaired is refused before anything is changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage
+from store_format.consumequeue.batch import batch_queue_bounds
+from store_format.consumequeue.dispatch import Dispatch, MissingEntries
+from store_format.consumequeue.simple import simple_queue_bounds
+from store_format.consumequeue.updates import pre_blank_bytes
+from store_format.consumequeue.write import can_be_queue, queue_directory
+from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
+from store_format.files.read import list_store_files, offset_file_name
+from store_format.files.write import FileWrites
+from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
+from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.metadata.read import read_topics
+from store_format.read.snapshot import list_queues
+
+__all__ = ["NEVER", "Lacking", "Queue", "QueueState", "find_lacking", "queue_state", "queue_states", "truncate", "write_lacking"]
+
+Queue = tuple[str, int]
+
+_log = logging.getLogger(__name__)
+
+NEVER = 2**63 - 1  # as a floor: behind every message
+_LOST_MAX = 1 << 22  # places without a message in one queue: beyond it is damage, not a crash
+_FOR_CRASHED = "start that broker once so that it makes them, stop it, then write again"
+_FOR_CLEAN = "restore batchconsumequeue from a backup, or write to another store; nothing was changed"
+_PART = 1 << 21  # entries held in memory at once, about 150 bytes each
+
+
+class QueueState(NamedTuple):
+    """A queue on disk without what points at or behind the log's end; None where nothing is left of it."""
+
+    directory: str
+    is_batch: bool
+    max_offset: int | None
+    last_offset: int | None  # physical, of the last message
+    unit_stop: int
+    first_file: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """What the queues lack of the messages from `start` to `stop` of the log.
+
+    `entries` are the first part of it, all if `is_all`; `firsts` has the first offset that each queue lacks. `met` are the queues of all
+    messages in the range.
+    """
+
+    start: int
+    stop: int
+    entries: dict[Queue, MissingEntries]
+    is_all: bool
+    firsts: Mapping[Queue, int]
+    met: frozenset[Queue]
+    file_size: int | None
+    make: Callable[[], Dispatch]
+
+    def has_gap(self, states: Mapping[Queue, QueueState]) -> bool:
+        """Whether some queue lacks more than this: there are offsets between its end and the first of these."""
+        return any(first > (states[key].max_offset or 0 if key in states else 0) for key, first in self.firsts.items())
+
+
+def queue_states(root: str, log: CommitLog, end: int) -> dict[Queue, QueueState]:
+    return {
+        (topic, queue_id): queue_state(log, end, topic, queue_id, directory, kind)
+        for topic, queue_id, directory, kind in list_queues(root, lambda _: True)
+    }
+
+
+def queue_state(log: CommitLog, end: int, topic: str, queue_id: int, directory: str, kind: str) -> QueueState:
+    find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
+    bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=end, scan=True)
+    if bounds is None:
+        return QueueState(directory, kind == "batch", None, None, 0, 0)
+    last = bounds.last_physical_offset
+    return QueueState(directory, kind == "batch", bounds.max_offset, last, bounds.unit_stop, bounds.first_file)
+
+
+def find_lacking(
+    root: str,
+    log: CommitLog,
+    start: int,
+    stop: int,
+    states: Mapping[Queue, QueueState],
+    *,
+    file_size: int | None,
+    is_crashed: bool,
+    deleted_from: int,
+    floors: Mapping[Queue, int] | None = None,
+) -> Lacking:
+    """Goes over the log from `start`, where a unit begins, to `stop`; nothing is changed.
+
+    A topic that is neither in topics.json nor has a queue directory was deleted: its messages count only from the physical offset
+    `deleted_from` on, and those of a queue in `floors` behind that physical offset. Where no queue or no topics.json is left, nobody can
+    tell, and all count.
+
+    Raises UnsupportedFormatError when a batch consume queue lacks entries, and OptionError when a queue has to be made whose file size is
+    not known (`file_size` None): a broker loads files of one size only.
+    """
+    make = _dispatches(root, states, deleted_from, floors or {})
+    dispatch = make()
+    first: dict[Queue, MissingEntries] | None = None
+    firsts: dict[Queue, int] = {}
+    is_all = True
+    for part in _parts(log, start, stop, dispatch):
+        is_all = first is None
+        first = part if first is None else first
+        for (topic, queue_id), each in part.items():
+            firsts.setdefault((topic, queue_id), int(each.queue_offsets[0]))
+            if each.units.dtype != CQ_UNIT:
+                raise UnsupportedFormatError(
+                    f"{root}: {'a broker crashed, and ' if is_crashed else ''}the batch consume queue {topic}-{queue_id} "
+                    f"(queue.type=BatchCQ) lacks {len(each.units)} entries; {_FOR_CRASHED if is_crashed else _FOR_CLEAN}"
+                )
+    new = sorted(key for key in firsts if key not in states or states[key].max_offset is None)
+    if new and file_size is None:
+        raise OptionError(
+            f"{root}: {len(new)} consume queues, {new[0][0]}-{new[0][1]} among them, have to be rebuilt from the commitlog, and nothing "
+            "tells the size of their files. Give mappedFileSizeConsumeQueue as in the configuration of this store's broker (its default "
+            "is 6000000): the broker loads files of that size only"
+        )
+    return Lacking(start, stop, first or {}, is_all, firsts, frozenset(dispatch.met), file_size, make)
+
+
+def _dispatches(root: str, states: Mapping[Queue, QueueState], deleted_from: int, floors: Mapping[Queue, int]) -> Callable[[], Dispatch]:
+    topics = read_topics(root)
+    batch_topics = {name for name, config in (topics or {}).items() if config.queue_type == "BatchCQ"}  # also without queues yet
+    batch_topics |= {topic for (topic, _), state in states.items() if state.is_batch}
+    is_any_left = any(state.max_offset is not None for state in states.values())
+    known = {topic for topic, _ in states} | set(topics) if topics is not None and is_any_left else None
+
+    def floor(queue: Queue) -> int:
+        if not can_be_queue(*queue):
+            return NEVER
+        return max(floors.get(queue, -1), -1 if known is None or queue[0] in known else deleted_from - 1)
+
+    def make() -> Dispatch:
+        return Dispatch(
+            {key: state.max_offset for key, state in states.items() if state.max_offset is not None},
+            {key: state.last_offset for key, state in states.items() if state.last_offset is not None},
+            frozenset(batch_topics),
+            tuple(DELAY_LEVELS_MS),
+            floor,
+        )
+
+    return make
+
+
+def _parts(log: CommitLog, start: int, stop: int, dispatch: Dispatch) -> Iterator[dict[Queue, MissingEntries]]:
+    """The entries that are missing, in parts of bounded size; at least one part."""
+    if start < stop:
+        walk = log.walk(start, stop, resync=True)
+        for run in walk:
+            if isinstance(run, Damage):
+                continue
+            dispatch.add(run, log)
+            if dispatch.count >= _PART:
+                yield dispatch.take()
+        if walk.sums.damage_bytes or walk.sums.missing_bytes:
+            _log.warning(
+                "commitlog %d to %d: %d bytes are damaged and %d missing; messages there have no consume queue entry",
+                start,
+                stop,
+                walk.sums.damage_bytes,
+                walk.sums.missing_bytes,
+            )
+    yield dispatch.take()
+
+
+def write_lacking(
+    root: str,
+    log: CommitLog,
+    lacking: Lacking,
+    states: Mapping[Queue, QueueState],
+    files: FileWrites,
+    *,
+    aside: tuple[str, Collection[Queue]] = ("", ()),
+    only: Collection[Queue] | None = None,
+) -> None:
+    """Writes those entries, of all queues or `only` of these; doing it again after a death in the middle completes what is there.
+
+    `aside`: queues that are written below another directory than the store's.
+    """
+    ends = {key: state.max_offset for key, state in states.items() if state.max_offset is not None}
+    elsewhere = set(aside[1])
+    for part in [lacking.entries] if lacking.is_all else _parts(log, lacking.start, lacking.stop, lacking.make()):
+        for key, entries in part.items():
+            if only is None or key in only:
+                place = aside[0] if key in elsewhere else root
+                _write_entries(place, key, ends.get(key, 0), entries, lacking.file_size or 0, files)
+                ends[key] = entries.max_offset
+
+
+def truncate(queue: QueueState, files: FileWrites) -> None:
+    """What points at or behind the log's end is zeroed, later files are removed."""
+    if queue.max_offset is None:
+        return
+    stop = queue.unit_stop * (BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT).itemsize
+    for file in reversed(list_store_files(queue.directory)):
+        if file.start >= stop and file.start > queue.first_file:
+            files.remove(file.path)
+            files.sync_directory(queue.directory)
+        elif file.stop > stop:
+            with files.open(file.path) as writable:
+                writable.zero(max(stop - file.start, 0), file.size)
+                files.sync(writable)
+
+
+def _write_entries(root: str, queue: Queue, max_offset: int, entries: MissingEntries, file_size: int, files: FileWrites) -> None:
+    """Writes the entries. Places of messages that are lost get pre-blank units: a zero unit would end the queue for a broker."""
+    directory = queue_directory(root, *queue)
+    existing = list_store_files(directory)
+    if existing and existing[0].size:
+        file_size = existing[0].size
+    first = int(entries.queue_offsets[0])
+    start = max_offset if existing else first - first % (file_size // CQ_UNIT.itemsize)
+    files.make_directories(root, "consumequeue", queue[0], str(queue[1]))
+    lost = int(entries.queue_offsets[-1]) + 1 - start - len(entries.units)
+    if not 0 <= lost <= _LOST_MAX:
+        raise CorruptStoreError(directory, start * CQ_UNIT.itemsize, "offsets of the messages that follow", f"{lost} without a message")
+    units = np.frombuffer(bytearray(pre_blank_bytes(int(entries.queue_offsets[-1]) + 1 - start)), CQ_UNIT)
+    assert int(units["size"][0]) == CQ_PRE_BLANK_SIZE
+    units[entries.queue_offsets - start] = entries.units
+    position, stop, data = start * CQ_UNIT.itemsize, (start + len(units)) * CQ_UNIT.itemsize, memoryview(units.tobytes())
+    while position < stop:
+        within = position % file_size
+        length = min(stop - position, file_size - within)
+        done = position - start * CQ_UNIT.itemsize
+        file, made = files.open_full(f"{directory}/{offset_file_name(position - within)}", file_size)
+        with file:
+            file.write(within, data[done : done + length])
+            files.sync(file)
+        if made:
+            files.sync_directory(directory)
+        position += length

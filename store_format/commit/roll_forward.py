@@ -1,0 +1,187 @@
+"""Finishing a commit of ours that was broken off: by SIGKILL, a full disk, or a machine that went down.
+
+Whoever wrote last decides how. If it was we, everything is simply done again. If a broker has run since, it may have kept the
+first part of the batch, and written behind it: what it lacks is appended at the log's end.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from dataclasses import replace
+
+import numpy as np
+
+from store_format.bookkeeping.journal import Journal, abort_mark, write_journal
+from store_format.bookkeeping.ledger import read_ledger, write_ledger
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.append_position import WriterEnd, queue_bases
+from store_format.commit.publication import Present, Publication, Torn
+from store_format.commit.queue_rebuild import Rebuilding
+from store_format.commit.repair import rebuild_index_from, repair
+from store_format.commit.staged_units import check_staged, remove_staging
+from store_format.commit.steps import begin, conclude, publish
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage
+from store_format.commitlog.write import LogFiles
+from store_format.consumequeue.updates import CqBatch
+from store_format.consumequeue.write import QueueFiles
+from store_format.errors import OffsetOutOfRangeError
+from store_format.files.read import FileCache, entry_names
+from store_format.files.write import FileWrites
+from store_format.index.geometry import IndexGeometry
+from store_format.index.write import last_index_file, rewind_index
+from store_format.layouts import MESSAGE_HEADS
+from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.read.readable_end import refuse_cut
+from store_format.read.recovery import find_end, scan_to_end
+
+__all__ = ["open_log", "repeat", "roll_forward"]
+
+_log = logging.getLogger(__name__)
+
+
+def roll_forward(root: str, journal: Journal, settings: StoreSettings, files: FileWrites, *, cut_after_damage: bool = False) -> None:
+    """Completes the journal's commit; the lock is held. Staging is removed at the end.
+
+    Raises OffsetOutOfRangeError when the log's part behind the base has been cleaned away meanwhile: nobody knows then what was written.
+    """
+    mark = abort_mark(root)
+    if mark != journal.id and _is_in_ledger(root, journal):
+        conclude(root, journal, files)
+        remove_staging(root, journal.staged, files)
+        return
+    _log.warning("%s: a commit of %d messages was broken off; it is completed now", root, journal.units)
+    for staged in journal.staged:
+        check_staged(root, staged)
+    log = open_log(journal.log_directories)
+    if log.files and journal.base < log.min_offset:
+        raise OffsetOutOfRangeError(
+            f"{root}: a commit was broken off at physical offset {journal.base}, but the log now begins at {log.min_offset}; "
+            f"whether its messages were written cannot be told any more. Remove {root}/.rmqlog/journal.json to give them up"
+        )
+    publication = Publication(root, journal, log, files)
+    present = publication.count_present(log)
+    if mark == journal.id and _is_ours_alone(root, log, present, journal):
+        repeat(root, journal, files)
+    else:
+        crashed = mark in ("", journal.id)
+        _complete_behind_broker(
+            root, journal, log, publication, present, settings, files, crashed=crashed, cut_after_damage=cut_after_damage
+        )
+    conclude(root, journal, files)
+    remove_staging(root, journal.staged, files)
+
+
+def open_log(directories: tuple[str, ...]) -> CommitLog:
+    return CommitLog.open(directories, FileCache())
+
+
+def repeat(root: str, journal: Journal, files: FileWrites) -> None:
+    """All steps again, after the index was wound back; the rest comes out the same at the same places."""
+    if journal.index:
+        rewind_index(f"{root}/index", journal.index_base, IndexGeometry(journal.hash_slot_num, journal.index_num), files)
+    begin(root, journal, files)
+    publish(root, journal, Publication(root, journal, open_log(journal.log_directories), files), files)
+
+
+def _is_in_ledger(root: str, journal: Journal) -> bool:
+    last = read_ledger(root).last
+    return last is not None and last.journal == journal.id
+
+
+def _is_ours_alone(root: str, log: CommitLog, present: Present, journal: Journal) -> bool:
+    """Whether nobody else wrote since, though `abort` has our mark: a 4.9 broker leaves it alone.
+
+    A unit of ours that was torn in its properties looks whole to a scan; what stands behind it tells.
+    """
+    if journal.index and journal.index_base is not None and journal.index_base[0] not in entry_names(f"{root}/index", missing_ok=True):
+        return False  # a broker that starts after a crash deletes index files
+    if not log.files:
+        return True
+    ours = {present.position} if _has_our_head(present) else set()
+    run = next(log.walk(present.position, verify_crc=True), None)
+    return run is None or isinstance(run, Damage) or set(run.physical_offsets[:2].tolist()) <= ours
+
+
+def _has_our_head(present: Present) -> bool:
+    return present.torn is not None and present.torn.equal >= MESSAGE_HEADS[0].itemsize
+
+
+def _mend_log(log: CommitLog, end: int, journal: Journal, present: Present, files: FileWrites) -> Torn | None:
+    """The torn unit when the broker took it for a message: it gets its right bytes; None when the log has none of it.
+
+    Recovery does not notice a unit whose properties are cut: their length is right, and only the body has a checksum.
+    """
+    torn = present.torn
+    if torn is None or not _has_our_head(present) or end < present.position + len(torn.data):
+        return None
+    log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
+    log_files.write(present.position, torn.data)
+    log_files.close()
+    return torn
+
+
+def _mend_queue(root: str, torn: Torn, journal: Journal, position: int, files: FileWrites) -> None:
+    if torn.queue >= 0:
+        queue_files = QueueFiles(root, journal.queues[torn.queue : torn.queue + 1], [torn.queue_offset], journal.queue_file_size, files)
+        entry = [np.array([value], np.int64) for value in (0, torn.queue_offset, position, len(torn.data), torn.tags_code)]
+        queue_files.write(CqBatch(entry[0], entry[1], entry[2], entry[3].astype(np.int32), entry[4]))
+        queue_files.close()
+
+
+def _complete_behind_broker(
+    root: str,
+    journal: Journal,
+    log: CommitLog,
+    publication: Publication,
+    present: Present,
+    settings: StoreSettings,
+    files: FileWrites,
+    *,
+    crashed: bool,
+    cut_after_damage: bool,
+) -> None:
+    """The broker has indexed and queued what it found of ours, or its recovery is done for it; only the rest is ours to write."""
+    log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
+    zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
+    position = present.position
+    staged = (journal.base, publication.newest_timestamp())
+    if crashed:
+        end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1)
+        torn = _mend_log(log, end.offset, journal, present, files)  # first, so that its keys and its tag are what is indexed
+        mended = None if torn is None else position
+        timestamp = journal.written_at
+        end = repair(
+            root, log, log_files, settings, files, index=journal.index, tag_keys=True, timestamp=timestamp, zone=zone,
+            cut_after_damage=cut_after_damage, staged=staged, mended=mended,
+        )  # fmt: skip
+        log = open_log(journal.log_directories)
+    else:
+        end = scan_to_end(log, journal.base, journal.base)
+        if not cut_after_damage:
+            refuse_cut(root, log, end, staged=staged)
+        log_files.clear_behind(end.offset)
+        log = open_log(journal.log_directories)
+        torn = _mend_log(log, end.offset, journal, present, files)
+        if torn is not None and journal.index:
+            rebuild_index_from(root, log, position, end.offset, settings, files, timestamp=journal.written_at, zone=zone)
+    if torn is not None:
+        _mend_queue(root, torn, journal, position, files)
+    found = present.units + (torn is not None)
+    if found == journal.units - journal.skip:
+        key_id = journal.key[0] if journal.key else None
+        write_ledger(root, read_ledger(root).with_entry(key_id, publication.entry), files)
+        return
+    last = WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
+    rest = replace(
+        journal,
+        skip=journal.skip + found,
+        base=end.offset,
+        queue_bases=tuple(queue_bases(root, log, last, journal.queues, Rebuilding(lambda: journal.queue_file_size, is_lost=False), files)),
+        store_timestamp=max(journal.store_timestamp, last.last_timestamp),
+        index_base=last_index_file(f"{root}/index"),
+    )
+    write_journal(root, rest, files)
+    begin(root, rest, files)
+    publish(root, rest, Publication(root, rest, log, files), files)

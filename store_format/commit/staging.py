@@ -1,0 +1,268 @@
+"""What a task writes before anything is published: encoded units in one file, what the queues need of them in another.
+
+Both lie under `.rmqlog/staging/<write>/` with random names. The handle, `StagedFile`, is plain values and carries sizes and
+checksums, so that whoever commits can tell that it sees what the task wrote.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from store_format.arrays.ranges import gather_units
+from store_format.errors import StoreNotFoundError, StoreWriteError
+from store_format.files.write import FileWrites, WritableFile
+from store_format.layouts import MESSAGE_HEADS
+
+if TYPE_CHECKING:  # whoever reads a store comes by here, and needs no encoder
+    from store_format.message.encode import EncodedUnits
+
+__all__ = [
+    "NOT_DISPATCHED",
+    "NO_QUEUE",
+    "OWN_DIRECTORY",
+    "RECORDS_SUFFIX",
+    "STAGING",
+    "TIMES_SUFFIX",
+    "BlockSum",
+    "StagedFile",
+    "StagingWriter",
+    "begin_staging",
+    "bodies_sum",
+    "staging_path",
+]
+
+OWN_DIRECTORY = ".rmqlog"  # brokers leave it alone
+STAGING = "staging"  # in it
+RECORDS_SUFFIX = ".records"
+TIMES_SUFFIX = ".times"  # store times of a write, one for each message
+_SUM_BLOCK = 1 << 16
+_ATTEMPTS_MAX = 3
+_HEAD_FIELDS: Any = MESSAGE_HEADS[0].fields  # name -> (dtype, offset)
+_BODY_CRC_AT: int = _HEAD_FIELDS["body_crc"][1]  # the same in all heads
+NO_QUEUE = -1  # a prepared unit: indexed, but in no queue (CommitLogDispatcherBuildConsumeQueue)
+NOT_DISPATCHED = -2  # a rolled back unit: neither
+_META = pa.schema(
+    [
+        ("size", pa.int32()),  # bytes of the unit
+        ("queue", pa.int32()),  # number in StagedFile.queues, or NO_QUEUE, or NOT_DISPATCHED
+        ("tags_code", pa.int64()),
+        ("timed", pa.bool_()),  # tags_code is a delay in ms, to which the store time is added: SCHEDULE_TOPIC_XXXX
+        ("key_hashes", pa.list_(pa.int32())),  # index entries in the broker's order
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One staged pair `<name>.records` and `<name>.meta` of a write. Plain values: it travels in messages and journals."""
+
+    write: str
+    name: str
+    units: int
+    records_size: int
+    records_sum: int
+    meta_size: int
+    meta_sum: int
+    queues: tuple[tuple[str, int], ...]  # (topic, queue id) by number
+    crc_property: bool
+    unit_size_max: int
+    parked: tuple[tuple[str, int], ...] = ()  # the queues that its delayed messages are for
+    bodies: int = -1  # tells batches apart, see `StagingWriter.append`; -1 of an older release
+
+    def as_json(self) -> dict[str, Any]:  # Any: JSON
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> StagedFile:
+        queues = {name: tuple((str(topic), int(queue_id)) for topic, queue_id in value.get(name, ())) for name in ("queues", "parked")}
+        return StagedFile(**{**value, **queues})
+
+    def records_path(self, root: str) -> str:
+        return f"{staging_path(root, self.write)}/{self.name}{RECORDS_SUFFIX}"
+
+    def meta_path(self, root: str) -> str:
+        return f"{staging_path(root, self.write)}/{self.name}.meta"
+
+
+def staging_path(root: str, write: str) -> str:
+    return f"{root}/{OWN_DIRECTORY}/{STAGING}/{write}"
+
+
+def begin_staging(root: str, write: str, *, sync: bool) -> None:
+    """The directory of a write, made by the driver: what comes after it was removed stages nothing any more.
+
+    With `sync` its entry is on the disk, before a journal refers to files in it.
+    """
+    FileWrites(sync=sync).make_directories(root, OWN_DIRECTORY, STAGING, write)
+
+
+def bodies_sum(body_crcs: NDArray[np.int64]) -> int:
+    """A number for a set of bodies, below 2^64; those of two sets are added up for both. (The mixing step of SplitMix64.)"""
+    mixed = body_crcs.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
+
+
+class BlockSum:
+    """A checksum at memory speed: the CRC32 of the 64-bit sums of blocks of 64 KiB, the last one filled up with zeros.
+
+    It is to notice files that are short, empty, stale or torn, not hostile ones. CRC32 of every byte would be half of a commit.
+    """
+
+    def __init__(self) -> None:
+        self.value = 0
+        self._rest = b""
+
+    def update(self, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        if self._rest:
+            take = _SUM_BLOCK - len(self._rest)
+            self._rest, view = self._rest + bytes(view[:take]), view[take:]
+            if len(self._rest) < _SUM_BLOCK:
+                return
+            self._add(self._rest)
+            self._rest = b""
+        whole = len(view) // _SUM_BLOCK * _SUM_BLOCK
+        if whole:
+            self._add(view[:whole])
+        self._rest = bytes(view[whole:])
+
+    def _add(self, blocks: Any) -> None:
+        words = np.frombuffer(blocks, np.uint64).reshape(-1, _SUM_BLOCK // 8)
+        self.value = crc32(np.add.reduce(words, axis=1).astype("<u8").tobytes(), self.value)
+
+    def finish(self) -> int:
+        if self._rest:
+            self._add(self._rest.ljust(_SUM_BLOCK, b"\0"))
+            self._rest = b""
+        return self.value
+
+
+class StagingWriter:
+    """Writes one staged pair, part by part: memory is that of a part. `close` syncs and gives the handle.
+
+    Units have queueOffset, physicalOffset and storeTimestamp 0; the commit patches them. With `sync=False` nothing waits for the
+    disk (ASYNC_FLUSH). A writer that is not closed leaves files that the collection of staging removes. Without `makes_directory`,
+    `begin_staging` has made it, and a writer that comes after the write was given up finds none: StoreNotFoundError.
+    """
+
+    def __init__(self, root: str, write: str, *, sync: bool = True, makes_directory: bool = True) -> None:
+        self._files = FileWrites(sync=sync)
+        self._write = write
+        self._makes_directory = makes_directory
+        self._name = secrets.token_hex(8)  # attempt numbers of tasks repeat
+        self._directory, self._records, self._meta = self._make(root)
+        self._sums = (BlockSum(), BlockSum())
+        self._sizes = [0, 0]
+        self._units = 0
+        self._unit_size_max = 0
+        self._queues: dict[tuple[str, int], int] = {}
+        self._bodies = 0
+        self._parked: dict[tuple[str, int], None] = {}
+        self._crc_property = False
+
+    def _make(self, root: str) -> tuple[str, WritableFile, WritableFile]:
+        """Anew when another attempt that failed has just removed the empty directory."""
+        directory = staging_path(root, self._write)
+        for attempt in range(_ATTEMPTS_MAX):
+            try:
+                if self._makes_directory:
+                    self._files.make_directories(root, OWN_DIRECTORY, STAGING, self._write)
+                records = self._files.append_file(f"{directory}/{self._name}{RECORDS_SUFFIX}")
+                return directory, records, self._files.append_file(f"{directory}/{self._name}.meta")
+            except StoreWriteError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                if not self._makes_directory:
+                    raise StoreNotFoundError(
+                        f"{directory} is not there: the write was given up, or driver and executors do not see the same directory"
+                    ) from error
+                if attempt == _ATTEMPTS_MAX - 1:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def append(
+        self,
+        units: EncodedUnits,
+        queues: Sequence[tuple[str, int]],
+        queue_index: NDArray[np.integer[Any]],
+        tags_codes: NDArray[np.int64],
+        key_hashes: NDArray[np.int32] | None = None,
+        message_index: NDArray[np.int64] | None = None,
+        timed: NDArray[np.bool_] | None = None,
+        parked: Iterable[tuple[str, int]] = (),
+        body_crcs: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Unit i goes to queues[queue_index[i]]. `message_index` says, ascending, whose each of `key_hashes` is.
+
+        `parked` are the queues that delayed messages among them are delivered to later. `body_crcs` are those of the bodies before
+        compression, None where they are in the units: their sum, in whatever order, tells a batch from another of its number.
+        Where `timed`, the tags code is a delay in ms: the commit makes it the time of delivery, as for SCHEDULE_TOPIC_XXXX.
+        """
+        numbers = [self._queues.setdefault(queue, len(self._queues)) for queue in queues]
+        numbers_of = np.array([*numbers, NOT_DISPATCHED, NO_QUEUE], np.int32)  # negative indices find the last two
+        counts = np.bincount(message_index, minlength=len(units)) if message_index is not None else np.zeros(len(units), np.int64)
+        offsets = np.zeros(len(units) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        hashes = key_hashes if key_hashes is not None else np.empty(0, np.int32)
+        assert len(queue_index) == len(tags_codes) == len(units)
+        assert len(hashes) == offsets[-1]
+        sizes = units.sizes
+        columns = [
+            pa.array(sizes.astype(np.int32)),
+            pa.array(numbers_of[queue_index]),
+            pa.array(tags_codes),
+            pa.array(np.zeros(len(units), bool) if timed is None else timed),
+            pa.ListArray.from_arrays(pa.array(offsets), pa.array(hashes)),
+        ]
+        sink = pa.BufferOutputStream()
+        # Each part is a stream of its own: the file can be read part by part, and its writer keeps nothing open.
+        with pa.ipc.new_stream(sink, _META) as stream:
+            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=_META))
+        meta = sink.getvalue()
+        first, stop = int(units.offsets[0]), int(units.offsets[-1])
+        self._put(0, self._records, units.data[first:stop])
+        self._put(1, self._meta, len(meta).to_bytes(8, "little"))
+        self._put(1, self._meta, meta)
+        if body_crcs is None:
+            body_crcs = gather_units(units.data, units.offsets[:-1] + _BODY_CRC_AT, np.dtype(">i4")).astype(np.int64)
+        self._bodies = (self._bodies + bodies_sum(body_crcs)) % (1 << 64)
+        self._parked.update(dict.fromkeys(parked))
+        self._units += len(units)
+        self._unit_size_max = max(self._unit_size_max, int(sizes.max(initial=0)))
+        self._crc_property = units.crc_property
+
+    def _put(self, which: int, file: WritableFile, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        file.size += len(view)
+        file.write(self._sizes[which], view)
+        self._sizes[which] += len(view)
+        self._sums[which].update(view)
+
+    def close(self) -> StagedFile:
+        for file in (self._records, self._meta):
+            self._files.sync(file)
+            file.close()
+        self._files.sync_directory(self._directory)
+        records_sum, meta_sum = (each.finish() for each in self._sums)
+        return StagedFile(
+            self._write, self._name, self._units, self._sizes[0], records_sum, self._sizes[1], meta_sum,
+            tuple(self._queues), self._crc_property, self._unit_size_max, tuple(self._parked), self._bodies,
+        )  # fmt: skip
+
+    def discard(self) -> None:
+        """Removes what was written, for a task that failed; the directory too when no other task has staged in it."""
+        for file in (self._records, self._meta):
+            file.close()
+            self._files.remove(file.path)
+        if self._makes_directory:
+            self._files.remove_directory(self._directory)

@@ -1,0 +1,1 @@
+"""`commitlog/`: the files as one byte sequence, walked, resynchronised, placed, written."""

@@ -1,0 +1,201 @@
+"""The commitlog: its files, gathered from all its directories, as one sequence of bytes addressed by physical offset.
+
+It says which file holds an offset and reads there; `walk.py` follows the units from one to the next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.commitlog.walk import Walk
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StorePermissionError, TruncatedRecordError
+from store_format.files.read import FileCache, FileView, StoreFile, list_store_files, offset_file_name
+from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS
+from store_format.message import sysflag
+
+__all__ = ["CommitLog"]
+
+_OFFSET_MAX = 2**63 - 1
+
+
+def _offset(layout: np.dtype[np.void], name: str) -> int:
+    assert layout.fields is not None
+    return int(layout.fields[name][1])
+
+
+_HEAD_READ_SIZE = _offset(MESSAGE_HEADS[1], "store_timestamp") + 8
+
+
+def _integer(head: bytes, name: str, size: int, layout: np.dtype[np.void] = MESSAGE_HEADS[0]) -> int:
+    at = _offset(layout, name)
+    return int.from_bytes(head[at : at + size], "big", signed=True)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CommitLog:
+    """The files of a commitlog by start offset, as they were when `open` listed them.
+
+    `findings` are the things wrong with the sequence that leave the rest readable: gaps between files, for which the broker
+    has a log line only (MappedFileQueue.checkSelf), and files that are too short, as of a store that was copied in part.
+    """
+
+    files: tuple[StoreFile, ...]
+    findings: tuple[CorruptStoreError, ...]
+    _cache: FileCache
+    _starts: NDArray[np.int64]
+    _stops: NDArray[np.int64]
+    _directories: tuple[str, ...]
+
+    @staticmethod
+    def open(directories: Sequence[str], cache: FileCache) -> CommitLog:
+        """Lists the directories; their union is the log (MultiPathMappedFileQueue.load, spec 1.3).
+
+        No size is configured: it is the one that most files have. A zero-length last file is as good as none; another one that
+        is too short, with which the broker does not start, is a finding, and read up to its end. Raises CorruptStoreError for two
+        files of one name, for others that are empty or too long, and for files that overlap: the broker would read wrong bytes.
+        """
+        files = sorted((file for directory in directories for file in list_store_files(directory)), key=lambda file: file.start)
+        for file, following in pairwise(files):
+            if file.start == following.start:
+                raise CorruptStoreError(following.path, 0, f"one file that starts at {file.start}", f"another one, {file.path}")
+        if files and files[-1].size == 0:
+            files.pop()
+        size = _usual_size(files)
+        findings: list[CorruptStoreError] = []
+        for file in files:
+            if file.size > size or not file.size:  # without its first file a log would look as if retention had deleted it
+                raise CorruptStoreError(file.path, min(size, file.size), f"a file of {size} bytes, like the others", f"{file.size} bytes")
+            if file.stop > _OFFSET_MAX:
+                raise CorruptStoreError(file.path, 0, "a name below 2^63 - 1, less the file's size", f"{file.start}")
+            if file.size < size:
+                findings.append(
+                    TruncatedRecordError(file.path, file.size, f"a file of {size} bytes, like the others", f"{file.size} bytes")
+                )
+        findings += _gaps(files, size)
+        return CommitLog(
+            tuple(files),
+            tuple(findings),
+            cache,
+            np.array([file.start for file in files], np.int64),
+            np.array([file.stop for file in files], np.int64),
+            tuple(directories),
+        )
+
+    def anew(self) -> CommitLog:
+        """The same log as its directories are now."""
+        return CommitLog.open(self._directories, self._cache)
+
+    @property
+    def cache(self) -> FileCache:
+        """The open files that every listing of this log shares."""
+        return self._cache
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of each file that was not cut; 0 when there is none."""
+        return max((file.size for file in self.files), default=0)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files together."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def min_offset(self) -> int:
+        """Where the first file begins; 0 when there is none."""
+        return self.files[0].start if self.files else 0
+
+    def file_index(self, physical_offset: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The index in `files` of the file that holds each offset; -1 outside of all."""
+        index = np.searchsorted(self._starts, physical_offset, side="right") - 1
+        if not len(self.files):
+            return index
+        return np.where((index >= 0) & (physical_offset < self._stops[index]), index, -1)
+
+    def file_at(self, physical_offset: int) -> StoreFile | None:
+        """The file that holds the offset; None outside of all."""
+        if not 0 <= physical_offset <= _OFFSET_MAX:
+            return None
+        index = int(self.file_index(np.array([physical_offset], np.int64))[0])
+        return None if index < 0 else self.files[index]
+
+    def view(self, file: StoreFile) -> FileView:
+        """The file, open. Raises StoreNotFoundError when it is gone."""
+        return self._cache.open(file.path)
+
+    def read(self, physical_offset: int, length: int) -> bytes:
+        """Exactly `length` bytes, all of one file.
+
+        Raises OffsetOutOfRangeError outside of the log and TruncatedRecordError where the file ends before the length does.
+        """
+        file = self.file_at(physical_offset)
+        if file is None:
+            raise OffsetOutOfRangeError(f"physical offset {physical_offset} is in no commitlog file; {self._range()}")
+        position = physical_offset - file.start
+        left = file.size - position
+        if not 0 <= length <= left:
+            raise TruncatedRecordError(file.path, position, f"{length} bytes", f"{left} bytes up to the file's end")
+        data = self.view(file).read(position, length)
+        if len(data) < length:
+            raise TruncatedRecordError(file.path, position, f"{length} bytes", f"{len(data)} bytes: the file became shorter")
+        return data
+
+    def store_timestamp_at(self, physical_offset: int) -> int:
+        """The store timestamp of the unit at the offset in ms, by one read of its head; -1 where there is no unit to be read.
+
+        (CommitLog.pickupStoreTimestamp; the look at magic and physicalOffset, which come in the same read, is ours.)
+        """
+        file = self.file_at(physical_offset)
+        if file is None:
+            return -1
+        try:
+            head = self.view(file).read(physical_offset - file.start, _HEAD_READ_SIZE)
+        except StorePermissionError:
+            raise  # a search that takes it for a message without a time would end elsewhere
+        except (StoreError, OSError):
+            return -1  # deleted or unreadable: for the caller's search that is a message without a time
+        if len(head) < _HEAD_READ_SIZE or _integer(head, "magic", 4) & 0xFFFFFFFF not in (MAGIC_V1, MAGIC_V2):
+            return -1
+        if _integer(head, "physical_offset", 8) != physical_offset:
+            return -1
+        born_host_v6 = bool(_integer(head, "sys_flag", 4) & sysflag.BORN_HOST_V6)
+        return _integer(head, "store_timestamp", 8, MESSAGE_HEADS[born_host_v6])
+
+    def walk(self, start: int, stop: int | None = None, *, verify_crc: bool = False, resync: bool = False) -> Walk:
+        """The units from the physical offset `start`, where one has to begin, up to those that begin before `stop`.
+
+        See `Walk`. Raises OffsetOutOfRangeError when `start` lies before the first file.
+        """
+        if self.files and start < self.min_offset:
+            raise OffsetOutOfRangeError(f"physical offset {start} is no longer in the commitlog; {self._range()}")
+        return Walk(self.files, self._cache, start, stop, verify_crc=verify_crc, resync=resync)
+
+    def _range(self) -> str:
+        return f"its files hold {self.min_offset} to {self.files[-1].stop}" if self.files else "it has no files"
+
+
+def _usual_size(files: Sequence[StoreFile]) -> int:
+    """The size of a whole file: the most frequent one, of equally frequent ones the largest."""
+    counts = Counter(file.size for file in files)
+    return max(counts, key=lambda size: (counts[size], size), default=0)
+
+
+def _gaps(files: Sequence[StoreFile], size: int) -> list[CorruptStoreError]:
+    """One finding for each place where the next file is not the one that should follow. Raises for an overlap."""
+    findings = []
+    for file, following in pairwise(files):
+        stop = file.start + size
+        finding = CorruptStoreError(
+            following.path, 0, f"{offset_file_name(stop)} as the file after {offset_file_name(file.start)}", f"{following.start}"
+        )
+        if following.start < stop:
+            raise finding
+        if following.start > stop:
+            findings.append(finding)
+    return findings

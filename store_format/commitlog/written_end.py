@@ -1,0 +1,332 @@
+"""Where the commitlog ends that a broker writes to, or that it has left in order: behind it there may be remains of a recovery.
+
+A recovery sets the log's end back and clears no byte, neither of the log nor of the consume queues; what a broker writes from then on
+lies over the first of the cut messages. So the last whole message of the file need not be the log's last message. These say that it
+is, each for the price of a few reads:
+
+- A broker writes `lock` when it has recovered the store, so what was stored since then was written by this run, and nothing follows it.
+- The broker's last recovery ended with the message (`confirmPhyOffset`), or the message was the last that was indexed.
+- It is the last message of a commit of ours (the ledger).
+
+Else the last file is walked through, once for an open store. In older files nothing is stale: a recovery deletes what is behind its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.bookkeeping.journal import abort_mark
+from store_format.bookkeeping.ledger import read_ledger
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import UnitRun
+from store_format.errors import StoreError
+from store_format.files.read import FileCache, FileView, file_status
+from store_format.index.file import IndexFile, list_index_files
+from store_format.message.locate import UnitRefs, locate
+from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.read.readable_end import find_readable_end
+from store_format.read.recovery import LogEnd, find_end
+
+__all__ = ["LastUnit", "WrittenEnd", "last_unit", "warn_of_hidden", "written_end", "written_stop"]
+
+_log = logging.getLogger(__name__)
+
+_OFFSET_MAX = 2**63 - 1
+_BLOCK_SIZE = 1 << 16
+_LOOK_SIZE = 1 << 12  # zeros for so long: nothing was written there
+_BACK_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 40)  # how far before the last written byte its message is looked for
+_FOLLOWING_SIZE = 16 << 20
+_WORD_SIZE = 8
+_HEAD_SIZE = 96
+
+
+@dataclass(frozen=True, slots=True)
+class LastUnit:
+    """The last whole message of the log's files: where it begins and ends, and its store time in ms."""
+
+    offset: int
+    stop: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenEnd:
+    """The log ends at `offset`. `is_certain`: what leads there or behind it is stale, and not the way to damaged messages.
+
+    `remains` counts the whole messages behind it that an earlier recovery has cut. `last_timestamp`: of the last message before it.
+    """
+
+    offset: int
+    is_certain: bool
+    remains: int = 0
+    last_timestamp: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A walk's result, and what it depends on."""
+
+    signs: tuple[object, ...]
+    head: bytes
+    end: WrittenEnd
+
+
+_known: WeakKeyDictionary[FileCache, dict[tuple[str, bool], _Known]] = WeakKeyDictionary()
+_warned: WeakKeyDictionary[FileCache, set[str]] = WeakKeyDictionary()
+
+
+def written_end(root: str, log: CommitLog, *, is_live: bool, has_more: bool = False) -> WrittenEnd | None:
+    """None for a log without messages. `has_more`: entries of consume queues lead behind what is its end at a quick look."""
+    last = last_unit(log)
+    if last is None:
+        return None
+    run = _Run.read(root, is_live=is_live)
+    if run.ended_with(log, last):
+        quick = WrittenEnd(last.stop, run.is_live or run.surely_ended_with(log, last), 0, last.timestamp)
+        if not has_more or not _goes_on(log, last):
+            return quick
+    return _walked(root, log, run, last)
+
+
+def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) -> None:
+    """Once for each store that was opened. `hidden` entries of consume queues lead behind the end, or to other messages."""
+    said = _warned.setdefault(cache, set())
+    if root in said or not (end.remains or hidden):
+        return
+    said.add(root)
+    _log.warning(
+        "%s: the commitlog ends at %d. A broker's recovery has cut what is behind it: %d whole messages, which are not read, and %d "
+        "entries at the ends of consume queues, which are passed over",
+        root, end.offset, end.remains, hidden,
+    )  # fmt: skip
+
+
+# ---- what a few reads tell ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The broker's last run, as far as files tell of it. `start` in ms; None where no broker is known to have started."""
+
+    root: str
+    is_live: bool
+    start: int | None
+    checkpoint: Checkpoint
+
+    @staticmethod
+    def read(root: str, *, is_live: bool) -> _Run:
+        is_live = is_live and abort_mark(root) == ""  # else it is a commit of ours that holds the lock
+        # Written into at each start, behind the recovery (DefaultMessageStore.start); writers of this project leave it as it is.
+        status = file_status(f"{root}/lock")
+        checkpoint = Checkpoint()
+        with suppress(StoreError, OSError):  # whoever needs it says so
+            checkpoint = read_checkpoint(f"{root}/checkpoint") or checkpoint
+        return _Run(root, is_live, None if status is None else status[1], checkpoint)
+
+    def ended_with(self, log: CommitLog, last: LastUnit) -> bool:
+        """Whether the log surely ends with its last whole message, or goes on with nothing but damage."""
+        if self.start is not None and last.timestamp >= self.start:
+            return True
+        if self.is_live and self.checkpoint.confirm_phy_offset:
+            return self.checkpoint.confirm_phy_offset == last.offset
+        indexed = self._indexed()
+        if indexed < 0 and self._is_newest_by_checkpoint(last):
+            return True
+        return indexed == last.offset or self._is_ours(log, last) or (indexed >= 0 and _follows(log, indexed, last))
+
+    def surely_ended_with(self, log: CommitLog, last: LastUnit) -> bool:
+        """Whether nothing of the log was lost behind its last whole message since the broker stopped."""
+        indexed = self._indexed()
+        if indexed > last.offset:
+            return False
+        if indexed == last.offset or self._is_ours(log, last):
+            return True
+        return self._is_newest_by_checkpoint(last) and not any(_head(log, last.stop)[:_WORD_SIZE])
+
+    def _is_newest_by_checkpoint(self, last: LastUnit) -> bool:
+        checkpoint = self.checkpoint
+        if checkpoint.logics_physical_offset not in (0, last.offset):
+            return False
+        return last.timestamp in (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+
+    def _indexed(self) -> int:
+        """The last message of the newest index file; -1 without."""
+        with suppress(StoreError, OSError):
+            files = list_index_files(f"{self.root}/index")
+            if files:
+                with FileView(files[-1].path) as view:
+                    header = IndexFile(view, None).header()
+                return header.end_physical_offset if header.index_count > 1 else -1
+        return -1
+
+    def _is_ours(self, log: CommitLog, last: LastUnit) -> bool:
+        with suppress(StoreError):
+            ours = read_ledger(self.root).last
+            return ours is not None and ours.last_offset == last.offset and ours.damage(log) is None
+        return False
+
+
+def last_unit(log: CommitLog) -> LastUnit | None:
+    """The last whole message, by a bisection of the zeros behind it and a look at the bytes before them."""
+    stop = written_stop(log)
+    for file in reversed(log.files):
+        if file.start >= stop:
+            continue
+        for back in _BACK_SIZES:
+            start = max(file.start, min(stop, file.stop) - back)
+            runs = [run for run in log.walk(start, min(stop, file.stop), verify_crc=True, resync=True) if isinstance(run, UnitRun)]
+            if runs:
+                offset = runs[-1].file.start + int(runs[-1].positions[-1])
+                return LastUnit(offset, runs[-1].file.start + runs[-1].stop, log.store_timestamp_at(offset))
+            if start == file.start:
+                break
+    return None
+
+
+def written_stop(log: CommitLog) -> int:
+    """About where the log's last bytes are: files have their full length from the start, and zeros behind what is written."""
+    for file in reversed(log.files):
+        view = log.view(file)
+        if not any(view.read(0, _LOOK_SIZE)):
+            continue
+        low, high = 0, -(-file.size // _BLOCK_SIZE)
+        while low + 1 < high:
+            middle = (low + high) // 2
+            if any(view.read(middle * _BLOCK_SIZE, _LOOK_SIZE)):
+                low = middle
+            else:
+                high = middle
+        return min(file.start + high * _BLOCK_SIZE, file.stop)
+    return log.min_offset
+
+
+def _head(log: CommitLog, offset: int) -> bytes:
+    file = log.file_at(offset)
+    return b"" if file is None else log.view(file).read(offset - file.start, _HEAD_SIZE)
+
+
+def _follows(log: CommitLog, indexed: int, last: LastUnit) -> bool:
+    """Whether only messages of the same run lie between the one that was indexed last and the last one: what was cut is older."""
+    if not last.offset - _FOLLOWING_SIZE < indexed < last.offset or log.file_at(indexed) is None:
+        return False
+    newest, end = -1, indexed
+    for run in log.walk(indexed, last.stop):
+        assert isinstance(run, UnitRun)
+        times = np.concatenate([[newest], _times(log, run)])
+        if bool((np.diff(times) < 0).any()):
+            return False
+        newest, end = int(times[-1]), run.file.start + run.stop
+    return end == last.stop
+
+
+def _goes_on(log: CommitLog, last: LastUnit) -> bool:
+    """Whether a whole message follows after all, behind zeros where a file was not written to its end, say."""
+    if log.file_at(last.stop) is None:
+        return False
+    return any(isinstance(step, UnitRun) for step in log.walk(last.stop, verify_crc=True, resync=True))
+
+
+# ---- what a walk through the last file tells ------------------------------------------------------------------------------
+
+
+def _walked(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
+    known = _known.setdefault(log.cache, {})
+    key = (root, run.is_live)
+    signs = (last, run.start, run.checkpoint.confirm_phy_offset)
+    before = known.get(key)
+    if before is not None and before.signs == signs and before.head == _head(log, before.end.offset):
+        return before.end
+    if before is not None and run.is_live and before.signs[1:] == signs[1:] and _is_new(run, before.end.last_timestamp):
+        end = _grown(log, run, before.end)
+    else:
+        end = _whole_look(root, log, run, last)
+    known[key] = _Known(signs, _head(log, end.offset), end)
+    return end
+
+
+def _is_new(run: _Run, timestamp: int) -> bool:
+    """Whether a message was written in the broker's present run."""
+    return run.is_live and run.start is not None and timestamp >= run.start
+
+
+def _whole_look(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
+    end = _scanned(log)
+    found = find_readable_end(root, log, end)
+    result = WrittenEnd(
+        found.offset, run.is_live or found.remains > 0 or run.surely_ended_with(log, last), found.remains, found.last_timestamp
+    )
+    if not run.is_live or run.start is None or _is_new(run, found.last_timestamp):
+        return result
+    turn = _turn(log, run.start, end.scan_start, found.offset)
+    if turn is not None:
+        return WrittenEnd(turn[0], True, _count(log, turn[0]), turn[1])
+    # Nothing was written in this run, whose recovery ended before the damage: what is behind was cut then.
+    # A confirmPhyOffset of 0 says nothing: it may be the first message, or of a broker that does not write it.
+    if found.offset > end.offset and run.checkpoint.confirm_phy_offset == end.last_unit_offset > 0:
+        return WrittenEnd(end.offset, True, found.messages + found.remains, log.store_timestamp_at(end.last_unit_offset))
+    return result
+
+
+def _scanned(log: CommitLog) -> LogEnd:
+    return find_end(log, Checkpoint(), crashed=False, dispatch_from=_OFFSET_MAX)
+
+
+def _turn(log: CommitLog, start_ms: int, first: int, stop: int) -> tuple[int, int] | None:
+    """(where a message of this run is directly followed by an older one, its store time): the log ends there.
+
+    A new message may end exactly where a cut one begins. While the clock has not come to the new message's time again, it may have been
+    set back instead.
+    """
+    newest = -1
+    for run in _runs(log, first, stop):
+        times = _times(log, run)
+        times = np.concatenate([[newest], times])
+        turns = np.flatnonzero((times[:-1] >= start_ms) & (times[1:] < start_ms))
+        if len(turns):
+            at, timestamp = int(turns[0]), int(times[int(turns[0])])
+            return (run.file.start + int(run.positions[at]), timestamp) if timestamp <= time.time_ns() // 1_000_000 else None
+        newest = int(times[-1])
+    return None
+
+
+def _grown(log: CommitLog, run: _Run, before: WrittenEnd) -> WrittenEnd:
+    """The end after what was written since it was found."""
+    end = before
+    assert run.start is not None
+    if log.file_at(before.offset) is None:
+        return before
+    for step in log.walk(before.offset, verify_crc=True):
+        assert isinstance(step, UnitRun)
+        times = _times(log, step)
+        old = np.flatnonzero(times < run.start)
+        count = int(old[0]) if len(old) else len(times)
+        if count:
+            offset = step.file.start + int(step.positions[count - 1] + step.sizes[count - 1])
+            end = replace(end, offset=offset, last_timestamp=int(times[count - 1]))
+        if count < len(times):
+            break
+    return end
+
+
+def _runs(log: CommitLog, start: int, stop: int) -> Iterator[UnitRun]:
+    if start < stop:
+        yield from (step for step in log.walk(start, stop, resync=True) if isinstance(step, UnitRun))
+
+
+def _times(log: CommitLog, run: UnitRun) -> NDArray[np.int64]:
+    buffer, at = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
+    units, _ = locate(UnitRefs(run.file.path, buffer, run.file.start + at, run.positions - at, run.sizes, None), verify_crc=False)
+    return units.integers("store_timestamp").astype(np.int64)
+
+
+def _count(log: CommitLog, start: int) -> int:
+    walk = log.walk(start, resync=True) if log.file_at(start) is not None else ()
+    return sum(len(step.positions) for step in walk if isinstance(step, UnitRun))

@@ -1,0 +1,3 @@
+"""`consumequeue/`, `batchconsumequeue/`, `consumequeue_ext/`: bounds, ranges, search by time, dispatch, units
+written.
+"""

@@ -1,0 +1,315 @@
+"""What both kinds of consume queue share: units of one length in files of one length, found by their number.
+
+Files have their full length from the start, so a queue's end is written nowhere: it is the first unit that is not valid.
+It is found by bisecting the last files with reads of one block, because a store may have 100,000 queues to plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.consumequeue.plain_value import PlainValue
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError, TruncatedRecordError
+from store_format.files.read import FileView, StoreFile, list_store_files, offset_file_name
+
+__all__ = ["FileRun", "QueueBounds", "UnitFiles", "Validity", "file_run", "find_bounds", "valid_below"]
+
+_BLOCK_SIZE = 4096
+_READ_SIZE = 4 << 20  # one read of a range; larger ones gain nothing
+_RECOVERED_FILES = 3  # ConsumeQueue.recover looks at the last three files and takes those before as full
+_LISTINGS = 3  # the broker may delete the oldest file between our listing and our opening it
+_OFFSET_MAX = 2**63 - 1
+_FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
+
+Validity = Callable[[NDArray[np.void]], NDArray[np.bool_]]
+
+
+class FileRun(NamedTuple):
+    """Files of one length without a gap."""
+
+    file_size: int
+    first_file: int
+    last_file: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds(PlainValue):
+    """Where one queue begins and ends on disk, in plain values that can travel to a task.
+
+    `min_offset` and `max_offset` are queue offsets, max exclusive. Units `unit_start` (inclusive) to `unit_stop` (exclusive)
+    hold them: unit n stands at byte n * unit size of the queue, and in a simple queue that n is the queue offset.
+    """
+
+    topic: str
+    queue_id: int
+    directory: str
+    kind: Literal["simple", "batch"]
+    file_size: int  # bytes of each file
+    first_file: int  # queue byte at which the first file begins, expired files included
+    last_file: int  # the same of the last file that holds a unit
+    commit_log_min: int  # what min_offset was computed for
+    unit_start: int
+    unit_stop: int
+    min_offset: int
+    max_offset: int
+    first_physical_offset: int  # of the first message at or behind min_offset; -1 when there is none
+    last_physical_offset: int  # of the last message; -1 when there is none
+    last_size: int  # bytes of the last message, as its unit says
+
+    @property
+    def file_starts(self) -> range:
+        """The byte offsets that name the files; they have no gaps."""
+        return range(self.first_file, self.last_file + 1, self.file_size)
+
+    def open(self, layout: np.dtype[np.void]) -> UnitFiles:
+        """The queue's units, read from the files that planning saw."""
+        return UnitFiles(self.directory, layout, FileRun(self.file_size, self.first_file, self.last_file), (self.topic, self.queue_id))
+
+    def check_range(self, start: int, stop: int, first: int) -> None:
+        """Raises OffsetOutOfRangeError unless offsets `start` to `stop` lie between `first` and `max_offset`."""
+        if start < first or stop > self.max_offset:
+            wanted = f"{self.topic}-{self.queue_id}: offsets {start} to {stop} (exclusive) are not all in {self.directory}"
+            raise OffsetOutOfRangeError(f"{wanted}, which held {first} to {self.max_offset} when it was planned")
+
+
+def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun | None:
+    """Lists and checks the files of a queue; None when there are none.
+
+    An empty last file is one that the broker was about to extend or delete (MappedFileQueue.doLoad) and does not count; in a store
+    that was shut down cleanly (`clean`) it is one that was cut.
+    Raises CorruptStoreError for a length that is no multiple of `unit_size` or differs, a name that is no multiple of the
+    length, and a gap; each names the files.
+    """
+    files = list_store_files(directory)
+    if files and not files[-1].size:
+        if clean:
+            raise TruncatedRecordError(files[-1].path, 0, "a file of units", "an empty one")
+        files.pop()
+    if not files:
+        return None
+    size = files[0].size
+    for file in files:
+        if file.size != size or not 0 < size <= _FILE_SIZE_MAX or size % unit_size:
+            _refuse_size(file, files[0], unit_size)
+        if file.start % size or file.stop > _OFFSET_MAX:
+            raise CorruptStoreError(file.path, 0, f"a name that is a multiple of the length {size}, below 2^63", str(file.start))
+    if files[-1].start != files[0].start + size * (len(files) - 1):
+        _refuse_gap(files)
+    return FileRun(size, files[0].start, files[-1].start)
+
+
+def _refuse_size(file: StoreFile, first: StoreFile, unit_size: int) -> None:
+    multiple = f"a length that is a multiple of {unit_size} and at most {_FILE_SIZE_MAX}"
+    expected = multiple if file is first or not first.size else f"{first.size} bytes as in {first.path}"
+    raise CorruptStoreError(file.path, file.size, expected, f"{file.size} bytes")
+
+
+def _refuse_gap(files: list[StoreFile]) -> None:
+    for before, after in pairwise(files):
+        if before.stop != after.start:
+            expected = f"a file that begins at {before.stop}, right behind {before.path}"
+            raise CorruptStoreError(after.path, 0, expected, f"a gap: this file begins at {after.start}")
+
+
+class UnitFiles:
+    """The units of one queue by number, over its files. Holds one file open and one block of it; a context manager."""
+
+    __slots__ = (
+        "_block",
+        "_block_start",
+        "_block_stop",
+        "_block_units",
+        "_data",
+        "_layout",
+        "_queue",
+        "_run",
+        "_view",
+        "_view_start",
+        "directory",
+    )
+
+    def __init__(self, directory: str, layout: np.dtype[np.void], run: FileRun, queue: tuple[str, int]) -> None:
+        self.directory = directory
+        self._layout = layout
+        self._run = run
+        self._queue = queue
+        self._view: FileView | None = None
+        self._view_start = -1
+        self._data = b""
+        self._block: NDArray[np.void] = np.empty(0, layout)  # the same as units
+        self._block_start = self._block_stop = 0  # unit numbers
+        self._block_units = _BLOCK_SIZE // layout.itemsize
+
+    def unit(self, number: int) -> tuple[Any, ...]:  # Any: a row of the layout, fields of several types
+        """The fields of one unit in the layout's order, as Python numbers."""
+        if not self._block_start <= number < self._block_stop:
+            self._load(number)
+        fields: tuple[Any, ...] = self._block[number - self._block_start].item()
+        return fields
+
+    def read(self, start: int, stop: int) -> NDArray[np.void]:
+        """The units `start` to `stop`, read-only, in a few large reads.
+
+        Raises OffsetOutOfRangeError when a file is gone and TruncatedRecordError when one is shorter than its siblings.
+        """
+        size, file_size = self._layout.itemsize, self._run.file_size
+        units, filled = np.empty(max(stop - start, 0), self._layout), 0
+        while filled < len(units):
+            position = (start + filled) * size
+            length = min((len(units) - filled) * size, file_size - position % file_size, _READ_SIZE)
+            part = np.frombuffer(self._read(position, length - length % size), self._layout)
+            if len(part) == len(units):
+                return part
+            units[filled : filled + len(part)] = part
+            filled += len(part)
+        units.flags.writeable = False
+        return units
+
+    def find_stop(self, is_valid: Validity, *, scan: bool, clean: bool = False) -> int:
+        """The number behind the last valid unit, as ConsumeQueue.recover finds it from the third last file on.
+
+        Files before it count as full, unless that one begins with an invalid unit (ConsumeQueue.truncateDirtyLogicFiles).
+        `scan` looks at every unit of those files, as the broker does. Without it each file is bisected: right where no invalid
+        unit stands between valid ones, which only a crash or damage can bring about. A store that was shut down `clean` has nothing
+        but zeros behind the last unit: raises CorruptStoreError when the same block says that it was damage.
+        """
+        stop = self._find_stop(is_valid, scan)
+        if clean:
+            self._refuse_rest(stop)
+        return stop
+
+    def _find_stop(self, is_valid: Validity, scan: bool) -> int:
+        size, first, last = self._run
+        per_file = size // self._layout.itemsize
+        start = max(first, last - (_RECOVERED_FILES - 1) * size)
+        while start > first and self._stop_in_block(start // self._layout.itemsize, is_valid) == start // self._layout.itemsize:
+            start -= size
+        for file_start in range(start, last + 1, size):
+            number = file_start // self._layout.itemsize
+            stop = self._stop_in_file(number, number + per_file, is_valid, scan)
+            if stop < number + per_file:
+                return stop
+        return (last + size) // self._layout.itemsize
+
+    def _refuse_rest(self, stop: int) -> None:
+        size, file_size = self._layout.itemsize, self._run.file_size
+        if stop * size >= self._run.last_file + file_size:
+            return
+        if not self._block_start <= stop < self._block_stop:
+            self._load(stop)
+        rest = self._data[(stop - self._block_start) * size :].lstrip(b"\0")
+        if rest:
+            within = stop * size % file_size
+            path = f"{self.directory}/{offset_file_name(stop * size - within)}"
+            at = within + (self._block_stop - stop) * size - len(rest)
+            raise CorruptStoreError(path, at, f"zeros behind the queue's last entry, which is unit {stop - 1}", "other bytes")
+
+    def _stop_in_file(self, start: int, stop: int, is_valid: Validity, scan: bool) -> int:
+        found = self._stop_in_block(start, is_valid)
+        low, high = self._block_stop, stop  # every unit of the block before low is valid
+        if found < low or low == stop:
+            return found
+        if scan:
+            while low < stop and found == low:
+                found = self._stop_in_block(low, is_valid)
+                low = self._block_stop
+            return found
+        probe = stop - 1  # a full file is the usual case for all but the last one
+        while low < high:
+            found = self._stop_in_block(probe, is_valid)
+            if found == self._block_stop:
+                low = found
+            elif found > self._block_start:
+                return found
+            else:
+                high = found
+            probe = (low + high) // 2
+        return low
+
+    def _stop_in_block(self, number: int, is_valid: Validity) -> int:
+        """The first invalid unit of the block that holds `number`, or the block's end."""
+        if not self._block_start <= number < self._block_stop:
+            self._load(number)
+        valid = is_valid(self._block)
+        first = int(valid.argmin())
+        return self._block_stop if valid[first] else self._block_start + first
+
+    def _load(self, number: int) -> None:
+        size = self._layout.itemsize
+        position = number * size
+        within = position % self._run.file_size
+        within -= within % (self._block_units * size)
+        position += within - position % self._run.file_size
+        length = min(self._block_units * size, self._run.file_size - within)
+        self._data = self._read(position, length)
+        self._block = np.frombuffer(self._data, self._layout)
+        self._block_start = position // size
+        self._block_stop = self._block_start + len(self._block)
+
+    def _read(self, position: int, length: int) -> bytes:
+        """`length` bytes of one file, from byte `position` of the queue."""
+        within = position % self._run.file_size
+        view = self._open(position - within)
+        data = view.read(within, length)
+        if len(data) < length:
+            raise TruncatedRecordError(view.path, within + len(data), f"{length} bytes from byte {within} on", "the end of the file")
+        return data
+
+    def _open(self, file_start: int) -> FileView:
+        if self._view is None or self._view_start != file_start:
+            self.close()
+            path = f"{self.directory}/{offset_file_name(file_start)}"
+            try:
+                self._view = FileView(path)
+            except FileNotFoundError as error:
+                topic, queue_id = self._queue
+                wanted = f"{topic}-{queue_id}: unit {file_start // self._layout.itemsize} and those behind it"
+                raise OffsetOutOfRangeError(f"{wanted} stood in {path}, which is gone: deleted (retention?) after planning") from error
+            self._view_start = file_start
+        return self._view
+
+    def close(self) -> None:
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+
+    def __enter__(self) -> UnitFiles:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def valid_below(is_valid: Validity, commit_log_stop: int | None) -> Validity:
+    """`is_valid`, and pointing below the commitlog's end where that is known."""
+    if commit_log_stop is None:
+        return is_valid
+    return lambda units: is_valid(units) & (units["physical_offset"] < commit_log_stop)
+
+
+def find_bounds(
+    directory: str,
+    layout: np.dtype[np.void],
+    queue: tuple[str, int],
+    find: Callable[[UnitFiles, FileRun], QueueBounds],
+    *,
+    clean: bool = False,
+) -> QueueBounds | None:
+    """`find` over the queue's files; again from the listing on when the broker deleted one meanwhile. None without files."""
+    for _ in range(_LISTINGS):
+        run = file_run(directory, layout.itemsize, clean=clean)
+        if run is None:
+            return None
+        with UnitFiles(directory, layout, run, queue) as files:
+            try:
+                return find(files, run)
+            except OffsetOutOfRangeError:
+                continue
+    raise StoreNotFoundError(f"{directory}: files vanish faster than they can be listed; is the store being deleted?")

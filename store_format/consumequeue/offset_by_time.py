@@ -1,0 +1,186 @@
+"""Which queue offset belongs to a time: the broker's search, step by step, because on tied or unordered times the steps decide.
+
+Both searches end in the clamp of ConsumeQueueStore.getOffsetInQueueByTime; times are milliseconds, as on disk. Where a message cannot be
+read its time is unknown, and the broker's search then gives 0: `QueueTimes` is for a search that steps over such messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from store_format.consumequeue.files import QueueBounds, UnitFiles
+from store_format.consumequeue.slices import QueueSlice, read_slice
+from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
+
+__all__ = ["Boundary", "QueueTimes", "offset_at"]
+
+Boundary = Literal["LOWER", "UPPER"]
+
+_NO_TIME = -1
+_LAST_TIME = 2**63 - 1
+_STEP_MAX = 1 << 10  # entries read at once to find a message that can be read
+_NAMES = BATCH_CQ_UNIT.names or ()
+_STORE_TIMESTAMP = _NAMES.index("store_timestamp")
+_BASE_OFFSET = _NAMES.index("base_offset")
+
+
+def offset_at(bounds: QueueBounds, timestamp: int, boundary: Boundary, store_timestamp_at: Callable[[int], int]) -> int:
+    """The queue offset for a time, between `min_offset` and `max_offset`.
+
+    Where times do not fall along a simple queue, LOWER is the first message at or after `timestamp` (the maximum when there is none)
+    and UPPER the last one at or before it (the minimum when there is none). With batch units it is the base of a unit, LOWER
+    behind the last unit is that unit, and UPPER of a time that no unit has may be the minimum: so the broker answers.
+
+    `store_timestamp_at` gives the store time of the message at a physical offset, -1 outside the commitlog; batch units hold their own.
+
+    Raises OffsetOutOfRangeError when a file is gone since planning.
+    """
+    if bounds.min_offset >= bounds.max_offset or bounds.unit_start >= bounds.unit_stop:
+        return bounds.max_offset
+    if bounds.kind == "batch":
+        with bounds.open(BATCH_CQ_UNIT) as files:
+            found = _search_batch(files, bounds, timestamp, boundary)
+    else:
+        with bounds.open(CQ_UNIT) as files:
+            found = _SimpleSearch(files, bounds, store_timestamp_at).search(timestamp, boundary)
+    return min(max(found, bounds.min_offset), bounds.max_offset)
+
+
+class _SimpleSearch:
+    """ConsumeQueue.binarySearchInQueueByTime in the file that MappedFileQueue.getConsumeQueueMappedFileByTime chooses."""
+
+    def __init__(self, files: UnitFiles, bounds: QueueBounds, store_timestamp_at: Callable[[int], int]) -> None:
+        self._files = files
+        self._bounds = bounds
+        self._store_timestamp_at = store_timestamp_at
+
+    def _time(self, number: int) -> int:
+        physical_offset, size, _ = self._files.unit(number)
+        # No commitlog file can hold a unit of the pre-blank size, so the broker's CommitLog.pickupStoreTimestamp finds none either.
+        return _NO_TIME if size == CQ_PRE_BLANK_SIZE else self._store_timestamp_at(physical_offset)
+
+    def search(self, timestamp: int, boundary: Boundary) -> int:
+        file_start = self._choose_file(timestamp, boundary)
+        if file_start is None:
+            return 0
+        start = file_start // CQ_UNIT.itemsize
+        floor = max(self._bounds.unit_start, start)
+        ceiling = min(start + self._bounds.file_size // CQ_UNIT.itemsize, self._bounds.unit_stop) - 1
+        if self._time(ceiling) < timestamp:
+            return ceiling + 1 if boundary == "LOWER" else ceiling
+        if floor > ceiling:  # a file of expired units only
+            return 0
+        if self._time(floor) > timestamp:
+            return start if boundary == "LOWER" else 0
+        return self._bisect(floor, ceiling, timestamp, boundary, start)
+
+    def _choose_file(self, timestamp: int, boundary: Boundary) -> int | None:
+        """The file's byte offset. A time of 0 or below counts as unknown here, an unknown one as -1."""
+        starts = self._bounds.file_starts
+        per_file = self._bounds.file_size // CQ_UNIT.itemsize
+        if boundary == "LOWER":
+            for start in starts[:-1]:
+                time = self._time(start // CQ_UNIT.itemsize + per_file - 1)
+                if (time if time > 0 else _NO_TIME) >= timestamp:
+                    return start
+            return starts[-1]
+        for start in reversed(starts):
+            time = self._time(start // CQ_UNIT.itemsize)
+            if (time if time > 0 else _NO_TIME) <= timestamp:
+                return start
+        return None
+
+    def _bisect(self, floor: int, ceiling: int, timestamp: int, boundary: Boundary, start: int) -> int:
+        low, high, smaller, greater = floor, ceiling, start - 1, start - 1
+        while low <= high:
+            middle = (low + high) // 2
+            if self._files.unit(middle)[0] < self._bounds.commit_log_min:
+                low, smaller = middle + 1, middle
+                continue
+            time = self._time(middle)
+            if time < 0:
+                return 0
+            if time == timestamp:
+                return self._end_of_ties(middle, floor, ceiling, timestamp, boundary)
+            if time > timestamp:
+                high, greater = middle - 1, middle
+            else:
+                low, smaller = middle + 1, middle
+        return greater if boundary == "LOWER" else smaller
+
+    def _end_of_ties(self, number: int, floor: int, ceiling: int, timestamp: int, boundary: Boundary) -> int:
+        step, end = (-1, floor) if boundary == "LOWER" else (1, ceiling)
+        while number != end and self._time(number + step) == timestamp:
+            number += step
+        return number
+
+
+def _search_batch(files: UnitFiles, bounds: QueueBounds, timestamp: int, boundary: Boundary) -> int:
+    """BatchConsumeQueue.getOffsetInQueueByTime with its cache on (searchBcqByCacheEnable, the default)."""
+    per_file = bounds.file_size // BATCH_CQ_UNIT.itemsize
+    firsts = [start // BATCH_CQ_UNIT.itemsize for start in bounds.file_starts]
+    first = firsts[-1]
+    if files.unit(first)[_STORE_TIMESTAMP] > timestamp:
+        times = {files.unit(number)[_STORE_TIMESTAMP]: number for number in firsts}  # of files that begin alike, the newest
+        before = [time for time in times if time <= timestamp]
+        first = times[max(before)] if before else firsts[0]
+    last = min(first + per_file, bounds.unit_stop) - 1
+    if timestamp >= files.unit(last)[_STORE_TIMESTAMP]:
+        return int(files.unit(last)[_BASE_OFFSET])
+    number = _bisect_batch(files, first, last, timestamp, boundary)
+    return -1 if number is None else int(files.unit(number)[_BASE_OFFSET])
+
+
+def _bisect_batch(files: UnitFiles, low: int, high: int, timestamp: int, boundary: Boundary) -> int | None:
+    """BatchConsumeQueue.binarySearchRight; None is its -1, which UPPER meets although there are earlier units."""
+    while low <= high:
+        middle = (low + high) // 2
+        time = files.unit(middle)[_STORE_TIMESTAMP]
+        if middle in (low, high):
+            if time >= timestamp:
+                return middle
+            if middle == high:
+                return None
+            low = middle + 1
+        elif boundary == "LOWER":
+            low, high = (middle + 1, high) if time < timestamp else (low, middle)
+        else:
+            low, high = (middle, high) if time <= timestamp else (low, middle - 1)
+    return None
+
+
+class QueueTimes(Sequence[int]):
+    """The store times of a slice by definition, one for each queue offset, read when they are needed: for bisection.
+
+    An offset whose message cannot be read has the time of the next one that can, behind the last of them the latest time of all.
+    """
+
+    def __init__(self, piece: QueueSlice, store_timestamp_at: Callable[[int], int]) -> None:
+        self._piece = piece
+        self._store_timestamp_at = store_timestamp_at
+        self._start, self._stop, self._time = 0, 0, _NO_TIME  # the stretch with one time that was found last
+
+    def __len__(self) -> int:
+        return self._piece.stop - self._piece.start
+
+    def __getitem__(self, index: int) -> int:  # type: ignore[override] # no slices: bisect asks for one at a time
+        if not self._start <= index < self._stop:
+            self._start, self._stop, self._time = index, *self._find(index)
+        return self._time
+
+    def _find(self, index: int) -> tuple[int, int]:
+        """Where the stretch that begins at `index` ends, and its time."""
+        at, step = index, 1
+        while at < len(self):
+            if self._start <= at < self._stop:
+                return self._stop, self._time
+            low = self._piece.start + at
+            offsets, units = read_slice(replace(self._piece, start=low, stop=min(low + step, self._piece.stop)))
+            for offset, physical in zip(offsets.tolist(), units["physical_offset"].tolist(), strict=True):
+                time = self._store_timestamp_at(physical)
+                if time >= 0:
+                    return max(offset - self._piece.start, index) + 1, time
+            at, step = at + step, min(2 * step, _STEP_MAX)
+        return len(self), _LAST_TIME

@@ -1,0 +1,128 @@
+"""The standard consume queue: one unit of 20 bytes for each message, the unit's number being the queue offset (ConsumeQueue).
+
+Planning asks it where a queue begins and ends, a task for a range of its units; both read a few blocks and nothing else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.consumequeue.files import FileRun, QueueBounds, UnitFiles, find_bounds, valid_below
+from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
+
+__all__ = ["QueueBounds", "message_mask", "pre_blank_mask", "read_units", "simple_queue_bounds"]
+
+
+def _is_valid(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """ConsumeQueue.recover's test. Pre-blank units pass it: they take a place, but are no messages."""
+    valid: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0)
+    return valid
+
+
+def message_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """True for units that point at a message: valid, and not pre-blank (ConsumeQueue.fillPreBlank).
+
+    A unit of the pre-blank size at another physical offset counts as one, and its size as damage for whoever reads the message.
+    """
+    return _is_valid(units) & ~pre_blank_mask(units)
+
+
+def pre_blank_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """True for the units before a queue's first message, where that is not at 0 (ConsumeQueue.fillPreBlank)."""
+    mask: NDArray[np.bool_] = (units["size"] == CQ_PRE_BLANK_SIZE) & (units["physical_offset"] == 0)
+    return mask
+
+
+def simple_queue_bounds(
+    directory: str,
+    topic: str,
+    queue_id: int,
+    commit_log_min: int,
+    *,
+    commit_log_stop: int | None = None,
+    scan: bool = False,
+    clean: bool = False,
+) -> QueueBounds | None:
+    """Where the queue of a directory begins and ends; None when it has no files.
+
+    `commit_log_min` is the start of the first commitlog file: units that point below it are expired. The rest is for a store that
+    crashed: units that point at or behind `commit_log_stop` do not count (ConsumeQueue.truncateDirtyLogicFiles), and `scan` finds
+    the first invalid unit even where valid ones follow (see UnitFiles.find_stop). `clean` says that the store was shut down cleanly.
+
+    Raises CorruptStoreError when the files do not fit together, or when they show damage that a clean shutdown does not leave.
+    """
+
+    def find(files: UnitFiles, run: FileRun) -> QueueBounds:
+        stop = files.find_stop(valid_below(_is_valid, commit_log_stop), scan=scan, clean=clean)
+        start, first_physical_offset = _find_start(files, run, stop, commit_log_min)
+        last_physical_offset, last_size = -1, 0
+        if first_physical_offset >= 0:
+            last_physical_offset, last_size, _ = files.unit(stop - 1)
+        last_file = max(run.first_file, (stop * CQ_UNIT.itemsize - 1) // run.file_size * run.file_size)
+        return QueueBounds(
+            topic, queue_id, directory, "simple", run.file_size, run.first_file, last_file, commit_log_min,
+            start, stop, start, stop, first_physical_offset, last_physical_offset, last_size,
+        )  # fmt: skip
+
+    return find_bounds(directory, CQ_UNIT, (topic, queue_id), find, clean=clean)
+
+
+def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> tuple[int, int]:
+    """The minimum offset (ConsumeQueue.correctMinOffset) and the physical offset of the first message from there on, or -1.
+
+    The rule looks at the first file only. Like the broker's cleaner (MappedFileQueue.deleteExpiredFileByOffset), which runs before
+    the rule in a broker that is up, this passes over leading files whose last unit is expired; right after a start the
+    broker still says 0 for those.
+    """
+    per_file = run.file_size // CQ_UNIT.itemsize
+    start = run.first_file // CQ_UNIT.itemsize
+    if stop == start or files.unit(stop - 1)[0] < commit_log_min:
+        return stop, -1  # the offset is kept even if nothing can be read
+    while start + per_file < stop and files.unit(start + per_file - 1)[0] < commit_log_min:
+        start += per_file
+    file_stop = min(start + per_file, stop)
+    physical_offset, size, _ = files.unit(start)
+    if physical_offset < commit_log_min:
+        start = _bisect_expired(files, start, file_stop - 1, commit_log_min)
+        physical_offset, size, _ = files.unit(start)
+    if size == CQ_PRE_BLANK_SIZE and physical_offset == 0:
+        return start, _first_message(files, start, file_stop, stop)
+    return start, physical_offset
+
+
+def _bisect_expired(files: UnitFiles, low: int, high: int, commit_log_min: int) -> int:
+    """The first unit of [low, high] that points at or behind `commit_log_min`, with the broker's probes."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        physical_offset = files.unit(middle)[0]
+        if physical_offset == commit_log_min:
+            return middle
+        if physical_offset > commit_log_min:
+            high = middle
+        else:
+            low = middle
+    return low if files.unit(low)[0] >= commit_log_min else high
+
+
+def _first_message(files: UnitFiles, low: int, file_stop: int, stop: int) -> int:
+    """The physical offset behind the pre-blank units that lead a queue's first file; -1 when nothing follows them."""
+    high = file_stop
+    while low < high:
+        middle = (low + high) // 2
+        physical_offset, size, _ = files.unit(middle)
+        if size == CQ_PRE_BLANK_SIZE and physical_offset == 0:
+            low = middle + 1
+        else:
+            high = middle
+    return int(files.unit(low)[0]) if low < stop else -1
+
+
+def read_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.void]:
+    """The units of queue offsets `start` to `stop`, as stored and read-only; offsets below `min_offset` are expired, but readable.
+
+    Raises OffsetOutOfRangeError for offsets outside the files, and when a file is gone since planning.
+    """
+    bounds.check_range(start, stop, bounds.first_file // CQ_UNIT.itemsize)
+    with bounds.open(CQ_UNIT) as files:
+        return files.read(start, stop)

@@ -1,0 +1,155 @@
+"""The commitlog walked from end to end: every byte is unit, padding, damage or unwritten, and what is damaged is named.
+
+The other rooms of diagnose are shown the good units on the way, and are told afterwards which ranges of the log are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
+from store_format.diagnose.problems import Findings, Severity, Summary
+from store_format.files.read import FileView, StoreFile
+from store_format.message.check import UnitKind, check_unit
+from store_format.read.readable_end import ReadableEnd
+from store_format.read.snapshot import StoreState
+
+__all__ = ["Lost", "check_log", "report_cut"]
+
+_DAMAGE_ADVICE = "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"
+_TAIL_ADVICE = "A broker that starts on this store cuts the log here (CommitLog.recoverAbnormally)"
+_CUT_ADVICE = (
+    "A broker that starts on this store cuts these messages off (CommitLog.recoverNormally, recoverAbnormally): export them before, with "
+    "rmqlog export --skip-damage or mode=DROPMALFORMED"
+)
+_REMAINS_ADVICE = "An earlier recovery has cut these messages: they are not read, and a broker writes over them"
+_ZEROS_BLOCK = 1 << 22
+
+
+class Lost:
+    """Ranges of the log that hold no readable messages though they should: damage, missing files, ends that were cut off."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def add(self, start: int, stop: int) -> None:
+        self._ranges.append((start, stop))
+
+    @property
+    def stop(self) -> int:
+        """Where the last of them ends; 0 without any."""
+        return max((stop for _, stop in self._ranges), default=0)
+
+    def contains(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which physical offsets lie in one of them."""
+        if not self._ranges:
+            return np.zeros(len(offsets), bool)
+        edges = np.array(sorted(self._ranges), np.int64)
+        place = np.searchsorted(edges[:, 0], offsets, side="right") - 1
+        inside: NDArray[np.bool_] = (place >= 0) & (offsets < np.maximum.accumulate(edges[:, 1])[place])
+        return inside
+
+
+def check_log(
+    findings: Findings,
+    log: CommitLog,
+    file_size: int,
+    state: StoreState,
+    lost: Lost,
+    visit: Callable[[UnitRun], None],
+    readable: ReadableEnd | None = None,
+) -> Summary:
+    """Walks the log, CRCs included, and calls `visit` with every run of good units. `file_size`: what its files should have.
+
+    `readable` says how far the log of a crashed store can be read, and what a broker that starts would cut.
+    """
+    if not log.files:
+        return Summary()
+    walk = log.walk(log.min_offset, verify_crc=True, resync=True)
+    for step in walk:
+        if isinstance(step, Damage):
+            if readable is not None and step.file.start + step.start >= readable.offset:
+                step = replace(step, at_tail=True)  # only remains of an earlier recovery follow
+                if state is not StoreState.CRASHED:
+                    continue
+            _report(findings, log, file_size, state, step)
+            if not (step.at_tail and state is StoreState.CRASHED):  # there the log ends before it, and what leads behind is named
+                lost.add(step.file.start + step.start, step.file.start + step.stop)
+        else:
+            visit(step)
+    _check_end(findings, log, file_size, state, walk, lost)
+    if readable is not None:
+        report_cut(findings, log, readable)
+    sums = walk.sums
+    return Summary(
+        files=len(log.files),
+        units=sums.units,
+        unit_bytes=sums.unit_bytes,
+        blank_bytes=sums.blank_bytes,
+        damage_bytes=sums.damage_bytes,
+        # Files behind the log's end were made in advance, and the walk does not go there.
+        unwritten_bytes=sums.unwritten_bytes + sum(file.size for file in log.files) - sums.total_bytes,
+        missing_bytes=sums.missing_bytes,
+        log_end=walk.end.offset if walk.end is not None else 0,
+    )
+
+
+def _report(findings: Findings, log: CommitLog, file_size: int, state: StoreState, damage: Damage) -> None:
+    if damage.file.size < file_size and damage.stop == damage.file.size:
+        return  # the end of a file that was cut, whose length is a problem of its own, or what it lacks
+    if damage.file not in log.files:
+        findings.add("damage", damage.file.path, 0, damage.expected, damage.found, "Restore the missing file, or its messages are lost")
+        return
+    severity: Severity = "damage"
+    if damage.at_tail and state is not StoreState.CLEAN:
+        severity = "info" if state is StoreState.LIVE else "warning"
+    # Where in the unit it differs: the walk names its first byte.
+    file = damage.file
+    check = check_unit(log.view(file).map(), damage.start, file.size - damage.start, physical_offset=file.start + damage.start)
+    position = damage.start + (check.at if check.kind is UnitKind.TORN and check.expected == damage.expected else 0)
+    found = f"{damage.found}; {damage.stop - damage.start} bytes from {damage.start} on are no message"
+    findings.add(severity, file.path, position, damage.expected, found, _DAMAGE_ADVICE if severity == "damage" else _TAIL_ADVICE)
+
+
+def report_cut(findings: Findings, log: CommitLog, readable: ReadableEnd) -> None:
+    """Messages behind the place where a broker's recovery ends the log."""
+    if readable.damage is not None:
+        found = f"{readable.messages} whole messages up to {readable.offset}"
+        expected = f"no message behind {readable.cut}, where a broker's recovery ends the log"
+        findings.add("warning", readable.damage.file, readable.damage.position, expected, found, _CUT_ADVICE)
+    file = log.file_at(readable.offset)
+    if readable.remains and file is not None:
+        found = f"{readable.remains} that are older than the messages before the end, or repeat their queue offsets"
+        expected = f"no message behind the log's end, {readable.offset}"
+        findings.add("warning", file.path, readable.offset - file.start, expected, found, _REMAINS_ADVICE)
+
+
+def _check_end(findings: Findings, log: CommitLog, file_size: int, state: StoreState, walk: Walk, lost: Lost) -> None:
+    """What is behind the end: a cut last file, and bytes in files that were only made in advance."""
+    end, last = walk.end, log.files[-1]
+    assert end is not None  # the walk is exhausted
+    if last.size < file_size and end.offset >= last.start:
+        lost.add(last.stop, last.start + file_size)
+    if end.kind is EndKind.TORN and end.position == last.size == file_size and end.path == last.path:
+        severity: Severity = "damage" if state is StoreState.CLEAN else "info"
+        findings.add(severity, end.path, end.position, end.expected, end.found, "The file was cut off: restore it", kind="cut")
+    for file in log.files:
+        if file.start > end.offset:
+            byte = _first_byte(log.view(file), file)
+            if byte is not None:
+                advice = "A broker overwrites it; if the file was zeroed at its start, restore it"
+                findings.add("warning", file.path, byte, f"zeros, because the log ends before, at {end.offset}", "other bytes", advice)
+
+
+def _first_byte(view: FileView, file: StoreFile) -> int | None:
+    """The position of the first byte that is not zero; None without."""
+    for start in range(0, file.size, _ZEROS_BLOCK):
+        block = np.frombuffer(view.read(start, min(_ZEROS_BLOCK, file.size - start)), np.uint8)
+        if block.any():
+            return start + int((block != 0).argmax())
+    return None

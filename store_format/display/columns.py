@@ -1,0 +1,84 @@
+"""The columns of a view: what each is called, its Arrow type and what it says; and rows of plain values put under them.
+
+A name that a hostile file gives is shown with replacement characters, a number that no column can hold is unknown (null).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import pyarrow as pa
+
+from store_format.message.columns import TIME_MS_MIN, TIME_MS_STOP
+
+__all__ = [
+    "BOOL",
+    "BROKER",
+    "DAY",
+    "INT",
+    "LONG",
+    "NAMES",
+    "REAL",
+    "TEXT",
+    "TIME",
+    "ViewColumn",
+    "batch_of",
+    "batches_of",
+    "schema_of",
+    "time_us",
+]
+
+TEXT, INT, LONG, BOOL, REAL, DAY = pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.float64(), pa.date32()
+TIME = pa.timestamp("us", tz="UTC")
+NAMES = pa.list_(pa.field("element", TEXT))
+
+_ROWS_A_BATCH = 4096
+_BITS = {INT: 31, LONG: 63}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewColumn:
+    """One column. Every one may be null, which means unknown, or does not apply."""
+
+    name: str
+    type: pa.DataType
+    about: str
+
+
+BROKER = ViewColumn("brokerName", TEXT, "The broker of the store.")
+
+
+def schema_of(columns: Sequence[ViewColumn]) -> pa.Schema:
+    return pa.schema([pa.field(column.name, column.type) for column in columns])
+
+
+def batch_of(columns: Sequence[ViewColumn], rows: Iterable[Sequence[Any]]) -> pa.RecordBatch:  # Any: values of the columns' types
+    """Rows, each with a value a column in their order. Times are microseconds since the epoch, see `time_us`."""
+    held = list(rows)
+    arrays = [pa.array([_fit(row[i], column.type) for row in held], column.type) for i, column in enumerate(columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+
+
+def batches_of(columns: Sequence[ViewColumn], rows: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
+    """The same, some thousand rows at a time; at least one batch."""
+    left = iter(rows)
+    yield batch_of(columns, islice(left, _ROWS_A_BATCH))
+    for row in left:
+        yield batch_of(columns, chain([row], islice(left, _ROWS_A_BATCH - 1)))
+
+
+def time_us(ms: int | None) -> int | None:
+    """Milliseconds as a broker stores them -> a value for a TIME column; null outside what `columns.TIME_MS_MIN` says."""
+    return None if ms is None or not TIME_MS_MIN <= ms < TIME_MS_STOP else ms * 1000
+
+
+def _fit(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, list | tuple):
+        return [_fit(each, TEXT) for each in value]
+    bits = _BITS.get(kind)
+    return None if bits is not None and value is not None and not -(1 << bits) <= value < 1 << bits else value

@@ -1,0 +1,113 @@
+"""Arrow batches as a table: numbers to the right with separators, times in UTC, bodies and maps in one look.
+
+Rows end at a limit or with the room of the page, and the line below says how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape
+
+import pyarrow as pa
+
+from store_format.display.page import Room, body, note, text
+from store_format.display.rows import plain_rows
+
+__all__ = ["LIMIT", "cell", "table"]
+
+LIMIT = 50
+_COLUMNS_MAX = 60
+_BODY_BYTES = 80
+_CELL_CHARACTERS = 120
+_ENTRIES_MAX = 8  # of a map or a list
+_ROWS_AT_ONCE = 8  # bodies may be large
+_COLUMN_MAX = 100  # characters of a column's name: properties may be columns
+
+
+def table(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    room: Room,
+    *,
+    limit: int = LIMIT,
+    total: int | None = None,
+    about: Mapping[str, str] | None = None,
+) -> str:
+    """`total` is how many rows there are, where that is known; `about` says of columns what they are, when the mouse asks."""
+    names = schema.names[:_COLUMNS_MAX]
+    heads = "".join(_head(name, schema.field(i).type, (about or {}).get(name, "")) for i, name in enumerate(names))
+    shown: list[str] = []
+    more = full = False
+    for row in _rows(batches):
+        if len(shown) == limit:
+            more = True
+            break
+        piece = "<tr>" + "".join(_data(value, schema.field(i).type) for i, value in enumerate(row[:_COLUMNS_MAX])) + "</tr>"
+        if not room.takes(piece):
+            more = full = True
+            break
+        shown.append(piece)
+    remarks = [_how_many(len(shown), more, full, total)]
+    if len(names) < len(schema.names):
+        remarks.append(f"the first {len(names)} of {len(schema.names):,} columns")
+    rows = f'<table class="r"><thead><tr>{heads}</tr></thead><tbody>{"".join(shown)}</tbody></table>' if shown else ""
+    return rows + note("; ".join(remarks))
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[list[object]]:
+    for batch in batches:
+        names = [str(i) for i in range(batch.num_columns)]  # a name may be there twice
+        batch = pa.RecordBatch.from_arrays(batch.columns, names)
+        for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+            for row in plain_rows(batch.slice(start, _ROWS_AT_ONCE)):
+                yield list(row.values())
+
+
+def _how_many(shown: int, more: bool, full: bool, total: int | None) -> str:
+    if not more:
+        return f"{shown:,} row{'s' * (shown != 1)}" if shown else "no rows"
+    of_all = f"the first {shown:,} of {total:,} rows" if total is not None else f"the first {shown:,} rows of more"
+    return f"{of_all}: the page is full" if full else of_all
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _head(name: str, kind: pa.DataType, about: str) -> str:
+    side = ' class="n"' if _is_number(kind) else ""
+    title = f' title="{escape(about)}"' if about else ""
+    return f"<th{side}{title}>{text(name, _COLUMN_MAX)}</th>"
+
+
+def _data(value: object, kind: pa.DataType) -> str:
+    if value is None:
+        return f'<td class="{"n " if _is_number(kind) else ""}z">–</td>'
+    if _is_number(kind):
+        return f'<td class="n">{cell(value)}</td>'
+    return f'<td class="t">{cell(value)}</td>' if pa.types.is_temporal(kind) else f"<td>{cell(value)}</td>"
+
+
+def cell(value: object) -> str:
+    """A value as HTML that fits into a cell."""
+    if value is None:
+        return "–"
+    if isinstance(value, bytes):
+        return body(value, _BODY_BYTES)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.1f}"
+    if isinstance(value, Mapping):
+        entries = [f"{text(str(name), 40)}={text(str(each), 60)}" for name, each in list(value.items())[:_ENTRIES_MAX]]
+        return _few(entries, len(value))
+    if isinstance(value, list | tuple):
+        return _few([text(str(each), 60) for each in value[:_ENTRIES_MAX]], len(value))
+    return text(str(value), _CELL_CHARACTERS)
+
+
+def _few(entries: list[str], count: int) -> str:
+    more = f' <span class="c">… {count:,} in all</span>' if count > len(entries) else ""
+    return "<br>".join(entries) + more

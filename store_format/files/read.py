@@ -1,0 +1,437 @@
+"""The only room that opens, maps, lists or reads files of a store. Everything above it gets bytes and arrays.
+
+Nothing here writes. Links below the root level are refused, because a store's contents are hostile: a link could lead
+a reader, and what it prints, anywhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import re
+import stat
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from types import TracebackType
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.display.text import shown
+from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError, StorePermissionError
+
+__all__ = [
+    "LOST_AND_FOUND",
+    "Entry",
+    "FileCache",
+    "FileView",
+    "Refused",
+    "StoreFile",
+    "directory_identity",
+    "disk_usage",
+    "entry_names",
+    "file_status",
+    "is_directory",
+    "list_directories",
+    "list_entries",
+    "list_store_files",
+    "offset_file_name",
+    "open_descriptor",
+    "read_bytes",
+    "refuse",
+    "stat_identity",
+]
+
+# What fsck makes at the root of a file system, for root alone. No topic has such a name: `+` is not allowed (TopicValidator).
+LOST_AND_FOUND = "lost+found"
+
+Refused = Callable[[StoreError], object]  # is told what may not be read, and why; raises that, or goes on without it
+
+_OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
+_SMALL_FILE_SIZE_MAX = 64 << 20  # config files: a broker with 100,000 topics writes about 30 MB
+
+
+def offset_file_name(offset: int) -> str:
+    """The name of the file whose first byte stands at `offset` of its queue (UtilAll.offset2FileName).
+
+    >>> offset_file_name(1073741824)
+    '00000000001073741824'
+    """
+    return f"{offset:020d}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """One file of a file queue: where it is, the queue offset of its first byte, and its length in bytes."""
+
+    path: str
+    start: int
+    size: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.size
+
+
+def _refuse_link(path: str) -> StoreError:
+    return CorruptStoreError(path, 0, "a file or directory", "a symbolic link, which is not followed below the root level")
+
+
+def _denied(path: str) -> StorePermissionError:
+    owner, me, place = None, os.geteuid(), path
+    while owner is None:
+        try:
+            owner = os.stat(place).st_uid
+        except OSError:  # in a directory that may not be searched, which is then the reason
+            place = os.path.dirname(place)
+    advice = f"give {_user(me)} the right to read it"
+    if owner != me:
+        advice = f"run this as {_user(owner)}, as in `sudo -u {_user(owner)} …`, or {advice}"
+    return StorePermissionError(f"{shown(path)}: {_user(me)} may not read it, it belongs to {_user(owner)}; {advice}")
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"#{number}"
+
+
+def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> list[StoreFile]:
+    """The files of a file queue by start offset; [] when the directory is missing.
+
+    Only names of 20 digits count (others are a finding of `diagnose`, not of a listing).
+    Another `name` pattern lists other files; their `start` is the number in its last group, else the whole name.
+    Raises CorruptStoreError for a link and for what is no regular file: what it stands for would be missing in silence.
+    """
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                match = name.match(entry.name)
+                if match is None:
+                    continue
+                if entry.is_symlink():
+                    raise _refuse_link(entry.path)
+                if entry.is_file(follow_symlinks=False):
+                    found.append(StoreFile(entry.path, int(match[match.lastindex or 0]), entry.stat(follow_symlinks=False).st_size))
+                else:
+                    raise CorruptStoreError(entry.path, 0, "a regular file", "a directory, a pipe, a socket or a device")
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise CorruptStoreError(directory, 0, "a directory", "a file") from error
+    except PermissionError as error:
+        raise _denied(directory) from error
+    found.sort(key=lambda file: file.start)
+    return found
+
+
+def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
+    """The names in a directory. Raises StoreNotFoundError, saying what is wrong, when it cannot be listed."""
+    try:
+        return frozenset(os.listdir(directory))
+    except FileNotFoundError as error:
+        if missing_ok:
+            return frozenset()
+        parent = os.path.dirname(directory)
+        hint = "" if os.path.isdir(parent) else f"; {parent} does not exist either"
+        raise StoreNotFoundError(f"{directory} does not exist{hint}; give the broker's store directory (storePathRootDir)") from error
+    except NotADirectoryError as error:
+        raise StoreNotFoundError(f"{directory} is a file; give the broker's store directory (storePathRootDir)") from error
+    except PermissionError as error:
+        raise _denied(directory) from error
+
+
+def is_directory(path: str) -> bool:
+    """Whether it is one, or a link to one. Raises StorePermissionError when that cannot be told: it is not the same as no."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except PermissionError as error:
+        raise _denied(path) from error
+    except (OSError, ValueError):
+        return False
+
+
+def directory_identity(path: str) -> tuple[int, int, int] | None:
+    """(device, inode, mtime in ns) of a directory, or of the one that a link leads to; None when it is missing."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise _denied(path) from error
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def refuse(error: StoreError) -> None:
+    """The `Refused` that goes on without nothing."""
+    raise error
+
+
+def list_directories(directory: str, select: Callable[[str], bool] = lambda name: True, refused: Refused = refuse) -> list[tuple[str, str]]:
+    """(name, path) of the selected directories in `directory`, sorted by name; [] when it is missing.
+
+    `lost+found` is left out. A link is `refused`, with a CorruptStoreError, and left out where that does not raise it.
+    """
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name == LOST_AND_FOUND or not select(entry.name):
+                    continue
+                if entry.is_symlink():
+                    refused(_refuse_link(entry.path))
+                elif entry.is_dir(follow_symlinks=False):
+                    found.append((entry.name, entry.path))
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise CorruptStoreError(directory, 0, "a directory", "a file") from error
+    except PermissionError as error:
+        raise _denied(directory) from error
+    found.sort()
+    return found
+
+
+def open_descriptor(path: str) -> int:
+    """A read-only descriptor that refuses links and does not wait for pipes. The caller closes it."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _refuse_link(path) from error
+        if isinstance(error, PermissionError):
+            raise _denied(path) from error
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What stands in a directory, whatever its name. `size` is 0 for what is no file."""
+
+    name: str
+    path: str
+    kind: Literal["file", "directory", "link", "other"]
+    size: int
+
+
+def list_entries(directory: str) -> list[Entry]:
+    """Everything in a directory by name, links as links; [] when it is missing. For `diagnose`, which refuses nothing.
+
+    Raises CorruptStoreError when it is a file.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            found = [_entry(entry) for entry in entries if entry.name != LOST_AND_FOUND]
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise CorruptStoreError(directory, 0, "a directory", "a file") from error
+    except PermissionError as error:
+        raise _denied(directory) from error
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def _entry(entry: os.DirEntry[str]) -> Entry:
+    if entry.is_symlink():
+        return Entry(entry.name, entry.path, "link", 0)
+    if entry.is_dir(follow_symlinks=False):
+        return Entry(entry.name, entry.path, "directory", 0)
+    if entry.is_file(follow_symlinks=False):
+        return Entry(entry.name, entry.path, "file", entry.stat(follow_symlinks=False).st_size)
+    return Entry(entry.name, entry.path, "other", 0)
+
+
+def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
+    """A small file as a whole; None when it is missing. Raises CorruptStoreError for a link, a directory, or more than `size_max` bytes."""
+    try:
+        descriptor = open_descriptor(path)
+    except FileNotFoundError:
+        return None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise CorruptStoreError(path, 0, "a regular file", "something else")
+    with os.fdopen(descriptor, "rb") as file:  # refuses directories with an error of its own
+        if status.st_size > size_max:
+            raise CorruptStoreError(path, 0, f"at most {size_max} bytes", f"{status.st_size} bytes")
+        return file.read(size_max)
+
+
+def stat_identity(path: str) -> tuple[int, int, int] | None:
+    """(inode, size, mtime in ns): another value for a file that was replaced; None when it is missing."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise _denied(path) from error
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def file_status(path: str) -> tuple[int, int] | None:
+    """(bytes on disk, which a file with holes has fewer of than its length; mtime in ms); None when it is missing."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise _denied(path) from error
+    return status.st_blocks * 512, status.st_mtime_ns // 1_000_000
+
+
+def disk_usage(path: str) -> tuple[str, int]:
+    """The file system a path is on, or will be, by its mount point, and its used share in percent, rounded up.
+
+    As a broker counts it, without the blocks kept for root (UtilAll.getDiskPartitionSpaceUsedPercent).
+    """
+    place = os.path.realpath(path)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    status = os.statvfs(place)
+    while not os.path.ismount(place):
+        place = os.path.dirname(place)
+    used = status.f_blocks - status.f_bfree
+    entire = used + status.f_bavail
+    return place, -(-100 * used // entire) if entire else 0
+
+
+class FileView:
+    """A store file open for reading: positional reads, and a map of it for gathers.
+
+    Use it as a context manager, or leave the closing to a `FileCache`. Arrays from `map` stay valid after `close`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = open_descriptor(path)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._descriptor)
+            self._descriptor = -1
+            raise CorruptStoreError(path, 0, "a regular file", "something else")
+        self.size = status.st_size
+        self.identity = (status.st_dev, status.st_ino)
+        self._mapped: NDArray[np.uint8] | None = None
+
+    def read(self, position: int, length: int) -> bytes:
+        """At most `length` bytes from `position`; fewer only at the end of the file."""
+        parts = []
+        while length > 0:
+            part = os.pread(self._descriptor, length, position)
+            if not part:
+                break
+            parts.append(part)
+            position += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, position: int, buffer: NDArray[np.uint8]) -> int:
+        """Fills `buffer` from `position`; how many bytes there were, fewer only at the end of the file."""
+        view, done = memoryview(buffer.data), 0
+        while done < len(view):
+            count = os.preadv(self._descriptor, [view[done:]], position + done)
+            if not count:
+                break
+            done += count
+        return done
+
+    def data_from(self, position: int) -> int:
+        """The first place at or behind `position` that is not in a hole, which reads as zeros; the file's size where only one follows."""
+        try:
+            return max(os.lseek(self._descriptor, position, os.SEEK_DATA), position)
+        except OSError as error:
+            return self.size if error.errno == errno.ENXIO else position  # a file system that knows of no holes
+
+    def map(self) -> NDArray[np.uint8]:
+        """The file as bytes, without reading it: pages come when touched. Read-only.
+
+        Only for what is already written and will not be truncated: a page behind a new end of file kills the process
+        (SIGBUS). Callers look only at bytes below the end that planning saw; the growing tail is read with `read`.
+        """
+        if self._mapped is None:
+            if self.size == 0:
+                self._mapped = np.empty(0, np.uint8)
+            else:
+                self._mapped = np.frombuffer(mmap(self._descriptor, self.size, access=ACCESS_READ), np.uint8)
+        return self._mapped
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> FileView:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class FileCache:
+    """Open views by path, at most `capacity`, of at most `bytes_max` bytes together; the least recently used closed first.
+
+    An entry counts only while the path still names the same file (device and inode, one `stat`): a store that was
+    cleaned or restored in between is seen anew.
+    """
+
+    def __init__(self, capacity: int = 256, bytes_max: int = 1 << 50) -> None:
+        self._capacity = capacity
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._views: OrderedDict[str, FileView] = OrderedDict()
+
+    def open(self, path: str) -> FileView:
+        """Raises StoreNotFoundError when the file is gone."""
+        view = self._views.get(path)
+        try:
+            if view is not None:
+                status = os.stat(path, follow_symlinks=False)
+                if (status.st_dev, status.st_ino) == view.identity and status.st_size == view.size:
+                    self._views.move_to_end(path)
+                    return view
+                self._forget(path)
+            view = FileView(path)
+        except FileNotFoundError as error:
+            self._forget(path)
+            raise StoreNotFoundError(f"{path}: the file is gone; it was deleted (retention?) after planning") from error
+        except PermissionError as error:
+            self._forget(path)
+            raise error if isinstance(error, StoreError) else _denied(path) from error
+        self._views[path] = view
+        self._bytes += view.size
+        while len(self._views) > 1 and (len(self._views) > self._capacity or self._bytes > self._bytes_max):
+            self._forget(next(iter(self._views)))
+        return view
+
+    def forget_deleted(self) -> None:
+        """Closes views of files that are gone or replaced: the disk gets their space back only then."""
+        for path, view in list(self._views.items()):
+            try:
+                status = os.stat(path, follow_symlinks=False)
+            except OSError:
+                self._forget(path)
+            else:
+                if (status.st_dev, status.st_ino) != view.identity:
+                    self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        view = self._views.pop(path, None)  # closed when nobody uses it any more
+        if view is not None:
+            self._bytes -= view.size
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._views)

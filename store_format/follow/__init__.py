@@ -1,0 +1,1 @@
+"""A store watched while a broker writes: what came since the last look."""

@@ -1,0 +1,196 @@
+"""What was appended to a commitlog since a known end: which queues got messages, and what their newest entries must say.
+
+The log only names the queues to look at; where they end is what their consume queues hold. So a reader that follows a store costs
+one read where nothing came, and the units that did come otherwise, however many queues there are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage, EndKind, UnitRun
+from store_format.consumequeue.files import QueueBounds
+from store_format.errors import StoreError
+from store_format.files.read import FileView, offset_file_name
+from store_format.java.hashes import tags_code_many
+from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT
+from store_format.message.locate import UnitRefs, locate
+from store_format.message.property_table import PropertyTable
+from store_format.message.tags_code import SCHEDULE_TOPIC
+from store_format.read.log_reader import find_entries
+from store_format.read.snapshot import QueueRange
+
+__all__ = ["Newest", "News", "follow_queue", "near_end", "read_head", "read_news"]
+
+_HEAD_SIZE = 96  # the fixed part of a unit and some of its body: place, offsets and times differ from whatever stood there before
+_READ_BACK_MAX = 16 << 10  # bytes of a consume queue that are read at once rather than two entries one by one
+_UNIT = struct.Struct(">qiq")
+assert _UNIT.size == CQ_UNIT.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest message of a queue, as the log has it. `stop` is the queue offset behind it.
+
+    `tags_code` None: its queue entry cannot be told from the message alone (a light queue, a message batch).
+    `is_whole` says that the body's CRC is right.
+    """
+
+    stop: int
+    physical_offset: int
+    size: int
+    tags_code: int | None
+    is_whole: bool
+
+
+@dataclass(slots=True)
+class News:
+    """Queues that got messages, and where the log ends now: with nothing (`is_unwritten`), or with what is no unit yet (`is_torn`).
+
+    `last` is the physical offset of the last unit, -1 when nothing came.
+    """
+
+    queues: dict[tuple[str, int], Newest] = field(default_factory=dict)
+    end: int = 0
+    last: int = -1
+    is_torn: bool = False
+    is_unwritten: bool = False
+    is_full: bool = False  # the last file is, as far as files were listed: one that was empty then does not count
+
+
+def read_head(log: CommitLog, offset: int) -> bytes:
+    """The bytes at a physical offset where the next unit will stand; b"" where no file is. Other bytes mean that something came."""
+    file = log.file_at(offset)
+    if file is None:
+        return b""
+    try:
+        return log.view(file).read(offset - file.start, _HEAD_SIZE)
+    except StoreError:
+        return b""
+
+
+def read_news(log: CommitLog, start: int, stop: int | None, select: Callable[[str], bool], size_max: int | None = None) -> News | None:
+    """Walks the log from `start`, where a unit begins or will begin, up to `stop` or its end. None for more than `size_max` bytes."""
+    news = News(end=start, is_full=True)
+    if log.file_at(start) is None:
+        return news
+    walk = log.walk(start, stop)
+    for run in walk:
+        assert not isinstance(run, Damage)  # that is for walks which look for the next unit
+        _add(news.queues, _refs(log, run), select)
+        news.end, news.last = run.file.start + run.stop, run.file.start + int(run.positions[-1])
+        if size_max is not None and news.end - start > size_max:
+            return None
+    assert walk.end is not None
+    news.is_torn, news.is_unwritten = walk.end.kind is EndKind.TORN, walk.end.kind is EndKind.UNWRITTEN
+    news.is_full = walk.end.kind in (EndKind.BLANK, EndKind.MISSING)
+    if walk.end.kind is EndKind.MISSING or walk.end.offset > news.end:
+        news.end = walk.end.offset
+    return news
+
+
+def near_end(log: CommitLog, start: int, stop: int | None, margin_size: int) -> tuple[int, int]:
+    """(a place where a unit begins at least `margin_size` bytes before the end of the log, the end), neither before `start`.
+
+    A unit begins at `start`. Only lengths and heads are looked at.
+    """
+    if log.file_at(start) is None:
+        return start, start
+    begins: deque[int] = deque([start])
+    for run in log.walk(start, stop):
+        assert not isinstance(run, Damage)
+        begins.append(run.file.start + run.stop)
+        while len(begins) > 1 and begins[1] <= begins[-1] - margin_size:
+            begins.popleft()
+    return begins[0], begins[-1]
+
+
+def _refs(log: CommitLog, run: UnitRun) -> UnitRefs:
+    """The units of a run over the very bytes that were checked."""
+    if run.buffer is None:
+        buffer = np.frombuffer(log.read(int(run.positions[0]) + run.file.start, int(run.sizes[0])), np.uint8)
+        return UnitRefs(run.file.path, buffer, run.file.start + int(run.positions[0]), np.zeros(1, np.int64), run.sizes, None)
+    return UnitRefs(run.file.path, run.buffer, run.file.start + run.buffer_start, run.positions - run.buffer_start, run.sizes, None)
+
+
+def _add(queues: dict[tuple[str, int], Newest], refs: UnitRefs, select: Callable[[str], bool]) -> None:
+    units, _ = locate(refs, verify_crc=False)
+    if not len(units):
+        return
+    found = find_entries(units, select)
+    if not len(found.key):
+        return
+    newest = np.full(len(found.keys), -1, np.int64)
+    np.maximum.at(newest, found.key, np.arange(len(found.key)))
+    rows = newest[newest >= 0]
+    places = found.physical[rows] - refs.base
+    mine, index = np.unique(places, return_inverse=True)
+    codes, whole = _codes(refs, np.searchsorted(refs.positions, mine))
+    for row, i in zip(rows.tolist(), index.tolist(), strict=True):
+        key, count = found.keys[int(found.key[row])], int(found.count[row])
+        code = None if count > 1 or key[0].startswith("%LMQ%") else int(codes[i])
+        stop = int(found.offset[row]) + count
+        queues[key] = Newest(stop, int(found.physical[row]), int(found.size[row]), code, bool(whole[i]))
+
+
+def _codes(refs: UnitRefs, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(tags code, whether the CRC is right) of some units of `refs`."""
+    units, bad = locate(refs.select(rows), verify_crc=True)
+    whole = np.ones(len(rows), bool)
+    whole[[unit.index for unit in bad]] = False
+    codes = np.zeros(len(rows), np.int64)
+    if len(units):
+        codes[whole] = tags_code_many(PropertyTable(units.raw_properties()).values("TAGS"))
+    return codes, whole
+
+
+def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
+    """The queue with its newest entry counted, by one read of that entry and the last known one.
+
+    None when the entry is not there yet or says something else, when the last known one leads elsewhere now, or when the queue is not of
+    the plain kind: then its files tell.
+    """
+    bounds = queue.bounds
+    plain = bounds is not None and bounds.kind == "simple" and not queue.extra and queue.max_offset == bounds.max_offset
+    if bounds is None or not plain or bounds.first_physical_offset < 0 or newest.tags_code is None or newest.stop <= queue.max_offset:
+        return None
+    position = (newest.stop - 1) * _UNIT.size
+    file_start = position - position % bounds.file_size
+    before = (queue.max_offset - 1) * _UNIT.size
+    begin = before if before >= file_start and position - before <= _READ_BACK_MAX else position
+    data = _read_entries(bounds, begin, position + _UNIT.size)
+    known = data if begin == before else _read_entries(bounds, before, before + _UNIT.size)
+    if not data or not known or _UNIT.unpack_from(known)[:2] != (bounds.last_physical_offset, bounds.last_size):
+        return None
+    physical_offset, size, code = _UNIT.unpack_from(data, position - begin)
+    if (physical_offset, size) != (newest.physical_offset, newest.size):
+        return None
+    if code != newest.tags_code and code > CQ_EXT_ADDRESS_MAX and queue.topic != SCHEDULE_TOPIC:
+        return None
+    grown = replace(
+        bounds,
+        last_file=file_start,
+        unit_stop=newest.stop,
+        max_offset=newest.stop,
+        last_physical_offset=physical_offset,
+        last_size=size,
+    )
+    return replace(queue, max_offset=newest.stop, bounds=grown)
+
+
+def _read_entries(bounds: QueueBounds, start: int, stop: int) -> bytes:
+    """The bytes `start` to `stop` of the queue, all of one file; b"" when the file is not there or not whole."""
+    file_start = start - start % bounds.file_size
+    try:
+        with FileView(f"{bounds.directory}/{offset_file_name(file_start)}") as view:
+            data = view.read(start - file_start, stop - start)
+    except FileNotFoundError:
+        return b""
+    return data if len(data) == stop - start and view.size == bounds.file_size else b""

@@ -1,0 +1,105 @@
+"""Other messages at offsets that were read before: store files put back in place, a topic deleted and created again, a tail written anew.
+
+Queue offsets cannot show it. What shows it is a message that was seen at an earlier look and is another one now: the last of the log, by
+its first bytes, and the last of each queue, by where its entry leads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from store_format import Queue
+from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.slices import read_slice
+from store_format.errors import StoreError
+from store_format.follow.log_tail import read_head
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.read.snapshot import QueueRange
+
+__all__ = ["LogSamples", "Replaced", "last_physical_offset", "replaced_by"]
+
+_SAMPLES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A queue that has other messages at offsets below `stop`, its end at the earlier look.
+
+    From offset `begin` on all its messages are new, because the topic was deleted and created again; None where files were replaced.
+    """
+
+    stop: int
+    begin: int | None
+
+
+class LogSamples:
+    """A few messages of a commitlog, the last at each of the last looks, as (physical offset, first bytes)."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, bytes]] = deque(maxlen=_SAMPLES_MAX)
+
+    def add(self, log: CommitLog, physical_offset: int) -> None:
+        """Remembers the message that begins there; the last one again costs nothing."""
+        if physical_offset < 0 or (self._samples and self._samples[-1][0] == physical_offset):
+            return
+        head = read_head(log, physical_offset)
+        if head:
+            self._samples.append((physical_offset, head[: int.from_bytes(head[:4])]))
+
+    def is_intact(self, log: CommitLog) -> bool:
+        """Whether the newest sample is what it was. True, too, where retention has deleted it."""
+        return not self._samples or _is_same(log, *self._samples[-1])
+
+    def take_intact(self, log: CommitLog) -> int:
+        """The physical offset of the newest sample that is what it was, -1 without any. Those after it are forgotten."""
+        while self._samples and not _is_same(log, *self._samples[-1]):
+            self._samples.pop()
+        return self._samples[-1][0] if self._samples else -1
+
+
+def _is_same(log: CommitLog, physical_offset: int, head: bytes) -> bool:
+    return physical_offset < log.min_offset or read_head(log, physical_offset)[: len(head)] == head
+
+
+def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | None:
+    """What the queue of an earlier look became, if it does not go on. `intact`: only the log up to here is the same; None: all of it."""
+    stop = before.max_offset
+    if before.scanned is not None or now.scanned is not None:
+        if before.scanned is not None and now.scanned is not None:
+            begin, first, _ = now.scanned.epochs[-1]
+            if begin >= before.scanned.physical_stop and first < stop:
+                return Replaced(stop, first)
+        return Replaced(stop, None) if intact is not None and stop else None
+    last = last_physical_offset(before.range)
+    if last < 0:
+        return None
+    if intact is not None and last > intact:
+        return Replaced(stop, None)
+    bounds = now.range.bounds
+    if bounds is None or now.min_offset >= stop:  # retention took the entry
+        return None
+    if bounds.first_physical_offset > last:
+        return Replaced(stop, now.min_offset)
+    # A queue that ends earlier is what offsets show.
+    return Replaced(stop, None) if now.max_offset >= stop and _physical_offset(now.range, stop - 1) not in (last, None) else None
+
+
+def last_physical_offset(queue: QueueRange) -> int:
+    """Of the last message; -1 without one, or where only the queue's files could say it."""
+    if queue.extra:
+        units = np.frombuffer(queue.extra, BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT)
+        return int(units["physical_offset"][-1])
+    bounds = queue.bounds
+    return -1 if bounds is None or bounds.max_offset != queue.max_offset else bounds.last_physical_offset
+
+
+def _physical_offset(queue: QueueRange, offset: int) -> int | None:
+    """Where the entry of a queue offset leads; None where that cannot be read."""
+    try:
+        _, units = read_slice(queue.piece(offset, offset + 1))
+    except StoreError:
+        return None
+    return int(units["physical_offset"][-1]) if len(units) else None

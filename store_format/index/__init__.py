@@ -1,0 +1,1 @@
+"""`index/`: one file, its geometry, key hashes, queries, coverage, entries written."""

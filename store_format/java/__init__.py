@@ -1,0 +1,1 @@
+"""What Java does to text, hashes, numbers and JSON, reproduced exactly."""

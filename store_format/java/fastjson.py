@@ -1,0 +1,269 @@
+"""JSON as RocketMQ's two writers put it: fastjson 1.2 (up to 5.3) and fastjson2 (5.4 and later); spec 6.2, consumption 3.6.
+
+Both leave integer keys of maps unquoted, and a client's offsets.json has whole objects as keys; all else is JSON.
+What is plain JSON goes through the standard library. The rest is read token by token, in one pass and without recursion,
+so that a hostile file costs no more than its length.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from store_format.errors import CorruptStoreError
+from store_format.java.text import decode_utf8
+
+__all__ = ["DEPTH_MAX", "loads"]
+
+DEPTH_MAX = 64  # the deepest file of a broker has eight levels
+
+_INTEGER_DIGITS_MAX = 4300  # Python's own limit (sys.int_info), because converting takes quadratic time
+_REFERENCE_MEMBERS_MAX = 1_000_000  # of all objects that references stand for, together
+
+# Possessive: a string or number that does not end as it should fails at once, without trying shorter ones.
+_TOKEN = re.compile(
+    r'[ \t\r\n]*+(?:([{}\[\]:,])|("[^"\\]*+(?:\\.[^"\\]*+)*+")|(-?[0-9]++)(\.[0-9]++)?+([eE][+-]?[0-9]++)?+|(true|false|null))', re.DOTALL
+)
+_SPACE = re.compile(r"[ \t\r\n]*+")
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_REFERENCE_STEP = re.compile(r"""\.((?:[^.\[\]\\"']|\\.)+)|\[([0-9]{1,9})\]|\["((?:[^"\\]|\\.)+)"\]|\['((?:[^'\\]|\\.)+)'\]""")
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+def loads(data: bytes, file: str) -> Any:  # Any: JSON
+    """The value in `data`. Keys are strings, whether quoted or not; of equal ones the last counts, as in Java's maps.
+
+    An object that is a key comes as its compact JSON text, names sorted. Malformed UTF-8 and lone surrogates become
+    U+FFFD, as a broker reads them. `{"$ref":"$.a.b"}` becomes the object it names.
+
+    >>> loads(b'{"offsetTable":{0:8,1:5}}', "consumerOffset.json")
+    {'offsetTable': {'0': 8, '1': 5}}
+
+    Raises CorruptStoreError naming `file` and the byte where it stops being JSON, or nests deeper than DEPTH_MAX.
+    """
+    text = decode_utf8(data)
+    try:
+        value = _plain(text)
+    except (ValueError, RecursionError):
+        value = _Reader(text, data, file).read()
+    return _resolve_references(value, file) if '"$ref"' in text else value
+
+
+def _plain(text: str) -> Any:
+    """Standard JSON. Raises ValueError or RecursionError for whatever the reader below has to look at more closely."""
+    if _SURROGATE_ESCAPE.search(text):
+        raise ValueError("surrogates need a look")
+    value = json.loads(text, strict=False, parse_constant=_refuse_constant)
+    level = [value]
+    for _ in range(DEPTH_MAX + 1):
+        containers = [node for node in level if isinstance(node, dict | list)]
+        if not containers:
+            return value
+        level = [child for node in containers for child in (node.values() if isinstance(node, dict) else node)]
+    raise ValueError("too deep")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+class _Frame:
+    """A container being read; `key` is the one whose value comes next, `is_key` says that the container is a key itself."""
+
+    __slots__ = ("container", "is_key", "key", "start")
+
+    def __init__(self, container: dict[str, Any] | list[Any], is_key: bool, start: int) -> None:
+        self.container = container
+        self.is_key = is_key
+        self.start = start
+        self.key: str | None = None
+
+
+class _Reader:
+    """One pass over the tokens. `_expect` is the method for the token that may come next: a state is a method."""
+
+    def __init__(self, text: str, data: bytes, file: str) -> None:
+        self._text, self._data, self._file = text, data, file
+        self._stack: list[_Frame] = []
+        self._root: Any = None
+        self._done = False
+        self._token: re.Match[str]
+        self._expect: Callable[[], None] = self._value
+
+    def read(self) -> Any:
+        position = 0
+        while not self._done:
+            token = _TOKEN.match(self._text, position)
+            if token is None:
+                self._fail(self._skip_space(position))
+            self._token, position = token, token.end()
+            self._expect()
+        end = self._skip_space(position)
+        if end < len(self._text):
+            self._fail(end, "nothing after the value")
+        return self._root
+
+    def _value(self) -> None:
+        mark = self._token[1]
+        if mark == "{":
+            self._open({}, is_key=False)
+        elif mark == "[":
+            self._open([], is_key=False)
+        elif mark is None:
+            self._complete(self._scalar())
+        else:
+            self._fail(self._start(), "a value")
+
+    def _first_value(self) -> None:
+        if self._token[1] == "]":
+            self._close()
+        else:
+            self._value()
+
+    def _first_key(self) -> None:
+        if self._token[1] == "}":
+            self._close()
+        else:
+            self._key()
+
+    def _key(self) -> None:
+        token = self._token
+        if token[2] is not None:
+            self._stack[-1].key = self._string()
+            self._expect = self._colon
+        elif token[3] is not None and token[4] is None and token[5] is None:
+            self._stack[-1].key = token[3]
+            self._expect = self._colon
+        elif token[1] == "{":
+            self._open({}, is_key=True)
+        else:
+            self._fail(self._start(), "a key: a string, an integer or an object")
+
+    def _colon(self) -> None:
+        if self._token[1] != ":":
+            self._fail(self._start(), "a colon")
+        self._expect = self._value
+
+    def _next(self) -> None:
+        is_object = isinstance(self._stack[-1].container, dict)
+        if self._token[1] == ",":
+            self._expect = self._key if is_object else self._value
+        elif self._token[1] == ("}" if is_object else "]"):
+            self._close()
+        else:
+            self._fail(self._start(), "a comma or the end of the " + ("object" if is_object else "array"))
+
+    def _open(self, container: dict[str, Any] | list[Any], *, is_key: bool) -> None:
+        if len(self._stack) == DEPTH_MAX:
+            self._fail(self._start(), f"at most {DEPTH_MAX} levels")
+        self._stack.append(_Frame(container, is_key, self._start()))
+        self._expect = self._first_key if isinstance(container, dict) else self._first_value
+
+    def _close(self) -> None:
+        frame = self._stack.pop()
+        if not frame.is_key:
+            self._complete(frame.container)
+            return
+        assert isinstance(frame.container, dict)
+        if any(isinstance(value, dict | list) for value in frame.container.values()):
+            self._fail(frame.start, "a key object of plain values")
+        self._stack[-1].key = json.dumps(frame.container, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        self._expect = self._colon
+
+    def _complete(self, value: Any) -> None:
+        if not self._stack:
+            self._root, self._done = value, True
+            return
+        frame = self._stack[-1]
+        if isinstance(frame.container, list):
+            frame.container.append(value)
+        else:
+            assert frame.key is not None
+            frame.container[frame.key] = value
+            frame.key = None
+        self._expect = self._next
+
+    def _scalar(self) -> Any:
+        token = self._token
+        if token[2] is not None:
+            return self._string()
+        if token[6] is not None:
+            return _WORDS[token[6]]
+        if token[4] is not None or token[5] is not None:
+            return float(token[0])
+        if len(token[3]) > _INTEGER_DIGITS_MAX:
+            self._fail(self._start(), f"an integer of at most {_INTEGER_DIGITS_MAX} digits")
+        return int(token[3])
+
+    def _string(self) -> str:
+        quoted = self._token[2]
+        if "\\" not in quoted:
+            return quoted[1:-1]
+        try:
+            text: str = json.loads(quoted, strict=False)
+        except ValueError:
+            self._fail(self._start(), "a string with the escapes of JSON")
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+    def _start(self) -> int:
+        return self._skip_space(self._token.start())
+
+    def _skip_space(self, position: int) -> int:
+        match = _SPACE.match(self._text, position)
+        assert match is not None  # it matches nothing, too
+        return match.end()
+
+    def _fail(self, position: int, expected: str = "JSON") -> NoReturn:
+        # The byte: of all prefixes of the data, the shortest that already shows the character at `position`.
+        prefixes = range(len(self._data) + 1)
+        byte = bisect.bisect_right(prefixes, position, key=lambda length: len(decode_utf8(self._data[:length]))) - 1
+        found = repr(self._text[position : position + 20]) if position < len(self._text) else "the end of the file"
+        raise CorruptStoreError(self._file, byte, expected, found)
+
+
+def _resolve_references(root: Any, file: str) -> Any:
+    """Puts what fastjson wrote once and referred to afterwards at both places.
+
+    Only paths from the root to objects and arrays of plain values are followed: no broker's managers wrote any in the
+    cases known, and these cannot make a small file large, or a tree endless.
+    """
+    members = 0
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        for key, child in list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []:
+            if isinstance(child, dict) and len(child) == 1 and isinstance(child.get("$ref"), str):
+                target = _follow(root, child["$ref"])
+                plain = isinstance(target, dict | list) and not any(
+                    isinstance(value, dict | list) for value in (target.values() if isinstance(target, dict) else target)
+                )
+                members += len(target) if plain else 0
+                if not plain or members > _REFERENCE_MEMBERS_MAX:
+                    raise CorruptStoreError(file, 0, 'a "$ref" from the root to an object of plain values', repr(child["$ref"])[:100])
+                node[key] = target
+            elif isinstance(child, dict | list):
+                pending.append(child)
+    return root
+
+
+def _follow(root: Any, path: str) -> Any:
+    """The value at a path such as `$.offsetTable.a\\.b` or `$["a"][0]`; None when there is none."""
+    if not path.startswith("$"):
+        return None
+    node, position = root, 1
+    while position < len(path):
+        step = _REFERENCE_STEP.match(path, position)
+        if step is None:
+            return None
+        position = step.end()
+        name = next(group for group in step.groups() if group is not None)
+        if isinstance(node, dict):
+            node = node.get(re.sub(r"\\(.)", r"\1", name))
+        elif isinstance(node, list) and step[2] is not None and int(name) < len(node):
+            node = node[int(name)]
+        else:
+            return None
+    return node

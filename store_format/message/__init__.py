@@ -1,0 +1,1 @@
+"""One message record: bytes <-> Arrow columns, checked."""

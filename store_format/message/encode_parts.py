@@ -1,0 +1,187 @@
+"""The parts of message units that are made a column at a time: heads, topics, body checksums.
+
+`encode.py` joins them. A limit that a message breaks ends here in an IllegalMessageError that names its topic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from store_format.arrays.flat import fixed_width, flat_bytes
+from store_format.errors import IllegalMessageError
+from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS
+from store_format.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
+
+__all__ = [
+    "TOPIC_SIZE_MAX",
+    "TOPIC_V1_LENGTH_MAX",
+    "Addresses",
+    "Integers",
+    "Topics",
+    "body_crcs",
+    "fitting",
+    "heads",
+    "lengths",
+    "range_crcs",
+]
+
+TOPIC_V1_LENGTH_MAX = 127  # CommitLog.asyncPutMessage: with more UTF-16 units the message is V2; V1's length is a signed byte, too
+TOPIC_SIZE_MAX = 255  # HookUtils.checkBeforePutMessage
+
+Integers: TypeAlias = NDArray[np.integer[Any]] | int
+Addresses: TypeAlias = NDArray[np.void] | bytes
+
+_CRC_MASK = 0x7FFFFFFF
+_LARGE_BODY_SIZE = 1024  # from here on a body is cheaper to slice than to copy
+_HOSTS = (("born_ip", BORN_HOST_V6), ("store_ip", STORE_HOST_V6))
+
+
+def lengths(values: pa.LargeBinaryArray) -> NDArray[np.int64]:
+    sizes: NDArray[np.int64] = pc.binary_length(values).to_numpy()
+    return sizes
+
+
+def body_crcs(body: pa.Array) -> NDArray[np.int64]:
+    """CRC32 of each body as stored, without its top bit (UtilAll.crc32); 0 for an empty one. Takes (large) binary arrays without nulls."""
+    data, offsets = flat_bytes(body)
+    if len(data) > _LARGE_BODY_SIZE * len(body):
+        return range_crcs(data, offsets[:-1], offsets[1:])
+    return np.fromiter(map(crc32, body.to_numpy(zero_copy_only=False)), np.int64, len(body)) & _CRC_MASK
+
+
+def range_crcs(data: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The same for data[start:stop]."""
+    view = data.data
+    sums = (crc32(view[start:stop]) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True))
+    return np.fromiter(sums, np.int64, len(starts)) & _CRC_MASK
+
+
+def fitting(name: str, values: Integers, size: int) -> Integers:
+    """`values`, all of which fit a signed field of `size` bytes. Raises IllegalMessageError."""
+    if isinstance(values, np.ndarray):
+        if not len(values) or (values.dtype.kind == "i" and values.dtype.itemsize <= size):
+            return values
+        extremes = [int(values.min()), int(values.max())]
+    else:
+        extremes = [values]
+    for value in extremes:
+        if not -1 << 8 * size - 1 <= value < 1 << 8 * size - 1:
+            raise IllegalMessageError(f"{name} {value}: its field has {size} bytes")
+    return values
+
+
+# ---- topics -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicPiece:
+    """A topic as it stands in the unit, its length in front."""
+
+    name: str
+    stored: bytes
+    magic: int
+
+
+def _topic_piece(name: str) -> _TopicPiece:
+    raw = name.encode()
+    v1 = len(name.encode("utf-16-le")) <= 2 * TOPIC_V1_LENGTH_MAX
+    size_max = TOPIC_V1_LENGTH_MAX if v1 else TOPIC_SIZE_MAX
+    if len(raw) > size_max:
+        raise IllegalMessageError(f"topic {name}: {len(raw)} bytes long, at most {size_max} are allowed")
+    return _TopicPiece(name, len(raw).to_bytes(1 if v1 else 2, "big") + raw, MAGIC_V1 if v1 else MAGIC_V2)
+
+
+class Topics:
+    """The topics of a batch: pieces, their sizes and the magic codes they ask for, one for all messages or one for each.
+
+    Each distinct topic is looked at once.
+    """
+
+    pieces: pa.LargeBinaryArray | pa.LargeBinaryScalar
+    sizes: Any  # an integer, or an array of one for each message
+    magic: Any
+
+    def __init__(self, topic: pa.Array | str) -> None:
+        self._codes: NDArray[np.int64] | None = None
+        if isinstance(topic, str):
+            piece = _topic_piece(topic)
+            self._distinct = [piece]
+            self.pieces, self.sizes, self.magic = pa.scalar(piece.stored, pa.large_binary()), len(piece.stored), piece.magic
+            return
+        if topic.null_count:
+            raise IllegalMessageError("topic null: every message has a topic")
+        encoded = topic if pa.types.is_dictionary(topic.type) else topic.dictionary_encode()
+        self._distinct = [_topic_piece(name) for name in encoded.dictionary.to_pylist()]
+        self._codes = encoded.indices.to_numpy().astype(np.int64)
+        self.pieces = pa.array([piece.stored for piece in self._distinct], pa.large_binary()).take(encoded.indices)
+        self.sizes = np.array([len(piece.stored) for piece in self._distinct], np.int64)[self._codes]
+        self.magic = np.array([piece.magic for piece in self._distinct], np.int64)[self._codes]
+
+    def check(self, sizes: NDArray[np.int64], size_max: int, what: str, limit: str) -> None:
+        """Raises IllegalMessageError for the largest of `sizes` when it is beyond `size_max`, which is said to be `limit`."""
+        if int(sizes.max(initial=0)) > size_max:
+            index = int(sizes.argmax())
+            topic = self._distinct[0 if self._codes is None else int(self._codes[index])].name
+            raise IllegalMessageError(f"topic {topic}: {what} of {int(sizes[index])} bytes, at most {size_max} are allowed ({limit})")
+
+
+# ---- heads ------------------------------------------------------------------------------------------------------------
+
+
+def heads(numbers: dict[str, Integers], addresses: dict[str, Addresses], rest_sizes: NDArray[np.int64]) -> pa.LargeBinaryArray:
+    """The heads of units whose other parts have `rest_sizes` bytes.
+
+    `numbers` are all fields but the total size; `addresses` are born_ip and store_ip. One variant of host families is filled
+    after the other (MESSAGE_HEADS).
+    """
+    sys_flag = _with_host_flags(numbers["sys_flag"], addresses, len(rest_sizes))
+    numbers = numbers | {"sys_flag": sys_flag}
+    variants = sys_flag >> 4 & 3
+    parts, places = [], []
+    for variant in np.unique(variants).tolist():
+        rows = np.flatnonzero(variants == variant)
+        chosen = slice(None) if len(rows) == len(variants) else rows
+        part = np.empty(len(rows), MESSAGE_HEADS[variant])
+        part["total_size"] = rest_sizes[chosen] + part.itemsize
+        for name, values in numbers.items():
+            part[name] = values[chosen] if isinstance(values, np.ndarray) else values
+        for name, ip in addresses.items():
+            part[name] = np.void(ip) if isinstance(ip, bytes) else _narrowed(ip[chosen], part.dtype[name].itemsize)
+        parts.append(fixed_width(part))
+        places.append(rows)
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return pa.array([], pa.large_binary())
+    return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(places))))
+
+
+def _with_host_flags(sys_flag: Integers, addresses: dict[str, Addresses], count: int) -> NDArray[np.int64]:
+    flags = np.empty(count, np.int64)
+    flags[:] = sys_flag
+    for name, bit in _HOSTS:
+        ip = addresses[name]
+        size = len(ip) if isinstance(ip, bytes) else ip.dtype.itemsize
+        if size not in (4, 16):
+            raise IllegalMessageError(f"{name}: an address of {size} bytes, 4 or 16 are allowed")
+        if size == 4:
+            flags &= ~bit
+        elif isinstance(ip, bytes):
+            flags |= bit
+    return flags
+
+
+def _narrowed(ip: NDArray[np.void], size: int) -> NDArray[np.void]:
+    """The first `size` bytes of each address."""
+    if ip.dtype.itemsize == size:
+        return ip
+    first = np.ascontiguousarray(ip).view(np.uint8).reshape(len(ip), -1)[:, :size]
+    narrowed: NDArray[np.void] = np.ascontiguousarray(first).view(f"V{size}").reshape(-1)
+    return narrowed

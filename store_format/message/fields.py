@@ -1,0 +1,123 @@
+"""One message unit taken apart: every field with its place, its bytes and what they say, down to the single properties.
+
+It is for looking, not for reading: whatever the bytes are, the fields cover all of them, and nothing is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+import numpy as np
+
+from store_format.format_tables import field_meanings
+from store_format.java.text import decode_utf8
+from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from store_format.message import sysflag
+from store_format.message.hosts import format_host
+
+__all__ = ["UnitField", "unit_fields"]
+
+_MAGICS = {MAGIC_V1: "a message, its topic length in one byte", MAGIC_V2: "a message, its topic length in two bytes", MAGIC_BLANK: "blank"}
+_SYS_FLAG_AT = 36
+_LENGTHS = {"topic": "bytes of the topic", "properties": "bytes of the properties"}
+
+
+@dataclass(frozen=True, slots=True)
+class UnitField:
+    """Bytes [start, start + size) of a unit. `value` is what they say, `about` what the field is for."""
+
+    start: int
+    size: int
+    name: str
+    value: str
+    about: str = ""
+
+
+def unit_fields(unit: bytes) -> list[UnitField]:
+    """The fields in their order. What does not fit, and what is left over, is a field `rest`."""
+    flag = int.from_bytes(unit[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big") if len(unit) >= _SYS_FLAG_AT + 4 else 0
+    layout = MESSAGE_HEADS[flag >> 4 & 3]
+    fields = list(_head(unit, layout))
+    at = sum(field.size for field in fields)
+    if at == layout.itemsize:
+        fields += _tail(unit, at)
+        at = sum(field.size for field in fields)
+    if at < len(unit):
+        fields.append(UnitField(at, len(unit) - at, "rest", "bytes that are no field of a message"))
+    return fields
+
+
+@lru_cache(maxsize=1)
+def _meanings() -> dict[str, str]:
+    return field_meanings("MESSAGE_HEAD")
+
+
+def _head(unit: bytes, layout: np.dtype[np.void]) -> Iterator[UnitField]:
+    ip = b""
+    for name, (kind, at, *_) in (layout.fields or {}).items():
+        part = unit[at : at + kind.itemsize]
+        if len(part) < kind.itemsize:
+            return
+        number = int.from_bytes(part, "big", signed=kind.kind == "i")
+        value = str(number)
+        if name.endswith("_ip"):
+            ip = part
+            value = format_host(part, 0).rpartition(":")[0]
+        elif name.endswith("_port"):
+            value = f"{number}: {format_host(ip, number)}"
+        elif name == "magic":
+            value = f"0x{number:08X}: {_MAGICS.get(number, 'no kind of record')}"
+        elif name == "body_crc":
+            value = f"0x{number & 0xFFFFFFFF:08X}"
+        elif name == "sys_flag":
+            value = f"0x{number & 0xFFFFFFFF:X}: {sysflag.describe(number)}"
+        elif name.endswith("_timestamp"):
+            value = f"{number}{_moment(number)}"
+        yield UnitField(at, kind.itemsize, name, value, _meanings().get(name, "").partition(";")[0])
+
+
+def _moment(ms: int) -> str:
+    try:
+        return f": {(datetime(1970, 1, 1) + timedelta(milliseconds=ms)).isoformat(timespec='milliseconds')}Z"
+    except OverflowError:
+        return ""
+
+
+def _tail(unit: bytes, at: int) -> Iterator[UnitField]:
+    """Body, topic and properties, each behind its length, as far as the lengths fit."""
+    body_length = int.from_bytes(unit[at - 4 : at], "big", signed=True)
+    if body_length > len(unit) - at:
+        return
+    if body_length > 0:
+        yield UnitField(at, body_length, "body", f"{body_length} bytes", "as stored, perhaps compressed")
+        at += body_length
+    width = 2 if unit[4:8] == MAGIC_V2.to_bytes(4, "big") else 1
+    for name, size in (("topic", width), ("properties", 2)):
+        length = int.from_bytes(unit[at : at + size], "big", signed=True)
+        if at + size > len(unit):
+            return
+        yield UnitField(at, size, f"{name}_length", str(length), _LENGTHS[name])
+        at += size
+        if not 0 <= length <= len(unit) - at:
+            return
+        if name == "topic" and length:
+            yield UnitField(at, length, "topic", decode_utf8(unit[at : at + length]))
+        elif length:
+            yield from _properties(unit[at : at + length], at)
+        at += length
+
+
+def _properties(raw: bytes, at: int) -> Iterator[UnitField]:
+    """One field a segment, its closing 0x02 included; what Java drops says so (MessageDecoder.string2messageProperties)."""
+    start = 0
+    while start < len(raw):
+        stop = raw.find(PROPERTY_SEPARATOR, start)
+        stop = len(raw) if stop < 0 else stop
+        name, _, value = raw[start:stop].partition(bytes([NAME_VALUE_SEPARATOR]))
+        about = "" if name and value else "no name or no value: not read as a property"
+        size = min(stop + 1, len(raw)) - start
+        yield UnitField(at + start, size, "property", f"{decode_utf8(name)} = {decode_utf8(value)}", about)
+        start += size

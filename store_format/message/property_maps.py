@@ -1,0 +1,115 @@
+"""Maps of properties, one for each message, as flat entries: the message of each, the number of its name, its value.
+
+Names are few and repeat, so that each is looked at once. Mostly the messages of a batch name the same properties, or nearly:
+then the maps are columns.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from store_format.java.text import decode_utf8
+
+__all__ = ["PropertyMaps"]
+
+_KIND = pa.large_binary()
+_SPARSE_MAX = 4  # a column with more than three nulls for a value is dearer than sorting entries
+
+
+class PropertyMaps:
+    """Entries in the order of the messages and of each map: `names[codes[i]]` is the name of entry i, `values[i]` its value."""
+
+    def __init__(self, names: list[str], counts: NDArray[np.int64], codes: NDArray[np.int32], values: pa.LargeBinaryArray) -> None:
+        """`counts` is the number of entries of each message."""
+        self.names = names
+        self.counts = counts
+        self.codes = codes
+        self.values = values
+        self._columns: dict[str, pa.LargeBinaryArray] = {}
+
+    @staticmethod
+    def of(properties: pa.MapArray) -> PropertyMaps:
+        """Of a map array of (large) strings; a null map is an empty one."""
+        offsets = properties.offsets.to_numpy()
+        counts = np.diff(offsets).astype(np.int64)
+        keys = properties.keys[int(offsets[0]) : int(offsets[-1])].cast(_KIND) if len(properties) else pa.array([], _KIND)
+        values = properties.items[int(offsets[0]) : int(offsets[-1])].cast(_KIND) if len(properties) else pa.array([], _KIND)
+        if properties.null_count:
+            valid = properties.is_valid().to_numpy(zero_copy_only=False)
+            chosen = pa.array(np.repeat(valid, counts))  # a null map may cover entries
+            keys, values, counts = keys.filter(chosen), values.filter(chosen), np.where(valid, counts, 0)
+        coded = keys.dictionary_encode()
+        return PropertyMaps([decode_utf8(name) for name in coded.dictionary.to_pylist()], counts, coded.indices.to_numpy(), values)
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """The message of each entry."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @cached_property
+    def _shared(self) -> list[str] | None:
+        """The names in their order when all messages have the same, each once; else None."""
+        width = len(self.names)
+        if not len(self.codes) or (self.counts != width).any():
+            return None
+        codes = self.codes.reshape(-1, width)
+        if (codes != codes[0]).any() or len(set(codes[0].tolist())) < width:
+            return None
+        return [self.names[code] for code in codes[0]]
+
+    @property
+    def alike(self) -> bool:
+        """Whether all messages have the same names in the same order, and a value for each: the order of `as_columns`."""
+        return not len(self.codes) or (self._shared is not None and not self.values.null_count)
+
+    def column(self, name: str) -> pa.LargeBinaryArray | None:
+        """The values of one property, null where a message has none; of equal names the last. None when no message has it."""
+        if name not in self.names:
+            return None
+        if name not in self._columns:
+            self._columns[name] = self.values.take(self._places(name))
+        return self._columns[name]
+
+    def _places(self, name: str) -> pa.Array:
+        if self._shared is not None:
+            return pa.array(np.arange(self._shared.index(name), len(self.codes), len(self.names)))
+        found = np.flatnonzero(self.codes == self.names.index(name))
+        places = np.full(len(self.counts), -1)
+        places[self.rows[found]] = found
+        return pa.array(places, mask=places < 0)
+
+    def where(self, kept: NDArray[np.bool_]) -> PropertyMaps:
+        """Only these entries. Names that no entry has any more are gone."""
+        counts = np.bincount(self.rows[kept], minlength=len(self.counts))
+        codes = self.codes[kept]
+        used = np.bincount(codes, minlength=len(self.names)) > 0
+        names = [name for name, is_used in zip(self.names, used.tolist(), strict=True) if is_used]
+        renumbered = (np.cumsum(used) - 1).astype(np.int32)
+        return PropertyMaps(names, counts, renumbered[codes], self.values.filter(pa.array(kept)))
+
+    def as_columns(self) -> dict[str, pa.LargeBinaryArray] | None:
+        """A column for each name, null where a message has none; None when that would be mostly nulls, or a map has a name twice."""
+        names = self._shared
+        if names is None:
+            names = self.names
+            if len(names) * len(self.counts) > _SPARSE_MAX * len(self.codes) or self._repeats_a_name():
+                return None
+        return None if "" in names else {name: column for name in names if (column := self.column(name)) is not None}
+
+    def _repeats_a_name(self) -> bool:
+        keys = self.rows * len(self.names) + self.codes
+        return bool((np.bincount(keys, minlength=1) > 1).any())  # at most four times as many numbers as entries: `as_columns` sees to it
+
+    def first_row(self, entries: NDArray[np.bool_]) -> int:
+        """The message of the first of these entries, of which there is one."""
+        return int(self.rows[entries.argmax()])
+
+    def empty(self) -> NDArray[np.bool_]:
+        """The entries that are not stored: without a name or without a value."""
+        found: NDArray[np.bool_] = pc.fill_null(pc.equal(pc.binary_length(self.values), 0), True).to_numpy(zero_copy_only=False)
+        return found | (self.codes == self.names.index("")) if "" in self.names else found

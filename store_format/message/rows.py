@@ -1,0 +1,209 @@
+"""From checked units to rows: one row a message, inner batches spread out, compressed bodies opened as far as they are asked for.
+
+`columns.py` builds its columns on this. What cannot be opened, or is not what a queue's entry says, is left out and reported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from store_format.errors import CorruptStoreError
+from store_format.message import sysflag
+from store_format.message.compression import DecompressionError, decompress
+from store_format.message.inner_batch import WireMessages, split_batches
+from store_format.message.locate import BadUnit, Units, inner_batches
+from store_format.message.property_table import PropertyTable
+
+__all__ = ["TooMuchOpenedError", "UnitRows"]
+
+_Ints = NDArray[np.int64]
+
+
+class TooMuchOpenedError(Exception):
+    """Several bodies inflate to more than may be held at once: the caller asks for fewer units."""
+
+
+class UnitRows:
+    """Rows of `units`; those left out are in `bad`, by their place among the units given.
+
+    `unit_of` is the unit of each row, None where each unit is a row. `opened_max` bounds the bytes that bodies of
+    several units may inflate to (TooMuchOpenedError); one alone may have `body_size_max`.
+    """
+
+    def __init__(self, units: Units, *, open_bodies: bool, body_size_max: int, opened_max: int | None) -> None:
+        self.bad: list[BadUnit] = []
+        self._origin = np.arange(len(units))  # place of each unit among those given
+        self._body_size_max = body_size_max
+        self._opened_max = opened_max
+        self._reject_foreign_light(units)
+        units = self._without_bad(units)
+        inner = inner_batches(units)
+        compressed = (units.sys_flag & sysflag.COMPRESSED) != 0
+        opened = self._open(units, np.flatnonzero(inner | compressed if open_bodies else inner), compressed)
+        messages = self._split(units, inner, opened)
+        if self.bad:
+            kept = self._origin
+            units = self._without_bad(units)
+            keep = np.isin(kept, self._origin)
+            place = np.cumsum(keep) - 1
+            inner, opened = inner[keep], {int(place[i]): body for i, body in opened.items() if keep[i]}
+        self.units = units
+        self.unit_of: _Ints | None = None
+        self._offset_in_batch: _Ints | None = None
+        self._own: dict[str, NDArray[Any]] = {}
+        self._opened = {i: body for i, body in opened.items() if not inner[i]}
+        self._spread_parts: tuple[pa.BinaryArray, pa.BinaryArray] | None = None
+        if messages is not None:
+            self._spread(inner, messages)
+
+    # ---- what has to be left out ------------------------------------------------------------------------------------
+
+    def _reject(self, units: Units, i: int, position: int, expected: str, found: str) -> None:
+        self.bad.append(BadUnit(int(self._origin[i]), CorruptStoreError(units.refs.path, position, expected, found)))
+
+    def _without_bad(self, units: Units) -> Units:
+        if not self.bad:
+            return units
+        keep = ~np.isin(self._origin, [unit.index for unit in self.bad])
+        self._origin = self._origin[keep]
+        return units.select(keep)
+
+    def _reject_foreign_light(self, units: Units) -> None:
+        """Light queues (LmqDispatch): the unit names the queue and the row's offset in two parallel lists."""
+        identity = units.refs.identity
+        light = None if identity is None else identity.light_rows()
+        if identity is None or light is None or not light.any():
+            return
+        table = PropertyTable(units.raw_properties())
+        names, offsets = table.values("INNER_MULTI_DISPATCH").to_pylist(), table.values("INNER_MULTI_QUEUE_OFFSET").to_pylist()
+        for i in np.flatnonzero(light).tolist():
+            queue, offset = identity.topic_of(i), str(int(identity.queue_offsets[i]))
+            pairs = list(zip((names[i] or "").split(","), (offsets[i] or "").split(","), strict=False))
+            if (queue, offset) not in pairs:
+                found = f"{names[i]} at {offsets[i]}"
+                self._reject(units, i, int(units.properties_start[i]), f"light queue {queue} at offset {offset}", found)
+
+    # ---- opening and splitting --------------------------------------------------------------------------------------
+
+    def _open(self, units: Units, index: _Ints, compressed: NDArray[np.bool_]) -> dict[int, bytes]:
+        """The bodies at `index`, decompressed where stored so."""
+        opened: dict[int, bytes] = {}
+        if not len(index):
+            return opened
+        stored = units.stored_bodies()
+        total = 0
+        for i in index.tolist():
+            body = stored[i].as_py()
+            if compressed[i]:
+                try:
+                    body = decompress(body, int(units.sys_flag[i]), size_max=self._body_size_max)
+                except DecompressionError as error:
+                    self._reject(units, i, int(units.body_start[i]), error.expected, error.found)
+                    continue
+            opened[i] = body
+            total += len(body)
+            self._refuse_too_much(total, len(opened))
+        return opened
+
+    def _refuse_too_much(self, total: int, count: int) -> None:
+        if self._opened_max is not None and total > self._opened_max and count > 1:
+            raise TooMuchOpenedError
+
+    def _split(self, units: Units, inner: NDArray[np.bool_], opened: dict[int, bytes]) -> WireMessages | None:
+        """The messages of all good batches; None when no unit is a batch."""
+        identity = units.refs.identity
+        counts = None if identity is None else identity.counts
+        if counts is not None:
+            for i in np.flatnonzero(~inner & (counts != 1)).tolist():
+                self._reject(units, i, int(units.body_start[i]), _as_told(int(counts[i])), "one that is no batch")
+        if not inner.any():
+            return None
+        index = [i for i in np.flatnonzero(inner).tolist() if i in opened]
+        messages, wrong = split_batches([opened[i] for i in index], None if counts is None else counts[index].tolist())
+        for at, (byte, expected, found) in wrong.items():
+            self._reject(units, index[at], int(units.body_start[index[at]]) + byte, expected, found)
+        self._refuse_too_much(int((messages.counts * units.topic_length[index]).sum()), len(index))  # each row has its topic
+        return messages
+
+    def _spread(self, inner: NDArray[np.bool_], messages: WireMessages) -> None:
+        """Rows for batches: as many as a batch has messages, in place of its unit."""
+        units = self.units
+        counts = np.ones(len(units), np.int64)
+        counts[inner] = messages.counts[messages.counts > 0]  # a rejected batch has none
+        self.unit_of = np.repeat(np.arange(len(units)), counts)
+        self._offset_in_batch = np.arange(len(self.unit_of)) - np.repeat(np.cumsum(counts) - counts, counts)
+        # Rows of batches come after all stored units in the concatenated arrays below.
+        source = self.unit_of.copy()
+        from_batch = inner[self.unit_of]
+        source[from_batch] = len(units) + np.arange(int(from_batch.sum()))
+        take = pa.array(source)
+        self._own = {
+            "flag": np.concatenate((units.integers("flag"), messages.flags))[source],
+            "body_crc": np.concatenate((units.integers("body_crc"), messages.body_crcs))[source],
+        }
+        bodies = pa.concat_arrays([_replace(units.stored_bodies(), self._opened), messages.bodies]).take(take)
+        properties = pa.concat_arrays([units.raw_properties(), messages.raw_properties]).take(take)
+        self._spread_parts = bodies, properties
+
+    # ---- the rows ---------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.units) if self.unit_of is None else len(self.unit_of)
+
+    def of_units(self, values: NDArray[Any]) -> NDArray[Any]:
+        """One value a unit -> one a row."""
+        return values if self.unit_of is None else values[self.unit_of]
+
+    def take(self, array: pa.Array) -> pa.Array:
+        return array if self.unit_of is None else array.take(pa.array(self.unit_of))
+
+    def header(self, name: str) -> pa.Array:
+        """A header field; of messages in a batch their own, where they have one."""
+        own = self._own.get(name)
+        return pa.array(self.of_units(self.units.integers(name)) if own is None else own)
+
+    def bodies(self) -> pa.BinaryArray:
+        """The bodies as the producer gave them, if opening was asked for."""
+        if self._spread_parts is not None:
+            return self._spread_parts[0]
+        return _replace(self.units.stored_bodies(), self._opened)
+
+    def raw_bodies(self) -> pa.BinaryArray:
+        """The bodies as stored; of messages in a batch their own, not the batch of which each would be a copy."""
+        if self.unit_of is None or self._spread_parts is None:
+            return self.units.stored_bodies()
+        if not self._opened:
+            return self._spread_parts[0]
+        stored = pa.concat_arrays([self._spread_parts[0], self.units.stored_bodies()])
+        plain = ~inner_batches(self.units)[self.unit_of]
+        return stored.take(pa.array(np.where(plain, len(self.unit_of) + self.unit_of, np.arange(len(self.unit_of)))))
+
+    def raw_properties(self) -> pa.BinaryArray:
+        return self.units.raw_properties() if self._spread_parts is None else self._spread_parts[1]
+
+    def queue_offsets(self) -> _Ints:
+        identity = self.units.refs.identity
+        stored = identity.queue_offsets if identity is not None else self.units.integers("queue_offset").astype(np.int64)
+        offsets = self.of_units(stored)
+        return offsets if self._offset_in_batch is None else offsets + self._offset_in_batch
+
+
+def _as_told(count: int) -> str:
+    return f"{count} messages, as the queue's entry says"
+
+
+def _replace(bodies: pa.BinaryArray, replacements: dict[int, bytes]) -> pa.BinaryArray:
+    """`bodies` with some values replaced; the others are not copied through Python."""
+    if not replacements:
+        return bodies
+    index = sorted(replacements)
+    take = np.arange(len(bodies))
+    take[index] = len(bodies) + np.arange(len(index))
+    opened = pa.array([replacements[i] for i in index], pa.binary())
+    if len(index) == len(bodies):
+        return opened
+    return pa.concat_arrays([bodies, opened]).take(pa.array(take))

@@ -1,0 +1,53 @@
+"""The tags code of a consume queue entry, from the stored message (CommitLog.checkMessageAndReturnSize, spec 3.2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.java.hashes import tags_code_many
+from store_format.message.property_table import PropertyTable
+
+__all__ = ["DELAY_LEVELS_MS", "SCHEDULE_TOPIC", "parse_long", "tags_codes"]
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # TopicValidator.RMQ_SYS_SCHEDULE_TOPIC
+
+_SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
+# MessageStoreConfig.messageDelayLevel; level 1 is the first
+DELAY_LEVELS_MS = (
+    *(n * _SECOND for n in (1, 5, 10, 30)),
+    *(n * _MINUTE for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    *(n * _HOUR for n in (1, 2)),
+)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+
+
+def tags_codes(
+    table: PropertyTable,
+    scheduled: NDArray[np.bool_],
+    store_timestamps: NDArray[np.int64],
+    delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+) -> NDArray[np.int64]:
+    """The Java hash of TAGS, 0 without; for messages of the schedule topic (`scheduled`) the time of delivery in ms.
+
+    (DefaultMessageStore.computeDeliverTimestamp: a level above the table counts as the highest, one of 0 or less as none.)
+    """
+    codes: NDArray[np.int64] = tags_code_many(table.values("TAGS")).astype(np.int64)
+    if scheduled.any() and len(delay_levels_ms):
+        for i, text in enumerate(table.values("DELAY").to_pylist()):
+            level = parse_long(text)
+            if scheduled[i] and level is not None and level > 0:
+                delay = np.int64(delay_levels_ms[min(level, len(delay_levels_ms)) - 1])
+                codes[i : i + 1] = store_timestamps[i : i + 1] + delay  # an array: Java's sum wraps silently too
+    return codes
+
+
+def parse_long(text: str | None) -> int | None:
+    """A number as Java's parseLong reads it, of what a broker writes; None for anything else."""
+    if text is None or not _INTEGER.fullmatch(text):
+        return None
+    value = int(text)
+    return value if -(2**63) <= value < 2**63 else None

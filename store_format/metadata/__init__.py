@@ -1,0 +1,1 @@
+"""The small files a broker keeps beside the log: `config/*.json`, checkpoint, timer."""

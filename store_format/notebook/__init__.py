@@ -1,0 +1,1 @@
+"""Pictures and cards of stores for notebooks."""

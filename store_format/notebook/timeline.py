@@ -1,0 +1,92 @@
+"""What `trace` found, as a timeline: one line an event, the time since the one before, and below it where each group stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from store_format.display.page import Html, Room, card, note, text
+from store_format.display.rows import plain_rows
+
+__all__ = ["timeline"]
+
+_LINES_MAX = 500
+_GREY, _BLUE, _GREEN, _AMBER, _RED = "#808080", "#3b82f6", "#16a34a", "#d97706", "#dc2626"
+
+# What an event begins with -> the colour of its dot. Where none fits it is grey.
+_COLOURS = (
+    ("waits for retry", _AMBER), ("retry", _AMBER), ("delayed", _AMBER), ("half message", _AMBER), ("asked", _AMBER), ("recall", _AMBER),
+    ("dead letter", _RED), ("discarded", _RED), ("transaction rolled", _RED), ("not reached", _GREY),
+    ("stored", _BLUE), ("delivered", _BLUE), ("committed", _BLUE), ("transaction", _BLUE), ("born", _GREY), ("passed", _GREEN),
+)  # fmt: skip
+
+_LINE = "display:grid;grid-template-columns:13.5em 5.5em 1.4em 1fr;align-items:baseline"
+_WHEN = "white-space:nowrap;font-variant-numeric:tabular-nums"
+_SINCE = "white-space:nowrap;text-align:right;padding-right:6px;opacity:.6;font-variant-numeric:tabular-nums"
+_TEXT = "border-left:2px solid rgba(128,128,128,.35);padding:2px 0 4px 14px;margin-left:-13.5px;overflow-wrap:anywhere;overflow:hidden"
+
+_Row = Mapping[str, Any]  # Any: values of TRACE_COLUMNS
+
+
+def timeline(events: pa.Table, message_id: str) -> Html:
+    """The life of one message; `events` are rows by `trace.TRACE_COLUMNS`."""
+    room, parts, shown = Room(), [], 0
+    before: str | None = None
+    standing = False
+    for row in (row for batch in events.to_batches() for row in plain_rows(batch)):
+        piece = _line(row, before)
+        if row["time"] is None and not standing:
+            piece, standing = '<div class="s">where groups stand now</div>' + piece, True
+        if shown == _LINES_MAX or not room.takes(piece):
+            break
+        parts.append(piece)
+        shown, before = shown + 1, row["time"] or before
+    if not events.num_rows:
+        parts.append(note("the store has no message with this id"))
+    elif shown < events.num_rows:
+        parts.append(note(f"the first {shown:,} of {events.num_rows:,} events"))
+    return card(message_id, "the life of a message", parts)
+
+
+def _line(row: _Row, before: str | None) -> str:
+    colour = next((colour for start, colour in _COLOURS if row["what"].startswith(start)), _GREY)
+    dot = (
+        '<svg width="11" height="11" viewBox="0 0 11 11" style="position:relative;z-index:1">'
+        f'<circle cx="5.5" cy="5.5" r="5" fill="{colour}"></circle></svg>'
+    )
+    what = f"<b>{text(row['what'])}</b>"
+    parts = [part for part in (what, _place(row), _group(row), _detail(row)) if part]
+    return (
+        f'<div style="{_LINE}"><span style="{_WHEN}">{row["time"] or ""}</span><span style="{_SINCE}">{_since(before, row["time"])}</span>'
+        f'<span>{dot}</span><span style="{_TEXT}">{" · ".join(parts)}</span></div>'
+    )
+
+
+def _place(row: _Row) -> str:
+    if row["topic"] is None:
+        return ""
+    queue = "" if row["queueId"] is None else f"-{row['queueId']}"
+    offset = "" if row["queueOffset"] is None else f" at {row['queueOffset']:,}"
+    return f"{text(row['topic'])}{queue}{offset}"
+
+
+def _group(row: _Row) -> str:
+    return "" if row["group"] is None else f"group {text(row['group'])}"
+
+
+def _detail(row: _Row) -> str:
+    return f'<span class="o">{text(row["detail"], 500)}</span>' if row["detail"] else ""
+
+
+def _since(before: str | None, now: str | None) -> str:
+    """The time since the event before, in a unit that suits it."""
+    if before is None or now is None:
+        return ""
+    seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(before)).total_seconds()
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if abs(seconds) >= size:
+            return f"{seconds / size:+.1f} {unit}"
+    return f"{seconds * 1000:+.0f} ms"

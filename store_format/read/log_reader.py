@@ -1,0 +1,359 @@
+"""Reading without consume queues (RocksDB keeps them, or they are deleted or damaged): the commitlog itself names the queues.
+
+`survey` walks the log once and says which queues it holds and where each begins and ends; `LogReader` gives the rows of a
+physical range. Where a queue offset repeats, because its topic was deleted and made again, the later message counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from store_format.arrays.ranges import as_bytes
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage, UnitRun
+from store_format.consumequeue.dispatch import light_queues
+from store_format.consumequeue.slices import QueueSlice
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
+from store_format.java.text import decode_utf8
+from store_format.message import sysflag
+from store_format.message.columns import Projection, decode_parts
+from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate
+from store_format.message.property_table import PropertyTable
+from store_format.message.tags_code import parse_long
+from store_format.read.queue_reader import Entries, QueueReader
+from store_format.read.tolerance import Tolerance
+
+__all__ = ["FoundEntries", "LogQueue", "LogReader", "Survey", "find_entries", "is_written", "scan_units", "survey"]
+
+_log = logging.getLogger(__name__)
+
+_LIGHT = re.compile(rb"INNER_MULTI_DISPATCH\x01")
+_LIGHT_PREFIX = "%LMQ%"
+_BATCH_SIZE_MAX = 0x7FFF  # INNER_NUM is a Java short
+_UNIT_CHUNK = 1 << 14
+_OFFSET_MAX = 2**63 - 1 - 2**15  # the end of a batch above it would not be a queue offset
+_EPOCHS_MAX = 1000  # each costs a pass over the entries; a topic is deleted and made again now and then
+_QUEUE_OFFSET_AT = 20  # in a unit
+_FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
+
+_Ints = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class LogQueue:
+    """A queue as the log shows it: offsets [min_offset, max_offset) of its messages.
+
+    `epochs` has one element each time the queue's offsets began anew: the physical offset where that happened, the first
+    queue offset and the one behind the last. One element is the rule; more mean the topic was deleted and made again.
+    `last` is the physical offset of the last message, `last_old` of the last one before the newest epoch.
+    """
+
+    topic: str
+    queue_id: int
+    is_batch: bool = False
+    bytes: int = 0
+    physical_stop: int = 0  # the end of the log when it was walked
+    epochs: list[tuple[int, int, int]] = field(default_factory=list)
+    last: int = -1
+    last_old: int = -1
+
+    @property
+    def min_offset(self) -> int:
+        return min(first for _, first, _ in self.epochs)
+
+    @property
+    def max_offset(self) -> int:
+        """Behind the last message, since the queue last began with offset 0: what a deleted topic had counts no more."""
+        starts = [number for number, (_, first, _) in enumerate(self.epochs) if first == 0]
+        return max(stop for _, _, stop in self.epochs[starts[-1] if starts else 0 :])
+
+    @property
+    def hides_messages(self) -> bool:
+        """Whether messages of before it began again had offsets that it does not have now."""
+        return any(stop > self.max_offset for _, _, stop in self.epochs)
+
+    def add(self, physical: _Ints, offset: _Ints, stop: _Ints) -> None:
+        """Take in messages in the order of the log; at least one."""
+        starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
+        for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(offset)], strict=True):
+            first, last = int(offset[low]), int(stop[high - 1])
+            if low == 0 and self.epochs and first >= self.epochs[-1][2]:
+                begin, oldest, _ = self.epochs[-1]
+                self.epochs[-1] = (begin, oldest, last)
+            else:
+                self.last_old = int(physical[low - 1]) if low else self.last
+                self.epochs.append((int(physical[low]), first, last))
+        self.last = int(physical[-1])
+
+    def join(self, later: LogQueue) -> None:
+        """Takes in what another walk found behind this one."""
+        for number, (begin, first, stop) in enumerate(later.epochs):
+            if self.epochs and first >= self.epochs[-1][2]:
+                self.epochs[-1] = (*self.epochs[-1][:2], stop)
+            else:
+                self.last_old = later.last_old if number else self.last
+                self.epochs.append((begin, first, stop))
+        self.last = later.last
+
+    def counts(self, physical: _Ints, offset: _Ints) -> NDArray[np.bool_]:
+        """Which messages count: those whose queue offset no later epoch has."""
+        keep = np.ones(len(offset), bool)
+        for begin, first, stop in self.epochs[1:]:
+            keep &= (physical >= begin) | (offset < first) | (offset >= stop)
+        return keep
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a walk over the log found. `cuts` are physical offsets at which units begin, about evenly spaced, first and end included."""
+
+    queues: dict[tuple[str, int], LogQueue]
+    cuts: list[int]
+    damage: list[Damage]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEntries:
+    """Queue entries read off units: `key` indexes `keys`, (topic, queue id)."""
+
+    keys: list[tuple[str, int]]
+    key: _Ints
+    offset: _Ints
+    count: _Ints
+    physical: _Ints
+    size: _Ints
+
+
+def survey(
+    log: CommitLog,
+    select: Callable[[str], bool],
+    *,
+    start: int | None = None,
+    stop: int | None = None,
+    cut_bytes: int = 64 << 20,
+    is_live: bool = False,
+) -> Survey:
+    """The queues of the selected topics. Damage is stepped over and listed; reading it fails or not as the reader's mode says.
+
+    From the log's first byte, or from `start`, where no message need begin. `is_live`: a broker is writing. What it has not finished at
+    the end does not count.
+    """
+    end = log.min_offset if start is None else start
+    result = Survey({}, [end], [])
+    for refs in _units(log, stop, is_live, start):
+        if isinstance(refs, Damage):
+            result.damage.append(refs)
+            continue
+        first = refs.base + int(refs.positions[0])
+        if first - result.cuts[-1] >= cut_bytes:
+            result.cuts.append(first)
+        units, _ = locate(refs, verify_crc=False)
+        _collect(result.queues, find_entries(units, select), units)
+        end = refs.base + int(refs.positions[-1] + refs.sizes[-1])
+    if end > result.cuts[-1] or len(result.cuts) == 1:
+        result.cuts.append(end)
+    for queue in result.queues.values():
+        queue.physical_stop = end
+    return result
+
+
+def scan_units(
+    log: CommitLog, projection: Projection, broker_name: str, tolerance: Tolerance, stop: int | None = None, *, is_live: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Every unit of the log in its order, whatever queue it is in or not. `is_live` as for `survey`."""
+    for refs in _units(log, stop, is_live):
+        if isinstance(refs, Damage):
+            tolerance.damage(CorruptStoreError(refs.file.path, refs.start, refs.expected, refs.found))
+            continue
+        for _, batch, bad in decode_parts(refs, projection, broker_name):
+            tolerance.drop(bad)
+            if batch.num_rows:
+                yield batch
+
+
+def _units(log: CommitLog, stop: int | None, is_live: bool, start: int | None = None) -> Iterator[UnitRefs | Damage]:
+    """The log from its start or from `start`: units in pieces, and the damage between them."""
+    for step in log.walk(log.min_offset if start is None else start, stop, resync=True):
+        if isinstance(step, Damage):
+            if not (is_live and step.at_tail):
+                yield step
+            continue
+        for refs in _refs(log, step):
+            whole = not is_live or is_written(refs)
+            if whole or len(refs) > 1:
+                yield refs if whole else refs.select(np.arange(len(refs) - 1))
+
+
+def is_written(refs: UnitRefs) -> bool:
+    """Whether the last unit is there to its last byte. No sum covers properties, so one that is being appended can look right.
+
+    Something behind it, or a last byte that is not zero, says that it is whole.
+    """
+    stop = int(refs.positions[-1] + refs.sizes[-1])
+    if refs.buffer[stop : stop + _FOLLOWING_SIZE].any():
+        return True
+    units, bad = locate(refs.select(np.array([len(refs) - 1])), verify_crc=True)
+    if bad:
+        return False
+    last = stop - 1 if units.properties_length[0] else int(units.topic_start[0] + units.topic_length[0]) - 1
+    return bool(refs.buffer[last])
+
+
+def _collect(queues: dict[tuple[str, int], LogQueue], found: FoundEntries, units: Units) -> None:
+    order = np.argsort(found.key, kind="stable")
+    edges = np.flatnonzero(np.diff(found.key[order])) + 1
+    for rows in np.split(order, edges) if len(order) else []:
+        topic, queue_id = found.keys[int(found.key[rows[0]])]
+        queue = queues.setdefault((topic, queue_id), LogQueue(topic, queue_id))
+        queue.add(found.physical[rows], found.offset[rows], found.offset[rows] + found.count[rows])
+        if len(queue.epochs) > _EPOCHS_MAX:
+            position = queue.epochs[-1][0] - units.refs.base
+            expected = f"queue offsets of {topic}-{queue_id} that begin anew at most {_EPOCHS_MAX} times"
+            raise CorruptStoreError(units.refs.path, position, expected, f"more, now with {queue.epochs[-1][1]}")
+        queue.bytes += int(found.size[rows].sum())
+        queue.is_batch = queue.is_batch or bool((found.count[rows] > 1).any())
+
+
+def _refs(log: CommitLog, run: UnitRun) -> Iterator[UnitRefs]:
+    """The units of a run, over the mapped file: they are below the end that the walk has seen."""
+    buffer, path = log.view(run.file).map(), run.file.path
+    for start in range(0, len(run.positions), _UNIT_CHUNK):
+        part = slice(start, start + _UNIT_CHUNK)
+        yield UnitRefs(path, buffer, run.file.start, run.positions[part], run.sizes[part], None)
+
+
+def find_entries(units: Units, select: Callable[[str], bool]) -> FoundEntries:
+    """The queue entries that a broker would make of these units (DefaultMessageStore.CommitLogDispatcherBuildConsumeQueue)."""
+    kind = units.sys_flag & sysflag.TRANSACTION_MASK
+    queued = np.flatnonzero((kind == sysflag.TRANSACTION_NONE) | (kind == sysflag.TRANSACTION_COMMIT))
+    if len(queued) < len(units):
+        units = units.select(queued)
+    topics = units.stored_topics().dictionary_encode()
+    names = [decode_utf8(value) for value in topics.dictionary.to_pylist()]
+    combined = topics.indices.to_numpy().astype(np.int64) << 32 | units.integers("queue_id").astype(np.int64) & 0xFFFFFFFF
+    distinct, key = np.unique(combined, return_inverse=True)
+    keys = list(zip((names[i] for i in (distinct >> 32).tolist()), distinct.astype(np.int32).tolist(), strict=True))
+    chosen = np.array([select(topic) for topic, _ in keys], bool)
+    offset = units.integers("queue_offset").astype(np.int64)
+    rows = np.flatnonzero(chosen[key] & _is_place(offset)) if len(keys) else np.empty(0, np.int64)
+    physical, size = units.refs.positions + units.refs.base, units.refs.sizes
+    normal = FoundEntries(keys, key[rows], offset[rows], _counts(units)[rows], physical[rows], size[rows])
+    light = _light_entries(units, select)
+    if light is None:
+        return normal
+    columns = (np.concatenate([getattr(normal, name), getattr(light, name)]) for name in ("offset", "count", "physical", "size"))
+    return FoundEntries(keys + light.keys, np.concatenate([normal.key, light.key + len(keys)]), *columns)
+
+
+def _is_place(offset: _Ints) -> NDArray[np.bool_]:
+    """Whether a queue can have these offsets, and those of a batch behind them."""
+    return (offset >= 0) & (offset <= _OFFSET_MAX)
+
+
+def _without_place(units: Units, select: Callable[[str], bool]) -> list[BadUnit]:
+    """Units of selected topics whose queue offset no queue can have: nothing else says where they belong."""
+    offsets = units.integers("queue_offset").astype(np.int64)
+    bad = []
+    for i in np.flatnonzero(~_is_place(offsets)).tolist():
+        topic = decode_utf8(as_bytes(units.refs.buffer, int(units.topic_start[i]), int(units.topic_start[i] + units.topic_length[i])))
+        if select(topic):
+            position = int(units.refs.positions[i])
+            error = CorruptStoreError(
+                units.refs.path, position + _QUEUE_OFFSET_AT, f"a queueOffset from 0 to {_OFFSET_MAX}", str(int(offsets[i]))
+            )
+            bad.append(BadUnit(i, error))
+    return bad
+
+
+def _counts(units: Units) -> _Ints:
+    """Queue offsets that each unit covers (CommitLog.getMessageNum)."""
+    counts = np.ones(len(units), np.int64)
+    inner = np.flatnonzero(inner_batches(units))
+    if len(inner):
+        numbers = PropertyTable(units.select(inner).raw_properties()).values("INNER_NUM").to_pylist()
+        counts[inner] = [number if (number := parse_long(text)) is not None and 0 < number <= _BATCH_SIZE_MAX else 1 for text in numbers]
+    return counts
+
+
+def _light_entries(units: Units, select: Callable[[str], bool]) -> FoundEntries | None:
+    """Entries of light queues (LmqDispatch): named in one property of the unit, their offsets in another."""
+    if not len(units):
+        return None
+    low, high = int(units.refs.positions[0]), int(units.refs.positions[-1] + units.refs.sizes[-1])
+    if _LIGHT.search(units.refs.buffer[low:high]) is None:  # type: ignore[call-overload] # re takes any buffer
+        return None
+    table = PropertyTable(units.raw_properties())
+    names, offsets = table.values("INNER_MULTI_DISPATCH").to_pylist(), table.values("INNER_MULTI_QUEUE_OFFSET").to_pylist()
+    keys: dict[tuple[str, int], int] = {}
+    entries = []
+    for i, (queues, numbers) in enumerate(zip(names, offsets, strict=True)):
+        if queues is None or numbers is None:
+            continue
+        for queue, number in light_queues(queues, numbers):
+            if queue.startswith(_LIGHT_PREFIX) and 0 <= number <= _OFFSET_MAX and select(queue):
+                entries.append((keys.setdefault((queue, 0), len(keys)), number, i))
+    if not entries:
+        return None
+    key, offset, row = (np.array(column, np.int64) for column in zip(*entries, strict=True))
+    physical = units.refs.positions + units.refs.base
+    return FoundEntries(list(keys), key, offset, np.ones(len(key), np.int64), physical[row], units.refs.sizes[row])
+
+
+@dataclass(slots=True)
+class LogReader:
+    """Reads chosen queues out of a physical range of the log, for stores without consume queues.
+
+    `slices` say which offsets of which queues, `queues` (from the survey) which of repeated offsets count.
+    """
+
+    reader: QueueReader
+    slices: Sequence[QueueSlice]
+    queues: dict[tuple[str, int], LogQueue]
+
+    def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """The rows of units that begin in [start, stop), in the order of the log. `start` is one of the survey's cuts."""
+        pieces = {(piece.topic, piece.queue_id): i for i, piece in enumerate(self.slices)}
+        topics = {topic for topic, _ in pieces}
+        start = self._without_deleted(start, stop)
+        for step in self.reader.log.walk(start, stop, resync=True) if start < stop else ():
+            if isinstance(step, Damage):
+                self.reader.tolerance.damage(CorruptStoreError(step.file.path, step.start, step.expected, step.found))
+                continue
+            for refs in _refs(self.reader.log, step):
+                units, _ = locate(refs, verify_crc=False)
+                self.reader.tolerance.drop(_without_place(units, topics.__contains__))
+                yield from self._rows(find_entries(units, topics.__contains__), pieces)
+
+    def _without_deleted(self, start: int, stop: int) -> int:
+        """Where to begin, of a range whose first files retention may have deleted since planning."""
+        minimum = self.reader.log.min_offset
+        if start >= minimum:
+            return start
+        what = f"the commitlog from {start} to {min(minimum, stop)} was deleted (retention) after planning; the log now begins at {minimum}"
+        if self.reader.tolerance.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{what}. Plan anew, or set failOnDataLoss=false to go on without it")
+        _log.warning("messages lost, uncounted because only the deleted bytes could tell: %s", what)
+        return minimum
+
+    def _rows(self, found: FoundEntries, pieces: dict[tuple[str, int], int]) -> Iterator[pa.RecordBatch]:
+        piece_of_key = np.array([pieces.get(key, -1) for key in found.keys], np.int32)
+        if not len(found.key):
+            return
+        piece = piece_of_key[found.key]
+        starts, stops = np.array([p.start for p in self.slices]), np.array([p.stop for p in self.slices])
+        keep = (piece >= 0) & (found.offset < stops[piece]) & (found.offset + found.count > starts[piece])
+        for key, queue in self.queues.items():
+            if len(queue.epochs) > 1:
+                mine = np.flatnonzero(piece == pieces[key])
+                keep[mine] &= queue.counts(found.physical[mine], found.offset[mine])
+        rows = np.flatnonzero(keep)
+        entries = Entries(piece[rows], found.offset[rows], found.physical[rows], found.size[rows], None)
+        if len(rows):
+            yield from self.reader.read_entries(self.slices, entries)

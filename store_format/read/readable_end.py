@@ -1,0 +1,311 @@
+"""How far the commitlog of a crashed store can be read: over damage in its middle, but not into what an earlier recovery cut off.
+
+A broker's recovery ends the log at its first bytes that are no message (`recovery.find_end`), and cuts off everything behind them.
+At the log's true end nothing follows those bytes. Where whole messages follow, either the middle of the log is damaged, or the
+messages are remains: recovery sets the log's end back and does not clear a byte (MappedFileQueue.truncateDirtyFiles), and a
+broker that goes on writes over the first of the cut messages only.
+
+The rule. Whole messages behind damaged bytes continue the log when both of these hold:
+
+1. The first of them was not stored more than a second before the last message in front of the damaged bytes. A broker stamps
+   messages in the order of the log, so a message that was cut is older than every message that was written after the recovery. A
+   broker needs more than a second to die and to start again; a clock that is corrected goes back by less.
+2. The consume queue's entry of that queue offset leads to the message, or no message in front of the damaged bytes has its
+   queue offset or a later one. A broker that goes on after a recovery gives the queue offsets of cut messages again. A queue whose
+   topic was deleted and created again counts from where it last began with offset 0.
+
+Messages that directly follow a whole message need neither: the broker's recovery takes them as well. Messages that fail the rule
+are remains, and so are those behind them in the same file. A recovery deletes the files behind the log's end, so the log goes on in
+a later file whose first messages pass the rule; where none does, it ends in front of the remains, which are counted, never read. A
+store that a broker recovered and left without writing a message cannot be told from one that nobody recovered: its messages are read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage, EndKind, UnitRun
+from store_format.consumequeue.files import UnitFiles, file_run
+from store_format.consumequeue.write import queue_directory
+from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
+from store_format.files.read import FileCache, StoreFile
+from store_format.layouts import CQ_UNIT
+from store_format.message.locate import UnitRefs, locate
+from store_format.read.log_reader import FoundEntries, LogQueue, find_entries
+from store_format.read.recovery import LogEnd
+
+__all__ = ["ReadableEnd", "find_readable_end", "has_own_entry", "refuse_cut", "warn_once"]
+
+_log = logging.getLogger(__name__)
+
+_Queue = tuple[str, int]
+
+_DAMAGED_MAX = 10_000
+_CLOCK_STEP_MAX_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableEnd:
+    """The log can be read up to `offset`; a broker that starts cuts it at `cut`, and loses `messages` whole ones between the two.
+
+    `damage` says what is wrong at `cut`; None where nothing whole follows. `damage_bytes` counts all bytes between `cut` and `offset`
+    that are no message. `remains` counts the whole messages behind `offset` that do not continue the log; they are within
+    `remains_range`, physical offsets. `is_recovery_known`: an entry shows that a broker has given queue offsets of theirs again.
+    `disputed` says what is wrong at `offset` where they may continue the log all the same.
+    """
+
+    cut: int
+    offset: int
+    messages: int = 0
+    damage: CorruptStoreError | None = None
+    damage_bytes: int = 0
+    remains: int = 0
+    last_timestamp: int = -1  # ms, of the last message before `offset`
+    damaged: tuple[tuple[int, int], ...] = ()  # the first of these stretches of bytes, as physical offsets [start, stop)
+    hidden: tuple[tuple[int, int], ...] = ()  # stretches with remains in front of `offset`, likewise
+    remains_range: tuple[int, int] = (0, 0)
+    is_recovery_known: bool = False
+    disputed: CorruptStoreError | None = None
+
+    @property
+    def loss(self) -> str:
+        """What a broker that starts on the store does to the messages behind the damage."""
+        return f"A broker that starts on this store cuts the commitlog at {self.cut} and loses the {self.messages} messages behind it"
+
+
+def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
+    """How far the log can be read, of which a broker's recovery finds the end `end`.
+
+    On a store without damage this costs one look for data behind the end. Behind damage every message is checked, CRC included,
+    as the recovery would have checked it without the damage.
+    """
+    last_timestamp = log.store_timestamp_at(end.last_unit_offset)
+    found = _Behind(root, log, end, end.offset, last_timestamp)
+    if end.end.kind in (EndKind.TORN, EndKind.UNWRITTEN):
+        found.look()
+    return ReadableEnd(
+        end.offset,
+        found.offset,
+        found.messages,
+        found.damage,
+        found.damage_bytes,
+        found.remains,
+        found.last_timestamp,
+        tuple(place for place in found.damaged if place[0] < found.offset),
+        tuple(found.hidden),
+        found.remains_range,
+        found.is_recovery_known,
+        found.disputed,
+    )
+
+
+@dataclass(slots=True)
+class _Behind:
+    """What has been found so far behind the end that recovery finds."""
+
+    root: str
+    log: CommitLog
+    end: LogEnd
+    offset: int
+    last_timestamp: int
+    messages: int = 0
+    damage: CorruptStoreError | None = None
+    damage_bytes: int = 0
+    remains: int = 0
+    remains_range: tuple[int, int] = (0, 0)
+    is_recovery_known: bool = False
+    may_continue: bool = False  # what `_continues` has found last
+    disputed: CorruptStoreError | None = None
+    known: dict[_Queue, int] | None = None
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+    hidden: list[tuple[int, int]] = field(default_factory=list)
+
+    def look(self) -> None:
+        walk = self.log.walk(self.end.offset, verify_crc=True, resync=True)
+        damage: CorruptStoreError | None = None  # the first one
+        skipped, is_behind_damage = 0, False
+        remains_in: StoreFile | None = None
+        for step in walk:
+            if isinstance(step, Damage):
+                damage = damage or CorruptStoreError(step.file.path, step.start, step.expected, step.found)
+                skipped, is_behind_damage = skipped + step.stop - step.start, True
+                if len(self.damaged) < _DAMAGED_MAX:
+                    self.damaged.append((step.file.start + step.start, step.file.start + step.stop))
+                continue
+            if is_behind_damage and (step.file == remains_in or not self._continues(step)):
+                if step.file != remains_in:
+                    self.hidden.append((step.file.start + int(step.positions[0]), step.file.stop))
+                    self.disputed = self.disputed or (damage if self.may_continue else None)
+                first = self.remains_range[0] if self.remains else step.file.start + int(step.positions[0])
+                self.remains_range = (first, step.file.start + step.stop)
+                remains_in = step.file
+                self.remains += len(step.positions)
+                skipped += int(step.sizes.sum())
+                continue
+            self.remains, self.is_recovery_known, self.disputed = 0, False, None  # those were in the middle
+            is_behind_damage = False
+            self.offset = step.file.start + step.stop
+            self.last_timestamp = self.log.store_timestamp_at(step.file.start + int(step.positions[-1]))
+            self.damage, self.damage_bytes = damage, skipped
+            # Without damage before them they were appended since the end was looked for.
+            self.messages += len(step.positions) if damage is not None else 0
+
+    def _continues(self, run: UnitRun) -> bool:
+        """The rule of this module, for the first messages behind damage (the walk gives the first few kilobytes)."""
+        first = run.file.start + int(run.positions[0])
+        is_older = self.log.store_timestamp_at(first) < self.last_timestamp - _CLOCK_STEP_MAX_MS
+        self.may_continue = False
+        try:
+            entries = [(entry, _entry_at(self.root, *entry[:2])) for entry in _entries_of(self.log, run)]
+        except StoreError:
+            if is_older:
+                return False
+            raise
+        unknown = [(key, offset) for (key, offset, physical), found in entries if found != physical]
+        is_given_again = any(found is not None and found != entry[2] and found < self.offset for entry, found in entries)
+        if is_older:
+            self.is_recovery_known |= is_given_again
+            return False
+        if unknown and self.known is None:
+            self.known = _max_offsets(self.log, self.end)
+        if not any(offset < (self.known or {}).get(key, 0) for key, offset in unknown):
+            return True
+        self.is_recovery_known |= is_given_again
+        own = [found == physical for (_, _, physical), found in entries if physical == first]
+        self.may_continue = bool(own) and all(own) and not is_given_again
+        return False
+
+
+def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[_Queue, int, int]]:
+    """(queue, queue offset, physical offset) of every entry that the messages have in their queues."""
+    found = _found_entries(log, run)
+    rows = zip(found.key.tolist(), found.offset.tolist(), found.physical.tolist(), strict=True)
+    return [(found.keys[key], offset, physical) for key, offset, physical in rows]
+
+
+def has_own_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
+    """Whether entries lead to the whole message there: one in each queue that the message itself names."""
+    for run in log.walk(physical_offset, physical_offset + 1):
+        assert isinstance(run, UnitRun)
+        entries = _entries_of(log, run)
+        return bool(entries) and all(_entry_at(root, queue, offset) == physical for queue, offset, physical in entries)
+    return False
+
+
+def _found_entries(log: CommitLog, run: UnitRun) -> FoundEntries:
+    buffer, start = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
+    refs = UnitRefs(run.file.path, buffer, run.file.start + start, run.positions - start, run.sizes, None)
+    units, _ = locate(refs, verify_crc=False)
+    return find_entries(units, lambda topic: True)
+
+
+def _entry_at(root: str, queue: _Queue, offset: int) -> int | None:
+    """The physical offset in a queue's entry on disk; None where the queue has no valid one."""
+    topic, queue_id = queue
+    if queue_id < 0 or topic in ("", ".", "..") or "/" in topic or "\0" in topic:  # a name from the log, not from a listing
+        return None
+    directory = queue_directory(root, topic, queue_id)
+    with suppress(StoreError, OSError):
+        run = file_run(directory, CQ_UNIT.itemsize)
+        first, stop = (0, 0) if run is None else (run.first_file, run.last_file + run.file_size)
+        if run is not None and first <= offset * CQ_UNIT.itemsize < stop:
+            with UnitFiles(directory, CQ_UNIT, run, queue) as files:
+                physical, size, _ = files.unit(offset)
+            return int(physical) if size > 0 else None
+    return None
+
+
+def _max_offsets(log: CommitLog, end: LogEnd) -> dict[_Queue, int]:
+    """The offset behind the last message of each queue, of the messages that recovery scans."""
+    known: dict[_Queue, LogQueue] = {}
+    for run in _runs(log, end):
+        found = _found_entries(log, run)
+        for number in np.unique(found.key).tolist():
+            rows = found.key == number
+            queue = known.setdefault(found.keys[number], LogQueue(*found.keys[number]))
+            queue.add(found.physical[rows], found.offset[rows], found.offset[rows] + found.count[rows])
+    return {key: queue.max_offset for key, queue in known.items()}
+
+
+def _runs(log: CommitLog, end: LogEnd) -> Iterator[UnitRun]:
+    if end.scan_start < end.offset:
+        yield from (step for step in log.walk(end.scan_start, end.offset, resync=True) if isinstance(step, UnitRun))
+
+
+# ---- what is said, and refused ------------------------------------------------------------------------------------------
+
+_warned: WeakKeyDictionary[FileCache, set[tuple[str, int]]] = WeakKeyDictionary()
+
+
+def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
+    """Logs what lies behind the end, once for each store that was opened: `cache` is its own."""
+    key = (root, found.cut)
+    said = _warned.setdefault(cache, set())
+    if key in said or not (found.damage or found.remains):
+        return
+    said.add(key)
+    if found.damage is not None:
+        _log.warning(
+            "%s was left by a crash, and its commitlog is damaged in the middle: %s. The %d whole messages behind the damage, up to %d, "
+            "are read too. %s: export them before a broker starts (rmqlog export --skip-damage)",
+            root, found.damage, found.messages, found.offset, found.loss,
+        )  # fmt: skip
+    if found.remains:
+        _log.warning(
+            "%s was left by a crash, and its commitlog ends at %d: %d whole messages behind the end are older than the last one before "
+            "it, or repeat queue offsets. %s not read",
+            root, found.offset, found.remains,
+            "An earlier recovery has cut them; they are" if found.is_recovery_known else "They are",
+        )  # fmt: skip
+
+
+def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int] | None = None) -> None:
+    """Raises where a writer that clears everything behind `end` would destroy messages that can be read.
+
+    `staged` (physical offset, ms): a commit that was broken off has staged what was written from that offset on and up to that time,
+    and writes it again.
+
+    CorruptStoreError: whole messages behind damage, unless they are taken for remains: a warning counts these.
+    StoreInUseError: messages that were appended since `end` was looked for, so another process writes to the store although it shows
+    no lock (NFS, a virtual machine's mount).
+    """
+    found = find_readable_end(root, log.anew(), end)
+    if staged is not None and end.offset >= staged[0] and found.last_timestamp <= staged[1]:
+        return
+    if found.damage is not None:
+        behind = f"{found.damage.found}, and {found.messages} whole messages behind it up to {found.offset}"
+        raise _cut_error(found.damage, behind, found.cut)
+    if found.offset > end.offset:
+        raise StoreInUseError(
+            f"{root}: the commitlog grew from {end.offset} to {found.offset} while it was recovered; another process writes to the store, "
+            "and its lock cannot be seen from here. Nothing was written: stop that process first"
+        )
+    if found.disputed is not None:
+        start, stop = found.remains_range
+        behind = (
+            f"{found.disputed.found}, and {found.remains} whole messages from {start} to {stop} behind it, which may continue the log: "
+            "they are not older than those before the damage, and a consume queue leads to the first one"
+        )
+        raise _cut_error(found.disputed, behind, found.cut)
+    if found.remains:
+        _log.warning(
+            "%s: the commitlog ends at %d. %d whole messages from %d to %d behind the end are older than the last one before it, or repeat "
+            "queue offsets: they are taken for what an earlier recovery has cut, and are cleared",
+            root, found.offset, found.remains, *found.remains_range,
+        )  # fmt: skip
+
+
+def _cut_error(damage: CorruptStoreError, behind: str, cut: int) -> CorruptStoreError:
+    advice = (
+        f"Nothing was written: a writer, as a broker that starts, would cut the commitlog at {cut} and lose these messages. Export "
+        "them into a new store (rmqlog export --skip-damage, or mode=DROPMALFORMED), or give them up: "
+        "store_format.commit.append.recover(path, options=CommitOptions(cut_after_damage=True))"
+    )
+    return CorruptStoreError(damage.file, damage.position, damage.expected, f"{behind}. {advice}")

@@ -1,0 +1,148 @@
+"""What a crash left: where the commitlog really ends, and which messages have no consume queue entry yet. Nothing is written.
+
+A broker that was killed has neither trimmed its files nor finished its queues. It repairs both when it starts
+(DefaultMessageStore.recover, spec 7.3 and 7.4); a reader finds the same end and makes the same entries in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage, EndKind, WalkEnd
+from store_format.consumequeue.dispatch import Dispatch, MissingEntries
+from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.metadata.checkpoint import Checkpoint
+
+__all__ = ["LogEnd", "find_end", "missing_entries", "scan_to_end"]
+
+_log = logging.getLogger(__name__)
+
+_RECOVER_FILES_MAX = 10  # MessageStoreConfig.commitLogRecoverMaxNum, since 5.4
+_FAR = 2**63 - 1  # no limit
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where the log ends, and where to look for messages without an entry: from `scan_start` to `offset`.
+
+    `last_unit_offset` is the start of the last good unit (what the broker calls confirmOffset), -1 when the scan met none;
+    `units` of them were checked, CRC included. `end` says why the log ends there.
+    """
+
+    offset: int
+    scan_start: int
+    last_unit_offset: int
+    units: int
+    end: WalkEnd
+
+
+def find_end(commit_log: CommitLog, checkpoint: Checkpoint, *, crashed: bool, dispatch_from: int) -> LogEnd:
+    """The end of the log by the broker's rule: check unit after unit from a start file on; the first bad one is the end.
+
+    `crashed` says that `abort` exists; `dispatch_from` is the end of what the consume queues know, -1 without any.
+
+    Two start files, for two questions. The end is looked for from where a 5.5 broker begins: walking back from the last
+    file, the first whose first unit is good and not newer than the checkpoint (by logicsPhysicalOffset, else by
+    logicsMsgTimestamp; without a crash: not behind `dispatch_from`), and at most 10 files back, matched or not
+    (commitLogRecoverMaxNum). Damage in older files does not end the log for a broker, and must not for us.
+    Entries may be missing from further back. That limit is about what the broker dispatches, and it makes old messages
+    vanish from its queues; we have none. When logicsPhysicalOffset is 0 the checkpoint may be of 5.4 or before, where
+    logicsMsgTimestamp runs ahead of the flushed queues, so `scan_start` follows the rule of these: max(min(physic, logics) -
+    3000, 0). It never begins later than the other.
+    """
+    if not commit_log.files:
+        return scan_to_end(commit_log, 0, 0)
+    timestamp_max = _FAR
+    margin_max = _FAR
+    if not crashed:
+        offset_max = dispatch_from
+    elif checkpoint.logics_physical_offset > 0:
+        offset_max = checkpoint.logics_physical_offset
+    else:
+        offset_max = _FAR
+        timestamp_max = checkpoint.logics_msg_timestamp
+        margin_max = checkpoint.timestamp_min
+    newest = len(commit_log.files) - 1
+    broker_start = _start_file(commit_log, newest, max(newest + 1 - _RECOVER_FILES_MAX, 0), offset_max, timestamp_max)
+    scan_start = _start_file(commit_log, broker_start, 0, offset_max, margin_max)
+    return scan_to_end(commit_log, commit_log.files[broker_start].start, commit_log.files[scan_start].start)
+
+
+def _start_file(commit_log: CommitLog, newest: int, oldest: int, offset_max: int, timestamp_max: int) -> int:
+    """The index of the newest file whose first unit is good, timed and neither behind `offset_max` nor after `timestamp_max`.
+
+    `oldest` when there is none (CommitLog.isMappedFileMatchedRecover).
+    """
+    for index in range(newest, oldest, -1):
+        start = commit_log.files[index].start
+        if start > offset_max or next(commit_log.walk(start, start + 1, verify_crc=True), None) is None:
+            continue
+        if 0 != commit_log.store_timestamp_at(start) <= timestamp_max:
+            return index
+    return oldest
+
+
+def scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
+    """The end of the log, found by checking unit after unit from `start`, where one begins; `scan_start` is passed on."""
+    if not commit_log.files:
+        return LogEnd(start, scan_start, -1, 0, WalkEnd(EndKind.MISSING, start, "", 0, "a commitlog file", "none"))
+    units, last = 0, -1
+    while True:
+        walk = commit_log.walk(start, verify_crc=True)
+        for run in walk:
+            assert not isinstance(run, Damage)  # only a walk with resync has these
+            last = run.file.start + int(run.positions[-1])
+        units += walk.sums.units
+        end = walk.end
+        assert end is not None
+        following = next((file for file in commit_log.files if file.start >= end.offset), None)
+        if end.kind is not EndKind.MISSING or following is None:
+            return LogEnd(end.offset, scan_start, last, units, end)
+        start = following.start  # the broker goes to the next file it has, whatever is missing between
+
+
+def missing_entries(
+    commit_log: CommitLog,
+    scan_start: int,
+    end: int,
+    max_offsets: Mapping[tuple[str, int], int],
+    *,
+    last_physical_offsets: Mapping[tuple[str, int], int] | None = None,
+    batch_topics: Collection[str] = (),
+    delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+    known_damage_bytes: int = 0,
+    hidden: Sequence[tuple[int, int]] = (),
+) -> dict[tuple[str, int], MissingEntries]:
+    """The consume queue entries of messages in `scan_start` to `end` that their queues do not have, by (topic, queue id).
+
+    `max_offsets`: of each queue as it is on disk without the units at or behind `end`; a queue that is not named has none.
+    An entry is missing when its queue offset is at or behind that. `last_physical_offsets` holds back what is not newer
+    than the queue's last message: the remains of a topic that was deleted and made again (ConsumeQueue.putMessagePositionInfo).
+    `batch_topics` are those with queue.type=BatchCQ. Where the log is damaged inside the range, the scan goes on behind the
+    damage, and logs a warning unless the caller has: about `known_damage_bytes`. Messages in the stretches `hidden` do not count.
+    """
+    dispatch = Dispatch(max_offsets, last_physical_offsets or {}, frozenset(batch_topics), tuple(delay_levels_ms))
+    if scan_start >= end:
+        return dispatch.entries()
+    walk = commit_log.walk(scan_start, end, resync=True)
+    for found in walk:
+        if not isinstance(found, Damage):
+            outside = np.ones(len(found.positions), bool)
+            for first, behind in hidden:
+                outside &= (found.physical_offsets < first) | (found.physical_offsets >= behind)
+            if outside.any():
+                dispatch.add(replace(found, positions=found.positions[outside], sizes=found.sizes[outside]), commit_log)
+    if walk.sums.damage_bytes + walk.sums.missing_bytes > known_damage_bytes:
+        _log.warning(
+            "commitlog %d to %d: %d bytes are damaged and %d missing; messages there have no consume queue entry",
+            scan_start,
+            end,
+            walk.sums.damage_bytes,
+            walk.sums.missing_bytes,
+        )
+    return dispatch.entries()

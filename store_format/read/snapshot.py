@@ -1,0 +1,355 @@
+"""Where every queue of a store begins and ends at this moment: clean, in use by a broker, or left by a crash.
+
+Clean: the consume queue's own end, without what an earlier recovery has cut (see written_end.py and stale_entries.py). In use: the same,
+but the newest entries count only once the log agrees with them.
+Crashed: the broker's recovery is done in memory, hiding entries behind the log's end and adding those that are missing; only damage
+in the middle does not end the log (see readable_end.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from store_format.bookkeeping.journal import committed_end, read_commit_state
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.written_end import WrittenEnd, warn_of_hidden, written_end
+from store_format.consumequeue.batch import batch_queue_bounds
+from store_format.consumequeue.dispatch import MissingEntries
+from store_format.consumequeue.simple import simple_queue_bounds
+from store_format.consumequeue.slices import place_of_entry
+from store_format.consumequeue.stale_entries import settled, without_cut, without_overwritten, without_stale
+from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
+from store_format.files.read import Refused, list_directories, list_store_files, offset_file_name, refuse
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
+from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.read.queue_range import QueueRange
+from store_format.read.readable_end import find_readable_end, warn_once
+from store_format.read.recovery import find_end, missing_entries
+
+__all__ = ["QueueRange", "Snapshot", "StoreState", "list_queues", "take_queue", "take_snapshot"]
+
+_log = logging.getLogger(__name__)
+
+_OFFSET_MAX = 2**63 - 1
+_QUEUE_ID_MAX = _SIZE_MAX = 2**31 - 1
+_FOLDERS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
+_SIZES_SAMPLED = 16  # queues whose file sizes say what is usual, where fewer are asked for
+
+
+class StoreState(StrEnum):
+    """How the store was left."""
+
+    CLEAN = "clean"  # nobody holds the lock, no abort file
+    LIVE = "live"  # another process holds the lock
+    CRASHED = "crashed"  # nobody holds the lock, but the abort file is there
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The queues asked for, by (topic, queue id), and what went wrong with others.
+
+    `log_end` is the end of the commitlog where planning had to find it (after a crash, during a commit of ours, or because whole messages
+    lie behind it that a recovery has cut: `has_remains`), else None.
+    `damaged` are queues whose files cannot be used, with the reason: only a scan of the commitlog can serve them. `lost` are those among
+    them that have no files, as `MessageStore.snapshot` finds and names them.
+    """
+
+    state: StoreState
+    queues: dict[tuple[str, int], QueueRange]
+    damaged: dict[tuple[str, int], StoreError]
+    log_end: int | None = None
+    lost: frozenset[tuple[str, int]] = frozenset()
+    has_remains: bool = False
+
+
+def list_queues(root: str, select: Callable[[str], bool], refused: Refused = refuse) -> Iterator[tuple[str, int, str, str]]:
+    """(topic, queue id, directory, kind) of every queue directory whose topic is selected, sorted.
+
+    A directory below a topic whose name is no queue id is skipped, as the broker does (ConsumeQueueStore.loadConsumeQueues).
+    A selected topic or queue that is a link or may not be listed is `refused`, and left out where that does not raise.
+    """
+    for kind, folder in _FOLDERS.items():
+        for topic, topic_path in list_directories(f"{root}/{folder}", select, refused):
+            try:
+                found = list_directories(topic_path, _is_queue_id, refused)
+            except StorePermissionError as error:
+                refused(error)
+                continue
+            for queue_id, path in sorted((int(name), path) for name, path in found):
+                yield topic, queue_id, path, kind
+
+
+def _is_queue_id(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 11 and name == str(int(name)) and int(name) <= _QUEUE_ID_MAX
+
+
+def take_snapshot(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool], refused: Refused = refuse) -> Snapshot:
+    """The selected queues. Costs one listing and a few reads a queue; after a crash also a scan of the log's tail.
+
+    While a commit of ours is under way, or was broken off, log and queues end at its base. One that went on meanwhile makes this look
+    again, at what was committed before: so no part of a batch is ever seen. What may not be read is `refused`, as by `list_queues`.
+    """
+    before = read_commit_state(root)
+    if state is StoreState.CRASHED and not before.is_own:
+        return _recovered(root, log, select, refused)
+    taken = _taken(root, log, state, select, refused, before.base)
+    if read_commit_state(root) == before:
+        return taken
+    return _taken(root, log, state, select, refused, committed_end(root))
+
+
+def _taken(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool], refused: Refused, log_end: int | None) -> Snapshot:
+    queues, damaged = _queues_on_disk(root, log, select, refused, log_end, clean=state is StoreState.CLEAN and log_end is None)
+    if state is StoreState.LIVE:
+        log = _listed_for(log, queues.values())
+    end = None if log_end is not None else _written_end(root, log, state, queues.values())
+    before = queues
+    if end is not None and _lead_behind(queues.values(), end.offset):
+        queues, also_damaged = _queues_on_disk(root, log, select, refused, end.offset)
+        damaged |= also_damaged
+        queues = {key: queue for key, queue in queues.items() if key not in damaged}
+    queues = _settled_queues(root, log, state, queues, end)
+    if end is None:
+        return Snapshot(state, queues, damaged, log_end)
+    hidden = sum(before[key].max_offset - queue.max_offset for key, queue in queues.items() if key in before)
+    if end.remains or (hidden and state is StoreState.CLEAN):
+        warn_of_hidden(root, log.cache, end, hidden)
+    return Snapshot(state, queues, damaged, end.offset if end.remains else None, has_remains=bool(end.remains))
+
+
+def _written_end(root: str, log: CommitLog, state: StoreState, queues: Collection[QueueRange]) -> WrittenEnd | None:
+    """The log's end where it is certain that nothing behind it counts. It is looked for after the queues: a broker writes the log first."""
+    try:
+        end = written_end(root, log, is_live=state is StoreState.LIVE)
+        if end is not None and not end.remains and _lead_behind(queues, end.offset):
+            end = written_end(root, log, is_live=state is StoreState.LIVE, has_more=True)
+    except (StoreError, OSError):
+        return None  # whoever reads that file is told
+    return end if end is not None and end.is_certain else None
+
+
+def _lead_behind(queues: Collection[QueueRange], offset: int) -> bool:
+    return any(queue.bounds is not None and queue.bounds.last_physical_offset >= offset for queue in queues)
+
+
+def _settled_queues(
+    root: str, log: CommitLog, state: StoreState, queues: dict[tuple[str, int], QueueRange], end: WrittenEnd | None
+) -> dict[tuple[str, int], QueueRange]:
+    """Without newest entries that count not yet, or not any more."""
+    if state is StoreState.LIVE:
+        queues = {key: settled(queue, log) for key, queue in queues.items()}
+    stop = end.offset if end is not None else log.files[-1].stop if log.files else 0
+    try:
+        return without_stale(root, log, queues, stop, is_live=state is StoreState.LIVE)
+    except StorePermissionError:
+        return queues  # a read of messages fails on that file; views do without it
+
+
+def take_queue(root: str, log: CommitLog, state: StoreState, topic: str, queue_id: int, log_end: int | None = None) -> QueueRange | None:
+    """One queue of a store that no crash left, as `take_snapshot` sees it; None without its directory or its files.
+
+    With `log_end` nothing at or behind it counts. Raises CorruptStoreError where the files cannot be used.
+    The name may come from a message: one that a listing of directories could not give leads nowhere.
+    """
+    if queue_id < 0 or topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+        return None
+    for kind, folder in _FOLDERS.items():
+        directory = f"{root}/{folder}/{topic}/{queue_id}"
+        _refuse_foreign_name(topic, directory)
+        _refuse_links(f"{root}/{folder}/{topic}", directory)
+        queue = _queue_at(log, directory, topic, queue_id, kind, log_end, clean=state is StoreState.CLEAN and log_end is None)
+        if queue is None:
+            continue
+        log = _listed_for(log, [queue]) if state is StoreState.LIVE else log
+        end = None if log_end is not None else _written_end(root, log, state, [queue])
+        if end is not None and _lead_behind([queue], end.offset):
+            queue = _queue_at(log, directory, topic, queue_id, kind, end.offset) or queue
+        return _settled_queues(root, log, state, {(topic, queue_id): queue}, end)[topic, queue_id]
+    return None
+
+
+def _queue_at(
+    log: CommitLog, directory: str, topic: str, queue_id: int, kind: str, log_end: int | None, *, clean: bool = False
+) -> QueueRange | None:
+    """The queue of a directory; None without files."""
+    find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
+    bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=log_end, scan=log_end is not None, clean=clean)
+    if bounds is None:
+        return None
+    return QueueRange(topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch")
+
+
+def _queues_on_disk(
+    root: str, log: CommitLog, select: Callable[[str], bool], refused: Refused, log_end: int | None = None, *, clean: bool = False
+) -> tuple[dict[tuple[str, int], QueueRange], dict[tuple[str, int], StoreError]]:
+    """What the consume queue files say, and which of them cannot be used. With `log_end` nothing at or behind it counts."""
+    queues: dict[tuple[str, int], QueueRange] = {}
+    damaged: dict[tuple[str, int], StoreError] = {}
+    for topic, queue_id, directory, kind in list_queues(root, select, refused):
+        try:
+            _refuse_foreign_name(topic, directory)
+            queue = _queue_at(log, directory, topic, queue_id, kind, log_end, clean=clean)
+        except CorruptStoreError as error:
+            damaged[topic, queue_id] = error
+            continue
+        except StorePermissionError as error:
+            refused(error)
+            continue
+        queues[topic, queue_id] = queue or QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
+    damaged |= _cut_queues(root, queues)
+    return {key: queue for key, queue in queues.items() if key not in damaged}, damaged
+
+
+def _refuse_foreign_name(topic: str, directory: str) -> None:
+    try:
+        topic.encode()
+    except UnicodeEncodeError as error:
+        shown = os.fsencode(directory).decode(errors="backslashreplace")
+        raise CorruptStoreError(shown, 0, "a topic's name in UTF-8", "other bytes") from error
+
+
+def _refuse_links(*paths: str) -> None:
+    for path in paths:
+        if os.path.islink(path):
+            raise CorruptStoreError(path, 0, "a file or directory", "a symbolic link, which is not followed below the root level")
+
+
+def _cut_queues(root: str, queues: dict[tuple[str, int], QueueRange]) -> dict[tuple[str, int], StoreError]:
+    """Queues whose files are shorter than those of the other queues, which all have one size (mappedFileSizeConsumeQueue).
+
+    A file cut at a multiple of a unit looks whole when it is alone.
+    """
+    cut: dict[tuple[str, int], StoreError] = {}
+    for kind in _FOLDERS:
+        mine = {key: queue.bounds for key, queue in queues.items() if queue.bounds is not None and queue.bounds.kind == kind}
+        if not mine:
+            continue
+        sizes = Counter(bounds.file_size for bounds in mine.values())
+        if len(mine) < _SIZES_SAMPLED:
+            sizes.update(_sampled_sizes(root, kind))
+        usual = max(sizes, key=lambda size: (sizes[size], size))
+        for key, bounds in mine.items():
+            if bounds.file_size < usual:
+                path = f"{bounds.directory}/{offset_file_name(bounds.first_file)}"
+                cut[key] = TruncatedRecordError(
+                    path, bounds.file_size, f"a file of {usual} bytes, as in other queues", f"{bounds.file_size} bytes"
+                )
+    return cut
+
+
+def _sampled_sizes(root: str, kind: str) -> Iterator[int]:
+    """File sizes of a queue of each of a few topics."""
+    for _, topic_path in list_directories(f"{root}/{_FOLDERS[kind]}", refused=_pass_over)[:_SIZES_SAMPLED]:
+        with suppress(CorruptStoreError, StorePermissionError):  # told to who asks for that topic
+            for _, path in list_directories(topic_path)[:1]:
+                yield from {file.size for file in list_store_files(path)}
+
+
+def _pass_over(error: StoreError) -> None:
+    """For what is only a sample."""
+
+
+# ---- after a crash ----------------------------------------------------------------------------------------------------
+
+
+def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused: Refused) -> Snapshot:
+    """What the queues would be after the broker's recovery (CommitLog.recoverAbnormally), without changing a byte."""
+    end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1)
+    readable = find_readable_end(root, log, end)
+    stop = readable.offset
+    _log.info("%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, stop)
+    warn_once(root, log.cache, readable)
+    queues, damaged = _queues_on_disk(root, log, select, refused, stop)
+    queues, doubtful = without_overwritten(log, queues, end.scan_start, stop)
+    filled = {key: queue for key, queue in queues.items() if queue.max_offset > queue.min_offset and not queue.is_batch}
+    # Not only what lies behind the entries on disk: those may be of messages that an earlier recovery has cut.
+    missing = missing_entries(
+        log,
+        end.scan_start,
+        stop,
+        {key: queue.min_offset if key in filled else queue.max_offset for key, queue in queues.items()},
+        last_physical_offsets={
+            key: -1 if key in doubtful else queue.bounds.last_physical_offset for key, queue in queues.items() if queue.bounds is not None
+        },
+        batch_topics={topic for (topic, _), queue in queues.items() if queue.is_batch},
+        known_damage_bytes=readable.damage_bytes,
+        hidden=readable.hidden,
+    )
+    for (topic, queue_id), found in missing.items():
+        if select(topic) and (topic, queue_id) not in damaged:
+            queue = queues.get((topic, queue_id)) or QueueRange(topic, queue_id, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
+            queue, entries = without_cut(queue, found) if (topic, queue_id) in filled else (queue, found)
+            queue = _with_extra(queue, _with_lost(queue, entries, readable.damaged)) if len(entries.units) else queue
+            gap = _gap(queue) if end.scan_start > log.min_offset else None
+            if gap is not None:
+                damaged[topic, queue_id] = gap
+            queues[topic, queue_id] = queue
+    queues = {key: queue for key, queue in queues.items() if key not in damaged}
+    return Snapshot(StoreState.CRASHED, queues, damaged, stop)
+
+
+def _with_lost(queue: QueueRange, entries: MissingEntries, damaged: Sequence[tuple[int, int]]) -> MissingEntries:
+    """Also an entry for each queue offset between them that no message has: it leads to the damaged bytes that may have held it.
+
+    So a read in mode FAILFAST fails, and the other modes count the message, as where the entry is on disk.
+    """
+    if not damaged or entries.units.dtype != CQ_UNIT:
+        return entries
+    offsets, physical = entries.queue_offsets, entries.units["physical_offset"].astype(np.int64)
+    if queue.bounds is not None and queue.max_offset > queue.min_offset:
+        offsets = np.append(queue.max_offset - 1, offsets)
+        physical = np.append(queue.bounds.last_physical_offset, physical)
+    lost_offsets, lost_units = [], []
+    for i in np.flatnonzero(np.diff(offsets) > 1).tolist():
+        between = [(start, stop) for start, stop in damaged if physical[i] < start < physical[i + 1]]
+        count = int(offsets[i + 1] - offsets[i]) - 1
+        if count <= sum((stop - start) // MESSAGE_SIZE_MIN for start, stop in between):
+            unit = np.zeros(1, CQ_UNIT)
+            unit["physical_offset"], unit["size"] = between[0][0], min(between[0][1] - between[0][0], _SIZE_MAX)
+            lost_offsets.append(np.arange(offsets[i] + 1, offsets[i + 1]))
+            lost_units.append(np.repeat(unit, count))
+    if not lost_offsets:
+        return entries
+    offsets, units = np.concatenate([entries.queue_offsets, *lost_offsets]), np.concatenate([entries.units, *lost_units], dtype=CQ_UNIT)
+    order = np.argsort(offsets)
+    return MissingEntries(offsets[order], units[order])
+
+
+def _with_extra(queue: QueueRange, entries: MissingEntries) -> QueueRange:
+    first = int(entries.queue_offsets[0])
+    minimum = queue.min_offset if queue.max_offset > queue.min_offset else first
+    return replace(
+        queue,
+        min_offset=minimum,
+        max_offset=entries.max_offset,
+        extra_start=queue.max_offset,
+        extra=entries.units.tobytes(),
+        extra_offsets=entries.queue_offsets.astype(np.int64).tobytes(),
+    )
+
+
+def _gap(queue: QueueRange) -> CorruptStoreError | None:
+    """Between the entries on disk and those made from the log: the messages lie before what was scanned of it, or are gone."""
+    first = int(np.frombuffer(queue.extra_offsets, np.int64, 1)[0]) if queue.extra else queue.extra_start
+    if queue.bounds is None or first <= queue.extra_start:
+        return None
+    file, position = place_of_entry(replace(queue.piece(queue.extra_start, first), extra_start=first), queue.extra_start)
+    found = f"none, and in the commitlog a message with offset {first}"
+    return CorruptStoreError(file, position, f"an entry for offset {queue.extra_start} of {queue.topic}-{queue.queue_id}", found)
+
+
+# ---- while a broker writes ----------------------------------------------------------------------------------------------
+
+
+def _listed_for(log: CommitLog, queues: Iterable[QueueRange]) -> CommitLog:
+    """The log, listed anew when queues lead behind its files: those were made since. Else a part of a batch would count as "not yet"."""
+    stop = log.files[-1].stop if log.files else 0
+    return log.anew() if any(queue.bounds is not None and queue.bounds.last_physical_offset >= stop for queue in queues) else log

@@ -1,0 +1,1 @@
+"""Messages by key, id, tag and time."""

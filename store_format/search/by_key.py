@@ -1,0 +1,211 @@
+"""Looking a message up by key: through the index files where they cover the log, by a scan where they do not.
+
+Whatever leads to a message, its own topic and key decide, so that a colliding hash shows nothing foreign; and what no
+trustworthy index file knows is scanned, so that nothing is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from store_format.commitlog.log import CommitLog
+from store_format.index.coverage import Coverage, plan_coverage
+from store_format.index.query import find_offsets
+from store_format.message.check import UnitKind, check_unit
+from store_format.message.columns import arrow_schema
+from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.metadata.read import read_topics
+from store_format.metadata.values import TopicConfig
+from store_format.read.snapshot import StoreState, list_queues, take_snapshot
+from store_format.read.tolerance import Tolerance
+from store_format.search.key_scan import KeySearch, Wanted
+
+__all__ = ["Found", "Searched", "Wanted", "cover", "find", "ordered", "scan_size", "stands_at"]
+
+_LOOK_SIZE = 8  # total size and magic code of a unit, never zero
+_ORDER_COLUMNS = ("physicalOffset", "queueOffset")
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What was looked at. `scanned` are physical ranges [start, stop) of the commitlog, `topics` those asked of the index.
+
+    `unused` has (index file, reason) pairs, `candidates` counts messages the index led to, `damaged_bytes` what a scan stepped over.
+    """
+
+    topics: tuple[str, ...]
+    index_files: tuple[str, ...]
+    unused: tuple[tuple[str, str], ...]
+    candidates: int
+    scanned: tuple[tuple[int, int], ...]
+    bytes_scanned: int
+    damaged_bytes: int
+
+    def __str__(self) -> str:
+        parts = [
+            f"{len(self.index_files)} index files ({self.candidates} candidates)",
+            f"{self.bytes_scanned} bytes of the commitlog scanned",
+        ]
+        if self.unused:
+            parts.append(f"{len(self.unused)} index files not used, the first because {self.unused[0][1]}")
+        if self.damaged_bytes:
+            parts.append(f"{self.damaged_bytes} bytes are damaged and may have held more")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Found:
+    """The messages in the order of the log, with `physicalOffset` among the columns, and where they were looked for.
+
+    `how` is "index" (nothing else was read than the messages at the edges of its files), "scan", or "index and scan"; "offset" for
+    an offset message id, "consume queue" where neither key nor id was given.
+    """
+
+    table: pa.Table
+    how: str
+    searched: Searched
+
+    def _repr_html_(self) -> str:
+        from store_format.notebook.cards import found_card
+
+        return found_card(self).source
+
+
+def find(
+    root: str,
+    log: CommitLog,
+    state: StoreState,
+    wanted: Wanted,
+    *,
+    columns: Sequence[str],
+    broker_name: str,
+    tolerance: Tolerance,
+    verify_crc: bool = True,
+    use_index: bool = True,
+    hash_slot_num: int | None = None,
+    index_num: int | None = None,
+    on_scanned: Callable[[int, int], object] | None = None,
+) -> Found:
+    """The messages asked for. The answer is held as a whole, so its memory is that of the matching messages.
+
+    After a crash nothing behind the log's valid end counts, and no index file that a broker would delete when it starts.
+    `use_index=False` scans all of the log: index files have no checksum, and one that lost a link hides what it led to.
+    Neither does a header show that a broker ran for a while with messageIndexEnable=false and went on in the same file.
+    `on_scanned` is told, again and again, how many bytes of the log a scan has looked at and how many it will at most.
+    """
+    coverage, topics, stop = cover(root, log, state, wanted, use_index=use_index, hash_slot_num=hash_slot_num, index_num=index_num)
+    names = tuple(dict.fromkeys((*columns, *_ORDER_COLUMNS)))
+    search = KeySearch(log, wanted, broker_name, names, tolerance, verify_crc, state is StoreState.LIVE)
+    if on_scanned is not None:
+        search.on_scanned = partial(_tell, on_scanned, scan_size(log, coverage.uncovered))
+    return _search(search, coverage, topics, stop, tuple(dict.fromkeys((*columns, "physicalOffset"))))
+
+
+def _tell(on_scanned: Callable[[int, int], object], size: int, scanned: int) -> None:
+    on_scanned(scanned, size)
+
+
+def scan_size(log: CommitLog, ranges: Iterable[tuple[int, int]]) -> int:
+    """How many bytes these physical ranges have in files that are begun: those that were only made in advance do not count."""
+    begun = [file for file in log.files if any(log.view(file).read(0, _LOOK_SIZE))]
+    return sum(max(min(stop, file.stop) - max(start, file.start), 0) for start, stop in ranges for file in begun)
+
+
+def cover(
+    root: str,
+    log: CommitLog,
+    state: StoreState,
+    wanted: Wanted,
+    *,
+    use_index: bool = True,
+    hash_slot_num: int | None = None,
+    index_num: int | None = None,
+) -> tuple[Coverage, tuple[str, ...], int]:
+    """What of the log the index files answer for, for which topics, and where the log ends at most."""
+    stop = take_snapshot(root, log, state, lambda topic: False).log_end  # after a crash, or during a commit of ours
+    if stop is None:
+        stop = log.files[-1].stop if log.files else 0
+    topics, reason = _topics_to_look_up(root, wanted) if use_index else ((), "not asked for")
+    if not topics:
+        return Coverage((), ((f"{root}/index", reason),), ((log.min_offset, stop),), frozenset()), topics, stop
+    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    coverage = plan_coverage(
+        f"{root}/index",
+        log.min_offset,
+        stop,
+        is_unit=lambda offset: stands_at(log, offset),
+        timestamp_max=checkpoint.index_msg_timestamp if state is StoreState.CRASHED else None,
+        hash_slot_num=hash_slot_num,
+        index_num=index_num,
+    )
+    return coverage, topics, stop
+
+
+def _topics_to_look_up(root: str, wanted: Wanted) -> tuple[tuple[str, ...], str]:
+    """The topics whose index entries answer the question; none, and why, when only a scan can.
+
+    Without a topic in the question these are all that have a queue or a configuration: the messages that a deleted
+    topic left in the log are found when it is named, or without the index.
+    """
+    configured: Mapping[str, TopicConfig] = read_topics(root) or {}
+    stored = {(topic, kind) for topic, _, _, kind in list_queues(root, lambda topic: wanted.topic in (None, topic))}
+    batch = {topic for topic, kind in stored if kind == "batch"} | {
+        name for name, topic in configured.items() if topic.queue_type == "BatchCQ"
+    }
+    if batch if wanted.topic is None else wanted.topic in batch:
+        return (), "topics of queue.type=BatchCQ keep keys inside of batches, which no index file knows"
+    if wanted.topic is not None:
+        return (wanted.topic,), ""
+    if not stored:
+        return (), "without consume queue files the store's topics are not known; name the topic"
+    return tuple(sorted({topic for topic, _ in stored} | set(configured))), ""
+
+
+def _search(search: KeySearch, coverage: Coverage, topics: tuple[str, ...], stop: int, shown: tuple[str, ...]) -> Found:
+    candidates = _candidates(search.wanted, coverage, topics)
+    candidates = candidates[(candidates >= search.log.min_offset) & (candidates < stop)]
+    batches = list(search.candidates(candidates))
+    for start, end in coverage.uncovered:
+        batches += search.scan(start, end, coverage.edges)
+    how = "scan" if not coverage.files else "index and scan" if search.units_scanned or search.damaged_bytes else "index"
+    searched = Searched(
+        topics if coverage.files else (),
+        tuple(file.path for file in coverage.files),
+        coverage.unused,
+        len(candidates),
+        coverage.uncovered,
+        search.bytes_scanned,
+        search.damaged_bytes,
+    )
+    return Found(ordered(batches, search.names).select(shown), how, searched)
+
+
+def _candidates(wanted: Wanted, coverage: Coverage, topics: Sequence[str]) -> NDArray[np.int64]:
+    if not coverage.files or not topics:
+        return np.empty(0, np.int64)
+    parts = [find_offsets(coverage.files, topic, wanted.key, wanted.begin_ms, wanted.end_ms) for topic in topics]
+    return np.unique(np.concatenate(parts))
+
+
+def ordered(batches: list[pa.RecordBatch], names: tuple[str, ...]) -> pa.Table:
+    """By place in the log, each message once: index and scan both know those at the edges."""
+    table = pa.Table.from_batches(batches, arrow_schema(names))
+    places = np.stack([table[name].to_numpy().astype(np.int64) for name in _ORDER_COLUMNS])
+    _, first = np.unique(places, axis=1, return_index=True)
+    return table.take(pa.array(first))
+
+
+def stands_at(log: CommitLog, physical_offset: int) -> bool:
+    """Whether a message begins at the offset; its CRC is not looked at."""
+    file = log.file_at(physical_offset)
+    if file is None:
+        return False
+    buffer, position = log.view(file).map(), physical_offset - file.start
+    check = check_unit(buffer, position, file.size - position, physical_offset=physical_offset, verify_crc=False)
+    return check.kind is UnitKind.OK

@@ -1,0 +1,199 @@
+"""Which messages carry a key: candidates that an index named are checked on their own bytes, ranges of the log are scanned.
+
+Both ways end in the same test of topic, key and time, and both are done for many messages at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from store_format.arrays.memmem import occurrences
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage, UnitRun
+from store_format.errors import CorruptStoreError, OptionError
+from store_format.message import sysflag
+from store_format.message.columns import BODY_SIZE_MAX, Projection, decode
+from store_format.message.locate import UnitRefs, Units, inner_batches, locate
+from store_format.message.property_table import PropertyTable
+from store_format.read.log_reader import is_written
+from store_format.read.tolerance import Tolerance
+
+__all__ = ["KeySearch", "Wanted", "unit_sizes"]
+
+_INNER = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
+_SYS_FLAG_LOW = 39  # the byte of a unit that has these bits
+_OCCURRENCES_MAX = 256  # of a key in one window, before all of its units are looked at
+_WINDOWS_AHEAD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The question. Store times `begin_ms` to `end_ms`, both inclusive, as in the broker's queryMessage."""
+
+    key: str
+    topic: str | None = None
+    begin_ms: int | None = None
+    end_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            raise OptionError("an empty key is in no message's KEYS; give a word of KEYS or a UNIQ_KEY")
+        for name, text in (("key", self.key), ("topic", self.topic or "")):
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise OptionError(f"{name} {text!r} is no text that a message can carry")
+        if self.topic is not None and self.topic.startswith("%LMQ%"):
+            raise OptionError(
+                f"{self.topic} is a light queue: its messages are stored, and indexed, under another topic; give that one, or none"
+            )
+
+
+@dataclass(slots=True)
+class KeySearch:
+    """One question being asked of the log: decodes what matches, and counts what it looked at."""
+
+    log: CommitLog
+    wanted: Wanted
+    broker_name: str
+    names: tuple[str, ...]
+    tolerance: Tolerance
+    verify_crc: bool
+    is_live: bool
+    bytes_scanned: int = 0
+    damaged_bytes: int = 0
+    units_scanned: int = 0  # those at the edges of index files do not count
+    on_scanned: Callable[[int], object] | None = None  # is told how many bytes have been looked at
+
+    # ---- from the index ---------------------------------------------------------------------------------------------
+
+    def candidates(self, offsets: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """Those of the candidates that are what was asked for."""
+        files = self.log.file_index(offsets)
+        for index in np.unique(files).tolist():
+            mine = offsets[files == index]
+            if index < 0:
+                path, expected = self.log.files[0].path, f"commitlog files that hold {int(mine[0])}, where the index leads"
+                self.tolerance.damage(CorruptStoreError(path, 0, expected, "a gap in the commitlog"))
+                continue
+            file = self.log.files[index]
+            buffer = self.log.view(file).map()
+            positions = mine - file.start
+            yield from self._matching(UnitRefs(file.path, buffer, file.start, positions, unit_sizes(buffer, positions), None))
+
+    # ---- from the log -----------------------------------------------------------------------------------------------
+
+    def scan(self, start: int, stop: int, edges: frozenset[int]) -> Iterator[pa.RecordBatch]:
+        """What was asked for among the units that begin in [start, stop)."""
+        known = np.array(sorted(edges), np.int64)
+        searched: deque[tuple[UnitRun, Future[NDArray[np.int64]]]] = deque()
+        with ThreadPoolExecutor(1) as searcher:  # one follows the units while the other looks for the key's bytes
+            for step in self.log.walk(start, stop, resync=True):
+                if isinstance(step, Damage):
+                    if not (step.at_tail and self.is_live):  # there it is a message being written
+                        self.damaged_bytes += step.stop - step.start
+                        self.tolerance.damage(CorruptStoreError(step.file.path, step.start, step.expected, step.found))
+                    continue
+                self.bytes_scanned += step.stop - int(step.positions[0])
+                if self.on_scanned is not None:
+                    self.on_scanned(self.bytes_scanned + self.damaged_bytes)
+                self.units_scanned += len(step.positions) - _count_in(known, step.physical_offsets)
+                searched.append((step, searcher.submit(self._rows_with_key, step)))
+                if len(searched) > _WINDOWS_AHEAD:
+                    yield from self._found_in(*searched.popleft())
+            while searched:
+                yield from self._found_in(*searched.popleft())
+
+    def _found_in(self, run: UnitRun, rows: Future[NDArray[np.int64]]) -> Iterator[pa.RecordBatch]:
+        if len(rows.result()):
+            yield from self._matching(self._refs(run, rows.result()))
+
+    def _rows_with_key(self, run: UnitRun) -> NDArray[np.int64]:
+        """Units whose bytes hold the key's, and batches, which may be compressed: few enough to be decoded."""
+        everything = np.arange(len(run.positions))
+        key = self.wanted.key
+        if run.buffer is None or "\ufffd" in key:  # malformed bytes are read as that character
+            return everything
+        starts = run.positions - run.buffer_start
+        batches = np.flatnonzero((run.buffer[starts + _SYS_FLAG_LOW] & _INNER) == _INNER)
+        places = occurrences(run.buffer, key.encode(), _OCCURRENCES_MAX)
+        if places is None:
+            return everything
+        rows = np.searchsorted(starts, places, "right") - 1
+        return np.union1d(rows[rows >= 0], batches)
+
+    def _refs(self, run: UnitRun, rows: NDArray[np.int64]) -> UnitRefs:
+        """Over the mapped file, so that errors name its bytes; the units are below the end that the walk has seen."""
+        buffer = self.log.view(run.file).map()
+        refs = UnitRefs(run.file.path, buffer, run.file.start, run.positions[rows], run.sizes[rows], None)
+        if self.is_live and int(rows[-1]) == len(run.positions) - 1 and not is_written(refs):
+            return refs.select(np.arange(len(refs) - 1))
+        return refs
+
+    # ---- what matches -----------------------------------------------------------------------------------------------
+
+    def _matching(self, refs: UnitRefs) -> Iterator[pa.RecordBatch]:
+        units, bad = locate(refs, verify_crc=False)
+        self.tolerance.drop(bad)
+        units = units.select(self._of_topic_and_time(units))
+        if not len(units):
+            return
+        by_key = self._has_key(units)
+        inner = inner_batches(units)
+        # A batch is found by a key of its own as a whole, and by the keys of the messages in it.
+        for rows, key in ((by_key, None), (inner & ~by_key, self.wanted.key)):
+            if rows.any():
+                yield from self._decode(units.select(rows).refs, key)
+
+    def _of_topic_and_time(self, units: Units) -> NDArray[np.bool_]:
+        # Rolled back units are not indexed (IndexService.buildIndex), so a scan does not show them either.
+        keep: NDArray[np.bool_] = (units.sys_flag & sysflag.TRANSACTION_MASK) != sysflag.TRANSACTION_ROLLBACK
+        if self.wanted.topic is not None:
+            topics = units.stored_topics()
+            keep &= pc.equal(topics, pa.scalar(self.wanted.topic.encode(), topics.type)).to_numpy(zero_copy_only=False)
+        times = units.integers("store_timestamp").astype(np.int64)
+        if self.wanted.begin_ms is not None:
+            keep &= times >= self.wanted.begin_ms
+        if self.wanted.end_ms is not None:
+            keep &= times <= self.wanted.end_ms
+        return keep
+
+    def _has_key(self, units: Units) -> NDArray[np.bool_]:
+        """Whether the key is UNIQ_KEY or one of the words of KEYS (IndexService.buildIndex splits at single spaces)."""
+        table, key = PropertyTable(units.raw_properties()), self.wanted.key
+        found = pc.fill_null(pc.equal(table.values("UNIQ_KEY"), key), False)
+        if " " not in key:
+            words = pc.binary_join_element_wise(" ", table.values("KEYS"), " ", "")
+            found = pc.or_(found, pc.fill_null(pc.match_substring(words, f" {key} "), False))
+        mask: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+        return mask
+
+    def _decode(self, refs: UnitRefs, key: str | None) -> Iterator[pa.RecordBatch]:
+        # A key with a space is no word; as `message_id` it is compared with UNIQ_KEY alone.
+        by_id = key is not None and " " in key
+        projection = Projection(self.names, self.verify_crc, BODY_SIZE_MAX, key=None if by_id else key, message_id=key if by_id else None)
+        batch, bad = decode(refs, projection, self.broker_name)
+        self.tolerance.drop(bad)
+        if batch.num_rows:
+            yield batch
+
+
+def _count_in(few: NDArray[np.int64], ascending: NDArray[np.int64]) -> int:
+    """How many of `few` are among many in ascending order."""
+    places = np.minimum(np.searchsorted(ascending, few), len(ascending) - 1)
+    return int((ascending[places] == few).sum())
+
+
+def unit_sizes(buffer: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The stored total size of the unit at each position; 0, which `locate` refuses, where none fits."""
+    sizes = np.zeros(len(positions), np.int64)
+    inside = positions <= len(buffer) - 4
+    starts = positions[inside, None] + np.arange(4)
+    sizes[inside] = buffer[starts].copy().view(">i4")[:, 0]
+    return sizes

@@ -1,0 +1,211 @@
+"""What `MessageStore.find` asks: by key, by either kind of id, or by tags and time; each question goes the shortest way that is complete.
+
+An offset message id says where the message stands. A key, or a UNIQ_KEY, is looked up in the index and scanned for where that does not
+reach. Without either, consume queues lead to what has the tags.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store_format.bookkeeping.journal import read_commit_state
+from store_format.commitlog.log import CommitLog
+from store_format.errors import OptionError
+from store_format.java.hashes import tags_code
+from store_format.message.columns import BODY_SIZE_MAX, Projection, arrow_schema, decode
+from store_format.message.locate import UnitRefs
+from store_format.read.log_reader import LogReader
+from store_format.read.snapshot import take_snapshot
+from store_format.read.tolerance import Tolerance
+from store_format.search.by_key import Found, Searched, Wanted, cover, find, ordered, scan_size, stands_at
+from store_format.search.key_scan import unit_sizes
+
+if TYPE_CHECKING:
+    from store_format.store import MessageStore, Queue
+
+__all__ = ["How", "Question", "bytes_to_scan", "look_up"]
+
+# Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port, 8 of offset.
+_OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})([0-9A-Fa-f]{16})\Z")
+_LIGHT_PREFIX = "%LMQ%"
+_HELPERS = ("physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is looked for. Store times `begin_ms` to `end_ms` in ms, both inclusive; `tags` are whole tags, any of them."""
+
+    key: str | None = None
+    message_id: str | None = None
+    topic: str | None = None
+    tags: tuple[str, ...] | None = None
+    begin_ms: int | None = None
+    end_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None and self.message_id is not None:
+            raise OptionError("key and message_id are given together; use only one of them")
+        if self.message_id == "":
+            raise OptionError("an empty message id is no message's; give what a client shows, or an offset message id")
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How rows are made and how far the index may be trusted; see `find.find`."""
+
+    columns: tuple[str, ...]
+    on_damage: str = "FAILFAST"
+    verify_crc: bool = True
+    use_index: bool = True
+    hash_slot_num: int | None = None
+    index_num: int | None = None
+    on_scanned: Callable[[int, int], object] | None = None
+
+
+def look_up(store: MessageStore, question: Question, how: How) -> Found:
+    """The messages asked for, in the order of the log, with `physicalOffset` among the columns, and how they were found."""
+    if question.message_id is not None:
+        placed = _OFFSET_ID.match(question.message_id)
+        found = None if placed is None else _at_offset(store, question, how, int(placed[1], 16))
+        if found is not None:
+            return found
+        return _filtered(_by_key(store, question, question.message_id, how), question, how)
+    if question.key is not None:
+        return _filtered(_by_key(store, question, question.key, how), question, how)
+    return _by_queues(store, question, how)
+
+
+def bytes_to_scan(store: MessageStore, question: Question, how: How) -> int:
+    """How much of the commitlog no index file covers for this question; files that were only made in advance do not count."""
+    key = question.key or question.message_id
+    if key is None:
+        return 0
+    wanted = Wanted(key, question.topic, question.begin_ms, question.end_ms)
+    coverage, _, _ = cover(
+        store.path, store.log, store.state, wanted, use_index=how.use_index, hash_slot_num=how.hash_slot_num, index_num=how.index_num
+    )
+    return scan_size(store.log, coverage.uncovered)
+
+
+def _names(how: How) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*how.columns, *_HELPERS)))
+
+
+def _shown(how: How) -> list[str]:
+    return list(dict.fromkeys((*how.columns, "physicalOffset")))
+
+
+def _filtered(found: Found, question: Question, how: How) -> Found:
+    """Without what has the wrong id or tags: the index knows neither."""
+    return Found(found.table.filter(_wanted(found.table, question)).select(_shown(how)), found.how, found.searched)
+
+
+def _wanted(table: pa.Table, question: Question) -> pa.ChunkedArray:
+    keep = pc.is_valid(table["physicalOffset"])
+    if question.message_id is not None:
+        keep = pc.and_(keep, pc.equal(table["msgId"], question.message_id))
+    if question.tags is not None:
+        keep = pc.and_(keep, pc.is_in(table["tags"], value_set=pa.array(question.tags, pa.string())))
+    return keep
+
+
+# ---- by key ---------------------------------------------------------------------------------------------------------------
+
+
+def _by_key(store: MessageStore, question: Question, key: str, how: How) -> Found:
+    wanted = Wanted(key, question.topic, question.begin_ms, question.end_ms)
+
+    def look(*, use_index: bool) -> Found:
+        return find(
+            store.path,
+            store.log,
+            store.state,
+            wanted,
+            columns=_names(how),
+            broker_name=store.broker_name,
+            tolerance=Tolerance(how.on_damage),
+            verify_crc=how.verify_crc,
+            use_index=use_index,
+            hash_slot_num=how.hash_slot_num,
+            index_num=how.index_num,
+            on_scanned=how.on_scanned,
+        )
+
+    before = read_commit_state(store.path)
+    found = look(use_index=how.use_index and before.base is None)
+    # While a commit of ours writes index entries, slots lead to units that the header does not count yet.
+    return found if read_commit_state(store.path) == before else look(use_index=False)
+
+
+# ---- by place -------------------------------------------------------------------------------------------------------------
+
+
+def _at_offset(store: MessageStore, question: Question, how: How, offset: int) -> Found | None:
+    """The message at a physical offset, if it is the one whose id says so; None where it is not, and the id may be a UNIQ_KEY."""
+    log: CommitLog = store.log
+    file = log.file_at(offset)
+    stop = take_snapshot(store.path, log, store.state, lambda topic: False).log_end  # after a crash, or during a commit of ours
+    if file is None or (stop is not None and offset >= stop) or not stands_at(log, offset):
+        return None
+    buffer, positions = log.view(file).map(), np.array([offset - file.start], np.int64)
+    refs = UnitRefs(file.path, buffer, file.start, positions, unit_sizes(buffer, positions), None)
+    names = tuple(dict.fromkeys((*_names(how), "offsetMsgId", "topic")))
+    batch, bad = decode(refs, Projection(names, how.verify_crc, BODY_SIZE_MAX), store.broker_name)
+    Tolerance(how.on_damage).drop(bad)
+    table = pa.Table.from_batches([batch], arrow_schema(names))
+    assert question.message_id is not None
+    table = table.filter(pc.equal(table["offsetMsgId"], question.message_id.upper()))
+    if not table.num_rows and not bad:
+        return None
+    for name, compare, value in (
+        ("topic", pc.equal, question.topic),
+        ("storeTimestampMs", pc.greater_equal, question.begin_ms),
+        ("storeTimestampMs", pc.less_equal, question.end_ms),
+    ):
+        table = table if value is None else table.filter(compare(table[name], value))
+    keep = _wanted(table, Question(tags=question.tags))
+    return Found(table.filter(keep).select(_shown(how)), "offset", Searched((), (), (), 1, (), 0, 0))
+
+
+# ---- by tags and time -----------------------------------------------------------------------------------------------------
+
+
+def _by_queues(store: MessageStore, question: Question, how: How) -> Found:
+    """Of the queues, between the offsets that the broker's search by time gives; tags by their hash first, then by their text."""
+    tags = None if question.tags is None else frozenset(question.tags)
+    codes = None if tags is None else frozenset(tags_code(tag) for tag in tags)
+    tolerance = Tolerance(how.on_damage)
+    names = _names(how)
+    reader = store.reader(Projection(names, how.verify_crc, BODY_SIZE_MAX, tags), tolerance, codes)
+    queues = store.queues(lambda topic: topic == question.topic if question.topic else not topic.startswith(_LIGHT_PREFIX))
+    slices = [queue.piece(*_window(queue, question, how.on_damage)) for queue in queues if queue.scanned is None]
+    batches = list(reader.read([piece for piece in slices if piece.start < piece.stop]))
+    scanned = [queue for queue in queues if queue.scanned is not None]
+    scanned_bytes = 0
+    if scanned:
+        log_queues = {(queue.topic, queue.queue_id): queue.scanned for queue in scanned if queue.scanned is not None}
+        stop = max(queue.physical_stop for queue in log_queues.values())
+        batches += LogReader(reader, [queue.piece() for queue in scanned], log_queues).read(store.log.min_offset, stop)
+        scanned_bytes = stop - store.log.min_offset
+    table = ordered(batches, names)
+    for compare, value in ((pc.greater_equal, question.begin_ms), (pc.less_equal, question.end_ms)):
+        table = table if value is None else table.filter(compare(table["storeTimestampMs"], value))
+    topics = tuple(sorted({queue.topic for queue in queues}))
+    ranges = ((store.log.min_offset, store.log.min_offset + scanned_bytes),) if scanned else ()
+    searched = Searched(topics, (), (), sum(piece.stop - piece.start for piece in slices), ranges, scanned_bytes, 0)
+    return Found(table.select(_shown(how)), "scan" if scanned and not slices else "consume queue", searched)
+
+
+def _window(queue: Queue, question: Question, on_damage: str) -> tuple[int | None, int | None]:
+    """Where the times begin and end in a queue. A BatchCQ queue is read as a whole: its units know the times of batches only."""
+    if queue.range.is_batch:
+        return None, None
+    start = None if question.begin_ms is None else queue.offset_at(question.begin_ms, on_damage=on_damage)
+    return start, None if question.end_ms is None else queue.offset_at(question.end_ms + 1, on_damage=on_damage)

@@ -1,0 +1,175 @@
+"""How many bytes of messages lie between queue offsets, and when the messages there were stored: for sizes, lag and days.
+
+Consume queue units know sizes, so a queue's bytes cost 20 bytes of reading a message; queues without units are served, all
+of them, by one walk over the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from store_format.consumequeue.slices import cut_slice, read_slice
+from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
+from store_format.layouts import BATCH_CQ_UNIT
+from store_format.message.columns import Projection
+from store_format.read.log_reader import LogReader
+from store_format.read.tolerance import Tolerance
+
+if TYPE_CHECKING:
+    from store_format.store import MessageStore, Queue
+
+__all__ = ["LogPart", "Stretches", "look", "measure", "walk_queues"]
+
+_COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs")
+
+_Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Stretches:
+    """What lies between the edges of one queue, which are queue offsets, ascending, each once.
+
+    `bytes[i]` are those of the units that begin from edge i up to edge i + 1, so there is one less than edges. `times[i]` is
+    the store time in ms of the message at edge i and `places[i]` its physical offset; None where there is no message. `cut[i]` are
+    the bytes of a batch that edge i cuts.
+    """
+
+    edges: list[int]
+    bytes: list[int] = field(default_factory=list)
+    times: list[int | None] = field(default_factory=list)
+    places: list[int | None] = field(default_factory=list)
+    cut: list[int] = field(default_factory=list)
+
+    def bytes_between(self, start: int, stop: int) -> int:
+        """Of all units that hold any of the messages [start, stop), both edges."""
+        first = self.edges.index(start)
+        return sum(self.bytes[first : self.edges.index(stop)]) + (self.cut[first] if start < stop else 0)
+
+    def time_at(self, offset: int) -> int | None:
+        return self.times[self.edges.index(offset)] if offset in self.edges else None
+
+    def place_of(self, offset: int) -> int | None:
+        return self.places[self.edges.index(offset)] if offset in self.edges else None
+
+
+def measure(store: MessageStore, queues: Sequence[Queue], edges: Mapping[_Key, Sequence[int]]) -> dict[_Key, Stretches]:
+    """For each queue what lies between its edges, as far as they are inside of [min_offset, max_offset].
+
+    What retention deletes meanwhile counts nothing.
+    """
+    found: dict[_Key, Stretches] = {}
+    scanned: list[Queue] = []
+    for queue in queues:
+        key = (queue.topic, queue.queue_id)
+        wanted = {edge for edge in edges.get(key, ()) if queue.min_offset <= edge <= queue.max_offset}
+        stretches = Stretches(sorted(wanted))
+        found[key] = stretches
+        if queue.scanned is not None:
+            scanned.append(queue)
+            continue
+        for edge in stretches.edges:
+            time, place, cut = look(store, queue, edge)
+            stretches.times.append(time)
+            stretches.places.append(place)
+            stretches.cut.append(cut)
+        stretches.bytes = [_bytes_of(queue, i, stretches.edges) for i in range(len(stretches.edges) - 1)]
+    if scanned:
+        _measure_scanned(store, scanned, found)
+    return found
+
+
+def _bytes_of(queue: Queue, i: int, edges: Sequence[int]) -> int:
+    total = 0
+    for piece in cut_slice(queue.piece(edges[i], edges[i + 1])):
+        try:
+            offsets, units = read_slice(piece)
+        except (OffsetOutOfRangeError, StoreNotFoundError):
+            continue
+        sizes = units["size"].astype(np.int64)
+        if piece.is_batch:  # one that began before is counted there
+            sizes = sizes[offsets >= piece.start]
+        total += int(sizes[sizes > 0].sum())
+    return total
+
+
+def look(store: MessageStore, queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
+    """The store time of the message at an offset, its physical offset, and the bytes of the batch that it is in the midst of."""
+    if offset >= queue.max_offset:
+        return None, None, 0
+    try:
+        _, units = read_slice(queue.piece(offset, offset + 1))
+    except (OffsetOutOfRangeError, StoreNotFoundError):
+        return None, None, 0
+    if not len(units):
+        return None, None, 0
+    unit, cut = units[0], 0
+    place = int(unit["physical_offset"])
+    if units.dtype == BATCH_CQ_UNIT:
+        time = int(unit["store_timestamp"])
+        cut = int(unit["size"]) if int(unit["base_offset"]) < offset else 0
+    else:
+        time = store.time_at(place)
+    return (time if time >= 0 else None), place, max(cut, 0)
+
+
+def _measure_scanned(store: MessageStore, queues: Sequence[Queue], found: Mapping[_Key, Stretches]) -> None:
+    for queue in queues:
+        stretches = found[queue.topic, queue.queue_id]
+        count = len(stretches.edges)
+        stretches.bytes = [0] * max(count - 1, 0)
+        stretches.times, stretches.places, stretches.cut = [None] * count, [None] * count, [0] * count
+    for key, part in walk_queues(store, queues):
+        _add(found[key], part)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Messages of one queue as a walk over the log meets them. `begins` is false for all but the first message of a batch."""
+
+    offsets: NDArray[np.int64]
+    places: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    times: NDArray[np.int64]
+    begins: NDArray[np.bool_]
+
+
+def walk_queues(store: MessageStore, queues: Sequence[Queue]) -> Iterator[tuple[_Key, LogPart]]:
+    """One pass over the log for all queues that no consume queue describes (`Queue.scanned`)."""
+    log_queues = {(queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None}
+    if not log_queues:
+        return
+    reader = store.reader(Projection(_COLUMNS, verify_crc=False), Tolerance("DROPMALFORMED", fail_on_data_loss=False))
+    stop = max(queue.physical_stop for queue in log_queues.values())
+    for batch in LogReader(reader, [queue.piece() for queue in queues], log_queues).read(store.log.min_offset, stop):
+        yield from _by_queue(batch)
+
+
+def _by_queue(batch: pa.RecordBatch) -> Iterator[tuple[_Key, LogPart]]:
+    topics = batch["topic"].dictionary_encode()
+    combined = topics.indices.to_numpy().astype(np.int64) << 32 | batch["queueId"].to_numpy().astype(np.int64)
+    columns = [batch[name].to_numpy().astype(np.int64) for name in ("queueOffset", "physicalOffset", "storeSize", "storeTimestampMs")]
+    for value in np.unique(combined).tolist():
+        rows = np.flatnonzero(combined == value)
+        offsets, places, sizes, times = (column[rows] for column in columns)
+        begins = np.ones(len(rows), bool)
+        begins[1:] = places[1:] != places[:-1]
+        yield (topics.dictionary[value >> 32].as_py(), value & 0xFFFFFFFF), LogPart(offsets, places, sizes, times, begins)
+
+
+def _add(stretches: Stretches, part: LogPart) -> None:
+    stretch = np.searchsorted(np.array(stretches.edges, np.int64), part.offsets, "right") - 1
+    stretch = np.where(part.begins, stretch, -1)
+    for i in np.unique(stretch[(stretch >= 0) & (stretch < len(stretches.bytes))]).tolist():
+        stretches.bytes[i] += int(part.sizes[stretch == i].sum())
+    for i, edge in enumerate(stretches.edges):
+        at = np.flatnonzero(part.offsets == edge)
+        if len(at):
+            last = int(at[-1])
+            stretches.times[i], stretches.places[i] = int(part.times[last]), int(part.places[last])
+            stretches.cut[i] = 0 if part.begins[last] else int(part.sizes[last])

@@ -1,0 +1,63 @@
+"""What clients write about messages into the trace topic: records of who sent and who consumed one, and when (TraceDataEncoder).
+
+A trace message holds many records, each of one text field after the other; which fields depends on the record's first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from store_format.java.text import decode_utf8
+from store_format.message.tags_code import parse_long
+
+__all__ = ["TRACE_TOPICS", "TraceEvent", "trace_events"]
+
+TRACE_TOPICS = ("RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_")  # the broker's own, and those of regions
+
+_FIELD, _RECORD = "\x01", "\x02"
+
+# The fields behind the first. Older clients leave out the last ones, newer ones may add some.
+_RECORDS = {
+    "Pub": (
+        "timestamp", "region", "group", "topic", "msgId", "tags", "keys", "storeHost", "bodyLength", "costTime", "msgType", "offsetMsgId",
+        "success",
+    ),
+    "SubBefore": ("timestamp", "region", "group", "requestId", "msgId", "retryTimes", "keys"),
+    "SubAfter": ("requestId", "msgId", "costTime", "success", "keys", "contextCode", "timestamp", "group"),
+    "EndTransaction": (
+        "timestamp", "region", "group", "topic", "msgId", "tags", "keys", "storeHost", "msgType", "transactionId", "state", "fromCheck",
+    ),
+    "Recall": ("timestamp", "region", "group", "topic", "msgId", "success"),
+}  # fmt: skip
+_WHAT = {
+    "Pub": "traced: sent",
+    "SubBefore": "traced: consumption began",
+    "SubAfter": "traced: consumption ended",
+    "EndTransaction": "traced: transaction ended",
+    "Recall": "traced: recalled",
+}
+_SHOWN = ("storeHost", "retryTimes", "state", "fromCheck", "costTime", "success", "contextCode")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """One record: when, what, by which group, and its telling fields as `name=value`."""
+
+    time_ms: int | None
+    what: str
+    group: str | None
+    detail: str
+
+
+def trace_events(body: bytes, message_ids: Collection[str | None]) -> Iterator[TraceEvent]:
+    """The records of a trace message that are about one of the ids. What is no record is skipped: anybody may write to the topic."""
+    for text in decode_utf8(body).split(_RECORD):
+        kind, *values = text.split(_FIELD)
+        names = _RECORDS.get(kind)
+        if names is None:
+            continue
+        fields = {name: value for name, value in zip(names, values, strict=False) if value != "null"}
+        if fields.get("msgId") in message_ids or fields.get("offsetMsgId", "") in message_ids:
+            detail = ", ".join(f"{name}={fields[name]}" for name in _SHOWN if name in fields)
+            yield TraceEvent(parse_long(fields.get("timestamp")), _WHAT[kind], fields.get("group"), detail)

@@ -1,0 +1,125 @@
+"""A batch read as a group, without Spark: where it begins, what it says, and what a stream of the group says of the same offsets."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.consume.group.membership import Clocks
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.options.read_table import BATCH, STREAM
+from rmq_spark.plan.batch import plan
+from rmq_spark.stream.group_positions import GroupPositions
+from rmq_spark.stream.stores import StreamStores
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
+from store_format.metadata.group_offsets import write_group_offsets
+from tests.support.staged import append, make_store, numbered
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Topic T, four queues of 5 messages."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 20))
+    return root
+
+
+def _commit(root: Path, group: str = "audit", **queues: int) -> None:
+    offsets = {("T", int(name[1:])): offset for name, offset in queues.items()}
+    write_group_offsets(str(root), group, offsets, timestamp=1, is_reset=True)
+
+
+def _batch(root: Path, **options: str) -> dict[int, tuple[int, int]]:
+    """The range of each queue that has something to read."""
+    parsed = parse_read_options({"path": str(root), "group": "audit", **options}, where=BATCH)
+    pieces = [piece for split in plan(parsed).splits for share in split.shares for piece in share.slices]
+    return {piece.queue_id: (piece.start, piece.stop) for piece in pieces}
+
+
+def _stream(root: Path, **options: str) -> dict[str, int]:
+    """What the first offset of a stream says of T; it leaves the group."""
+    parsed = parse_read_options({"path": str(root), "group": "audit", **options}, where=STREAM)
+    assert parsed.group is not None
+    positions = GroupPositions(StreamStores(parsed), parsed.group, clocks=Clocks())
+    positions.bound_now()
+    try:
+        positions.latest(positions.initial())
+        return {str(queue.queue_id): offset for queue, offset in positions._now.starts.items() if queue.topic == "T"}
+    finally:
+        if positions._group._part is not None:
+            positions._group._part.leave({})
+
+
+def test_a_queue_that_is_consumed_beyond_the_end_gives_nothing(root: Path) -> None:
+    """What has the group not consumed of the first three messages of each queue?"""
+    _commit(root, q0=1, q1=3, q2=4, q3=0)
+    assert _batch(root, endingOffsets='{"T":{"0":3,"1":3,"2":3,"3":3}}') == {0: (1, 3), 3: (0, 3)}
+    assert _batch(root, endingTimestamp="2000-01-01T00:00:00Z") == {}
+
+
+@pytest.mark.parametrize("read", [_batch, _stream])
+def test_a_negative_offset_is_an_error_with_its_queue(root: Path, read: Callable[[Path], object]) -> None:
+    _commit(root, q0=2, q2=-5)
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        read(root)
+    assert str(caught.value) == (
+        "T-2 of broker-a: the committed offset of group audit is -5, expected 0 or more, or -1 for none; reset the group on this queue "
+        "(rmqlog offsets), or set failOnDataLoss=false to begin where consumeFromWhere says"
+    )
+
+
+def test_a_negative_offset_counts_as_none_without_fail_on_data_loss(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _commit(root, q0=2, q1=-1, q2=-5, q3=4)
+    options = {"failOnDataLoss": "false", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
+    with caplog.at_level(logging.WARNING):
+        assert _batch(root, **options) == {0: (2, 5), 1: (0, 5), 2: (0, 5), 3: (4, 5)}
+        assert _stream(root, **options) == {"0": 2, "1": 0, "2": 0, "3": 4}
+    said = "T-2 of broker-a: the committed offset of group audit is -5, expected 0 or more, or -1 for none: begins where consumeFromWhere"
+    assert caplog.text.count(said) >= 2
+
+
+def test_a_misspelt_group_is_warned_about(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _commit(root, q0=2)
+    with caplog.at_level(logging.WARNING):
+        assert _batch(root) == {0: (2, 5)}
+        assert caplog.text == ""
+        assert _batch(root, group="adit", consumeFromWhere="CONSUME_FROM_FIRST_OFFSET") != {}
+        assert caplog.text == ""
+        assert _batch(root, group="adit") == {}
+    assert (
+        "group adit has no committed offset in the queues read, so a batch read begins at their ends and gives no rows; "
+        "did you mean audit? To read a new group's messages set consumeFromWhere=CONSUME_FROM_FIRST_OFFSET"
+    ) in caplog.text
+    caplog.clear()
+    assert _batch(root, group="another") == {}
+    assert "the groups are audit" in caplog.text
+
+
+@pytest.mark.parametrize("read", [_batch, _stream])
+def test_offsets_that_cannot_be_read_and_have_no_backup_are_left_alone(
+    root: Path, read: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other groups' offsets are in the same file."""
+    _commit(root, q0=2)
+    _commit(root, "other", q0=3)
+    path = root / "config" / "consumerOffset.json"
+    path.with_name("consumerOffset.json.bak").unlink(missing_ok=True)
+    damaged = path.read_bytes()[:-3] + b"\x00"
+    path.write_bytes(damaged)
+    calls: list[Callable[[], object]] = [lambda: read(root), lambda: _commit(root, q0=4)]
+    for call in calls:
+        with pytest.raises(CorruptStoreError) as caught:
+            call()
+        assert str(caught.value).startswith(f"{path} at byte ")
+        assert "there is no .bak to read instead" in str(caught.value)
+        assert "Put a good copy in its place, or move it away: then all offsets in it are lost" in str(caught.value)
+    assert path.read_bytes() == damaged
+    assert ".bak instead" not in caplog.text
+    assert not path.with_name("consumerOffset.json.bak").exists()
+    path.unlink()
+    _commit(root, q0=4)
+    assert json.loads(path.read_text().replace("0:4", '"0":4'))["offsetTable"]["T@audit"] == {"0": 4}

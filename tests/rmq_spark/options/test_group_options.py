@@ -1,0 +1,118 @@
+"""A group's options: what each row reads, what contradicts, and what they are made into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+import pytest
+
+from rmq_spark.consume.consume_from_where import ConsumeFromWhere
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.offset_store import LocalOffsets, NoOffsets, StoreOffsets
+from rmq_spark.options.group_options import GroupOptions
+from rmq_spark.options.group_table import GROUP_OPTIONS
+from rmq_spark.options.parse import Given
+from rmq_spark.options.read_table import OPTIONS
+from store_format.errors import OptionError
+
+NOW = 1_700_000_000_000
+
+
+def _parse(options: Mapping[str, str], **others: str) -> GroupOptions | None:
+    given = {name: Given(name, text, NOW) for name, text in options.items()}
+    assert given.keys() <= {row.name for row in GROUP_OPTIONS}
+    return GroupOptions.from_read({row.name: row.read(given, NOW) for row in GROUP_OPTIONS}, [*given, *others], NOW)
+
+
+def _group(**options: str) -> GroupOptions:
+    found = _parse({"group": "g", **options})
+    assert found is not None
+    return found
+
+
+def test_defaults_are_rocketmqs() -> None:
+    assert _parse({}) is None
+    assert _group() == GroupOptions("g", consume_timestamp_ms=NOW - 30 * 60_000)
+    assert _group().where is ConsumeFromWhere.LAST
+    assert (_group().lease_seconds, _group().persist_seconds) == (30.0, 5.0)
+
+
+def test_every_row_has_a_field_and_no_other_row_its_name() -> None:
+    made = _group(
+        consumers="2", clientId="c", allocateMessageQueueStrategy="CONFIG", allocateConfig='[{"T":[0]},{"T":[1]}]', consumerIdcs="a,b",
+        machineRoomNearbyInner="AVG_BY_CIRCLE", virtualNodeCount="3", messageModel="CLUSTERING", consumeFromWhere="consume_from_timestamp",
+        consumeTimestamp="20230101080000", consumeYoungQueueFromZero="true", offsetStore="local", offsetStorePath="/o", groupPath="/p",
+        leaseTime="10s", persistConsumerOffsetInterval="0s",
+    )  # fmt: skip
+    plain = GroupOptions("other")
+    same = [each.name for each in fields(GroupOptions) if getattr(made, each.name) == getattr(plain, each.name)]
+    assert same == ["message_model"]  # the other word of it does not go with `consumers`
+    assert (made.lease_seconds, made.persist_seconds) == (10.0, 0.0)
+    assert len(GROUP_OPTIONS) == len(fields(GroupOptions))
+    assert len({row.name.lower() for row in OPTIONS}) == len(OPTIONS)
+    assert all(row.about.endswith(".") for row in GROUP_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"group": "a/b"}, "group: expected 1 to 255 letters"),
+        ({"group": "g", "clientId": "a/b"}, "clientId: expected a name without slashes"),
+        ({"group": "g", "allocateMessageQueueStrategy": "AVERAGE"}, "did you mean AVG?"),
+        ({"group": "g", "allocateMessageQueueStrategy": "AVG-X"}, "allocateMessageQueueStrategy: expected one of AVG"),
+        ({"group": "g", "allocateMessageQueueStrategy": "MACHINE_ROOM_NEARBY-CONFIG"}, "machineRoomNearbyInner: expected one of AVG"),
+        ({"group": "g", "allocateMessageQueueStrategy": "MACHINE_ROOM"}, "MACHINE_ROOM needs consumerIdcs"),
+        ({"group": "g", "allocateMessageQueueStrategy": "CONFIG"}, "CONFIG needs allocateConfig"),
+        ({"group": "g", "allocateConfig": "x"}, "allocateConfig: expected JSON, found 'x'; write it as"),
+        ({"group": "g", "allocateConfig": "[]"}, "allocateConfig: expected the queues of at least one client"),
+        ({"group": "g", "allocateConfig": "[5]"}, "allocateConfig: expected a JSON object"),
+        ({"group": "g", "allocateConfig": "[" * 100_000}, "allocateConfig: expected JSON"),
+        ({"group": "g", "allocateConfig": '[{"T":[0]},{"T":[1]}]'}, "allocateConfig has the queues of 2 clients, consumers is 1"),
+        ({"group": "g", "allocateConfig": '{"T":[0]}', "consumers": "2"}, "has the queues of 1 clients, consumers is 2: write"),
+        ({"group": "g", "leaseTime": "900ms"}, "leaseTime: expected at least 1s, found 0.9s"),
+        ({"group": "g", "consumers": "2", "messageModel": "BROADCASTING"}, "consumers is for CLUSTERING"),
+        ({"group": "g", "consumeFromWhere": "CONSUME_FROM_FIRST"}, "did you mean CONSUME_FROM_FIRST_OFFSET?"),
+        ({"group": "g", "consumeTimestamp": "2023"}, "the valid format is yyyyMMddHHmmss,but received 2023"),
+        ({"consumers": "2"}, "consumers is for consumer groups; name the group"),
+    ],
+)
+def test_what_cannot_be(options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        _parse(options)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"])
+def test_a_group_has_its_own_start(name: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        _parse({"group": "g"}, **{name: "x"})
+    assert f"group and {name} are given together" in str(caught.value)
+    assert "rmq_spark.consume.reset" in str(caught.value)
+
+
+def test_clients_and_their_strategy() -> None:
+    options = _group(
+        consumers="2",
+        clientId="c",
+        allocateMessageQueueStrategy="CONFIG",
+        allocateConfig='[{"T":[0]},{"T":{"b":[1]},"U":[5]}]',
+    )
+    membership = options.make_membership("T *", ["a", "b"])
+    assert membership.clients == ("c@0", "c@1")
+    assert (membership.lease_seconds, membership.persist_seconds) == (30.0, 5.0)
+    queues = [MessageQueue("T", broker, queue_id) for broker in "ab" for queue_id in range(2)]
+    assert membership.allocate(membership.clients, queues) == {queues[0]: "c@0", queues[2]: "c@0", queues[3]: "c@1"}
+    nearby = _group(allocateMessageQueueStrategy="MACHINE_ROOM_NEARBY-CONSISTENT_HASH").make_strategy(["c"], [])
+    assert nearby.name == "MACHINE_ROOM_NEARBY-CONSISTENT_HASH"
+    first, second = _group().make_client_ids(), _group().make_client_ids()
+    assert first != second
+
+
+def test_offset_stores() -> None:
+    roots = {"b": "/nowhere"}
+    assert isinstance(_group().make_offset_store(roots), StoreOffsets)
+    assert isinstance(_group(offsetStore="none").make_offset_store(roots), NoOffsets)
+    local = _group(messageModel="BROADCASTING", offsetStorePath="/o", clientId="c").make_offset_store(roots)
+    assert isinstance(local, LocalOffsets)
+    assert local.path == "/o/c/g/offsets.json"

@@ -1,0 +1,192 @@
+"""startingOffsets and its kin: every shape of the JSON, who wins where several places name a queue, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from hypothesis import given as examples
+from hypothesis import strategies as st
+
+from rmq_spark.options.offset_spec import (
+    EARLIEST,
+    LATEST,
+    Offset,
+    OffsetSpec,
+    Position,
+    QueueName,
+    Timestamp,
+    parse_offsets,
+    parse_offsets_by_timestamp,
+    parse_timestamp,
+)
+from rmq_spark.options.parse import Given
+from store_format.errors import OptionError
+
+NOW_MS = 1_700_000_000_000
+
+
+def starting(text: str) -> OffsetSpec:
+    return parse_offsets(Given("startingOffsets", text, NOW_MS), default=EARLIEST, refused=LATEST)
+
+
+def ending(text: str) -> OffsetSpec:
+    return parse_offsets(Given("endingOffsets", text, NOW_MS), default=LATEST, refused=EARLIEST)
+
+
+def by_time(text: str) -> OffsetSpec:
+    return parse_offsets_by_timestamp(Given("startingOffsetsByTimestamp", text, NOW_MS), default=EARLIEST)
+
+
+def test_words() -> None:
+    assert starting("earliest") == OffsetSpec("startingOffsets", EARLIEST)
+    assert ending(" Latest ") == OffsetSpec("endingOffsets", LATEST)
+    assert starting("earliest").for_queue("t", "b", 3) == EARLIEST
+
+
+@pytest.mark.parametrize(
+    ("text", "queue", "position"),
+    [
+        ('{"t":{"broker-a":{"0":23}}}', ("t", "broker-a", 0), Offset(23)),
+        ('{"t":{"broker-a":{"0":23}}}', ("t", "broker-b", 0), EARLIEST),
+        ('{"t":{"broker-a":{"0":23}}}', ("t", "broker-a", 1), EARLIEST),
+        ('{"t":{"broker-a":{"0":23}}}', ("u", "broker-a", 0), EARLIEST),
+        ('{"t":{"0":23}}', ("t", "any", 0), Offset(23)),
+        ('{"t":{"0":0}}', ("t", "any", 0), Offset(0)),
+        ('{"t":{"0":-2}}', ("t", "any", 0), EARLIEST),
+        ('{"*":{"0":7}}', ("any", "any", 0), Offset(7)),
+        ('{"t":{"*":7}}', ("t", "any", 5), Offset(7)),
+        ('{"t":{"*":{"5":7}}}', ("t", "any", 5), Offset(7)),
+        ('{"t":{"b":{"*":7}}}', ("t", "b", 5), Offset(7)),
+        ('{"*":{"*":{"*":7}}}', ("t", "b", 5), Offset(7)),
+        # The most exact place decides: topic before broker before queue, wherever it stands in the text.
+        ('{"*":{"b":{"0":1}},"t":{"*":2}}', ("t", "b", 0), Offset(2)),
+        ('{"t":{"*":{"0":1},"b":{"*":2}}}', ("t", "b", 0), Offset(2)),
+        ('{"t":{"b":{"*":1,"0":2}}}', ("t", "b", 0), Offset(2)),
+        ('{"t":{"0":1,"b":{"0":2}}}', ("t", "c", 0), Offset(1)),
+        ('{"t":{"2147483647":9223372036854775807}}', ("t", "b", 2147483647), Offset((1 << 63) - 1)),
+    ],
+)
+def test_json(text: str, queue: tuple[str, str, int], position: Position) -> None:
+    assert starting(text).for_queue(*queue) == position
+
+
+def test_an_end_not_named_is_latest() -> None:
+    spec = ending('{"t":{"0":23,"1":-1}}')
+    assert [spec.for_queue("t", "b", queue) for queue in range(3)] == [Offset(23), LATEST, LATEST]
+
+
+def test_by_timestamp() -> None:
+    spec = by_time('{"t":{"0":5,"b":{"1":"1970-01-01T00:00:01Z","2":"-1m"}}}')
+    assert [spec.for_queue("t", "b", queue) for queue in range(4)] == [Timestamp(5), Timestamp(1000), Timestamp(NOW_MS - 60_000), EARLIEST]
+    one = parse_timestamp(Given("startingTimestamp", "-1s", NOW_MS))
+    assert one.for_queue("t", "b", 0) == Timestamp(NOW_MS - 1000)
+
+
+def test_named_queues_that_are_not_read() -> None:
+    spec = starting('{"t":{"b":{"0":1,"9":2}},"typo":{"*":3},"*":{"4":4,"*":5}}')
+    assert spec.named_queues() == (
+        QueueName("t", "b", 0),
+        QueueName("t", "b", 9),
+        QueueName("typo", None, None),
+        QueueName(None, None, 4),
+        QueueName(None, None, None),
+    )
+    unread = spec.unread([("t", "b", 0), ("u", "c", 1)])
+    assert list(map(str, unread)) == ["t/b/9", "typo/*/*", "*/*/4"]
+    assert spec.unread([("t", "b", 9), ("typo", "x", 4), ("t", "b", 0)]) == ()
+    assert starting('{"*":{"*":1}}').unread([]) == ()
+
+
+NUMBER_ADVICE = "; write the number without quotes"
+SHAPE_ADVICE = '; write it as {"TopicTest":{"broker-a":{"0":23}}} or {"TopicTest":{"0":23}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("begin", "expected earliest, latest or JSON, found 'begin'; write JSON as " + SHAPE_ADVICE.removeprefix("; write it as ")),
+        ("latest", "expected earliest or JSON in a batch read, found 'latest'; a batch read with startingOffsets=latest is always empty"),
+        ('{"t":{"0":-1}}', 'expected an offset or -2 (earliest) at "t" → "0" in a batch read, found -1'),
+        ('{"t":{"0":-3}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found -3'),
+        ('{"t":{"b":{"0":"23"}}}', f'expected an offset, -1 (latest) or -2 (earliest) at "t" → "b" → "0", found "23"{NUMBER_ADVICE}'),
+        ('{"t":{"0":1.5}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found 1.5'),
+        ('{"t":{"0":true}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found true'),
+        ('{"t":{"0":null}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found null'),
+        ('{"t":{"0":[1]}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found a list'),
+        (
+            '{"t":{"0":9223372036854775808}}',
+            'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found 9223372036854775808',
+        ),
+        ('{"t":23}', f'expected an object of queues or brokers at "t", found 23{SHAPE_ADVICE}'),
+        ('{"t":{"b":1}}', f'expected a queue id or "*" at "t" → "b", found "b"{SHAPE_ADVICE}'),
+        ('{"t":{"b":{"00":1}}}', f'expected a queue id or "*" at "t" → "b" → "00", found "00"{SHAPE_ADVICE}'),
+        ('{"t":{"-1":1}}', f'expected a queue id or "*" at "t" → "-1", found "-1"{SHAPE_ADVICE}'),
+        ('{"t":{"2147483648":1}}', f'expected a queue id or "*" at "t" → "2147483648", found "2147483648"{SHAPE_ADVICE}'),
+        ('{"t":{"b":{"0":{"0":1}}}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "b" → "0", found an object'),
+        ('{"":{"0":1}}', 'expected a name at "" → "0", found ""'),
+        ('{"t":{"0":1,"*":{"0":2}}}', 'expected each queue once, found "t/*/0"'),
+        ('{"t":{"0":1,"0":2}}', 'expected each name once in a JSON object, found "0"'),
+    ],
+)
+def test_starting_offsets_that_are_refused(text: str, message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        starting(text)
+    assert str(caught.value) == f"startingOffsets: {message}"
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("earliest", "expected latest or JSON in a batch read, found 'earliest'; a batch read with endingOffsets=earliest is always empty"),
+        ('{"t":{"b":{"3":-2}}}', 'expected an offset or -1 (latest) at "t" → "b" → "3" in a batch read, found -2'),
+    ],
+)
+def test_ending_offsets_that_are_refused(text: str, message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        ending(text)
+    assert str(caught.value) == f"endingOffsets: {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"t":{"0":-1}}', '(-2 hours) at "t" → "0", found -1; a time back from now needs a unit, as in -1m'),
+        ('{"t":{"0":"soon"}}', '(-2 hours) at "t" → "0", found "soon"'),
+        ('{"t":{"0":1.0}}', 'expected a time at "t" → "0", found 1.0; write it as {"TopicTest":{"broker-a":{"0":"-2 hours"}}} or'),
+        ('{"t":{"0":false}}', 'expected a time at "t" → "0", found false; write it as'),
+        ("earliest", "expected JSON (Expecting value at character 0), found 'earliest'; write it as"),
+    ],
+)
+def test_times_that_are_refused(text: str, message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        by_time(text)
+    assert str(caught.value).startswith("startingOffsetsByTimestamp: expected ")
+    assert message in str(caught.value)
+
+
+_NAMES = st.sampled_from(["t", "u", "*", "分", '"'])
+_QUEUES = st.dictionaries(st.sampled_from(["0", "1", "12", "*"]), st.integers(0, 1 << 62) | st.just(-2), min_size=1)
+
+
+@examples(st.dictionaries(_NAMES, st.dictionaries(_NAMES, _QUEUES, min_size=1), min_size=1))
+def test_what_is_shown_is_read_again(tree: dict[str, dict[str, dict[str, int]]]) -> None:
+    spec = starting(json.dumps(tree))
+    assert starting(str(spec)) == spec
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    assert len(spec.entries) == sum(len(queues) for brokers in tree.values() for queues in brokers.values())
+
+
+@examples(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda inner: st.dictionaries(st.text(max_size=2), inner))
+)
+def test_any_json_is_positions_or_an_option_error(value: object) -> None:
+    try:
+        spec = starting(json.dumps(value))
+    except OptionError as refused:
+        message = str(refused)
+    else:
+        message = f"startingOffsets: expected JSON and {spec.entries} are"
+    assert message.startswith("startingOffsets: expected ")

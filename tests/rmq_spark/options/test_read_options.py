@@ -1,0 +1,260 @@
+"""The strings that Spark hands over become a ReadOptions, or one sentence with the nearest right answer."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from rmq_spark.options.offset_spec import EARLIEST, LATEST, Offset, OffsetSpec, QueueName, Timestamp
+from rmq_spark.options.read_options import FOREIGN_NAMES, nearest, parse_read_options, user_options
+from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE
+from rmq_spark.options.topic_choice import TopicChoice
+from rmq_spark.options.write_options import parse_write_options
+from rmq_spark.options.write_table import WRITE_OPTIONS
+from store_format.errors import OptionError, StoreError
+
+NOW_MS = 1_700_000_000_000
+
+
+def test_a_path_is_enough() -> None:
+    options = parse_read_options({"path": "/data/store"})
+    assert options.paths == ("/data/store",)
+    assert options.topics == TopicChoice()
+    assert options.tag_filter.subscribe_all
+    assert (options.broker_name, options.commit_log_paths, options.max_hash_slot_num, options.max_index_num) == (None, (), None, None)
+    assert (options.key, options.message_id, options.columns, options.property_columns) == (None, None, None, ())
+    assert (options.starting, options.ending) == (OffsetSpec("startingOffsets", EARLIEST), OffsetSpec("endingOffsets", LATEST))
+    assert options.starting_offsets_by_timestamp_strategy == "error"
+    assert (options.min_partitions, options.max_bytes_per_partition, options.split_by) == (None, 64 << 20, "queue")
+    assert (options.fail_on_data_loss, options.mode, options.verify_crc) == (True, "FAILFAST", True)
+    assert (options.view, options.max_message_size, options.permissive) == ("messages", 64 << 20, False)
+
+
+EVERYTHING = {
+    "brokername": "broker-a",
+    "storepathcommitlog": "/disk1,/disk2",
+    "maxhashslotnum": "100",
+    "maxindexnum": "400",
+    "subscribe": "a,b",
+    "includesystemtopics": "true",
+    "subexpression": "TagA||TagB",
+    "expressiontype": "tag",
+    "key": "k",
+    "columns": "body,queueoffset",
+    "propertycolumns": "region",
+    "view": "Messages",
+    "startingoffsets": '{"a":{"0":5}}',
+    "endingoffsetsbytimestamp": '{"a":{"0":"1970-01-01T00:00:01Z"}}',
+    "startingoffsetsbytimestampstrategy": "LATEST",
+    "minpartitions": "4",
+    "maxbytesperpartition": "1m",
+    "splitby": "commitLog",
+    "failondataloss": "False",
+    "mode": "permissive",
+    "verifycrc": "false",
+    "maxmessagesize": "8m",
+    "path": "file:/data/store",
+}
+
+
+def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
+    options = parse_read_options(EVERYTHING, now_ms=NOW_MS)
+    assert options.paths == ("/data/store",)
+    assert (options.broker_name, options.commit_log_paths) == ("broker-a", ("/disk1", "/disk2"))
+    assert (options.max_hash_slot_num, options.max_index_num) == (100, 400)
+    assert options.topics == TopicChoice(names=("a", "b"), include_system_topics=True)
+    assert options.tag_filter.tags == {"TagA", "TagB"}
+    assert (options.key, options.columns, options.property_columns) == ("k", ("body", "queueoffset"), ("region",))
+    assert options.starting.for_queue("a", "broker-a", 0) == Offset(5)
+    assert options.ending.for_queue("a", "broker-a", 0) == Timestamp(1000)
+    assert options.starting_offsets_by_timestamp_strategy == "latest"
+    assert (options.min_partitions, options.max_bytes_per_partition, options.split_by) == (4, 1 << 20, "commitlog")
+    assert (options.fail_on_data_loss, options.mode, options.permissive) == (False, "PERMISSIVE", True)
+    assert (options.verify_crc, options.max_message_size, options.view) == (False, 8 << 20, "messages")
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_the_other_ways_to_choose() -> None:
+    assert parse_read_options({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
+    assert parse_read_options({"paths": '["/a"]', "brokerName": "b"}).broker_name == "b"
+    assert parse_read_options({"path": "/a", "subscribePattern": "T.*"}).topics == TopicChoice(pattern="T.*")
+    assert parse_read_options({"path": "/a", "assign": '{"t":[1]}'}).topics == TopicChoice(queues=(QueueName("t", None, 1),))
+    assert parse_read_options({"path": "/a", "messageId": "AC11"}).message_id == "AC11"
+    assert parse_read_options({"path": "/a", "subExpression": ""}).tag_filter.subscribe_all
+
+
+@pytest.mark.parametrize("edge", ["starting", "ending"])
+def test_timestamps_beat_offsets_as_kafkas_do(edge: str) -> None:
+    offsets, times, time = f"{edge}Offsets", f"{edge}OffsetsByTimestamp", f"{edge}Timestamp"
+    given = {"path": "/a", offsets: '{"t":{"0":1}}', times: '{"t":{"0":2}}', time: "3"}
+    found = []
+    for drop in (None, time, times):
+        given.pop(drop or "", None)
+        options = parse_read_options(given, now_ms=NOW_MS)
+        spec = options.starting if edge == "starting" else options.ending
+        found.append((spec.option, spec.for_queue("t", "b", 0)))
+        assert [name for name, _ in options.resolved() if name in (offsets, times, time)] == [spec.option]
+    assert found == [(time, Timestamp(3)), (times, Timestamp(2)), (offsets, Offset(1))]
+
+
+def test_resolved_values_are_said_once_with_defaults_and_moments() -> None:
+    given = {"path": "/a", "STARTINGTIMESTAMP": "-1 hour", "columns": "body, flag", "maxBytesPerPartition": "1m", "verifyCrc": "FALSE"}
+    assert parse_read_options(given, now_ms=NOW_MS).resolved() == [
+        ("path", "/a"),
+        ("includeSystemTopics", "false"),
+        ("subExpression", "*"),
+        ("expressionType", "TAG"),
+        ("columns", "body,flag"),
+        ("view", "messages"),
+        ("endingOffsets", "latest"),
+        ("startingTimestamp", "1699996400000 (2023-11-14T21:13:20.000Z)"),
+        ("startingOffsetsByTimestampStrategy", "error"),
+        ("maxBytesPerPartition", "1048576"),
+        ("splitBy", "queue"),
+        ("failOnDataLoss", "true"),
+        ("mode", "FAILFAST"),
+        ("verifyCrc", "false"),
+        ("maxMessageSize", "67108864"),
+    ]
+
+
+CATALOG = {  # what CREATE TABLE gives to schema(), Spark 4.3
+    "provider": "rmqlog",
+    "owner": "me",
+    "location": "file:/a",
+    "external": "true",
+    "comment": "hi",
+    "my.property": "x",
+    "path": "file:/a",
+    "subscribe": "t",
+    "option.subscribe": "t",
+}
+
+
+def test_what_spark_adds_passes() -> None:
+    assert user_options(CATALOG) == {"path": "file:/a", "subscribe": "t"}
+    assert user_options({"checkpointLocation": "/c", "path": "/a"}) == {"path": "/a"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": "/a", "subscibe": "t"}, "unknown option 'subscibe'; did you mean subscribe?"),
+        ({"path": "/a", "STARTINGOFFSET": "1"}, "unknown option 'STARTINGOFFSET'; did you mean startingOffsets?"),
+        ({"path": "/a", "failOnDataLos": "true"}, "unknown option 'failOnDataLos'; did you mean failOnDataLoss?"),
+        ({"path": "/a", "topic": "Orders"}, "unknown option 'topic'; did you mean subscribe?"),
+        ({"path": "/a", "topics": "Orders"}, "unknown option 'topics'; did you mean subscribe?"),
+        ({"path": "/a", "kafka.group.id": "g"}, "unknown option 'kafka.group.id'; did you mean group?"),
+        ({"path": "/a", "namesrvAddr": "h:9876"}, "unknown option 'namesrvAddr'; did you mean path?"),
+        (
+            {"path": "/a", "maxBytesPerPartition": "64"},
+            (
+                "maxBytesPerPartition: expected a size from 65536 to 9223372036854775807 bytes, found '64'; "
+                "a number without a unit is bytes: write 64m for 64 MiB"
+            ),
+        ),
+        (CATALOG | {"subscibe": "t", "option.subscibe": "t"}, "unknown option 'subscibe'; did you mean subscribe?"),
+        ({"path": "/a", "Path": "/b"}, "path is given twice, in different cases; give it once"),
+        ({}, "path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')"),
+        ({"path": "/a", "paths": '["/b"]'}, "path and paths are given together; use only one of path, paths"),
+        (
+            {"path": "/a", "subscribe": "t", "assign": "{}"},
+            "subscribe and assign are given together; use only one of subscribe, subscribePattern, assign",
+        ),
+        ({"path": "/a", "key": "k", "messageId": "m"}, "key and messageId are given together; use only one of key, messageId"),
+        (
+            {"paths": '["/a","/b"]', "brokerName": "b"},
+            "brokerName is for one store and paths names several; load the stores one by one and union them",
+        ),
+        (
+            {"paths": '["/a","/b"]', "storePathCommitLog": "/c"},
+            "storePathCommitLog is for one store and paths names several; load the stores one by one and union them",
+        ),
+        (
+            {"path": "/a", "startingTimestamp": "5", "endingTimestamp": "4"},
+            "startingTimestamp 5 (1970-01-01T00:00:00.005Z) is after endingTimestamp 4 (1970-01-01T00:00:00.004Z); swap them",
+        ),
+        (
+            {"path": "/a", "view": "queue"},
+            (
+                "view: expected one of messages, topics, queues, groups, lag, retention, usage, files, index, checkpoint, delayed, "
+                "transactions, deadLetters, problems, found 'queue'; did you mean queues?"
+            ),
+        ),
+        (
+            {"path": "/a", "view": "queues", "subscribe": "a"},
+            "subscribe has no meaning with view=queues, which shows the whole store; leave it out and filter the DataFrame",
+        ),
+        ({"path": "/a", "mode": "lenient"}, "mode: expected one of FAILFAST, DROPMALFORMED, PERMISSIVE, found 'lenient'"),
+        ({"path": "/a", "minpartitions": "0"}, "minPartitions: expected a whole number from 1 to 2147483647, found '0'"),
+        ({"path": "/a", "maxMessageSize": "2g"}, "maxMessageSize: expected a size from 1 to 1073741824 bytes, found '2g'"),
+        ({"path": "/a", "expressionType": "SQL"}, "expressionType: expected one of TAG, SQL92, found 'SQL'"),
+        ({"path": "/a", "columns": ""}, "columns: expected names separated by commas, found ''"),
+        ({"path": "/a", "brokerName": ""}, "brokerName: expected some text, found ''; leave the option out to have its default"),
+        (
+            {"path": "/a", "expressionType": "SQL92"},
+            "expressionType: SQL92 needs a subExpression, found none; give a condition such as price > 3, or leave expressionType out",
+        ),
+        (
+            {"path": "/a", "expressionType": "SQL92", "subExpression": "price > 'much'"},
+            (
+                "subExpression: expected a number or a property beside >, found 'much' at character 9: price > 'much' <-- HERE; "
+                "strings, TRUE, FALSE and conditions have no order"
+            ),
+        ),
+        (
+            {"path": "/a", "subExpression": "||"},
+            "subExpression: expected tags between ||, found '||', which names none; use * for all messages or TagA || TagB",
+        ),
+    ],
+)
+def test_one_sentence_for_each_mistake(options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_read_options(options, now_ms=NOW_MS)
+    assert str(caught.value) == message
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again)) == (OptionError, message)
+    assert isinstance(again, StoreError)
+    assert isinstance(again, ValueError)
+
+
+def test_a_name_near_nothing_lists_all() -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_read_options({"path": "/a", "zzz": "1"})
+    assert str(caught.value) == "unknown option 'zzz'; the options are " + ", ".join(option.name for option in OPTIONS)
+
+
+def test_a_condition_instead_of_tags() -> None:
+    options = parse_read_options({"path": "/a", "expressionType": "sql92", "subExpression": "price > 3"})
+    assert options.tag_filter.subscribe_all
+    assert options.sql_filter is not None
+    assert options.sql_filter.names == ("price",)
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert parse_read_options({"path": "/a", "subExpression": "price > 3"}).sql_filter is None
+
+
+def test_an_option_of_another_kind_of_query_says_so() -> None:
+    with pytest.raises(OptionError) as caught:
+        user_options({"splitBy": "queue"}, "write")
+    assert str(caught.value) == "splitBy does not apply to a write query; it is for batch and stream queries"
+
+
+def test_foreign_names_lead_to_options_that_are_there() -> None:
+    names = {option.name for option in (*OPTIONS, *WRITE_OPTIONS)}
+    assert {meant for candidates in FOREIGN_NAMES.values() for meant in candidates} <= names
+    with pytest.raises(OptionError, match="unknown option 'topics'; did you mean topic\\?"):
+        parse_write_options({"path": "/a", "topics": "Orders"})
+
+
+def test_nearest() -> None:
+    assert nearest("QUEUEOFSET", ["queueOffset", "body"]) == "queueOffset"
+    assert nearest("zzz", ["queueOffset", "body"]) is None
+
+
+def test_the_table_is_one() -> None:
+    names = [option.name for option in OPTIONS]
+    assert len({name.lower() for name in names}) == len(names)
+    assert {name for group in (*CHOICES, *PRECEDENCE) for name in group} <= set(names)
+    assert all(option.about and option.kind and option.heading and option.applies for option in OPTIONS)
+    assert not [option.name for option in OPTIONS if option.default is not None and option.otherwise]

@@ -1,0 +1,143 @@
+"""The options of a write become WriteOptions, or one sentence with the nearest right answer."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from rmq_spark.options.parse import Given, duration_ms, number
+from rmq_spark.options.read_table import OPTIONS
+from rmq_spark.options.write_options import NewStoreOptions, parse_write_options
+from rmq_spark.options.write_table import WRITE, WRITE_OPTIONS
+from rmq_spark.produce.bodies import Compression
+from store_format.errors import OptionError
+
+EVERYTHING = {
+    "path": "file:/data/store",
+    "topic": "TopicTest",
+    "messagequeueselector": "Hash",
+    "propertycolumns": "region,BUYER_ID",
+    "autocreatetopicenable": "false",
+    "defaulttopicqueuenums": "8",
+    "flushdisktype": "async_flush",
+    "messageindexenable": "false",
+    "compresstype": "zstd",
+    "compressmsgbodyoverhowmuch": "1k",
+    "compresslevel": "12",
+    "strictproperties": "true",
+    "maxmessagesize": "8m",
+    "bornhost": "10.0.0.1:1",
+    "storehost": "[2001:db8::1]:10911",
+    "txnappid": "job",
+    "txnversion": "0",
+    "diskspacewarninglevelratio": "85",
+    "rebuildlostqueues": "false",
+    "writerlocktimeout": "1m 30s",
+    "stagingretention": "2 days",
+    "brokername": "broker-a",
+    "mappedfilesizecommitlog": "16m",
+    "mappedfilesizeconsumequeue": "20000",
+    "maxhashslotnum": "100",
+    "maxindexnum": "400",
+}
+
+
+def refused(**options: str) -> str:
+    with pytest.raises(OptionError) as caught:
+        parse_write_options({"path": "/data/store"} | options)
+    return str(caught.value)
+
+
+def test_a_path_is_enough() -> None:
+    options = parse_write_options({"path": "/data/store"})
+    assert (options.path, options.topic, options.message_queue_selector) == ("/data/store", None, "roundrobin")
+    assert (options.auto_create_topic_enable, options.default_topic_queue_nums) == (True, 4)
+    assert (options.flush_disk_type, options.message_index_enable, options.compression) == ("SYNC_FLUSH", True, None)
+    assert (options.strict_properties, options.max_message_size) == (False, 4 << 20)
+    assert (options.born_host, options.store_host, options.txn) == (None, None, None)
+    assert (options.disk_used_percent_max, options.writer_lock_timeout_ms, options.staging_retention_ms) == (90, 600_000, 86_400_000)
+    assert options.rebuild_lost_queues is None
+    assert options.new_store == NewStoreOptions(None, None, None, None, None)
+    assert ("flushDiskType", "SYNC_FLUSH") in options.resolved()
+    assert not [name for name, _ in options.resolved() if name == "topic"]
+
+
+def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
+    assert set(EVERYTHING) == {option.name.lower() for option in WRITE_OPTIONS}
+    options = parse_write_options(EVERYTHING)
+    assert (options.path, options.topic, options.message_queue_selector) == ("/data/store", "TopicTest", "hash")
+    assert (options.auto_create_topic_enable, options.default_topic_queue_nums) == (False, 8)
+    assert (options.flush_disk_type, options.message_index_enable) == ("ASYNC_FLUSH", False)
+    assert (options.compression, options.strict_properties, options.max_message_size) == (Compression("ZSTD", 1024, 12), True, 8 << 20)
+    assert (options.born_host, options.txn) == ((bytes([10, 0, 0, 1]), 1), ("job", 0))
+    assert options.store_host == (bytes.fromhex("20010db8000000000000000000000001"), 10911)
+    assert (options.disk_used_percent_max, options.writer_lock_timeout_ms, options.staging_retention_ms) == (85, 90_000, 172_800_000)
+    assert options.rebuild_lost_queues is False
+    assert options.new_store == NewStoreOptions("broker-a", 16 << 20, 20_000, 100, 400)
+    resolved = dict(options.resolved())
+    assert (resolved["storeHost"], resolved["path"], resolved["strictProperties"]) == (
+        "[2001:db8:0:0:0:0:0:1]:10911",
+        "/data/store",
+        "true",
+    )
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_row_says_all_there_is_to_say() -> None:
+    for option in WRITE_OPTIONS:
+        assert (option.applies, option.heading) == (frozenset({WRITE}), "Write")
+        assert option.about.endswith(".")
+        assert not (option.default and option.otherwise)
+    assert len({option.name for option in WRITE_OPTIONS}) == len(WRITE_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topics": "a"}, "unknown option 'topics'; did you mean topic?"),
+        ({"Topic": "a", "topic": "b"}, "topic is given twice, in different cases; give it once"),
+        ({"subscribe": "a"}, "subscribe does not apply to a write query; it is for batch and stream queries"),
+        ({"compressType": "SNAPPY"}, "compressType: expected one of NONE, LZ4, ZSTD, ZLIB, found 'SNAPPY'"),
+        ({"compressType": "ZLIB", "compressLevel": "10"}, "compressLevel: expected 1 to 9 for compressType ZLIB, found 10"),
+        ({"compressLevel": "0"}, "compressLevel: expected a whole number from 1 to 22, found '0'"),
+        ({"messageQueueSelector": "machineRoom"}, "messageQueueSelector: expected one of roundrobin, hash, random, found 'machineRoom'"),
+        ({"bornHost": "localhost:1"}, "bornHost: expected ip:port, IPv6 in brackets, found 'localhost:1'; names are not looked up"),
+        ({"txnAppId": "a"}, "txnAppId is given without txnVersion; a write is done once per both, so give both or neither"),
+        ({"txnVersion": "1"}, "txnVersion is given without txnAppId; a write is done once per both, so give both or neither"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion: expected a whole number from 0 to 9223372036854775807, found '-1'"),
+        (
+            {"writerLockTimeout": "30"},
+            "writerLockTimeout: expected a length of time such as 30s, 10m or 24h, found '30'; the units are ms, s,",
+        ),
+        ({"stagingRetention": "1 fortnight"}, "stagingRetention: expected a length of time such as 30s, 10m or 24h, found '1 fortnight'"),
+        ({"mappedFileSizeCommitLog": "2g"}, "mappedFileSizeCommitLog: expected a size from 4096 to 2147483647 bytes, found '2g'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(options: dict[str, str], message: str) -> None:
+    assert refused(**options).startswith(message)
+
+
+def test_no_path() -> None:
+    with pytest.raises(OptionError, match=r"^path is not given; name the store directory to write to.* INSERT INTO t WITH \(path = "):
+        parse_write_options({})
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("30s", 30_000), ("1h 30m", 5_400_000), ("0ms", 0), (" 24 Hours ", 86_400_000), ("1w", 604_800_000)]
+)
+def test_durations(text: str, ms: int) -> None:
+    assert duration_ms(Given("someOption", text, 0)) == ms
+
+
+def test_numbers_within_bounds() -> None:
+    assert number(-5, 5)(Given("someOption", " -5 ", 0)) == -5
+    for text in ("6", "-6", "", "1.0", "١", "9" * 30):
+        with pytest.raises(OptionError, match="expected a whole number from -5 to 5"):
+            number(-5, 5)(Given("someOption", text, 0))
+
+
+def test_the_two_tables_can_become_one() -> None:
+    """Names that both have mean two rows, told apart by where they apply."""
+    shared = {option.name for option in OPTIONS} & {option.name for option in WRITE_OPTIONS}
+    assert shared == {"path", "propertyColumns", "brokerName", "maxMessageSize", "maxHashSlotNum", "maxIndexNum"}

@@ -1,0 +1,100 @@
+"""What a group reads and from where, on stores that brokers wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.consume.consume_from_where import ConsumeFromWhere
+from rmq_spark.consume.message_queue import MessageQueue, sort_queues
+from rmq_spark.consume.offset_store import StoreOffsets
+from rmq_spark.options.group_options import GroupOptions
+from rmq_spark.options.offset_spec import QueueName
+from rmq_spark.options.topic_choice import TopicChoice
+from rmq_spark.plan.group_start import begin_of, retry_topic, start_of, subscribe_set, subscription_text
+from store_format import MessageStore
+
+
+@pytest.fixture
+def store(golden: Callable[[str], Path]) -> MessageStore:
+    return MessageStore.open(str(golden("basic-5.5.0")))
+
+
+def test_the_queues_that_members_share(store: MessageStore) -> None:
+    found = subscribe_set([store], TopicChoice(names=("Orders", "Metrics")), "CG_some")
+    assert found == sort_queues(found)
+    counts = {topic: sum(queue.topic == topic for queue in found) for topic in ("%RETRY%CG_some", "Metrics", "Orders")}
+    assert sum(counts.values()) == len(found)
+    assert counts == {"%RETRY%CG_some": 1, "Metrics": 8, "Orders": 4}
+    one = subscribe_set([store], TopicChoice(queues=(QueueName("Orders", None, 2),)), "CG_some")
+    assert [queue for queue in one if queue.topic == "Orders"] == [MessageQueue("Orders", store.broker_name, 2)]
+    assert {queue.topic for queue in subscribe_set([store], TopicChoice(), "g")} >= {"Orders", "Metrics", "Audit"}
+
+
+def test_what_may_not_be_read_is_not_shared(store: MessageStore, tmp_path: Path) -> None:
+    root = shutil.copytree(store.path, tmp_path / "store")
+    path = root / "config" / "topics.json"
+    value = json.loads(path.read_bytes())
+    value["topicConfigTable"]["Metrics"]["perm"] = 2
+    value["topicConfigTable"]["Audit"]["readQueueNums"] = 2**31 - 1
+    path.write_text(json.dumps(value))
+    found = subscribe_set([MessageStore.open(str(root))], TopicChoice(names=("Orders", "Metrics", "Audit")), "none")
+    assert {queue.topic for queue in found} == {"Orders"}
+
+
+def test_without_a_list_of_topics_the_queues_on_disk_are_shared(golden: Callable[[str], Path]) -> None:
+    store = MessageStore.open(str(golden("rocksdb-5.5.0")))
+    topic = next(name for name in store.topics() if not name.startswith(("%", "rmq_", "RMQ_", "SCHEDULE")))
+    found = subscribe_set([store], TopicChoice(names=(topic,)), "g")
+    assert [queue.queue_id for queue in found] == [queue.queue_id for queue in store.queues() if queue.topic == topic]
+
+
+def test_a_group_begins_where_a_java_consumer_left_it(store: MessageStore) -> None:
+    committed = StoreOffsets("CG_some", {store.broker_name: store.path}).read()
+    options = GroupOptions("CG_some")
+    for queue in store.queues(lambda topic: topic == "Orders"):
+        name = MessageQueue("Orders", store.broker_name, queue.queue_id)
+        start = start_of(queue, committed.get(name), options)
+        assert (start.offset, start.is_committed) == (committed[name], True)
+
+
+def test_a_new_group_begins_by_consume_from_where(store: MessageStore) -> None:
+    queues = {MessageQueue(queue.topic, store.broker_name, queue.queue_id): queue for queue in store.queues()}
+    name = MessageQueue("Orders", store.broker_name, 0)
+    queue = queues[name]
+    [moment] = next(iter(queue.read(7, 8, columns=["storeTimestampMs"])))["storeTimestampMs"].to_pylist()
+    assert begin_of(queues, GroupOptions("g"))(name) == queue.max_offset
+    assert begin_of(queues, GroupOptions("g", where=ConsumeFromWhere.FIRST))(name) == 0
+    by_time = GroupOptions("g", where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=moment)
+    assert begin_of(queues, by_time)(name) == queue.offset_at(moment)
+    assert begin_of(queues, GroupOptions("g", young_from_zero=True))(name) == 0
+    assert begin_of({}, by_time)(name) == 0  # it has no message yet
+
+
+def test_a_queue_that_was_cut_begins_at_its_minimum(golden: Callable[[str], Path]) -> None:
+    store = MessageStore.open(str(golden("cleaned-5.5.0")))
+    queue = next(queue for queue in store.queues() if 0 < queue.min_offset < queue.max_offset)
+    first = GroupOptions("g", where=ConsumeFromWhere.FIRST, young_from_zero=True)
+    assert start_of(queue, None, first).offset == queue.min_offset
+    assert start_of(queue, 0, first).offset == 0  # committed: whoever reads tells what is lost
+
+
+def test_a_retry_topic_begins_at_its_beginning(golden: Callable[[str], Path]) -> None:
+    store = MessageStore.open(str(golden("retry-dlq-5.5.0")))
+    queue = next(queue for queue in store.queues(lambda topic: topic.startswith("%RETRY%")) if queue.max_offset)
+    assert start_of(queue, None, GroupOptions("g")).offset == 0
+    assert retry_topic("g") == "%RETRY%g"
+
+
+def test_subscriptions_are_compared_whatever_their_order() -> None:
+    assert subscription_text(TopicChoice(names=("b", "a")), "TAG", "*") == subscription_text(TopicChoice(names=("a", "b")), "TAG", "*")
+    texts = {
+        subscription_text(choice, kind, expression)
+        for choice in (TopicChoice(names=("a",)), TopicChoice(pattern="a"), TopicChoice(), TopicChoice(include_system_topics=True))
+        for kind, expression in (("TAG", "*"), ("TAG", "x"), ("SQL92", "x"))
+    } | {subscription_text(TopicChoice(queues=(QueueName("a", None, 0),)), "TAG", "*")}
+    assert len(texts) == 13

@@ -1,0 +1,283 @@
+"""A stream's checkpoint and the options of its next run: topics and queues that the options no longer choose, and names that are wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.options.read_table import BATCH
+from rmq_spark.plan.batch import plan
+from store_format import MessageStore
+from store_format.commit.append import CommitOptions
+from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
+from tests.rmq_spark.stream.test_group_positions import Clock, Query
+from tests.rmq_spark.stream.test_positions import Stream, expected
+from tests.support.staged import append, make_store, numbered
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Topics Audit and Orders, four queues of one message each."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("Audit", 0, 4) + numbered("Orders", 0, 4))
+    return root
+
+
+def drained(stream: Stream) -> list[Any]:
+    seen: list[Any] = []
+    while (places := stream.step()) is not None:
+        seen += places
+    return sorted(seen)
+
+
+@pytest.mark.parametrize(
+    ("all_of", "one_of"),
+    [
+        ({"subscribe": "Audit,Orders"}, {"subscribe": "Audit"}),
+        ({"subscribePattern": "Audit|Orders"}, {"subscribePattern": "Aud.*"}),
+        ({"assign": '{"Audit":[0,1,2,3],"Orders":[0,1,2,3]}'}, {"assign": '{"Audit":[0,1,2,3]}'}),
+    ],
+)
+def test_a_topic_left_out_for_one_run_goes_on_where_it_was(root: Path, all_of: dict[str, Any], one_of: dict[str, Any]) -> None:
+    stream = Stream(root, **all_of)
+    assert len(drained(stream)) == 8
+    append(root, numbered("Audit", 4, 4) + numbered("Orders", 4, 4))
+    stream.restart(**one_of)
+    assert drained(stream) == expected("Audit", *[(1, 2)] * 4)
+    assert stream.start().keys() == {"Audit", "Orders"}
+    assert stream.positions.report() == {"Audit": {"broker-a": dict.fromkeys("0123", 2)}}
+    append(root, numbered("Audit", 8, 4) + numbered("Orders", 8, 4))
+    stream.restart(**all_of)
+    assert drained(stream) == sorted(expected("Audit", *[(2, 3)] * 4) + expected("Orders", *[(1, 3)] * 4))
+    assert stream.step() is None
+
+
+def test_a_limit_counts_only_the_queues_that_are_read(root: Path) -> None:
+    stream = Stream(root, subscribe="Audit,Orders", maxOffsetsPerTrigger=2)
+    assert len(stream.step() or ()) == 2
+    stream.restart(subscribe="Audit")
+    while (places := stream.step()) is not None:
+        assert {topic for topic, _, _ in places} == {"Audit"}
+    stream.restart(subscribe="Audit,Orders")
+    seen = [place for batch in range(len(stream.log)) for place in stream.replay(batch)] + drained(stream)
+    assert sorted(seen) == sorted(expected("Audit", *[(0, 1)] * 4) + expected("Orders", *[(0, 1)] * 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "Ordres"}, "no store has a topic 'Ordres'; did you mean Orders?"),
+        ({"subscribe": "Audit,Ordres"}, "no store has a topic 'Ordres'; did you mean Orders?"),
+        ({"assign": '{"Orders":[9]}'}, "assign: no store has the queue Orders/*/9; the queues there are Orders/broker-a/0"),
+    ],
+)
+def test_a_wrong_name_is_an_error_at_a_restart_too(root: Path, options: dict[str, str], said: str) -> None:
+    stream = Stream(root, subscribe="Orders,Audit")
+    drained(stream)
+    del stream.given["subscribe"]
+    stream.restart(**options)
+    with pytest.raises(OptionError) as caught:
+        stream.step()
+    assert str(caught.value).startswith(said)
+    for name in options:
+        del stream.given[name]
+    stream.restart(subscribe="Orders,Audit")
+    assert stream.step() is None
+    append(root, numbered("Orders", 4, 1))
+    assert stream.step() == [("Orders", 0, 1)]
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_pattern_that_matches_nothing_is_a_warning(root: Path, caplog: pytest.LogCaptureFixture, has_checkpoint: bool) -> None:
+    options: dict[str, Any] = {} if has_checkpoint else {"subscribePattern": "Ordr.*"}
+    stream = Stream(root, **options)
+    if has_checkpoint:
+        drained(stream)
+        stream.restart(subscribePattern="Ordr.*")
+    assert stream.step() is None
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ["subscribePattern Ordr.* matches no topic; the topics are Audit, Orders. The stream waits for one"]
+    append(root, numbered("Ordr1", 0, 1))
+    assert stream.step() == [("Ordr1", 0, 0)]
+
+
+def delete(root: Path, topic: str) -> None:
+    shutil.rmtree(root / "consumequeue" / topic)
+    text = (root / "config" / "topics.json").read_text()
+    (root / "config" / "topics.json").write_text(text.replace(f'"{topic}"', '"Gone"'))
+
+
+def test_a_topic_that_is_neither_chosen_nor_there_is_dropped_with_a_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stream = Stream(root, subscribe="Audit,Orders")
+    drained(stream)
+    delete(root, "Orders")
+    stream.restart(subscribe="Audit")
+    assert stream.step() == []
+    assert stream.start().keys() == {"Audit"}
+    assert stream.step() is None
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "topic Orders of broker-a was deleted: its positions are removed from the checkpoint"
+    ]
+
+
+def test_files_of_rocksdb_are_no_sign_that_a_topic_was_deleted(golden: Any, caplog: pytest.LogCaptureFixture) -> None:
+    stream = Stream(golden("rocksdb-5.5.0"), subscribePattern=".*")
+    everything = drained(stream)
+    assert {topic for topic, _, _ in everything} > {"Audit"}
+    stream.restart(subscribePattern="Audit")
+    assert drained(stream) == []
+    assert not [record.message for record in caplog.records if "was deleted" in record.message]
+    stream.restart(subscribePattern=".*")
+    assert drained(stream) == []
+
+
+def test_a_chosen_topic_that_was_deleted_is_a_loss(root: Path) -> None:
+    stream = Stream(root, subscribe="Audit,Orders")
+    drained(stream)
+    delete(root, "Orders")
+    stream.restart()
+    with pytest.raises(OffsetOutOfRangeError, match="Orders-0 of broker-a: the next offset is 1 and the store no longer has the queue"):
+        stream.step()
+
+
+def test_a_batch_planned_before_the_choice_changed_is_read_as_planned(root: Path) -> None:
+    stream = Stream(root, subscribe="Audit,Orders")
+    seen = stream.step()
+    stream.restart(subscribe="Audit")
+    assert stream.replay(0) == seen
+    assert stream.step() is None
+    assert StreamOffset.from_json(stream.start()).positions.keys() == {
+        (topic, "broker-a", queue) for topic in ("Audit", "Orders") for queue in range(4)
+    }
+
+
+def test_without_consume_queues_such_a_batch_is_scanned_for(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shutil.rmtree(root / "consumequeue")
+    with caplog.at_level(logging.ERROR):
+        stream = Stream(root, subscribe="Audit,Orders")
+        seen = stream.step()
+        stream.restart(subscribe="Audit")
+        assert len(seen or ()) == 8
+        assert stream.replay(0) == seen
+        assert stream.step() is None
+        assert stream.start().keys() == {"Audit", "Orders", "$from"}
+
+
+# ---- a store whose broker has not started yet --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+def test_a_stream_started_before_topics_json_has_the_right_broker_name(tmp_path: Path, golden: Any, in_group: bool) -> None:
+    source, root = golden("basic-5.5.0"), tmp_path / "fresh"
+    for folder in ("commitlog", "consumequeue", "config"):
+        (root / folder).mkdir(parents=True)
+    stream = Query(root, tmp_path, Clock(), "one") if in_group else Stream(root)
+    assert stream.step() is None
+    (root / "consumequeue" / "Orders" / "0").mkdir(parents=True)
+    assert stream.step() is None
+    shutil.copytree(source, root, dirs_exist_ok=True)
+    assert len(stream.step() or []) > 1000
+    brokers = {broker for topic, members in stream.log[-1][1].items() if not topic.startswith("$") for broker in members}
+    assert brokers == {MessageStore.open(str(source)).broker_name} == {"broker-a"}
+    if isinstance(stream, Stream):
+        stream.restart()
+    assert stream.step() is None
+
+
+def test_a_store_without_config_has_the_name_of_its_directory(tmp_path: Path, golden: Any) -> None:
+    root = tmp_path / "copy"
+    root.mkdir()
+    for folder in ("commitlog", "consumequeue"):
+        shutil.copytree(golden("basic-5.5.0") / folder, root / folder)
+    stream = Stream(root)
+    assert len(stream.step() or []) > 1000
+    assert stream.start()["Orders"].keys() == {"copy"}
+
+
+# ---- queues that have no message yet ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    """Topic T of four queues, two of which have a message; topic Empty of four without any."""
+    root = make_store(tmp_path / "sparse")
+    append(root, numbered("T", 0, 2, queues=4), options=CommitOptions(new_topics={"T": 4}))
+    text = (root / "config" / "topics.json").read_text()
+    empty = json.loads(text)
+    empty["topicConfigTable"]["Empty"] = empty["topicConfigTable"]["T"] | {"topicName": "Empty"}
+    (root / "config" / "topics.json").write_text(json.dumps(empty))
+    assert sorted(path.name for path in (root / "consumequeue" / "T").iterdir()) == ["0", "1"]
+    return root
+
+
+ALL_QUEUES = '{"T":{"0":%s,"1":%s,"2":%s,"3":%s}}'
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": ALL_QUEUES % (0, 0, 0, 0)},
+        {"startingOffsets": ALL_QUEUES % (-2, -2, -2, -2)},
+        {"startingOffsets": '{"T":{"broker-a":{"0":0,"1":0,"2":0,"3":0}}}'},
+        {"assign": '{"T":[0,1,2,3]}'},
+        {"assign": '{"T":[0,1,2,3]}', "startingOffsets": ALL_QUEUES % (0, 0, 0, 0)},
+        {"subscribe": "T,Empty"},
+    ],
+)
+def test_a_configured_queue_without_a_message_may_be_named(sparse: Path, options: dict[str, Any]) -> None:
+    planned = plan(parse_read_options({"path": str(sparse), **options}, where=BATCH))
+    pieces = [piece for split in planned.splits for share in split.shares for piece in share.slices]
+    assert sorted((piece.topic, piece.queue_id, piece.start, piece.stop) for piece in pieces) == [("T", 0, 0, 1), ("T", 1, 0, 1)]
+    stream = Stream(sparse, **options)
+    assert stream.step() == [("T", 0, 0), ("T", 1, 0)]
+    stream.restart()
+    append(sparse, numbered("T", 2, 2))
+    assert stream.step() == [("T", 2, 0), ("T", 3, 0)]
+
+
+def test_latest_of_a_queue_without_a_message_waits_for_its_first(sparse: Path) -> None:
+    stream = Stream(sparse, startingOffsets=ALL_QUEUES % (-1, -1, -1, -1))
+    assert stream.step() is None
+    append(sparse, numbered("T", 0, 4))
+    assert stream.step() == [("T", 0, 1), ("T", 1, 1), ("T", 2, 0), ("T", 3, 0)]
+    empty = Stream(sparse, subscribe="Empty")
+    assert empty.step() is None
+    append(sparse, numbered("Empty", 0, 1))
+    assert empty.step() == [("Empty", 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOffsets": '{"T":{"4":0}}'}, "startingOffsets: T/*/4 is none of the queues read"),
+        ({"startingOffsets": '{"T":{"other":{"3":0}}}'}, "startingOffsets: T/other/3 is none of the queues read"),
+        ({"assign": '{"T":[4]}'}, "assign: no store has the queue T/*/4"),
+        ({"startingOffsets": '{"T":{"3":5}}'}, "T/*/3: startingOffsets 5 is not in the queue, which holds 0 to 0; correct it"),
+        ({"subscribe": "T", "startingOffsets": '{"Empty":{"0":0}}'}, "startingOffsets: Empty/*/0 is none of the queues read"),
+    ],
+)
+def test_other_queues_and_offsets_are_refused(sparse: Path, options: dict[str, Any], said: str) -> None:
+    for call in (lambda: plan(parse_read_options({"path": str(sparse), **options}, where=BATCH)), lambda: Stream(sparse, **options).step()):
+        with pytest.raises(StoreError) as caught:
+            call()
+        assert str(caught.value).startswith(said)
+
+
+def test_the_end_offset_of_a_batch_starts_another_query(root: Path) -> None:
+    """As `query.lastProgress` shows it, with the keys that only its own query needs."""
+    stream = Stream(root)
+    stream.step()
+    end = stream.log[0][1] | {"$reset": 3}
+    assert "$from" in end
+    append(root, numbered("Orders", 4, 2))
+    assert Stream(root, startingOffsets=json.dumps(end)).step() == [("Orders", 0, 1), ("Orders", 1, 1)]
+    planned = plan(parse_read_options({"path": str(root), "endingOffsets": json.dumps(end)}, where=BATCH))
+    pieces = [piece for split in planned.splits for share in split.shares for piece in share.slices]
+    assert sum(piece.stop - piece.start for piece in pieces) == 8

@@ -1,0 +1,372 @@
+"""Streams over stores whose files change as no broker changes them: copies refreshed in place, backups put back, locks nobody sees."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_spark.stream import store_follower
+from store_format import MessageStore
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.errors import OffsetOutOfRangeError
+from tests.rmq_spark.stream.test_group_positions import Clock, Query
+from tests.rmq_spark.stream.test_positions import Place, Stream, expected
+from tests.support.oracle import Message
+from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Topic T, four queues of 2 messages; a file of its log holds about 70 messages."""
+    root = make_store(tmp_path / "source")
+    append(root, numbered("T", 0, 8))
+    return root
+
+
+def mirror(
+    source: Path, target: Path, folders: tuple[str, ...] = ("commitlog", "consumequeue", "config"), *, log_stop: int = 1 << 60
+) -> None:
+    """What `rsync --inplace` does: existing files get other bytes, and stay the same files. Of the log only what is before `log_stop`."""
+    for path in sorted(path for folder in folders for path in (source / folder).rglob("*") if path.is_file()):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        data = path.read_bytes()
+        if path.parent.name == "commitlog":
+            data = data[: max(log_stop - int(path.name), 0)].ljust(len(data), b"\0")
+        with copy.open("r+b" if copy.exists() else "wb") as file:
+            file.write(data)
+
+
+@pytest.fixture
+def crashed(source: Path, tmp_path: Path) -> Path:
+    """Its copy as a reader sees it that cannot see the broker's lock: `abort` is there, and nobody holds the lock."""
+    root = tmp_path / "crashed"
+    mirror(source, root)
+    (root / "abort").write_text("")
+    shutil.copyfile(source / "checkpoint", root / "checkpoint")
+    assert MessageStore.open(str(root)).state == "crashed"
+    return root
+
+
+def batch(root: Path, **options: Any) -> list[Place]:
+    return Stream(root, **options).step() or []
+
+
+# ---- a lock that cannot be seen ----------------------------------------------------------------------------------------------
+
+
+def test_a_store_that_looks_crashed_and_grows_is_followed(source: Path, crashed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stream = Stream(crashed)
+    seen = stream.step() or []
+    assert len(seen) == 8
+    for first in (8, 28, 68, 128):
+        assert stream.step() is None
+        append(source, numbered("T", first, 20 if first == 8 else 40 if first == 28 else 60))
+        mirror(source, crashed)
+        seen += stream.step() or []
+        assert sorted(seen) == batch(crashed)
+    assert sorted(seen) == expected("T", *[(0, 47)] * 4)
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 1
+    assert "grows although it looks crashed" in said[0]
+
+
+@pytest.mark.parametrize("order", [("commitlog", "consumequeue"), ("consumequeue", "commitlog")])
+def test_whichever_of_log_and_queues_comes_first(source: Path, crashed: Path, order: tuple[str, str]) -> None:
+    stream = Stream(crashed)
+    seen = stream.step() or []
+    for first in (8, 88):
+        append(source, numbered("T", first, 80))
+        for folder in order:
+            mirror(source, crashed, (folder,))
+            seen += stream.step() or []
+    assert sorted(seen) == expected("T", *[(0, 42)] * 4)
+
+
+@pytest.mark.parametrize("has_queues", [True, False])
+@pytest.mark.parametrize("has_abort", [True, False])
+def test_a_torn_tail_that_becomes_whole_is_read_once(source: Path, crashed: Path, has_queues: bool, has_abort: bool) -> None:
+    if not has_abort:
+        (crashed / "abort").unlink()
+    if not has_queues:
+        shutil.rmtree(crashed / "consumequeue")
+    stream = Stream(crashed)
+    seen = stream.step() or []
+    append(source, numbered("T", 8, 2, body_size=400))
+    first, second = messages_of(source)[-2:]
+    mirror(source, crashed, ("commitlog", "consumequeue")[: 1 + has_queues], log_stop=first.physical_offset + 200)
+    assert stream.step() is None
+    mirror(source, crashed, ("commitlog",), log_stop=first.physical_offset + 300)
+    assert stream.step() is None
+    mirror(source, crashed, ("commitlog",), log_stop=second.physical_offset + 300)
+    seen += stream.step() or []
+    assert len(seen) == 9
+    mirror(source, crashed, ("commitlog",))
+    seen += stream.step() or []
+    assert sorted(seen) == expected("T", (0, 3), (0, 3), (0, 2), (0, 2))
+    assert stream.step() is None
+
+
+def test_old_bytes_behind_a_crash_do_not_make_it_look_at_everything_each_time(source: Path, crashed: Path) -> None:
+    append(source, numbered("T", 8, 1, body_size=400))
+    mirror(source, crashed, log_stop=messages_of(source)[-1].physical_offset + 200)
+    time.sleep(0.06)  # directories count once they are older than a tick of the clock
+    stream = Stream(crashed)
+    stream.step()
+    (follower,) = stream.stores.followers
+    looked: list[Any] = []
+    follower._look_anew = lambda *given: bool(looked.append(given))  # type: ignore[method-assign, func-returns-value] # counts
+    assert [stream.step() for _ in range(20)] == [None] * 20
+    assert looked == []
+
+
+def test_a_tail_that_recovery_cut_and_that_grew_again_is_a_loss(source: Path, crashed: Path, tmp_path: Path) -> None:
+    older = Path(shutil.copytree(source, tmp_path / "older"))
+    append(source, numbered("T", 8, 8))
+    mirror(source, crashed)
+    stream = Stream(crashed)
+    assert len(stream.step() or []) == 16
+    append(older, numbered("T", 100, 12))
+    mirror(older, crashed)
+    with pytest.raises(OffsetOutOfRangeError, match="the next offset is 4 and the queue holds 0 to 5, but other messages"):
+        stream.step()
+
+
+# ---- files put back in place ---------------------------------------------------------------------------------------------------
+
+
+def put_back(source: Path, target: Path, how: str) -> None:
+    if how == "replaced":
+        for path in [path for folder in ("commitlog", "consumequeue") for path in (target / folder).rglob("*") if path.is_file()]:
+            path.unlink()
+    mirror(source, target)
+
+
+def other_store(tmp_path: Path, messages: list[Message], name: str = "other") -> Path:
+    root = make_store(tmp_path / name)
+    append(root, messages)
+    return root
+
+
+@pytest.mark.parametrize("how", ["rewritten", "replaced"])
+def test_files_put_back_in_place_are_a_loss(tmp_path: Path, how: str) -> None:
+    """20 messages read; the files become those of a store of 12 others, of equal sizes, that then gets 18 more."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 20))
+    other = other_store(tmp_path, numbered("T", 500, 12))
+    stream = Stream(root)
+    assert len(stream.step() or []) == 20
+    put_back(other, root, how)
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        stream.step()
+    assert "T-0 of broker-a: the next offset is 5 and the queue holds 0 to 3: its offsets went back by 2" in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["rewritten", "replaced"])
+def test_files_put_back_that_are_noticed_only_later_too(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 20))
+    other = other_store(tmp_path, numbered("T", 500, 12))
+    append(other, numbered("T", 512, 18))
+    for fails in (True, False):
+        target = Path(shutil.copytree(root, tmp_path / str(fails)))
+        stream = Stream(target, failOnDataLoss=fails)
+        assert len(stream.step() or []) == 20
+        put_back(other, target, how)
+        if fails:
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                stream.step()
+            assert str(caught.value) == (
+                "T-0 of broker-a: the next offset is 5 and the queue holds 0 to 8, but other messages than at the last look: files of the "
+                "store were replaced, or a broker that had crashed wrote over them; those from 0 to 5 are not read (and 3 more queues); "
+                "begin with a new checkpoint, or set failOnDataLoss=false to go on at 5"
+            )
+        else:
+            with caplog.at_level(logging.WARNING, "rmq_spark"):
+                assert stream.step() == expected("T", (5, 8), (5, 8), (5, 7), (5, 7))
+            assert sum(int(record.message.split()[0]) for record in caplog.records) == 20
+            assert stream.step() is None
+
+
+def test_an_older_copy_of_the_same_store_that_grew_otherwise(tmp_path: Path) -> None:
+    """Queues whose messages are all in the part that is the same go on."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("Quiet", 0, 4))
+    older = Path(shutil.copytree(root, tmp_path / "older"))
+    stream = Stream(root, failOnDataLoss=False)
+    assert len(stream.step() or []) == 4
+    append(root, numbered("T", 0, 8))
+    assert len(stream.step() or []) == 8
+    append(older, numbered("T", 100, 12) + numbered("Quiet", 4, 1))
+    mirror(older, root)
+    assert stream.step() == sorted([("Quiet", 0, 1), *expected("T", *[(2, 3)] * 4)])
+
+
+# ---- a topic deleted and created again --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [4, 20, 24, 40])
+def test_a_topic_deleted_and_created_again_between_two_looks(tmp_path: Path, count: int) -> None:
+    """With fewer messages, as many, and more than before."""
+    for fails in (True, False):
+        root = make_store(tmp_path / f"store{fails}")
+        append(root, numbered("T", 0, 20) + numbered("Other", 0, 4))
+        stream = Stream(root, failOnDataLoss=fails)
+        assert len(stream.step() or []) == 24
+        deleted_topic(root, "T")
+        append(root, numbered("T", 100, count))
+        if fails:
+            with pytest.raises(OffsetOutOfRangeError, match=r"the next offset is 5 .*: the topic was deleted and created again"):
+                stream.step()
+        else:
+            assert stream.step() == expected("T", *[(0, count // 4)] * 4)
+            assert stream.step() is None
+            append(root, numbered("T", 200, 4))
+            assert stream.step() == expected("T", *[(count // 4, count // 4 + 1)] * 4)
+
+
+@pytest.mark.parametrize("count", [19, 20, 21])
+@pytest.mark.parametrize("kind", ["files", "scan", "group"])
+def test_a_topic_created_again_right_after_the_first_batch(tmp_path: Path, kind: str, count: int) -> None:
+    """Its `$from` has the same starts as that of the first batch; as many messages make the same positions, too."""
+    source = root = make_store(tmp_path / "store")
+    append(root, numbered("Other", 0, 1) + numbered("T", 0, 20, queues=1))
+    if kind == "scan":
+        mirror(source, root := tmp_path / "scanned", ("commitlog", "config"))
+    options: dict[str, Any] = {"subscribe": "T", "failOnDataLoss": "false"}
+    query = Query(root, tmp_path, Clock(), "one", **options) if kind == "group" else Stream(root, **options)
+    assert query.step() == expected("T", (0, 20))
+    deleted_topic(source, "T")
+    for first, stop in ((0, count), (count, count + 16)):
+        append(source, numbered("T", 100 + first, stop - first, queues=1))
+        if kind == "scan":
+            mirror(source, root, ("commitlog", "config"))
+        assert query.step() == expected("T", (first, stop))
+        assert query.step() is None
+    if isinstance(query, Stream):
+        assert query.replay(1) == expected("T", (0, count))
+
+
+def test_a_topic_created_again_is_kept_in_mind_until_a_batch_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("Other", 0, 1) + numbered("T", 0, 20, queues=1))
+    stream = Stream(root, subscribe="T", failOnDataLoss=False, minOffsetsPerTrigger=20, maxTriggerDelay="1h")
+    assert stream.step() == expected("T", (0, 20))
+    deleted_topic(root, "T")
+    for first in (0, 8):
+        append(root, numbered("T", 100 + first, 8, queues=1))
+        assert stream.step() is None
+    append(root, numbered("T", 116, 8, queues=1))
+    assert stream.step() == expected("T", (0, 24))
+    assert ["created again" in record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [True]
+
+
+def test_a_new_stream_begins_where_the_topic_ends_that_was_created_last(tmp_path: Path) -> None:
+    """Where the commitlog is scanned, as for RocksDB, it still has the messages of the deleted one, and those had higher offsets."""
+    source, root = make_store(tmp_path / "store"), tmp_path / "scanned"
+    append(source, numbered("Other", 0, 1) + numbered("T", 0, 20, queues=1))
+    deleted_topic(source, "T")
+    append(source, numbered("T", 100, 8, queues=1))
+    mirror(source, root, ("commitlog", "config"))
+    stream = Stream(root, subscribe="T")
+    assert stream.step() == expected("T", (0, 8)) == batch(root, subscribe="T")
+    append(source, numbered("T", 108, 24, queues=1))
+    mirror(source, root, ("commitlog", "config"))
+    assert stream.step() == expected("T", (8, 32))
+
+
+def test_retention_and_growth_are_no_such_thing(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 14, 20 * 20, 50, 200))
+    append(root, numbered("T", 0, 40))
+    stream = Stream(root)
+    total = len(stream.step() or [])
+    for number in range(40, 400, 40):
+        append(root, numbered("T", number, 40))
+        if number % 120 == 0:
+            total += len(stream.step() or [])
+            for path in sorted((root / "commitlog").iterdir())[:-2]:
+                path.unlink()
+    assert total + len(stream.step() or []) == 400
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_group_notices_a_topic_created_again(tmp_path: Path, fails: bool) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 20) + numbered("Other", 0, 4))
+    query = Query(root, tmp_path, Clock(), "one", failOnDataLoss=str(fails), subscribe="T")
+    assert len(query.step() or []) == 20
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, 24))
+    if fails:
+        with pytest.raises(OffsetOutOfRangeError, match="the topic was deleted and created again"):
+            query.step()
+    else:
+        assert query.step() == expected("T", *[(0, 6)] * 4)
+        append(root, numbered("T", 200, 4))
+        assert query.step() == expected("T", *[(6, 7)] * 4)
+        assert query.step() is None
+
+
+# ---- a broker whose consume queues are behind its log ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Copies of one store that has 5 messages of T-0, then 6 of T-1, of which 0, 1, 3 and 6 are dispatched; `live` is the first of them."""
+    monkeypatch.setattr("store_format.store.lock_holder", lambda path: 4711 if "/live" in path else None)
+    root = make_store(tmp_path / "source")
+    append(root, numbered("T", 0, 5, queues=1))
+    made = []
+    for first, count in ((0, 0), (0, 1), (1, 2), (3, 3)):
+        if count:
+            append(root, [replace(message, queue_id=1) for message in numbered("T", 10 + first, count)])
+        made.append(Path(shutil.copytree(root, tmp_path / f"stage{first + count}")))
+    for stage in made:
+        mirror(root, stage, ("commitlog",))
+    shutil.copytree(made[0], tmp_path / "live")
+    return made
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_messages_that_a_broker_has_not_dispatched_yet_wait(
+    stages: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    live = tmp_path / "live"
+    stream = Stream(live, failOnDataLoss=fails)
+    assert stream.step() == expected("T", (0, 5))
+    assert batch(live) == expected("T", (0, 5))
+    seen = []
+    for stage in stages:
+        mirror(stage, live, ("consumequeue",))
+        seen += stream.step() or []
+        assert sorted(expected("T", (0, 5)) + seen) == batch(live)
+    assert seen == [("T", 1, offset) for offset in range(6)]
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize("state", ["live", "crashed"])
+def test_queues_that_a_broker_makes_again_give_each_message_once(
+    stages: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    """A stream that has scanned the commitlog waits where the queues are still shorter than that."""
+    monkeypatch.setattr(store_follower, "_CATCHING_UP_NS", 0)
+    root = (tmp_path / "live").rename(tmp_path / state)
+    if state == "crashed":
+        (root / "abort").touch()
+    shutil.rmtree(root / "consumequeue")
+    stream = Stream(root)
+    assert stream.step() == expected("T", (0, 5), (0, 6))
+    for stage in stages:
+        mirror(stage, root, ("consumequeue",))
+        assert stream.step() is None
+    append(tmp_path / "source", numbered("T", 20, 3, queues=2))
+    mirror(tmp_path / "source", root, ("commitlog", "consumequeue"))
+    assert stream.step() == expected("T", (5, 7), (6, 7))
+    assert stream.step() is None
+    assert not [record for record in caplog.records if "lost:" in record.getMessage()]

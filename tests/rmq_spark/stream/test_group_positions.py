@@ -1,0 +1,562 @@
+"""Offsets of streams in a group, without Spark: queues that come and go at boundaries, batches that are repeated, and what is lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_spark.consume.group.membership import Clocks
+from rmq_spark.consume.group.ownership_log import double_ownership, read_events
+from rmq_spark.consume.group.state import GroupState, QueueEntry, read_state, write_state
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.offset_store import LocalOffsets
+from rmq_spark.consume.reset import group_place, reset_to
+from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.options.read_table import STREAM
+from rmq_spark.plan.batch import plan
+from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.scan import Scan
+from rmq_spark.plan.splits import Split
+from rmq_spark.stream.group_positions import GroupPositions
+from rmq_spark.stream.plan import plan_stream
+from rmq_spark.stream.stores import StreamStores
+from store_format import MessageStore
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.errors import OffsetOutOfRangeError, OptionError, StoreInUseError
+from store_format.files.write import FileWrites
+from tests.support.staged import append, make_store, numbered
+
+Place = tuple[str, int, int]
+BROKER = "broker-a"
+LEASE_S = 30.0
+
+
+@dataclass
+class Clock:
+    """One for all members, in the test's hand."""
+
+    now: float = 1000.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def clocks(self) -> Clocks:
+        return Clocks(lambda: self.now, lambda: int(self.now * 1000), lambda seconds: self.sleep(seconds))
+
+
+class Query:
+    """A query's life: `step` is one trigger whose batch Spark commits, `begin` one that it does not come to commit."""
+
+    def __init__(self, root: Path, base: Path, clock: Clock, name: str, **options: str) -> None:
+        self.given = {
+            "path": str(root), "group": "g", "clientId": name, "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "offsetStore": "local",
+            "offsetStorePath": str(base / "offsets"), "persistConsumerOffsetInterval": "0s", **options,
+        }  # fmt: skip
+        self.clock = clock
+        self.log: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.restart()
+
+    def restart(self, **options: str) -> None:
+        self.given |= options
+        self.options = parse_read_options(self.given, where=STREAM)
+        assert self.options.group is not None
+        self.stores = StreamStores(self.options)
+        self.positions = GroupPositions(self.stores, self.options.group, clocks=self.clock.clocks())
+
+    def begin(self) -> bool:
+        start = json.loads(json.dumps(self.log[-1][1] if self.log else self.positions.initial()))
+        end = json.loads(json.dumps(self.positions.latest(start)))
+        if json.dumps(end) == json.dumps(start):
+            return False
+        self.log.append((start, end))
+        return True
+
+    def step(self) -> list[Place] | None:
+        return self.read() if self.begin() else None
+
+    def splits(self) -> list[Split]:
+        start, end = (StreamOffset.from_json(offset) for offset in self.log[-1])
+        self.positions.begin_batch(start, end)
+        return plan_stream(self.options, self.stores, start, end, clients=self.positions.clients_of(start, end)).splits
+
+    def read(self) -> list[Place]:
+        """The last batch; once more after `restart` is Spark's repetition."""
+        return sorted(place for split in self.splits() for place in _places(self, split))
+
+    @property
+    def end(self) -> dict[str, Any]:
+        return self.log[-1][1]
+
+    def member(self) -> Any:
+        """Any: what is inside of it."""
+        return self.positions._group._part
+
+    def die(self) -> None:
+        """Its process ended: others see at once that nobody holds the lease."""
+        self.member()._lease.end()
+
+    def stand_still(self) -> None:
+        """As a process that is stopped or gone: no beat any more."""
+        lease = self.member()._lease
+        lease._stop.set()
+        lease._thread.join()
+
+
+def _places(query: Query, split: Split) -> list[Place]:
+    found: list[Place] = []
+    for batch in Scan(projection_from_options(query.options), query.options).read(split):
+        found += zip(*(batch[name].to_pylist() for name in ("topic", "queueId", "queueOffset")), strict=True)
+    return found
+
+
+@dataclass
+class World:
+    """A store, a clock, and queries of one group that are ended with the test."""
+
+    root: Path
+    base: Path
+    clock: Clock = field(default_factory=Clock)
+    queries: list[Query] = field(default_factory=list)
+
+    def query(self, name: str, **options: str) -> Query:
+        self.queries.append(Query(self.root, self.base, self.clock, name, **options))
+        return self.queries[-1]
+
+    def recorded(self) -> dict[int, int | None]:
+        state = read_state(self.directory)
+        return {queue.queue_id: entry.position for queue, entry in state.queues.items() if queue.topic == "T"}
+
+    def committed(self) -> dict[int, int]:
+        found = LocalOffsets(str(self.base / "offsets" / "g" / "offsets.json")).read()
+        return {queue.queue_id: offset for queue, offset in found.items() if queue.topic == "T"}
+
+    @property
+    def directory(self) -> str:
+        return str(self.base / "offsets" / "g" / "members")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Topic T, four queues of 5 messages."""
+    world = World(make_store(tmp_path / "store"), tmp_path)
+    append(world.root, numbered("T", 0, 20))
+    yield world
+    for query in world.queries:
+        if query.positions._group._part is not None and getattr(query.member(), "_lease", None) is not None:
+            query.member()._lease.end()
+    if read_events(world.directory):
+        assert double_ownership(read_events(world.directory)) == []
+
+
+def expected(topic: str, *ranges: tuple[int, int]) -> list[Place]:
+    return sorted((topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high))
+
+
+def _json(**queues: int) -> dict[str, dict[str, dict[str, int]]]:
+    """`q0=5` for queue 0 of T."""
+    return {"T": {BROKER: {name[1:]: offset for name, offset in queues.items()}}}
+
+
+# ---- going on ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_offset_says_where_each_queue_began(world: World) -> None:
+    query = world.query("a")
+    assert query.positions.initial() == {}
+    assert query.step() == expected("T", *[(0, 5)] * 4)
+    assert query.end == _json(q0=5, q1=5, q2=5, q3=5) | {"$from": _json(q0=0, q1=0, q2=0, q3=0)}
+    assert query.step() is None
+    append(world.root, numbered("T", 20, 1))
+    assert query.step() == [("T", 0, 5)]
+    assert query.end == _json(q0=6, q1=5, q2=5, q3=5)
+    assert query.step() is None
+    assert world.recorded() == world.committed() == {0: 6, 1: 5, 2: 5, 3: 5}
+
+
+def test_what_nothing_is_read_of_makes_no_batch(world: World) -> None:
+    query = world.query("a", consumeFromWhere="CONSUME_FROM_LAST_OFFSET")
+    assert query.step() is None
+    assert query.step() is None
+    assert world.recorded() == {0: 5, 1: 5, 2: 5, 3: 5}
+    append(world.root, numbered("T", 20, 1))
+    assert query.step() == [("T", 0, 5)]
+    assert query.end["$from"] == _json(q0=5, q1=5, q2=5, q3=5)
+
+
+def test_a_topic_made_while_the_query_runs_is_read_from_its_first_message(world: World) -> None:
+    query = world.query("a", consumeFromWhere="CONSUME_FROM_LAST_OFFSET")
+    query.step()
+    append(world.root, numbered("New", 0, 4, queues=2))
+    assert query.step() == expected("New", (0, 2), (0, 2))
+
+
+def test_offsets_are_recorded_every_interval_also_when_nothing_comes(world: World) -> None:
+    query = world.query("a", persistConsumerOffsetInterval="5s")
+    query.step()
+    query.step()
+    assert world.committed() == dict.fromkeys(range(4), 0)
+    world.clock.now += 5
+    assert query.step() is None
+    assert world.committed() == dict.fromkeys(range(4), 5)
+
+
+# ---- members --------------------------------------------------------------------------------------------------------------
+
+
+def test_queues_change_hands_at_a_boundary_and_nothing_is_read_twice(world: World) -> None:
+    one, two = world.query("a"), world.query("b")
+    assert one.step() == expected("T", *[(0, 5)] * 4)
+    assert two.step() is None  # everything is the other's still
+    assert one.step() == []
+    assert one.end == _json(q0=5, q1=5)
+    assert two.step() is None
+    append(world.root, numbered("T", 20, 4))
+    assert one.step() == [("T", 0, 5), ("T", 1, 5)]
+    assert two.step() == [("T", 2, 5), ("T", 3, 5)]
+    assert two.end == _json(q2=6, q3=6) | {"$from": _json(q2=5, q3=5)}
+    two.step()
+    two.member().leave({MessageQueue("T", BROKER, queue): 6 for queue in (2, 3)})
+    append(world.root, numbered("T", 24, 4))
+    assert one.step() == expected("T", (6, 7), (6, 7), (6, 7), (6, 7))
+    assert one.end["$from"] == _json(q2=6, q3=6)
+
+
+def test_a_batch_that_spark_repeats_has_the_same_rows_and_is_marked(world: World) -> None:
+    one, two = world.query("a"), world.query("b")
+    one.step()
+    append(world.root, numbered("T", 20, 4))
+    assert one.begin()
+    in_flight = one.read()
+    one.stand_still()
+    two.step()
+    world.clock.now += LEASE_S + 1
+    assert two.step() == in_flight == expected("T", (5, 6), (5, 6), (5, 6), (5, 6))
+    append(world.root, numbered("T", 24, 4))
+    one.restart()
+    assert one.read() == in_flight
+    assert [event.queue for event in read_events(world.directory) if event.event == "replay"] == [0, 1, 2, 3]
+    assert one.step() == []  # nothing is its own
+    assert one.end == {}
+    assert two.step() == expected("T", (0, 0), (0, 0), (6, 7), (6, 7))
+    assert one.step() == expected("T", (6, 7), (6, 7))
+    assert one.end == _json(q0=7, q1=7) | {"$from": _json(q0=6, q1=6)}
+
+
+def test_a_query_that_was_stopped_reads_on_nothing_that_it_lost(world: World) -> None:
+    one, two = world.query("a"), world.query("b")
+    one.step()
+    append(world.root, numbered("T", 20, 4))
+    assert one.begin()
+    one.stand_still()
+    two.step()
+    world.clock.now += LEASE_S + 1
+    assert two.step() == expected("T", *[(5, 6)] * 4)
+    append(world.root, numbered("T", 24, 4))
+    assert two.step() == expected("T", *[(6, 7)] * 4)
+    two.step()
+    one.read()  # goes on: what was in flight is a duplicate
+    assert world.recorded() == dict.fromkeys(range(4), 7)
+    assert one.step() == []
+    assert world.recorded() == dict.fromkeys(range(4), 7)
+    two.step()
+    append(world.root, numbered("T", 28, 4))
+    assert one.step() == expected("T", (7, 8), (7, 8))
+    assert two.step() == expected("T", (0, 0), (0, 0), (7, 8), (7, 8))
+
+
+def test_a_member_with_another_subscription_is_refused(world: World) -> None:
+    world.query("a", subscribe="T").step()
+    with pytest.raises(OptionError, match=r"group g: its members have the subscription T TAG \*, this query has T TAG T1") as caught:
+        world.query("b", subscribe="T", subExpression="T1").step()
+    assert "Use the same options everywhere, or another group" in str(caught.value)
+
+
+# As a Java broker holds a store.
+_HOLD = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); print(flush=True); sys.stdin.read()"
+
+
+def test_beside_a_broker_a_group_reads_for_itself_and_says_so_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    command = [sys.executable, "-c", _HOLD, str(world.root / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker, caplog.at_level(logging.WARNING):
+        assert broker.stdout is not None
+        broker.stdout.readline()
+        query = world.query("a")
+        assert query.step() == expected("T", *[(0, 5)] * 4)
+        assert query.step() is None
+        with pytest.raises(StoreInUseError, match="stop it, or set offsetStore to local or none"):
+            world.query("b", offsetStore="store").step()
+        broker.communicate()
+    assert [record.message for record in caplog.records if "broker runs" in record.message] == [
+        "group g: a broker runs on the store. Its consumers and this query do not share queues: each side reads all of them"
+    ]
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------------
+
+
+def _owners(query: Query) -> list[set[int]]:
+    return [{piece.queue_id for share in split.shares for piece in share.slices} for split in query.splits()]
+
+
+def test_each_client_is_a_partition_in_a_repeated_batch_too(world: World) -> None:
+    query = world.query("a", consumers="3", allocateMessageQueueStrategy="AVG_BY_CIRCLE")
+    assert query.begin()
+    assert _owners(query) == [{0, 3}, {1}, {2}]
+    query.die()
+    query.restart()
+    assert _owners(query) == [{0, 3}, {1}, {2}]
+    assert query.read() == expected("T", *[(0, 5)] * 4)
+
+
+def test_a_repeated_batch_has_each_queue_once_though_nobody_is_configured_for_it(world: World) -> None:
+    query = world.query("a")
+    assert query.begin()
+    query.die()
+    query.restart(consumers="2", allocateMessageQueueStrategy="CONFIG", allocateConfig='[{"T":[1]},{"T":[2]}]', group="other")
+    owners = _owners(query)
+    assert len(owners) == 2
+    assert sorted(queue for each in owners for queue in each) == [0, 1, 2, 3]
+    assert 1 in owners[0]
+    assert 2 in owners[1]
+
+
+# ---- loss ------------------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_that_went_back_are_told_and_what_comes_then_is_read(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    shutil.copytree(world.root, world.base / "older")
+    query = world.query("a")
+    append(world.root, numbered("T", 20, 40))
+    query.step()
+    assert query.step() is None
+    shutil.rmtree(world.root)
+    shutil.copytree(world.base / "older", world.root)
+    with pytest.raises(OffsetOutOfRangeError, match="the next offset is 15 and the queue holds 0 to 5: its offsets went back by 10"):
+        query.step()
+    query.die()
+    query.restart(failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        assert query.step() == []
+    assert query.end["T"] == _json(q0=5, q1=5, q2=5, q3=5)["T"]
+    append(world.root, numbered("T", 20, 8))
+    assert query.step() == expected("T", *[(5, 7)] * 4)
+    assert sum("went back" in record.message for record in caplog.records) == 4
+
+
+def _commit_beyond(world: World, offset: int) -> None:
+    LocalOffsets(str(world.base / "offsets" / "g" / "offsets.json")).write({MessageQueue("T", BROKER, 2): offset})
+
+
+def test_a_committed_offset_beyond_the_end_is_an_error_that_names_the_queue(world: World) -> None:
+    _commit_beyond(world, 1000)
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        world.query("a").step()
+    assert str(caught.value).startswith("T-2 of broker-a: the next offset is 1000 and the queue holds 0 to 5: its offsets went back by 995")
+    assert "move group g with rmqlog offsets, or set failOnDataLoss=false to set it back to the end" in str(caught.value)
+    assert world.committed()[2] == 1000
+
+
+@pytest.mark.parametrize("model", [{}, {"messageModel": "BROADCASTING"}])
+def test_a_committed_offset_beyond_the_end_is_corrected_for_every_query(
+    world: World, caplog: pytest.LogCaptureFixture, model: dict[str, str]
+) -> None:
+    options = {"failOnDataLoss": "false"} | model
+    file = LocalOffsets(str(world.base / "offsets" / ("a/g" if model else "g") / "offsets.json"))
+    file.write({MessageQueue("T", BROKER, 2): 1000})
+    first = world.query("a", **options)
+    with caplog.at_level(logging.WARNING):
+        assert first.step() == expected("T", (0, 5), (0, 5), (0, 0), (0, 5))
+    assert "group g is set back from offset 1000 to 5, by 995: T-2 of broker-a: the next offset is 1000" in caplog.text
+    assert "0 messages lost" not in caplog.text
+    assert file.read()[MessageQueue("T", BROKER, 2)] == 5
+    append(world.root, numbered("T", 20, 4))
+    assert first.step() == expected("T", *[(5, 6)] * 4)
+    first.step()
+    first.positions._group.leave(StreamOffset.from_json(first.end))
+    append(world.root, numbered("T", 24, 4))
+    assert world.query("a", **options).step() == expected("T", *[(6, 7)] * 4)  # a new checkpoint
+    assert caplog.text.count("is set back") == 1
+    assert file.read()[MessageQueue("T", BROKER, 2)] == 6
+
+
+def test_a_corrected_offset_goes_to_another_member(world: World) -> None:
+    _commit_beyond(world, 1000)
+    one = world.query("a", failOnDataLoss="false")
+    assert one.begin()
+    one.read()
+    two = world.query("b")  # its failOnDataLoss is true: nothing is wrong any more
+    assert two.step() is None
+    one.step()
+    append(world.root, numbered("T", 20, 4))
+    assert two.step() == [("T", 2, 5), ("T", 3, 5)]
+
+
+def test_a_record_of_an_earlier_version_beyond_the_end_gives_way_to_the_checkpoint(world: World) -> None:
+    """It went on at the end and left the group where it was."""
+    query = world.query("a", failOnDataLoss="false")
+    query.step()
+    query.die()
+    _commit_beyond(world, 1000)
+    state = Path(world.directory, "group.json")
+    value = json.loads(state.read_text())
+    [row] = [row for row in value["queues"] if row[2] == 2 and row[0] == "T"]
+    row[6] = 1000
+    state.write_text(json.dumps({name: part for name, part in value.items() if name not in ("mirrored", "unattended")}))
+    append(world.root, numbered("T", 20, 8))
+    query.restart()
+    assert query.step() == expected("T", *[(5, 7)] * 4)
+    query.step()
+    assert world.committed() == dict.fromkeys(range(4), 7)
+
+
+def test_what_another_member_recorded_since_the_last_look_is_not_beyond_the_end(world: World) -> None:
+    one, two = world.query("a"), world.query("b")
+    one.step()
+    real = two.positions._group.settle
+
+    def settle(*arguments: Any, **options: Any) -> Any:
+        append(world.root, numbered("T", 20, 4))  # right after the look of `two`
+        assert one.step() == expected("T", *[(5, 6)] * 4)
+        real(*arguments, **options)
+        one.step()  # gives back
+        return real(*arguments, **options)
+
+    two.positions._group.settle = settle  # type: ignore[method-assign] # for one boundary
+    assert two.begin() is False
+    two.positions._group.settle = real  # type: ignore[method-assign]
+    append(world.root, numbered("T", 24, 4))
+    assert two.step() == [("T", 2, 6), ("T", 3, 6)]
+
+
+def test_a_topic_that_was_created_again_and_has_no_message_yet(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The group's offset is of the deleted topic: kept, it would skip the first messages of the new one."""
+    path = world.root / "config" / "topics.json"
+    topics = json.loads(path.read_text())
+    topics["topicConfigTable"]["Again"] = topics["topicConfigTable"]["T"] | {"topicName": "Again", "readQueueNums": 1, "writeQueueNums": 1}
+    path.write_text(json.dumps(topics))
+    file = LocalOffsets(str(world.base / "offsets" / "g" / "offsets.json"))
+    file.write({MessageQueue("Again", BROKER, 0): 5})
+    query = world.query("a", failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        assert query.step() == expected("T", *[(0, 5)] * 4)
+    said = "is set back from offset 5 to 0, by 5: Again-0 of broker-a: the next offset is 5 and the store no longer has the queue"
+    assert said in caplog.text
+    assert file.read()[MessageQueue("Again", BROKER, 0)] == 0
+    append(world.root, numbered("Again", 0, 3, queues=1))
+    assert query.step() == expected("Again", (0, 3))
+
+
+# ---- stores of a cluster ---------------------------------------------------------------------------------------------------
+
+
+def _broker(cluster: Path, name: str) -> Path:
+    """Topic T, four queues of 5 messages."""
+    root = make_store(cluster / name, StoreSettings(name, 1 << 14, 20 * 20, 50, 200))
+    append(root, numbered("T", 0, 20))
+    return root
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, world: World) -> Path:
+    """A directory with the store of broker-b."""
+    world.root = tmp_path / "cluster"
+    world.root.mkdir()
+    _broker(world.root, "broker-b")
+    return world.root
+
+
+def test_a_broker_that_is_added_and_sorts_first_does_not_split_the_group(
+    world: World, cluster: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = world.query("a", offsetStore="store")
+    assert one.step() == expected("T", *[(0, 5)] * 4)
+    _broker(cluster, "broker-a")
+    two = world.query("b", offsetStore="store")
+    with caplog.at_level(logging.WARNING):
+        assert two.step() == expected("T", *[(0, 5)] * 4)  # the new broker's: the other query does not know it
+    assert "its query a began before broker broker-a was added and reads nothing of it" in caplog.text
+    assert one.step() == []  # gives half of broker-b back
+    two.step()
+    append(cluster / "broker-b", numbered("T", 20, 20))
+    assert one.step() == expected("T", (5, 10), (5, 10))
+    assert two.step() == expected("T", (0, 0), (0, 0), (5, 10), (5, 10))
+    state = read_state(f"{cluster}/.rmqlog/groups/g")
+    assert len(state.members) == 2
+    for each in (one, two):
+        each.member().leave({})
+    three = world.query("c", offsetStore="store")
+    three.step()
+    assert list(three.member()._now.owned) == [MessageQueue("T", b, n) for b in ("broker-a", "broker-b") for n in range(4)]
+
+
+def test_what_members_recorded_in_the_first_store_is_taken_over(world: World, cluster: Path) -> None:
+    """Where an older version met. Nothing of it had come into the offset file."""
+    _broker(cluster, "broker-c")
+    old = cluster / "broker-b" / ".rmqlog" / "groups" / "g"
+    old.mkdir(parents=True)
+    queues = {MessageQueue("T", name, 1): QueueEntry(epoch=4, position=3, reset=2) for name in ("broker-b", "broker-c")}
+    write_state(str(old), GroupState(7, 2, 0, queues=queues), FileWrites(sync=False))
+    query = world.query("a", offsetStore="store")
+    assert query.step() == sorted(expected("T", (0, 5), (3, 5), (0, 5), (0, 5)) * 2)
+    assert query.end["$reset"] == 2
+    assert read_state(f"{cluster}/.rmqlog/groups/g").queues[MessageQueue("T", "broker-c", 1)].epoch == 5
+
+
+def test_a_query_is_refused_while_members_of_the_group_meet_in_another_place(world: World, cluster: Path) -> None:
+    one = world.query("a", path=str(cluster / "broker-b"), offsetStore="store")
+    assert one.step() == expected("T", *[(0, 5)] * 4)
+    sleep = world.clock.sleep
+
+    def beat(seconds: float) -> None:
+        sleep(seconds)
+        one.member()._lease.renew()
+
+    world.clock.sleep = beat  # type: ignore[method-assign] # its thread goes by the real time
+    two = world.query("b", offsetStore="store")
+    with pytest.raises(OptionError) as caught:
+        two.step()
+    assert f"its query a runs and meets others in {cluster}/broker-b/.rmqlog/groups/g, this query would meet" in str(caught.value)
+    assert "Load the same path in all queries of the group" in str(caught.value)
+    assert not (cluster / ".rmqlog").exists()
+    one.step()
+    one.stand_still()
+    world.clock.sleep = sleep  # type: ignore[method-assign]
+    assert two.step() is None  # after a lease time without a beat
+    append(cluster / "broker-b", numbered("T", 20, 4))
+    assert two.step() == expected("T", *[(5, 6)] * 4)
+
+
+def test_a_reset_of_one_store_reaches_the_members_of_the_cluster(world: World, cluster: Path) -> None:
+    query = world.query("a", offsetStore="store")
+    query.step()
+    query.step()
+    store = MessageStore.open(str(cluster / "broker-b"))
+    queue = MessageQueue("T", "broker-b", 2)
+    assert reset_to(group_place("g", [store]), [store], {queue: 1}).apply() == 1
+    assert query.step() == expected("T", (0, 0), (0, 0), (1, 5))
+    assert not (cluster / "broker-b" / ".rmqlog" / "groups").exists()
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_for_its_time_shows_the_topic_it_was_sent_to(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    options = parse_read_options(
+        {
+            "path": str(golden("retry-dlq-5.5.0")), "group": "g", "subscribe": "SCHEDULE_TOPIC_XXXX", "offsetStore": "none",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "columns": "topic,storedTopic",
+        }
+    )  # fmt: skip
+    scan = Scan(projection_from_options(options), options)
+    rows = [row for split in plan(options).splits for batch in scan.read(split) for row in batch.to_pylist()]
+    assert rows == [{"topic": "Jobs", "storedTopic": "SCHEDULE_TOPIC_XXXX"}] * 20

@@ -1,0 +1,508 @@
+"""A stream's positions without Spark: stores that grow, shrink and go back between two offsets, and restarts in between."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.options.read_table import STREAM
+from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.scan import Scan
+from rmq_spark.stream.plan import plan_stream
+from rmq_spark.stream.positions import StreamPositions
+from rmq_spark.stream.stores import StreamStores
+from store_format import MessageStore
+from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
+from tests.support import goldens, oracle
+from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered, update_topic
+
+Place = tuple[str, int, int]
+
+
+class Stream:
+    """A query's life: `step` is one trigger and `restart` another process with the same checkpoint."""
+
+    def __init__(self, root: Path, *, clock_ms: Callable[[], int] = lambda: 0, **options: Any) -> None:
+        self.given = {"path": str(root), "startingOffsets": "earliest", **{name: str(value) for name, value in options.items()}}
+        self.clock_ms = clock_ms
+        self.log: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.restart()
+
+    def restart(self, **options: Any) -> None:
+        self.given |= {name: str(value) for name, value in options.items()}
+        self.options = parse_read_options(self.given, where=STREAM)
+        self.stores = StreamStores(self.options)
+        self.positions = StreamPositions(self.stores, clock_ms=self.clock_ms)
+
+    def start(self) -> dict[str, Any]:
+        return json.loads(json.dumps(self.log[-1][1] if self.log else self.positions.initial()))
+
+    def step(self) -> list[Place] | None:
+        """The places of the next micro-batch; None when Spark would see no new offset."""
+        start = self.start()
+        end = json.loads(json.dumps(self.positions.latest(start)))
+        if json.dumps(end) == json.dumps(start):
+            return None
+        self.log.append((start, end))
+        return self.read(-1)
+
+    def read(self, batch: int, *, stores: StreamStores | None = None) -> list[Place]:
+        start, end = (StreamOffset.from_json(offset) for offset in self.log[batch])
+        planned = plan_stream(self.options, stores or self.stores, start, end)
+        self.lost = planned.lost
+        scan = Scan(projection_from_options(self.options), self.options)
+        return sorted(place for split in planned.splits for batch in scan.read(split) for place in _places(batch))
+
+    def replay(self, batch: int) -> list[Place]:
+        """The same batch as a new process reads it."""
+        return self.read(batch, stores=StreamStores(self.options))
+
+
+def _places(batch: pa.RecordBatch) -> list[Place]:
+    return list(zip(*(batch[name].to_pylist() for name in ("topic", "queueId", "queueOffset")), strict=True))
+
+
+def expected(topic: str, *ranges: tuple[int, int]) -> list[Place]:
+    """By queue number: [start, stop)."""
+    return sorted((topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Topic T, four queues of 5 messages."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 20))
+    return root
+
+
+# ---- going on ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_reads_what_is_there_and_then_what_comes(root: Path) -> None:
+    stream = Stream(root)
+    assert stream.step() == expected("T", *[(0, 5)] * 4)
+    assert stream.step() is None
+    append(root, numbered("T", 20, 2))
+    assert stream.step() == expected("T", (5, 6), (5, 6))
+    assert stream.step() is None
+    assert "$from" in stream.log[0][1]
+    assert "$from" not in stream.log[1][1]
+
+
+def test_nothing_new_is_the_very_start(root: Path) -> None:
+    stream = Stream(root)
+    stream.step()
+    start = stream.start()
+    assert stream.positions.latest(start) is start
+    assert stream.positions.latest(start) is start  # remembered
+    stream.restart()
+    assert stream.positions.latest(start) is start
+
+
+@pytest.mark.parametrize("when", ["every time", "never"])
+def test_restarts_lose_and_repeat_nothing(root: Path, when: str) -> None:
+    stream, seen = Stream(root, maxOffsetsPerTrigger=3), []
+    for number in range(20, 40, 4):
+        append(root, numbered("T", number, 4))
+        if when == "every time":
+            stream.restart()
+        seen += stream.step() or []
+    while (places := stream.step()) is not None:
+        seen += places
+    assert sorted(seen) == expected("T", *[(0, 10)] * 4)
+
+
+def test_replays_give_the_same_rows_whatever_came_since(root: Path) -> None:
+    stream = Stream(root, maxOffsetsPerTrigger=7)
+    seen = [stream.step(), stream.step()]
+    append(root, numbered("T", 20, 8))
+    append(root, numbered("New", 0, 8))
+    seen.append(stream.step())
+    assert [stream.replay(batch) for batch in range(3)] == seen
+
+
+def test_the_first_batch_replays_from_its_own_starts(root: Path) -> None:
+    """Spark asks a new process for the initial offset again, and `latest` is another one by then."""
+    stream = Stream(root, startingOffsets="latest")
+    assert stream.step() is None
+    append(root, numbered("T", 20, 4))
+    seen = stream.step()
+    assert seen == expected("T", *[(5, 6)] * 4)
+    append(root, numbered("T", 24, 4))
+    again = StreamPositions(StreamStores(stream.options)).initial()
+    stream.log[0] = (again, stream.log[0][1])
+    assert stream.replay(0) == seen
+
+
+def test_the_first_offset_is_one_answer(root: Path) -> None:
+    stream = Stream(root, startingOffsets="latest")
+    first = json.dumps(stream.positions.initial())
+    append(root, numbered("T", 20, 4))
+    assert json.dumps(stream.positions.initial()) == first
+
+
+@pytest.mark.parametrize("options", [{"splitBy": "commitlog"}, {"minPartitions": 3}, {"splitBy": "commitlog", "minPartitions": 4}])
+def test_however_a_batch_is_divided(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Queues that were seen at different looks, before and behind new files of the log."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 4))
+    stream, seen = Stream(root, maxOffsetsPerTrigger=17, **options), []
+    for number in range(4, 304, 60):
+        append(root, numbered("T", number, 60))
+        append(root, numbered("U", number, 1))
+        seen += stream.step() or []
+    while (places := stream.step()) is not None:
+        assert stream.replay(-1) == places
+        seen += places
+    assert sorted(seen) == sorted(expected("T", *[(0, 76)] * 4) + expected("U", (0, 5)))
+
+
+def test_names_that_lead_elsewhere_are_none(root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Topics come from messages here, and a message may say anything."""
+    stream = Stream(root)
+    stream.step()
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(root / "consumequeue" / "T" / "0", tmp_path / "elsewhere" / "0")
+    names = ["../../elsewhere", "..", ".", "a/b", "$from"]
+    last = messages_of(root)[-1]
+    position = last.physical_offset + last.total_size
+    for name in names:
+        unit = replace(last, topic_bytes=name.encode(), physical_offset=position, queue_offset=0)
+        with (root / "commitlog" / oracle.file_name(0)).open("r+b") as file:
+            file.seek(position)
+            file.write(oracle.encode_message(unit))
+        position += unit.total_size
+    assert stream.step() is None
+    shutil.copytree(root / "consumequeue" / "T", root / "consumequeue" / "$from")
+    stream.restart()
+    assert stream.step() is None
+    assert [record.message for record in caplog.records] == ["topic '$from' is not read: an offset cannot name what begins with $"]
+
+
+# ---- where a stream starts -------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_starts_at_the_end_by_default(root: Path) -> None:
+    stream = Stream(root)
+    del stream.given["startingOffsets"]
+    stream.restart()
+    assert stream.step() is None
+    assert stream.start() == {"T": {"broker-a": dict.fromkeys("0123", 5)}}
+
+
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        ({"startingOffsets": '{"T":{"0":3,"1":-2,"*":-1}}'}, [3, 0, 5, 5]),
+        ({"startingOffsets": '{"T":{"0":3}}'}, [3, 5, 5, 5]),
+        ({"startingTimestamp": "1000"}, [0, 0, 0, 0]),
+        ({"startingOffsetsByTimestamp": '{"T":{"0":1000}}'}, [0, 5, 5, 5]),
+        ({"startingTimestamp": "1900000000000", "startingOffsetsByTimestampStrategy": "latest"}, [5, 5, 5, 5]),
+    ],
+)
+def test_the_starting_options(root: Path, options: dict[str, Any], first: list[int]) -> None:
+    assert Stream(root, **options).start() == {"T": {"broker-a": {str(queue): offset for queue, offset in enumerate(first)}}}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOffsets": '{"T":{"0":9}}'}, "T-0 of broker-a: startingOffsets 9 is not in the queue, which holds 0 to 5; correct it"),
+        ({"startingTimestamp": "1900000000000"}, "no message at or after 1900000000000"),
+        ({"subscribe": "Tt"}, "no store has a topic 'Tt'; did you mean T?"),
+        ({"startingOffsets": '{"T":{"7":0}}'}, "startingOffsets: T/*/7 is none of the queues read"),
+    ],
+)
+def test_a_start_that_is_not_there_is_refused(root: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        Stream(root, **options).start()
+    assert said in str(caught.value)
+
+
+def test_a_start_that_is_not_there_is_moved_where_loss_is_accepted(root: Path) -> None:
+    assert Stream(root, startingOffsets='{"T":{"0":9}}', failOnDataLoss="false").start()["T"]["broker-a"]["0"] == 5
+
+
+def test_with_a_checkpoint_the_starting_options_are_ignored_and_that_is_said_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stream = Stream(root)
+    stream.step()
+    append(root, numbered("T", 20, 1))
+    stream.restart(startingOffsets='{"T":{"0":999}}')
+    with caplog.at_level(logging.INFO, "rmq_spark"):
+        assert stream.step() == [("T", 0, 5)]
+        assert stream.step() is None
+    said = [record.message for record in caplog.records]
+    assert said == ["going on from the checkpoint: the starting… options count for new queries only"]
+
+
+# ---- queues that come and go -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choice", [{}, {"subscribePattern": "[TN].*"}])
+def test_new_topics_and_queues_are_read_from_their_beginning(root: Path, choice: dict[str, Any]) -> None:
+    stream = Stream(root, **choice, startingOffsets="latest")
+    assert stream.step() is None
+    append(root, numbered("New", 0, 4, queues=2))
+    assert stream.step() == expected("New", (0, 2), (0, 2))
+    assert stream.log[-1][1]["$from"] == stream.start()["$from"]
+    update_topic(root, "T", 6)
+    append(root, numbered("T", 0, 12, queues=6))
+    assert stream.step() == expected("T", *[(5, 7)] * 4, *[(0, 2)] * 2)
+    assert stream.log[-1][1]["$from"] == {"T": {"broker-a": {"4": 0, "5": 0}}}
+
+
+def test_topics_that_are_not_subscribed_make_no_offsets(root: Path) -> None:
+    stream = Stream(root, subscribe="T")
+    stream.step()
+    append(root, numbered("New", 0, 400))
+    assert stream.step() is None
+    append(root, numbered("T", 20, 1))
+    assert stream.step() == [("T", 0, 5)]
+
+
+def test_a_changed_subscription_is_no_loss(root: Path) -> None:
+    append(root, numbered("U", 0, 4))
+    stream = Stream(root, subscribe="T,U")
+    stream.step()
+    append(root, numbered("T", 20, 1))
+    stream.restart(subscribe="T")
+    assert stream.step() == [("T", 0, 5)]
+    assert stream.start().keys() == {"T", "U"}
+
+
+def test_a_broker_of_another_name_is_an_error(root: Path) -> None:
+    stream = Stream(root)
+    stream.step()
+    stream.restart(brokerName="other", failOnDataLoss="false")
+    with pytest.raises(OptionError) as caught:
+        stream.step()
+    assert str(caught.value) == (
+        "the checkpoint reads broker broker-a and the path has other; "
+        "set brokerName=broker-a if it is the same store, or begin with a new checkpoint"
+    )
+
+
+# ---- data loss -----------------------------------------------------------------------------------------------------------------
+
+
+def delete_log_files(root: Path, count: int) -> int:
+    """Retention: the first commitlog files go, and consume queue files that lead nowhere else. Where the log now begins."""
+    for path in sorted((root / "commitlog").iterdir())[:count]:
+        path.unlink()
+    return min(int(path.name) for path in (root / "commitlog").iterdir())
+
+
+def grown(tmp_path: Path, messages: int = 400) -> Path:
+    root = make_store(tmp_path / "grown")
+    for number in range(0, messages, 40):
+        append(root, numbered("T", number, 40))
+    return root
+
+
+def minimum(root: Path, queue: int) -> int:
+    return MessageStore.open(str(root)).queue("T", queue).min_offset
+
+
+def test_a_topic_deleted_and_made_again(root: Path) -> None:
+    append(root, numbered("U", 0, 4))
+    stream = Stream(root)
+    stream.step()
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, 8))
+    with pytest.raises(OffsetOutOfRangeError, match=r"T-0 of broker-a: .* 5 and the queue holds 0 to 2: its offsets went back by 3"):
+        stream.step()
+
+
+def test_retention_that_overtakes_the_reader(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = grown(tmp_path)
+    stream = Stream(root, maxOffsetsPerTrigger=40)
+    assert stream.step() == expected("T", *[(0, 10)] * 4)
+    delete_log_files(root, 3)
+    low = minimum(root, 0)
+    assert low > 10
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        stream.step()
+    assert str(caught.value) == (
+        f"T-0 of broker-a: the next offset is 10 and the queue holds {low} to 100: retention deleted {low - 10} messages "
+        f"(and 3 more queues); set failOnDataLoss=false to go on at {low}"
+    )
+    stream.restart(failOnDataLoss="false")
+    lows = [minimum(root, queue) for queue in range(4)]
+    with caplog.at_level(logging.WARNING, "rmq_spark"):
+        seen = stream.step()
+    assert seen is not None
+    assert len(seen) == 40
+    assert stream.log[-1][1]["$from"] == {"T": {"broker-a": {str(queue): low for queue, low in enumerate(lows)}}}
+    counts = [int(record.message.split()[0]) for record in caplog.records]
+    assert sum(counts) == sum(lows) - 40
+    while (places := stream.step()) is not None:
+        seen += places
+    assert sorted(seen) == expected("T", *[(low, 100) for low in lows])
+    assert len([record for record in caplog.records if "lost" in record.message]) == 4
+
+
+def test_retention_between_the_end_and_its_planning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = grown(tmp_path)
+    stream = Stream(root)
+    stream.step()
+    delete_log_files(root, 3)
+    with pytest.raises(OffsetOutOfRangeError, match=r"T-0 of broker-a: of offsets 0 to 100 of this batch \d+ are no longer there"):
+        stream.replay(0)
+    stream.restart(failOnDataLoss="false")
+    lows = [minimum(root, queue) for queue in range(4)]
+    assert stream.replay(0) == expected("T", *[(low, 100) for low in lows])
+    assert stream.lost == sum(lows)
+
+
+def test_offsets_that_go_back(root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    older = Path(shutil.copytree(root, tmp_path / "older"))
+    append(root, numbered("T", 20, 20))
+    stream = Stream(root)
+    stream.step()
+    shutil.rmtree(root)
+    older.rename(root)
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        stream.step()
+    assert str(caught.value) == (
+        "T-0 of broker-a: the next offset is 10 and the queue holds 0 to 5: its offsets went back by 5 (an older copy of the store, or "
+        "a topic deleted and made again?) (and 3 more queues); begin with a new checkpoint, or set failOnDataLoss=false to go on at 5"
+    )
+    stream.restart(failOnDataLoss="false")
+    assert stream.step() == []
+    append(root, numbered("T", 100, 4))
+    assert stream.step() == expected("T", *[(5, 6)] * 4)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 4
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_queue_that_vanishes(root: Path, caplog: pytest.LogCaptureFixture, restarted: bool) -> None:
+    append(root, numbered("U", 0, 2, queues=1))
+    stream = Stream(root)
+    stream.step()
+    deleted_topic(root, "U")
+    if restarted:
+        stream.restart()
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        stream.step()
+    assert str(caught.value) == (
+        "U-0 of broker-a: the next offset is 2 and the store no longer has the queue: deleted?; "
+        "set failOnDataLoss=false to go on without it"
+    )
+    stream.restart(failOnDataLoss="false")
+    assert stream.step() == []
+    assert stream.start().keys() == {"T"}
+    assert stream.step() is None
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+# ---- rates ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_limits_hold_in_every_batch_and_together(tmp_path: Path) -> None:
+    root = grown(tmp_path)
+    size = {row["queueOffset"]: row["storeSize"] for row in _sizes(root)}
+    assert len(set(size.values())) > 0
+    largest = max(size.values())
+    stream, seen = Stream(root, maxOffsetsPerTrigger=30, maxBytesPerTrigger=20 * largest), []
+    counts = []
+    while (places := stream.step()) is not None:
+        seen += places
+        counts.append(len(places))
+        assert len(places) <= 30
+    assert sorted(seen) == expected("T", *[(0, 100)] * 4)
+    assert min(counts[:-1]) >= 16
+    assert max(counts) <= 30
+
+
+def _sizes(root: Path) -> list[dict[str, Any]]:
+    return [row for batch in MessageStore.open(str(root)).scan(["queueId", "queueOffset", "storeSize"]) for row in batch.to_pylist()]
+
+
+def test_bytes_of_a_batch_stay_within_their_limit(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    for number in range(0, 60, 12):
+        append(root, numbered("T", number, 12, body_size=20 * number + 1))
+    sizes = {(row["queueId"], row["queueOffset"]): row["storeSize"] for row in _sizes(root)}
+    stream, seen = Stream(root, maxBytesPerTrigger=3000), []
+    while (places := stream.step()) is not None:
+        seen += places
+        assert sum(sizes[place[1:]] for place in places) <= 3000
+    assert sorted(seen) == expected("T", *[(0, 15)] * 4)
+
+
+def test_a_minimum_waits_but_not_for_ever(root: Path) -> None:
+    now = [0]
+    stream = Stream(root, minOffsetsPerTrigger=10, maxTriggerDelay="5s", clock_ms=lambda: now[0])
+    assert stream.step() is not None
+    append(root, numbered("T", 20, 3))
+    for now[0] in (1, 2000, 4999):
+        assert stream.step() is None
+    now[0] = 5000
+    assert stream.step() == [("T", 0, 5), ("T", 1, 5), ("T", 2, 5)]
+    append(root, numbered("T", 23, 10))
+    assert len(stream.step() or []) == 10
+
+
+def test_available_now_ends_where_the_queues_ended(root: Path) -> None:
+    stream = Stream(root, maxOffsetsPerTrigger=6, minOffsetsPerTrigger=6)
+    stream.positions.bound_now()
+    seen = list(stream.step() or [])
+    append(root, numbered("T", 20, 8))
+    append(root, numbered("New", 0, 8))
+    while (places := stream.step()) is not None:
+        seen += places
+    assert sorted(seen) == expected("T", *[(0, 5)] * 4)
+    stream.restart()
+    stream.positions.bound_now()
+    while (places := stream.step()) is not None:
+        seen += places
+    assert sorted(seen) == sorted(expected("T", *[(0, 7)] * 4) + expected("New", *[(0, 2)] * 4))
+
+
+def test_reported_is_where_the_queues_end(root: Path) -> None:
+    stream = Stream(root, maxOffsetsPerTrigger=1)
+    assert stream.positions.report() is None
+    stream.step()
+    assert stream.positions.report() == {"T": {"broker-a": dict.fromkeys("0123", 5)}}
+    append(root, numbered("T", 20, 1))
+    stream.step()
+    assert stream.positions.report() == {"T": {"broker-a": {"0": 6, "1": 5, "2": 5, "3": 5}}}
+
+
+# ---- checkpoints that are none of ours ---------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_tells_no_start_or_goes_back_is_refused(root: Path) -> None:
+    options = parse_read_options({"path": str(root)}, where=STREAM)
+    for start, end, said in (
+        ({}, {("T", "broker-a", 0): 3}, 'the checkpoint tells no start of T-0 of broker-a, neither in "$from" nor before'),
+        ({("T", "broker-a", 0): 4}, {("T", "broker-a", 0): 3}, "the checkpoint has T-0 of broker-a from 4 back to 3"),
+    ):
+        with pytest.raises(OptionError, match="was it edited") as caught:
+            plan_stream(options, StreamStores(options), StreamOffset(start), StreamOffset(end))
+        assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize("name", [name for name in goldens.NAMES if name not in ("cluster-5.5.0", "defaults-5.5.0")])
+def test_golden_stores_in_small_batches(golden: Callable[[str], Path], name: str) -> None:
+    """Crashed stores, stores without consume queues, message batches: in micro-batches as in one."""
+    root = golden(name)
+    whole = Stream(root).step()
+    stream, seen = Stream(root, maxOffsetsPerTrigger=-(-len(whole or [0]) // 4)), []
+    while (places := stream.step()) is not None:
+        assert stream.replay(-1) == places
+        seen += places
+    assert sorted(seen) == (whole or [])
+    assert len(stream.log) in (0, 4)
+    assert os.listdir(root)

@@ -1,0 +1,397 @@
+"""A followed store shows at each look what a batch read would see then; a look where nothing happened reads next to nothing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.fill import Filling, fill
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.options.read_table import STREAM
+from rmq_spark.options.topic_choice import TopicChoice
+from rmq_spark.plan.store_queues import find_queues
+from rmq_spark.stream import store_follower
+from rmq_spark.stream.positions import StreamPositions
+from rmq_spark.stream.store_follower import StoreFollower
+from rmq_spark.stream.stores import StreamStores
+from store_format import MessageStore
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.commitlog.log import CommitLog
+from store_format.errors import StoreError
+from store_format.follow.log_tail import near_end
+from store_format.layouts import CQ_UNIT
+from store_format.read.snapshot import StoreState
+from tests.support import goldens, oracle
+from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
+from tests.test_live_store import writer
+
+Ends = dict[tuple[str, int], tuple[int, int]]
+
+
+def followed(root: Path, choice: TopicChoice = TopicChoice(), **more: Callable[[], int]) -> StoreFollower:  # noqa: B008 # frozen
+    follower = StoreFollower(MessageStore.open(str(root)), choice, **more)
+    follower.look()
+    return follower
+
+
+def ends(follower: StoreFollower) -> Ends:
+    return {key: (queue.min_offset, queue.max_offset) for key, queue in follower.queues.items()}
+
+
+def in_batch(root: Path, choice: TopicChoice = TopicChoice()) -> Ends:  # noqa: B008 # frozen
+    there = find_queues(MessageStore.open(str(root)), choice)
+    return {(queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset) for queue in (*there.queues, *there.scanned)}
+
+
+def state(root: Path) -> str:
+    return MessageStore.open(str(root)).state
+
+
+def no_further(one: Ends, other: Ends) -> bool:
+    return all(key in other and stop <= other[key][1] for key, (_, stop) in one.items())
+
+
+# ---- the same as a batch ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choice", [TopicChoice(), TopicChoice(names=("Other",))], ids=["all", "a quiet topic"])
+def test_beside_a_broker_each_look_lies_between_two_batches(tmp_path: Path, choice: TopicChoice) -> None:
+    root = tmp_path / "store"
+    with writer(root, 600) as done:
+        follower, totals = followed(root, choice), set()
+        while not done():
+            before = in_batch(root, choice)
+            follower.look()
+            seen = ends(follower)
+            assert no_further(before, seen)
+            assert no_further(seen, in_batch(root, choice))
+            totals.add(sum(stop for _, stop in seen.values()))
+        follower.look()
+        assert state(root) == "live"
+        assert ends(follower) == in_batch(root, choice)
+    assert len(totals) > 10
+    follower.look()
+    assert state(root) == "crashed"
+    assert ends(follower) == in_batch(root, choice)
+    assert {stop for _, stop in ends(follower).values()} == {150}
+
+
+def test_beside_a_broker_looks_follow_the_log_alone(tmp_path: Path) -> None:
+    """Looking at all queues anew would cost a second where there are 10,000."""
+    root = tmp_path / "store"
+    with writer(root, 600) as done:
+        follower, anew = followed(root), []
+        follower._look_anew = lambda *signs: bool(anew.append(signs))  # type: ignore[method-assign, func-returns-value] # counts
+        while not done():
+            follower.look()
+        follower.look()
+        assert {stop for _, stop in ends(follower).values()} == {150}
+    assert anew == []
+
+
+_COMMITS = """
+import sys
+from pathlib import Path
+from tests.support.staged import append, numbered
+print("ready", flush=True)
+for number in range(int(sys.argv[2])):
+    append(Path(sys.argv[1]), numbered("T", 40 * number, 40))
+"""
+
+
+@contextmanager
+def committing(root: Path, commits: int) -> Iterator[Callable[[], bool]]:
+    """Another process that commits 40 messages at a time."""
+    command = [sys.executable, "-c", _COMMITS, str(root), str(commits)]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield lambda: process.poll() is not None
+        assert process.wait(60) == 0
+
+
+def test_commits_are_seen_whole(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40))
+    totals = []
+    with committing(root, 30) as done:
+        follower = followed(root)
+        while not done():
+            before = in_batch(root)
+            follower.look()
+            seen = ends(follower)
+            assert no_further(before, seen)
+            assert no_further(seen, in_batch(root))
+            time.sleep(0.005)  # who opens the lock all the while keeps a writer from it
+            totals.append(sum(stop for _, stop in seen.values()))
+    follower.look()
+    totals.append(sum(stop for _, stop in ends(follower).values()))
+    assert totals == sorted(totals)
+    assert {total % 40 for total in totals} == {0}
+    assert totals[-1] == 40 * 31
+    assert len(set(totals)) > 3
+
+
+@pytest.mark.parametrize("at", [1, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96])
+def test_a_commit_that_was_broken_off(tmp_path: Path, at: int) -> None:
+    """Killed at one of its changes of files: before it is published nothing of it counts, and the next writer completes it.
+
+    It fills several files of the log. Who begins to follow while it lies there half done sees the rest of it, too.
+    """
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40), key=("q", 0))
+    follower = followed(root)
+    command = [sys.executable, "-m", "tests.support.failing_writer", str(root), "40", "450", "1", "kill", str(at)]
+    assert subprocess.run(command, cwd=Path(__file__).parents[3], check=False).returncode < 0
+    for _ in range(3):
+        follower.look()
+        assert ends(follower) == in_batch(root)
+        assert sum(stop for _, stop in ends(follower).values()) in (40, 490)
+    late = followed(root)
+    assert ends(late) == in_batch(root)
+    append(root, numbered("T", 490, 10), key=("q", 2))
+    for each in (follower, late):
+        each.look()
+        assert ends(each) == in_batch(root)
+        assert sum(stop for _, stop in ends(each).values()) in (50, 500)
+
+
+@pytest.mark.parametrize("name", [name for name in goldens.NAMES if name != "cluster-5.5.0"])
+def test_stores_of_every_kind(golden: Callable[[str], Path], unchanged: Callable[[Path], object], name: str) -> None:
+    root, choice = golden(name), TopicChoice(include_system_topics=True)
+    with unchanged(root):  # type: ignore[attr-defined] # the fixture's type is a context manager
+        follower = followed(root, choice)
+        assert ends(follower) == in_batch(root, choice)
+        assert not follower.look()
+        assert not follower.look(anew=True)
+
+
+# ---- what changes a store ------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_look_changed_is_told(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 8))
+    follower = followed(root)
+    assert not follower.look()
+    append(root, numbered("T", 8, 1))
+    append(root, numbered("U", 0, 1))
+    assert follower.look()
+    assert {key: queue and queue.max_offset for key, queue in follower.changed.items()} == {("T", 0): 3, ("U", 0): 1}
+    shutil.rmtree(root / "consumequeue" / "U")
+    assert follower.look()
+    scanned = follower.queues["U", 0]
+    assert (scanned.scanned is not None, scanned.min_offset, scanned.max_offset) == (True, 0, 1)  # lost, and in the commitlog
+    deleted_topic(root, "U")
+    assert follower.look(anew=True)
+    assert follower.changed == {("U", 0): None}
+    assert not follower.look()
+
+
+def test_damage_in_the_log_does_not_hide_what_is_committed_behind_it(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 20))
+    unit = messages_of(root)[10]
+    with (root / "commitlog" / oracle.file_name(0)).open("r+b") as file:
+        file.seek(unit.physical_offset + 4)
+        file.write(b"\xff" * 60)
+    follower = followed(root)
+    for number in range(20, 30):
+        append(root, numbered("T", number, 1))
+        assert follower.look()
+        assert ends(follower) == in_batch(root)
+
+
+class _Broker:
+    """A store whose lock another process holds, so that this one may write into it as a broker does."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        code = "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); "
+        code += "print(flush=True); sys.stdin.read()"
+        self.process = subprocess.Popen([sys.executable, "-c", code, str(root / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+
+    def __enter__(self) -> _Broker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.communicate()
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        _write(self.root / path, position, data)
+
+
+def test_a_unit_that_is_being_written_and_a_queue_that_is_behind(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 4))
+    last = messages_of(root)[-1]
+    end = last.physical_offset + last.total_size
+    unit = replace(numbered("T", 4, 1)[0], queue_id=0, queue_offset=1, physical_offset=end, store_timestamp=1_700_000_200_000)
+    data = oracle.encode_message(unit)
+    entry = oracle.cq_unit(end, len(data), oracle.tags_code(unit))
+    log, queue = f"commitlog/{oracle.file_name(0)}", f"consumequeue/T/0/{oracle.file_name(0)}"
+    with _Broker(root) as broker:
+        follower = followed(root)
+        broker.write(log, end, data[:120])
+        assert not follower.look()
+        assert not follower.look()
+        broker.write(log, end, data)
+        assert not follower.look()  # the log has it, the queue does not
+        broker.write(queue, 20, entry[:12])
+        assert not follower.look()
+        assert ends(follower) == in_batch(root)
+        broker.write(queue, 20, entry)
+        assert follower.look()
+        assert ends(follower)["T", 0] == (0, 2)
+        assert not follower.look()
+
+
+def test_old_bytes_behind_the_end_are_looked_at_ever_more_seldom(tmp_path: Path) -> None:
+    """A broker that recovered leaves them there: truncation moves positions and clears nothing."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 4))
+    last = messages_of(root)[-1]
+    end = last.physical_offset + last.total_size
+    now = [time.time_ns() + 10**9]
+    with _Broker(root) as broker:
+        broker.write(f"commitlog/{oracle.file_name(0)}", end, oracle.encode_message(replace(last, physical_offset=end))[:150])
+        follower = followed(root, clock_ns=lambda: now[0])
+        reads, follow = [], follower._follow
+
+        def counted(*told: Any) -> bool:  # Any: the arguments, passed on
+            reads.append(now[0])
+            return follow(*told)
+
+        follower._follow = counted  # type: ignore[method-assign, assignment]
+        for _ in range(600):
+            now[0] += 100_000_000
+            assert not follower.look()
+        assert len(reads) < 40
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(flips=st.lists(st.tuples(st.integers(0, 700), st.integers(1, 255)), max_size=6), cut=st.integers(1, 700), live=st.booleans())
+def test_whatever_is_appended_ends_in_queues_or_a_store_error(tmp_path: Path, flips: list[tuple[int, int]], cut: int, live: bool) -> None:
+    root = tmp_path / "store"
+    shutil.rmtree(root, ignore_errors=True)
+    append(make_store(root), numbered("T", 0, 4))
+    last = messages_of(root)[-1]
+    end = last.physical_offset + last.total_size
+    data, entries, position = b"", b"", end
+    for offset in (1, 2, 3):
+        unit = replace(numbered("T", offset, 1)[0], queue_id=0, queue_offset=offset, physical_offset=position)
+        data += oracle.encode_message(unit)
+        entries += oracle.cq_unit(position, unit.total_size, oracle.tags_code(unit))
+        position += unit.total_size
+    mangled = bytearray(data + entries)
+    for at, bits in flips:
+        mangled[at % len(mangled)] ^= bits
+    follower = followed(root)
+    if live:
+        follower._read_signs = _as_live(follower._read_signs)  # type: ignore[method-assign]
+    _write(root / "commitlog" / oracle.file_name(0), end, bytes(mangled[: len(data)][:cut]))
+    _write(root / "consumequeue" / "T" / "0" / oracle.file_name(0), 20, bytes(mangled[len(data) :]))
+    with suppress(StoreError):
+        follower.look()
+        follower.look(anew=True)
+    assert all(queue.max_offset <= 20 for queue in follower.queues.values())  # the length of a queue file
+
+
+def _as_live(read_signs: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: replace(read_signs(), state=StoreState.LIVE)
+
+
+def _write(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+# ---- what it costs -----------------------------------------------------------------------------------------------------------------
+
+
+def touched(root: Path) -> tuple[Counter[str], Counter[str]]:
+    """What the interpreter was told to open or list, below the store: by a first look, and by some where nothing has happened since."""
+    options = parse_read_options({"path": str(root), "startingOffsets": "earliest"}, where=STREAM)
+    paths: list[str] = []
+    watches = True
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if watches and event in ("open", "os.listdir", "os.scandir"):
+            paths.append(str(arguments[0]).removeprefix(str(root)))
+
+    sys.addaudithook(hook)
+    positions = StreamPositions(StreamStores(options))
+    end = positions.latest(positions.initial())
+    first = Counter(paths)
+    paths.clear()
+    for _ in range(10):
+        assert positions.latest(end) is end
+    watches = False
+    return first, Counter(paths)
+
+
+def test_a_first_look_walks_the_end_of_the_log_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 20, 400, 50, 2000))
+    append(root, numbered("T", 0, 1000))
+    last = messages_of(root)[-1]
+    walked: list[tuple[int, int]] = []
+    monkeypatch.setattr(store_follower, "_MARGIN_SIZE", 4096)
+
+    def noted(log: CommitLog, start: int, stop: int | None, margin_size: int) -> tuple[int, int]:
+        walked.append((start, near_end(log, start, stop, margin_size)[1]))
+        return near_end(log, start, stop, margin_size)
+
+    monkeypatch.setattr(store_follower, "near_end", noted)
+    follower = followed(root)
+    [(start, end)] = walked
+    assert end == last.physical_offset + last.total_size
+    assert 4096 <= end - start < 8192
+    append(root, numbered("T", 1000, 4))
+    assert follower.look()
+    assert ends(follower) == in_batch(root) == {("T", queue): (0, 251) for queue in range(4)}
+
+
+def test_a_first_look_does_not_trust_an_entry_that_leads_to_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 20, 6000, 50, 2000))
+    append(root, numbered("T", 0, 1000))
+    for path in (root / "consumequeue" / "T").glob("*/*"):
+        units = np.frombuffer(bytearray(path.read_bytes()), CQ_UNIT)
+        units["physical_offset"][1:249] += 1  # into the middle of each; the first and the last stay right
+        path.write_bytes(units.tobytes())
+    walked: list[int] = []
+    monkeypatch.setattr(store_follower, "_MARGIN_SIZE", 4096)
+
+    def noted(log: CommitLog, start: int, stop: int | None, margin_size: int) -> tuple[int, int]:
+        walked.append(start)
+        return near_end(log, start, stop, margin_size)
+
+    monkeypatch.setattr(store_follower, "near_end", noted)
+    assert ends(followed(root)) == in_batch(root)
+    assert walked == [0]
+
+
+def test_an_idle_look_opens_no_queue(tmp_path: Path) -> None:
+    """Its cost does not grow with the queues; `python -m benchmarks --only streaming` says what it is."""
+    for topics in (2, 40):
+        fill(tmp_path / str(topics), Filling(messages=1000, body_size=100, topics=topics, commit_log_file_size=1 << 20))
+    time.sleep(0.06)  # directories count once they are older than a tick of the clock
+    (first_few, few), (first_many, many) = (touched(tmp_path / str(topics)) for topics in (2, 40))
+    assert len(first_many) > len(first_few) > 16
+    assert few == many
+    assert not [path for path in many if path.startswith("/consumequeue/")]

@@ -1,0 +1,56 @@
+"""Ranges picked out of a buffer, against slicing it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store_format.arrays import ranges as gather
+from store_format.arrays.ranges import as_bytes, gather_ranges, gather_units, gather_words, mapped_array
+from store_format.layouts import BLANK_HEAD
+
+DATA = bytes(range(256))
+BUFFER = np.frombuffer(DATA, np.uint8)
+RANGES = st.lists(st.tuples(st.integers(0, 256), st.integers(0, 256)).map(sorted), max_size=20)
+
+
+@given(RANGES, st.sampled_from([None, 100]))
+def test_ranges(ranges: list[list[int]], wide_above: int | None) -> None:
+    """Also with the offsets that a buffer of more than 2 GiB needs."""
+    starts, stops = (np.array([r[i] for r in ranges], np.int64) for i in (0, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        if wide_above is not None:
+            patch.setattr(gather, "_INT32_MAX", wide_above)
+        found = gather_ranges(BUFFER, starts, stops - starts)
+    assert found.type == pa.binary()
+    assert found.to_pylist() == [DATA[start:stop] for start, stop in ranges]
+
+
+def test_ranges_as_text() -> None:
+    found = gather_ranges(BUFFER, np.array([65, 97]), np.array([3, 0]), pa.string())
+    assert found.equals(pa.array(["ABC", ""]))
+
+
+def test_units_and_words() -> None:
+    units = gather_units(BUFFER, np.array([0, 248, 3]), BLANK_HEAD)
+    assert units["size"].tolist() == [int.from_bytes(DATA[at : at + 4], "big", signed=True) for at in (0, 248, 3)]
+    assert [unit.tobytes() for unit in units] == [DATA[at : at + 8] for at in (0, 248, 3)]
+    assert gather_units(BUFFER[:7], np.empty(0, np.int64), BLANK_HEAD).tolist() == []
+    assert gather_words(BUFFER, np.array([0, 248])).tolist() == [int.from_bytes(DATA[at : at + 8], "little") for at in (0, 248)]
+
+
+def test_arrays_are_mapped_where_they_begin() -> None:
+    array = pa.array([b"abc", b"", b"de"], pa.binary())
+    for part in (array, array[1:], array[:0]):
+        offsets, data = mapped_array(part)
+        assert [data[a:b].tobytes() for a, b in pairwise(offsets)] == part.to_pylist()
+    assert mapped_array(pa.array([], pa.binary()))[0].tolist() == [0]
+
+
+def test_as_bytes() -> None:
+    assert as_bytes(BUFFER, 3, 6) == b"\3\4\5"

@@ -1,0 +1,171 @@
+"""Our own small files, whole and damaged: journal, ledger, settings, and what a reader makes of journal and `abort`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from store_format.bookkeeping.journal import (
+    Journal,
+    abort_mark,
+    committed_end,
+    read_commit_state,
+    read_journal,
+    write_abort_mark,
+    write_journal,
+)
+from store_format.bookkeeping.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
+from store_format.bookkeeping.settings import StoreSettings, read_settings
+from store_format.commit.append import recover
+from store_format.commit.staging import StagedFile
+from store_format.errors import CorruptStoreError, OptionError
+from store_format.files.write import FileWrites
+from store_format.index.geometry import IndexGeometry
+from store_format.index.updates import IndexBatch
+from store_format.index.write import IndexFiles, last_index_file, rewind_index
+from tests.support.staged import append, make_store, numbered
+
+_FILES = FileWrites(sync=False)
+_STAGED = StagedFile("w", "n", 3, 300, 1, 80, 2, (("T", 0), ("Ü", 7)), False, 120)
+_JOURNAL = Journal(
+    "id1", ("q", 5), (_STAGED,), 0, 4096, 65536, 400, _STAGED.queues, (0, 12), {"T": 4}, 17, None, True, True, 50, 200,
+    ("20231114221320123", "00" * 40), 1_700_000_000_000, 3600, ("/somewhere/commitlog",), ("/a", "/b"), False,
+)  # fmt: skip
+_ENTRY = LedgerEntry(5, "id1", 0, 100, 40, 60, 99)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    (tmp_path / ".rmqlog").mkdir()
+    return str(tmp_path)
+
+
+def test_a_journal_comes_back_as_it_was(root: str) -> None:
+    assert read_journal(root) is None
+    for journal in (_JOURNAL, replace(_JOURNAL, key=None, index_base=None, store_timestamps="x.times")):
+        write_journal(root, journal, _FILES)
+        assert read_journal(root) == journal
+    assert os.listdir(f"{root}/.rmqlog") == ["journal.json"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"version":2}', b'{"version":1}', b"[" * 100_000, b"\xff\xfe"])
+@pytest.mark.parametrize("name", ["journal.json", "ledger.json", "store.json"])
+def test_a_damaged_file_is_named(root: str, name: str, data: bytes) -> None:
+    Path(root, ".rmqlog", name).write_bytes(data)
+    read = {"journal.json": read_journal, "ledger.json": read_ledger, "store.json": read_settings}[name]
+    with pytest.raises(CorruptStoreError) as caught:
+        read(root)
+    assert name in caught.value.file
+
+
+def test_a_ledger_keeps_the_highest_number_of_each_key(root: str) -> None:
+    assert read_ledger(root) == Ledger()
+    ledger = Ledger().with_entry("q", _ENTRY).with_entry(None, replace(_ENTRY, journal="id2"))
+    write_ledger(root, ledger, _FILES)
+    assert read_ledger(root) == ledger
+    assert (ledger.has(("q", 5)), ledger.has(("q", 4)), ledger.has(("q", 6)), ledger.has(("r", 0))) == (True, True, False, False)
+
+
+def test_settings_come_back_and_are_checked(root: str) -> None:
+    settings = StoreSettings("ü", 1 << 20, 1999, 100, 400)
+    Path(root, ".rmqlog", "store.json").write_bytes(settings.to_json())
+    assert read_settings(root) == settings
+    assert settings.queue_file_size == 2000
+    assert "mappedFileSizeConsumeQueue=1999\n" in settings.broker_conf().decode()
+    for wrong in ({"mapped_file_size_commit_log": 0}, {"mapped_file_size_consume_queue": 19}, {"max_index_num": 1}):
+        with pytest.raises(OptionError):
+            StoreSettings("b", **wrong)
+
+
+def test_readers_stop_at_the_base_only_while_abort_has_the_journals_id(root: str) -> None:
+    assert read_commit_state(root).base is None
+    write_ledger(root, Ledger(last=_ENTRY), _FILES)
+    assert committed_end(root) == 100
+    write_journal(root, _JOURNAL, _FILES)
+    assert read_commit_state(root).base is None  # nothing is written yet
+    write_abort_mark(root, "id1", _FILES)
+    state = read_commit_state(root)
+    assert (state.base, state.is_own, state.journal) == (4096, True, "id1")
+    assert committed_end(root) == 4096
+    Path(root, "abort").write_bytes(b"4711")  # a broker has started
+    assert abort_mark(root) == ""
+    assert (read_commit_state(root).base, read_commit_state(root).is_own) == (None, False)
+    write_abort_mark(root, "id0", _FILES)  # what a commit without flush left, before this one's mark
+    assert (read_commit_state(root).base, read_commit_state(root).is_own) == (None, True)
+
+
+# ---- the index wound back --------------------------------------------------------------------------------------------------
+
+
+def _batch(first: int, count: int) -> IndexBatch:
+    rng = np.random.default_rng(first)
+    messages = np.arange(count)
+    hashes = rng.integers(0, 1000, 2 * count).astype(np.int32)
+    return IndexBatch(100 * (first + messages), 1_700_000_000_000 + 10 * (first + messages), hashes, np.repeat(messages, 2))
+
+
+def _write(root: str, *batches: IndexBatch) -> None:
+    from datetime import UTC
+
+    files = IndexFiles(f"{root}/index", IndexGeometry(20, 100), 1_700_000_000_000, UTC, _FILES)
+    for batch in batches:
+        files.write(batch)
+    files.close()
+
+
+def _index(root: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(Path(root, "index").iterdir())}
+
+
+@pytest.mark.parametrize("count", [1, 5, 30, 49, 50, 120])
+@pytest.mark.parametrize("header_lost", [True, False])
+def test_entries_written_later_leave_no_trace(root: str, count: int, header_lost: bool) -> None:
+    _write(root, _batch(1, 40))
+    before, base = _index(root), last_index_file(f"{root}/index")
+    _write(root, _batch(100, count))
+    assert _index(root) != before
+    if header_lost:  # the crash came between the slots and the header
+        for name, data in before.items():
+            with Path(root, "index", name).open("r+b") as file:
+                file.write(data[:40])
+    rewind_index(f"{root}/index", base, IndexGeometry(20, 100), _FILES)
+    assert _index(root) == before
+
+
+def test_an_index_that_was_not_there_is_gone(root: str) -> None:
+    _write(root, _batch(1, 120))
+    rewind_index(f"{root}/index", None, IndexGeometry(20, 100), _FILES)
+    assert _index(root) == {}
+
+
+@pytest.mark.parametrize("at", range(20, 120, 20))
+def test_a_commit_that_ends_while_its_state_is_read(tmp_path: Path, at: int) -> None:
+    """Else a reader that began before the commit, and saw a part of it, would find the same state behind its look as before it."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40), key=("q", 0))
+    before = read_commit_state(str(root))
+    command = [sys.executable, "-m", "tests.support.failing_writer", str(root), "40", "450", "1", "kill", str(at)]
+    assert subprocess.run(command, cwd=Path(__file__).parents[3], check=False).returncode == -signal.SIGKILL
+    assert read_commit_state(str(root)) != before
+    for name in ("/journal.json", "/abort"):
+        copy = Path(shutil.copytree(root, tmp_path / name.strip("/")))
+        pending = [f"{copy}/.rmqlog{name}", f"{copy}{name}"]
+
+        def ends(event: str, arguments: tuple[object, ...], pending: list[str] = pending, copy: Path = copy) -> None:
+            if event == "open" and arguments[0] in pending:
+                pending.clear()
+                recover(str(copy))
+
+        sys.addaudithook(ends)
+        during = read_commit_state(str(copy))
+        assert not pending
+        assert during == read_commit_state(str(copy))
+        assert during.base is None

@@ -1,0 +1,575 @@
+"""Commits seen from outside: what readers get, keys, locks, flushing, topics, clocks, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from store_format.bookkeeping.journal import abort_mark
+from store_format.bookkeeping.ledger import read_ledger
+from store_format.commit.append import CommitOptions, commit, flush, recover
+from store_format.commit.staged_units import read_staged
+from store_format.commit.staging import StagedFile
+from store_format.commitlog.log import CommitLog
+from store_format.errors import (
+    CorruptStoreError,
+    IllegalMessageError,
+    OptionError,
+    StoreInUseError,
+    StoreNotFoundError,
+    StoreWriteError,
+    UnsupportedFormatError,
+)
+from store_format.files.lock import StoreLock, foreign_holder, lock_holder
+from store_format.files.read import FileCache
+from store_format.message.encode import MessageColumns
+from store_format.metadata.checkpoint import read_checkpoint
+from store_format.metadata.read import read_topics
+from store_format.store import MessageStore
+from tests.support.staged import append, make_store, messages_of, numbered, stage
+
+_REPOSITORY = Path(__file__).resolve().parents[3]
+_ASYNC = CommitOptions(sync=False, clock=lambda: 1_700_000_200_000)
+
+
+def _bodies(root: Path) -> list[str]:
+    found = []
+    for queue in MessageStore.open(str(root)).queues():
+        for batch in queue.read(columns=["body"]):
+            found += [body.decode().rstrip(".") for body in batch["body"].to_pylist()]
+    return sorted(found)
+
+
+def _expected(count: int) -> list[str]:
+    return sorted(f"message {i} of T" for i in range(count))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store")
+
+
+# ---- the Python way in ------------------------------------------------------------------------------------------------
+
+
+def test_a_new_store_written_and_read(tmp_path: Path) -> None:
+    store = MessageStore.create(str(tmp_path / "orders"), broker_name="broker-x", mapped_file_size_commit_log=1 << 16)
+    messages = MessageColumns(
+        topic="Orders",
+        body=pa.array([b"one", b"two", b"three"]),
+        properties=pa.array([b"UNIQ_KEY\x01A\x02TAGS\x01new\x02", b"UNIQ_KEY\x01B\x02KEYS\x01k1 k2\x02", b""]),
+        queue_id=np.array([0, 1, 0]),
+    )
+    result = store.append(messages, key=("job", 7), store_timestamps=1_700_000_000_000)
+    assert result.committed
+    assert result.queues == {("Orders", 0): (0, 2), ("Orders", 1): (0, 1)}
+    assert not store.append(messages, key=("job", 7)).committed
+    again = MessageStore.open(str(tmp_path / "orders"))
+    assert (again.broker_name, again.state) == ("broker-x", "clean")
+    rows = pa.Table.from_batches(again.queue("Orders", 0).read(columns=["body", "tags", "storeTimestampMs"])).to_pylist()
+    assert rows == [
+        {"body": b"one", "tags": "new", "storeTimestampMs": 1_700_000_000_000},
+        {"body": b"three", "tags": None, "storeTimestampMs": 1_700_000_000_000},
+    ]
+    assert again.find(key="k2", topic="Orders").table["body"].to_pylist() == [b"two"]
+    assert again.configured_topics() == {"Orders", "rmq_sys_SYNC_BROKER_MEMBER_broker-x"}
+    conf = (tmp_path / "orders" / ".rmqlog" / "broker.conf").read_text()
+    assert conf.splitlines()[:2] == ["brokerName=broker-x", "mappedFileSizeCommitLog=65536"]
+
+
+def test_a_directory_with_something_in_it_is_no_place_for_a_store(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "report.csv").touch()
+    with pytest.raises(OptionError) as caught:
+        MessageStore.create(str(tmp_path / "other"))
+    assert "report.csv" in str(caught.value)
+    with pytest.raises(OptionError) as caught:
+        MessageStore.create(str(root))
+    assert "is a store already" in str(caught.value)
+
+
+# ---- keys, order, clock ------------------------------------------------------------------------------------------------
+
+
+def test_a_key_counts_once_and_the_ledger_does_not_grow(root: Path) -> None:
+    for number in range(5):
+        assert append(root, numbered("T", 10 * number, 10), key=("q", number)).committed
+    size = (root / ".rmqlog" / "ledger.json").stat().st_size
+    for number in (0, 3):
+        assert not append(root, numbered("T", 900, 10), key=("q", number)).committed
+    assert not append(root, numbered("T", 40, 10), key=("q", 4)).committed
+    assert append(root, numbered("T", 50, 10), key=("other", 0)).committed
+    append(root, numbered("T", 60, 10), key=("q", 5))
+    assert _bodies(root) == _expected(70)
+    assert (root / ".rmqlog" / "ledger.json").stat().st_size < 3 * size
+    assert not any((root / ".rmqlog" / "staging").iterdir())
+
+
+def test_without_a_key_every_commit_counts(root: Path) -> None:
+    append(root, numbered("T", 0, 3))
+    append(root, numbered("T", 0, 3))
+    assert len(_bodies(root)) == 6
+
+
+def test_a_batch_without_messages_notes_its_key(root: Path) -> None:
+    append(root, numbered("T", 0, 3), key=("q", 0))
+    assert commit(str(root), [], key=("q", 1)).committed
+    assert not commit(str(root), [], key=("q", 1)).committed
+    assert append(root, numbered("T", 3, 3), key=("q", 2)).committed
+    assert _bodies(root) == _expected(6)
+
+
+def test_store_times_do_not_go_back(root: Path) -> None:
+    times = [1_700_000_000_000, 1_699_999_999_000, 1_700_000_000_500]
+    for first, now in enumerate(times):
+        append(root, numbered("T", first, 1), options=CommitOptions(clock=lambda now=now: now))  # type: ignore[misc]
+    assert [m.store_timestamp for m in messages_of(root)] == [1_700_000_000_000, 1_700_000_000_000, 1_700_000_000_500]
+    append(root, numbered("T", 3, 1), options=CommitOptions(clock=lambda: 1_600_000_000_000))  # years, not seconds: the clock was wrong
+    assert messages_of(root)[-1].store_timestamp == 1_600_000_000_000
+
+
+def test_one_store_time_for_each_message_must_be_one_for_each(root: Path) -> None:
+    staged = stage(root, numbered("T", 0, 3))
+    with pytest.raises(OptionError) as caught:
+        commit(str(root), [staged], store_timestamps=np.arange(2))
+    assert str(caught.value) == "2 store timestamps for 3 messages"
+
+
+def test_several_staged_files_keep_their_order(root: Path) -> None:
+    staged = [stage(root, numbered("T", first, 20, queues=1), write="w", part=7) for first in (40, 0, 20)]
+    commit(str(root), staged)
+    bodies = [m.body.decode().rstrip(".") for m in messages_of(root)]
+    assert bodies == [f"message {i} of T" for i in [*range(40, 60), *range(20), *range(20, 40)]]
+
+
+# ---- flushing -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_without_flush_leaves_abort_with_our_mark_until_a_flush(root: Path) -> None:
+    append(root, numbered("T", 0, 10), key=("q", 0), options=_ASYNC)
+    checkpoint = read_checkpoint(str(root / "checkpoint"))
+    assert checkpoint is not None
+    assert checkpoint.physic_msg_timestamp == 0  # nothing is known to be flushed
+    assert abort_mark(str(root))
+    assert MessageStore.open(str(root)).state == "clean"
+    assert _bodies(root) == _expected(10)
+    flush(str(root))
+    assert abort_mark(str(root)) is None
+    checkpoint = read_checkpoint(str(root / "checkpoint"))
+    assert checkpoint is not None
+    last = messages_of(root)[-1].physical_offset
+    assert (checkpoint.physic_msg_timestamp, checkpoint.logics_physical_offset) == (1_700_000_200_000, last)
+
+
+def test_a_flushed_commit_says_what_is_flushed(root: Path) -> None:
+    result = append(root, numbered("T", 0, 300), key=("q", 0))
+    last = messages_of(root)[-1]
+    checkpoint = read_checkpoint(str(root / "checkpoint"))
+    assert checkpoint is not None
+    index_ends = [int.from_bytes(path.read_bytes()[8:16], "big") for path in sorted((root / "index").iterdir())]
+    assert len(index_ends) > 1
+    assert (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) == (last.store_timestamp, last.store_timestamp)
+    assert checkpoint.index_msg_timestamp == index_ends[-1]  # a broker that finds a crash behind this keeps all of them
+    assert (checkpoint.confirm_phy_offset, checkpoint.logics_physical_offset) == (last.physical_offset, last.physical_offset)
+    assert checkpoint.master_flushed_offset == 0
+    assert result.sync_seconds > 0
+    assert not (root / "abort").exists()
+
+
+# ---- topics ------------------------------------------------------------------------------------------------------------
+
+
+def test_new_topics_are_added_as_a_broker_does(root: Path) -> None:
+    append(root, numbered("T", 0, 3), options=CommitOptions(new_topics={"T": 8}, clock=lambda: 5))
+    append(root, numbered("U", 0, 9, queues=6), options=CommitOptions(clock=lambda: 6))
+    append(root, numbered("U", 0, 9, queues=6), options=CommitOptions(clock=lambda: 7))
+    topics = read_topics(str(root))
+    assert topics is not None
+    assert (topics["T"].write_queue_nums, topics["T"].read_queue_nums, topics["U"].write_queue_nums) == (8, 8, 6)
+    assert topics.data_version is not None
+    assert (topics.data_version.counter, topics.data_version.timestamp) == (3, 6)
+    backup = json.loads((root / "config" / "topics.json.bak").read_bytes())
+    assert "U" not in backup["topicConfigTable"]
+
+
+def test_a_topic_that_the_batch_has_no_queue_of_is_made_when_it_is_asked_for(root: Path) -> None:
+    """That of a message which waits elsewhere until it is due."""
+    commit(str(root), [stage(root, numbered("T", 0, 3))], options=CommitOptions(new_topics={"Later": 5}, clock=lambda: 5))
+    topics = read_topics(str(root))
+    assert topics is not None
+    assert (topics["Later"].read_queue_nums, topics["T"].read_queue_nums) == (5, 3)
+
+
+def test_topics_json_lost_in_a_crash_comes_back_from_its_backup(root: Path) -> None:
+    append(root, numbered("T", 0, 3))
+    append(root, numbered("U", 0, 3))
+    (root / "config" / "topics.json").write_bytes(b"")  # between the rename and the write
+    append(root, numbered("V", 0, 3))
+    topics = read_topics(str(root))
+    assert topics is not None
+    assert {"T", "V"} <= set(topics)
+    assert (root / "config" / "topics.json.bak").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"queue.type": "BatchCQ"}, "BatchCQ"),
+        ({"cleanup.policy": "COMPACTION"}, "COMPACTION"),
+        ({"message.type": "LITE"}, "LITE"),
+    ],
+)
+def test_topics_with_rules_of_their_own_are_refused(root: Path, attributes: dict[str, str], said: str) -> None:
+    path = root / "config" / "topics.json"
+    value = json.loads(path.read_bytes())
+    value["topicConfigTable"]["T"] = {"topicName": "T", "attributes": attributes}
+    path.write_bytes(json.dumps(value).encode())
+    staged = stage(root, numbered("T", 0, 3))
+    with pytest.raises(UnsupportedFormatError) as caught:
+        commit(str(root), [staged])
+    assert "topic T" in str(caught.value)
+    assert said in str(caught.value)
+    assert not (root / "abort").exists()
+
+
+@pytest.mark.parametrize("topic", ["../etc", "..", "a/b"])
+def test_a_topic_that_would_leave_the_store_is_refused(root: Path, topic: str) -> None:
+    staged = stage(root, numbered(topic, 0, 1))
+    with pytest.raises(IllegalMessageError):
+        commit(str(root), [staged])
+    assert list((root / "consumequeue").iterdir()) == []
+
+
+def test_a_light_queue_is_refused(root: Path) -> None:
+    staged = stage(root, numbered("%LMQ%x", 0, 1))
+    with pytest.raises(UnsupportedFormatError):
+        commit(str(root), [staged])
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("consumequeue/CURRENT", "storeType=defaultRocksDB"),
+        ("config/rdb/CURRENT", "configManagerVersion=v2"),
+        ("epochFileCheckpoint", "enableControllerMode"),
+        ("dledger-n0/data", "enableDLegerCommitLog"),
+    ],
+)
+def test_stores_of_other_kinds_are_refused(root: Path, path: str, said: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).touch()
+    with pytest.raises(UnsupportedFormatError) as caught:
+        commit(str(root), [], key=("q", 0))
+    assert said in str(caught.value)
+
+
+def test_a_message_larger_than_a_file_is_refused_and_leaves_the_store_as_it_was(root: Path) -> None:
+    append(root, numbered("T", 0, 5), key=("q", 0))
+    staged = stage(root, [*numbered("T", 5, 5), *numbered("T", 10, 1, body_size=1 << 14)])
+    with pytest.raises(UnsupportedFormatError) as caught:
+        commit(str(root), [staged], key=("q", 1))
+    assert "mappedFileSizeCommitLog" in str(caught.value)
+    assert _bodies(root) == _expected(5)
+    assert not (root / "abort").exists()
+    assert len(messages_of(root)) == 5
+
+
+# ---- staging ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_staged_file_travels_and_a_damaged_one_is_refused(root: Path) -> None:
+    staged = stage(root, numbered("T", 0, 50))
+    assert pickle.loads(pickle.dumps(staged)) == staged
+    assert StagedFile.from_json(json.loads(json.dumps(staged.as_json()))) == staged
+    path = Path(staged.records_path(str(root)))
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptStoreError) as caught:
+        commit(str(root), [staged])
+    assert str(path) in str(caught.value)
+    path.write_bytes(data[:-1])
+    with pytest.raises(CorruptStoreError) as caught:
+        commit(str(root), [staged])
+    assert "as the task wrote" in str(caught.value)
+    path.unlink()
+    with pytest.raises(StoreNotFoundError) as caught_missing:
+        commit(str(root), [staged])
+    assert "see the same directory" in str(caught_missing.value)
+    assert MessageStore.open(str(root)).queues() == []
+
+
+@pytest.mark.parametrize("skip", [0, 1, 33, 34, 99, 100])
+def test_staged_units_come_in_runs_of_bounded_size(root: Path, skip: int) -> None:
+    staged = stage(root, numbered("T", 0, 100), part=33)
+    runs = list(read_staged(str(root), staged, chunk_size=1000, units_max=8, skip=skip))
+    sizes = np.concatenate([run.sizes for run in runs]) if runs else np.empty(0, np.int32)
+    whole = np.concatenate([run.sizes for run in read_staged(str(root), staged, chunk_size=1 << 30, units_max=1 << 30)])
+    assert sizes.tolist() == whole[skip:].tolist()
+    assert all(len(run) <= 8 and int(run.sizes.sum()) <= 1000 for run in runs)
+    starts = np.concatenate([[0], np.cumsum(whole)])
+    numbers = np.cumsum([skip, *[len(run) for run in runs]])[:-1]
+    assert [run.position for run in runs] == starts[numbers.astype(int)].tolist()
+    assert all(run.message_index.max(initial=-1) < len(run) for run in runs)
+
+
+# ---- one writer at a time ------------------------------------------------------------------------------------------------
+
+
+def _other_process(code: str, root: Path) -> subprocess.Popen[str]:
+    begin = f"import fcntl, os, sys, time\nfd = os.open({str(root / 'lock')!r}, os.O_RDWR)\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{begin}{code}\nprint('ready', flush=True)\nsys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_a_store_that_a_broker_holds_is_refused_by_name(root: Path) -> None:
+    with _other_process("fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)", root) as process:
+        staged = stage(root, numbered("T", 0, 3))
+        with pytest.raises(StoreInUseError) as caught:
+            commit(str(root), [staged], options=CommitOptions(lock_timeout=600.0))  # it is not waited for: it does not let go
+        assert f"process {process.pid}" in str(caught.value)
+        assert "python" in str(caught.value)
+        assert lock_holder(str(root / "lock")) == foreign_holder(str(root / "lock")) == process.pid
+        process.communicate()
+    assert commit(str(root), [staged]).committed
+
+
+def test_another_writer_is_waited_for_and_no_broker(root: Path) -> None:
+    with _other_process("fcntl.lockf(fd, fcntl.LOCK_EX, 1, 1); fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)", root) as process:
+        assert lock_holder(str(root / "lock")) == process.pid
+        assert foreign_holder(str(root / "lock")) is None
+        with pytest.raises(StoreInUseError) as caught, StoreLock(str(root), timeout=0.1):
+            pass
+        assert f"held by process {process.pid}" in str(caught.value)
+        assert "waited 0.1 s" in str(caught.value)
+        process.communicate()
+
+
+def test_a_broker_that_is_still_loading_is_seen(root: Path) -> None:
+    with _other_process("", root) as process:  # it has the file open, and no lock yet
+        staged = stage(root, numbered("T", 0, 3))
+        with pytest.raises(StoreInUseError) as caught:
+            commit(str(root), [staged])
+        assert f"process {process.pid}" in str(caught.value)
+        process.communicate()
+    assert commit(str(root), [staged]).committed
+
+
+def test_asking_who_holds_the_lock_does_not_lose_it(root: Path) -> None:
+    path = str(root / "lock")
+    ask = [sys.executable, "-c", f"from store_format.files.lock import lock_holder; print(lock_holder({path!r}))"]
+    with StoreLock(str(root)):
+        assert lock_holder(path) is None  # it is we
+        told = subprocess.run(ask, cwd=_REPOSITORY, capture_output=True, text=True, check=True)
+        assert told.stdout == f"{os.getpid()}\n"
+    told = subprocess.run(ask, cwd=_REPOSITORY, capture_output=True, text=True, check=True)
+    assert told.stdout == "None\n"
+    assert (root / "lock").read_bytes() == b"lock"
+
+
+def test_threads_wait_for_each_other(root: Path) -> None:
+    staged = [stage(root, numbered("T", 10 * i, 10), write=f"w{i}") for i in range(8)]
+    failures: list[BaseException] = []
+
+    def work(i: int) -> None:
+        try:
+            commit(str(root), [staged[i]], options=CommitOptions(sync=False, lock_timeout=30))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert _bodies(root) == _expected(80)
+    for i in range(8):  # never interleaved
+        places = [j for j, m in enumerate(messages_of(root)) if int(m.body.split()[1]) // 10 == i]
+        assert places == list(range(places[0], places[0] + 10))
+
+
+def test_a_reader_sees_whole_batches_only(root: Path) -> None:
+    """Commits follow one another while a reader looks: every count is that of whole batches, and none goes back."""
+    append(root, numbered("T", 0, 20), key=("q", 0), options=_ASYNC)
+    staged = [stage(root, numbered("T", 20 * i, 20), write=f"w{i}", sync=False) for i in range(1, 40)]
+    done = threading.Event()
+    counts: list[int] = []
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                store = MessageStore.open(str(root))
+                snapshot = store.snapshot(lambda topic: topic == "T")
+                counts.append(sum(queue.max_offset for queue in snapshot.queues.values()))
+                counts.append(sum(queue.max_offset - queue.min_offset for queue in store.survey().queues.values()))
+        except BaseException as error:
+            failures.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for i, each in enumerate(staged, 1):
+        commit(str(root), [each], key=("q", i), options=_ASYNC)
+    done.set()
+    reader.join()
+    assert failures == []
+    assert [count for count in counts if count % 20] == []
+    assert counts == sorted(counts)
+    assert len(counts) > 4
+
+
+# ---- what happened to earlier batches ------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_was_overwritten_since_is_reported(root: Path) -> None:
+    append(root, numbered("T", 0, 20), key=("q", 0))
+    last = messages_of(root)[-1]
+    with (root / "commitlog" / "00000000000000000000").open("r+b") as file:
+        file.seek(last.physical_offset)
+        file.write(bytes(last.total_size))
+    result = append(root, numbered("T", 20, 5), key=("q", 1))
+    assert len(result.reports) == 1
+    assert "batch 0 of q" in result.reports[0]
+    assert "was cut or overwritten" in result.reports[0]
+
+
+_OPENER = "import sys; file = open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="who has the lock open is seen in /proc")
+def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(root: Path, tmp_path: Path) -> None:
+    """A broker that begins to write where our batch begins leaves its end, and so its last unit, as it was."""
+    openers: list[subprocess.Popen[str]] = []
+
+    def clock() -> int:  # asked once the store was seen to be ours alone
+        command = [sys.executable, "-c", _OPENER, str(root / "lock")]
+        openers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert openers[0].stdout is not None
+        assert openers[0].stdout.readline() == "open\n"
+        return 1_700_000_000_000
+
+    try:
+        result = append(root, numbered("T", 0, 20), key=("q", 0), options=CommitOptions(new_topics={"T": 4}, clock=clock))
+    finally:
+        for opener in openers:
+            opener.communicate("")
+    assert len(result.reports) == 1
+    assert "while this batch was committed" in result.reports[0]
+    other = tmp_path / "other"
+    MessageStore.create(str(other), mapped_file_size_commit_log=1 << 14)
+    append(other, numbered("Another", 100, 3))
+    log = "commitlog/00000000000000000000"
+    written = (other / log).read_bytes()[: messages_of(other)[-1].physical_offset + messages_of(other)[-1].total_size]
+    assert append(root, numbered("T", 20, 1), key=("p", 0)).reports == ()  # the batch stands
+    with (root / log).open("r+b") as file:
+        file.write(written)
+    (report,) = append(root, numbered("T", 21, 1), key=("p", 1)).reports
+    assert "batch 0 of q" in report
+    assert "was overwritten" in report
+
+
+def test_a_batch_of_the_right_end_and_the_wrong_number_of_messages_was_overwritten(root: Path) -> None:
+    append(root, numbered("T", 0, 20), key=("q", 0))
+    log = CommitLog.open([str(root / "commitlog")], FileCache())
+    entry = read_ledger(str(root)).keys["q"]
+    assert entry.units == 20
+    assert replace(entry, suspect=True).damage(log) is None
+    wrong = replace(entry, units=21)
+    assert wrong.damage(log) is None
+    assert replace(wrong, suspect=True).damage(log) == "was overwritten: 20 messages stand where 21 were written"
+
+
+def test_a_broker_that_appended_in_between_is_followed(root: Path) -> None:
+    """The ledger's end is a hint: units behind it are found, and nothing of theirs is overwritten."""
+    append(root, numbered("T", 0, 20), key=("q", 0))
+    ledger = (root / ".rmqlog" / "ledger.json").read_bytes()
+    append(root, numbered("T", 20, 20), key=("other", 0))
+    (root / ".rmqlog" / "ledger.json").write_bytes(ledger)  # as if another program had written the second batch
+    append(root, numbered("T", 40, 20), key=("q", 1))
+    assert _bodies(root) == _expected(60)
+
+
+def test_the_disk_error_is_an_oserror_too(root: Path) -> None:
+    (root / "config" / "topics.json.bak").mkdir()
+    staged = stage(root, numbered("T", 0, 3))
+    with pytest.raises(StoreWriteError) as caught:
+        commit(str(root), [staged])
+    assert isinstance(caught.value, OSError)
+    assert "topics.json" in str(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
+    (root / "config" / "topics.json.bak").rmdir()
+    recover(str(root))
+    assert commit(str(root), [staged]).committed
+
+
+def test_diagnose_finds_nothing_in_what_was_appended_and_tells_of_a_cut_batch(root: Path) -> None:
+    append(root, numbered("T", 0, 300), key=("q", 0), options=_ASYNC)
+    (unflushed,) = MessageStore.open(str(root)).diagnose()
+    assert (unflushed.severity, unflushed.file) == ("info", str(root / "abort"))
+    assert unflushed.advice.startswith("Before a broker starts, call MessageStore.open(path).flush() or make one commit with SYNC_FLUSH")
+    append(root, numbered("T", 300, 300), key=("q", 1))
+    store = MessageStore.open(str(root))
+    assert list(store.diagnose()) == []
+    last = messages_of(root)[-1]
+    path = root / "commitlog" / f"{last.physical_offset // (1 << 14) * (1 << 14):020d}"
+    with path.open("r+b") as file:
+        file.seek(last.physical_offset % (1 << 14) + 100)
+        file.write(b"other")
+    found = [problem for problem in MessageStore.open(str(root)).diagnose() if problem.file.endswith("ledger.json")]
+    assert len(found) == 1
+    assert "batch 1 of q" in found[0].found
+
+
+_LEASE = (
+    "import fcntl, os, signal, sys; signal.signal(signal.SIGIO, signal.SIG_IGN); number = os.open(sys.argv[1], os.O_RDWR); "
+    "fcntl.fcntl(number, fcntl.F_SETLEASE, fcntl.F_WRLCK); print('leased', flush=True); sys.stdin.read()"
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
+def test_a_writer_that_looks_who_has_the_store_open_is_waited_for(root: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", _LEASE, str(root / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "leased\n"
+        with pytest.raises(StoreInUseError, match="another writer"), StoreLock(str(root), timeout=0.1):
+            pass
+    finally:
+        holder.communicate("")
+    append(root, numbered("T", 0, 1))
+
+
+# ---- many small ones -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_thousand_small_commits_leave_no_debris(root: Path) -> None:
+    begun = time.process_time()
+    for number in range(1000):
+        staged = stage(root, numbered("T", 10 * number, 10), write=f"w{number}", sync=False)
+        commit(str(root), [staged], key=("q", number), options=_ASYNC)
+    assert (time.process_time() - begun) / 1000 < 0.03
+    flush(str(root))
+    assert _bodies(root) == _expected(10_000)
+    assert sorted(path.name for path in root.iterdir()) == [".rmqlog", "checkpoint", "commitlog", "config", "consumequeue", "index", "lock"]
+    assert sorted(path.name for path in (root / ".rmqlog").iterdir()) == ["broker.conf", "ledger.json", "staging", "store.json"]
+    assert not any((root / ".rmqlog" / "staging").iterdir())

@@ -1,0 +1,213 @@
+"""Appending to stores that a broker left: killed in the middle of sending, torn by a power loss, or closed in order."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.append import CommitOptions, commit, recover
+from store_format.errors import UnsupportedFormatError
+from store_format.store import MessageStore
+from tests.support import goldens, oracle
+from tests.support.staged import append, messages_of, numbered, settings_from, stage
+
+pytestmark = pytest.mark.golden
+
+Rows = dict[tuple[str, int], list[tuple[int, int]]]
+
+
+def _rows(root: Path) -> Rows:
+    """By queue: (queueOffset, physicalOffset) of every message a reader sees."""
+    found: Rows = {}
+    for queue in MessageStore.open(str(root)).queues():
+        rows = found.setdefault((queue.topic, queue.queue_id), [])
+        for batch in queue.read(columns=["queueOffset", "physicalOffset"]):
+            rows += zip(batch["queueOffset"].to_pylist(), batch["physicalOffset"].to_pylist(), strict=True)
+    return {key: rows for key, rows in found.items() if rows}
+
+
+def _told(name: str) -> Rows:
+    """What the broker's own recovery made of the store."""
+    found: Rows = {}
+    for row in goldens.expected_rows(name):
+        found.setdefault((row["topic"], row["queueId"]), []).append((row["queueOffset"], row["physicalOffset"]))
+    return found
+
+
+def _options(name: str) -> CommitOptions:
+    return CommitOptions(settings=settings_from(goldens.config(name)), clock=lambda: 1_800_000_000_000, sync=True)
+
+
+@pytest.fixture
+def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    return lambda name: shutil.copytree(golden(name), tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
+def test_a_crashed_broker_is_recovered_before_the_append(copy: Callable[[str], Path], name: str) -> None:
+    root = copy(name)
+    before = _told(name)
+    result = append(root, numbered("T", 0, 50), key=("q", 0), options=_options(name))
+    after = _rows(root)
+    assert {key: rows for key, rows in after.items() if key[0] != "T"} == before
+    assert sum(len(rows) for key, rows in after.items() if key[0] == "T") == 50
+    assert result.start == goldens.expected(name)["commitLogWalkEnd"]
+    assert MessageStore.open(str(root)).state == "clean"
+    _check_files(root, name)
+
+
+def _check_files(root: Path, name: str) -> None:
+    """Queue units and index files are those that the log's messages make, and nothing stands behind the log's end."""
+    messages = messages_of(root)
+    sizes = {int(path.name): path for path in (root / "commitlog").iterdir()}
+    last = messages[-1]
+    stop = last.physical_offset + last.total_size
+    for start, path in sizes.items():
+        data = path.read_bytes()
+        assert not any(data[max(stop - start, 0) :]), path
+    units = {(m.topic, m.queue_id, m.queue_offset): oracle.cq_unit(m.physical_offset, m.total_size, oracle.tags_code(m)) for m in messages}
+    for (topic, queue_id), rows in _rows(root).items():
+        data = b"".join(path.read_bytes() for path in sorted((root / "consumequeue" / topic / str(queue_id)).iterdir()))
+        assert len(data) % 20 == 0
+        first = rows[0][0]
+        for offset, _ in rows:
+            assert data[20 * offset : 20 * offset + 20] == units[topic, queue_id, offset]
+        assert not any(data[20 * (rows[-1][0] + 1) :])
+        assert first == 0
+    config = goldens.config(name)
+    made = oracle.build_index_files(messages, int(config["maxHashSlotNum"]), int(config["maxIndexNum"]))
+    entries = Counter(_entries(b"".join(made), config))
+    found = Counter(_entries(b"".join(path.read_bytes() for path in sorted((root / "index").iterdir())), config))
+    assert set(found) == set(entries)  # a message at an edge may be indexed twice, as after a broker's recovery
+
+
+def _entries(data: bytes, config: dict[str, str]) -> list[tuple[int, int]]:
+    slots, count = int(config["maxHashSlotNum"]), int(config["maxIndexNum"])
+    size = 40 + 4 * slots + 20 * count
+    found = []
+    for at in range(0, len(data), size):
+        used = int.from_bytes(data[at + 36 : at + 40], "big")
+        for number in range(1, used):
+            unit = at + 40 + 4 * slots + 20 * number
+            found.append((int.from_bytes(data[unit : unit + 4], "big"), int.from_bytes(data[unit + 4 : unit + 12], "big")))
+    return found
+
+
+@pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
+def test_recovery_alone_changes_no_row_and_can_be_repeated(copy: Callable[[str], Path], name: str) -> None:
+    root = copy(name)
+    recover(str(root), options=_options(name))
+    assert _rows(root) == _told(name)
+    assert not (root / "abort").exists()
+    recover(str(root), options=_options(name))
+    assert _rows(root) == _told(name)
+
+
+@pytest.mark.parametrize("name", ["crash-5.5.0", "basic-5.5.0"])
+def test_a_store_without_queues_gets_them_from_the_first_message_on(copy: Callable[[str], Path], name: str) -> None:
+    root = copy(name)
+    told = _told(name)
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    (root / "checkpoint").unlink()
+    (root / "abort").touch()
+    recover(str(root), options=_options(name))
+    assert _rows(root) == told
+    _check_files(root, name)
+
+
+@pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "basic-4.9.7", "pop-5.5.0"])
+def test_a_clean_store_goes_on(copy: Callable[[str], Path], name: str) -> None:
+    root = copy(name)
+    before = _rows(root)
+    for number in range(3):
+        options = CommitOptions(clock=lambda: 1_800_000_000_000, tag_keys=not name.endswith("4.9.7"))
+        result = append(root, numbered("T", 30 * number, 30), key=("q", number), options=options)
+        assert result.reports == ()
+    after = _rows(root)
+    assert {key: rows for key, rows in after.items() if key[0] != "T"} == before
+    assert sum(len(rows) for key, rows in after.items() if key[0] == "T") == 90
+
+
+def test_the_index_geometry_is_that_which_the_units_prove(copy: Callable[[str], Path]) -> None:
+    root = copy("basic-5.5.0")
+    append(root, numbered("T", 0, 5), key=("q", 0))
+    sizes = {path.stat().st_size for path in (root / "index").iterdir()}
+    assert sizes == {StoreSettings("x", max_hash_slot_num=100, max_index_num=400).geometry.file_size}
+
+
+@pytest.mark.parametrize("name", ["rocksdb-5.5.0"])
+def test_rocksdb_stores_are_refused(copy: Callable[[str], Path], name: str) -> None:
+    root = copy(name)
+    with pytest.raises(UnsupportedFormatError) as caught:
+        commit(str(root), [], key=("q", 0))
+    assert "RocksDB" in str(caught.value)
+
+
+def test_batch_topics_are_refused(copy: Callable[[str], Path]) -> None:
+    root = copy("batchcq-5.5.0")
+    topic = next(path.name for path in (root / "batchconsumequeue").iterdir())
+    staged = stage(root, numbered(topic, 0, 3))
+    with pytest.raises(UnsupportedFormatError) as caught:
+        commit(str(root), [staged])
+    assert topic in str(caught.value)
+    assert "BatchCQ" in str(caught.value)
+
+
+def _bytes(root: Path) -> dict[str, bytes]:
+    paths = [path for path in sorted(root.rglob("*")) if path.is_file() and ".rmqlog" not in path.parts]
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+
+
+def _last_unit(directory: Path) -> tuple[Path, int]:
+    """File and position of the last batch consume queue unit."""
+    path = max(path for path in directory.iterdir() if any(path.read_bytes()))
+    data = path.read_bytes()
+    return path, max(at for at in range(0, len(data), 46) if any(data[at : at + 46]))
+
+
+@pytest.mark.parametrize("gone", ["the last entry", "the directory"])
+def test_a_crashed_brokers_batch_queue_that_lacks_entries_is_refused_and_nothing_changed(copy: Callable[[str], Path], gone: str) -> None:
+    """Its entries are the broker's to make: appending behind messages that no queue has would lose them."""
+    root = copy("batchcq-5.5.0")
+    topic = sorted((root / "batchconsumequeue").iterdir())[0]
+    queue = sorted(directory for directory in topic.iterdir() if any(directory.iterdir()))[0]
+    (root / "abort").write_text("4711")  # the broker's process id
+    before = _bytes(root)
+    if gone == "the directory":
+        shutil.move(topic, root.parent / "kept")
+    else:
+        path, at = _last_unit(queue)
+        data = path.read_bytes()
+        path.write_bytes(data[:at] + bytes(46) + data[at + 46 :])
+    crashed = _bytes(root)
+    staged = stage(root, numbered("T", 0, 3))
+    for _ in range(2):
+        with pytest.raises(UnsupportedFormatError) as caught:
+            commit(str(root), [staged], options=_options("batchcq-5.5.0"))
+        assert str(caught.value).startswith(f"{root}: a broker crashed, and the batch consume queue {topic.name}-")
+        assert str(caught.value).endswith("; start that broker once so that it makes them, stop it, then write again")
+        assert _bytes(root) == crashed
+    if gone == "the directory":  # the broker ran, and stopped in order
+        shutil.move(root.parent / "kept", topic)
+    else:
+        path.write_bytes(data)
+    assert _bytes(root) == before
+    (root / "abort").unlink()
+    rows = _rows(root)
+    assert commit(str(root), [staged], options=_options("batchcq-5.5.0")).committed
+    assert {key: found for key, found in _rows(root).items() if key[0] != "T"} == rows
+
+
+def test_a_crashed_brokers_batch_queue_that_has_its_entries_is_no_obstacle(copy: Callable[[str], Path]) -> None:
+    root = copy("batchcq-5.5.0")
+    (root / "abort").write_text("4711")
+    append(root, numbered("T", 0, 3), options=_options("batchcq-5.5.0"))
+    rows = _rows(root)
+    assert {key: found for key, found in rows.items() if key[0] != "T"} == _told("batchcq-5.5.0")
+    assert sum(len(found) for key, found in rows.items() if key[0] == "T") == 3

@@ -1,0 +1,168 @@
+"""A commit over two stores: both or none, once, wherever it is killed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from store_format.bookkeeping.journal import Journal, write_journal
+from store_format.bookkeeping.ledger import read_ledger
+from store_format.commit.append import CommitOptions, prepare, recover
+from store_format.commit.cluster import commit_cluster
+from store_format.commit.prepare_store import open_store
+from store_format.errors import StoreInUseError
+from store_format.files.lock import StoreLock
+from store_format.files.write import FileWrites
+from store_format.metadata.read import read_topics
+from tests.support.staged import append, make_store, messages_of, numbered, stage
+
+_REPOSITORY = Path(__file__).resolve().parents[3]
+_OPTIONS = CommitOptions(clock=lambda: 1_700_000_200_000)
+_NAMES = ("broker-a", "broker-b")
+
+
+def _commit(cluster: Path, first: int, number: int, write: str) -> bool:
+    """Ten messages a store."""
+    members = {
+        str(cluster / name): [stage(cluster / name, numbered("T", first + 10 * i, 10), write=write)] for i, name in enumerate(_NAMES)
+    }
+    results = commit_cluster(members, key=("q", number), options=_OPTIONS)
+    return all(result.committed for result in results.values())
+
+
+def _counts(cluster: Path) -> list[list[int]]:
+    return [sorted(int(m.body.split()[1]) for m in messages_of(cluster / name)) for name in _NAMES]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    for i, name in enumerate(_NAMES):
+        append(make_store(tmp_path / "cluster" / name), numbered("T", 1000 + i, 1), key=("old", 0))
+    return tmp_path / "cluster"
+
+
+@pytest.fixture(autouse=True)
+def _directory(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir(exist_ok=True)
+
+
+def test_each_store_gets_its_part_once(cluster: Path) -> None:
+    assert _commit(cluster, 0, 1, "w1")
+    assert not _commit(cluster, 0, 1, "again")
+    assert _commit(cluster, 20, 2, "w2")
+    assert _counts(cluster) == [[*range(10), *range(20, 30), 1000], [*range(10, 20), *range(30, 40), 1001]]
+    for name in _NAMES:
+        assert not any((cluster / name / ".rmqlog" / "staging").iterdir())
+        assert not (cluster / name / ".rmqlog" / "journal.json").exists()
+
+
+def test_a_store_in_use_stops_all_before_anything_is_written(cluster: Path) -> None:
+    with StoreLock(str(cluster / "broker-b")), pytest.raises(StoreInUseError):
+        _commit(cluster, 0, 1, "w1")
+    assert _counts(cluster) == [[1000], [1001]]
+
+
+def test_new_topics_are_made_in_every_member_also_where_no_message_goes(cluster: Path) -> None:
+    """Else the next batch would hash its keys over the queues of one store only."""
+    members = {str(cluster / "broker-a"): [stage(cluster / "broker-a", numbered("New", 0, 3))], str(cluster / "broker-b"): []}
+    commit_cluster(members, options=replace(_OPTIONS, new_topics={"New": 8}))
+    for name in _NAMES:
+        topics = read_topics(str(cluster / name))
+        assert topics is not None
+        assert topics["New"].write_queue_nums == 8
+
+
+def test_a_key_counts_that_a_store_has_which_takes_no_part_now(cluster: Path) -> None:
+    assert _commit(cluster, 0, 1, "w1")
+    other = make_store(cluster / "broker-c")
+    roots = [str(cluster / name) for name in _NAMES]
+    staged = stage(other, numbered("T", 0, 20), write="again")
+    with StoreLock(roots[0]), StoreLock(roots[1]):  # brokers run there
+        results = commit_cluster({str(other): [staged]}, key=("q", 1), watched=roots, options=_OPTIONS)
+    assert not results[str(other)].committed
+    assert messages_of(other) == []
+    assert not any((other / ".rmqlog" / "staging").iterdir())
+
+
+def _break_off(cluster: Path, *, told: str) -> Journal:
+    """As a crash leaves it between telling the first member and the last that all have the journal."""
+    files, journals = FileWrites(sync=False), {}
+    for i, name in enumerate(_NAMES):
+        root = str(cluster / name)
+        staged = stage(cluster / name, numbered("T", 10 * i, 10), write="w1")
+        journals[root], _ = prepare(root, open_store(root, _OPTIONS, files), (staged,), ("q", 1), None, _OPTIONS, files)
+    first = next(iter(journals.values()))
+    for root, journal in journals.items():
+        write_journal(root, replace(journal, id=first.id, members=tuple(journals), complete=root.endswith(told)), files)
+    return first
+
+
+@pytest.mark.parametrize("told", _NAMES)
+def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Path, told: str) -> None:
+    """The other one was, completed its own, and has gone on since."""
+    journal = _break_off(cluster, told=told)
+    root, late = str(cluster / told), next(str(cluster / name) for name in _NAMES if name != told)
+    for number in range(3):
+        append(cluster / told, numbered("Later", 10 * number, 10), key=("later", number), options=_OPTIONS)
+    assert list(read_ledger(root).begun) == [journal.id]
+    for asked in (root, late):
+        results = commit_cluster({asked: []}, key=("q", 1), watched=[root, late], options=_OPTIONS)
+        assert not results[asked].committed
+    bodies = [sorted(int(m.body.split()[1]) for m in messages_of(cluster / name) if m.topic == "T") for name in _NAMES]
+    assert bodies == [[*range(10), 1000], [*range(10, 20), 1001]]
+    # The next commit that is broken off forgets what all know by now.
+    again = _break_off(cluster, told=told)
+    recover(root, options=_OPTIONS)
+    assert list(read_ledger(root).begun) == [again.id]
+
+
+_CHILD = """
+import sys
+from pathlib import Path
+from store_format.commit.cluster import commit_cluster
+from tests.support.failing_writer import Failure, install
+from tests.support.staged import numbered, stage
+from store_format.commit.append import CommitOptions
+cluster, at = Path(sys.argv[1]), int(sys.argv[2])
+members = {str(cluster / n): [stage(cluster / n, numbered("T", 10 * i, 10), write="w1")] for i, n in enumerate(("broker-a", "broker-b"))}
+failure = Failure("kill", at)
+install(failure)
+commit_cluster(members, key=("q", 1), options=CommitOptions(clock=lambda: 1_700_000_200_000))
+print(failure.count)
+"""
+
+
+def _run(cluster: Path, at: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _CHILD, str(cluster), str(at)], cwd=_REPOSITORY, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1400)
+def test_killed_anywhere_a_replay_finds_all_or_nothing(cluster: Path, tmp_path: Path, whole: bool) -> None:
+    counted = _run(shutil.copytree(cluster, tmp_path / "whole"), 0)
+    assert counted.returncode == 0, counted.stderr
+    outcomes = set()
+    for at in range(1, int(counted.stdout) + 1, 2 if whole else 8):
+        for replays in (True, False):
+            root = shutil.copytree(cluster, tmp_path / f"{at}-{replays}")
+            killed = _run(root, at)
+            # Journals name stores by their paths, which are those of this copy.
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+            if replays:
+                _commit(root, 0, 1, "again")
+                assert _counts(root) == [[*range(10), 1000], [*range(10, 20), 1001]]
+            else:
+                for name in reversed(_NAMES):  # each store's next writer decides alone
+                    recover(str(root / name), options=_OPTIONS)
+                counts = _counts(root)
+                assert counts in ([[*range(10), 1000], [*range(10, 20), 1001]], [[1000], [1001]])
+                outcomes.add(len(counts[0]))
+    assert outcomes == {1, 11}

@@ -1,0 +1,183 @@
+"""An append to a clean store whose commitlog ends before its queues do: no queue leads to messages of another one afterwards."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from store_format.commit import append_position as log_end
+from store_format.commit.append import CommitOptions, recover
+from store_format.commit.checkpoint import save_checkpoint
+from store_format.errors import CorruptStoreError
+from store_format.files.write import FileWrites
+from store_format.layouts import CQ_UNIT
+from store_format.metadata.checkpoint import read_checkpoint
+from store_format.store import MessageStore
+from tests.support import goldens
+from tests.support.staged import append, make_store, messages_of, numbered, settings_from
+
+_CLOCK = CommitOptions(clock=lambda: 1_700_000_100_000)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Twelve messages of T in four queues, then three of U in one."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 12))
+    append(root, numbered("U", 0, 3, queues=1))
+    return root
+
+
+def _damage_last_body(root: Path) -> int:
+    last = messages_of(root)[-1]
+    path = root / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[data.index(last.body, last.physical_offset)] ^= 1
+    path.write_bytes(data)
+    return last.physical_offset
+
+
+def _as_of_broker(root: Path) -> None:
+    (root / ".rmqlog" / "ledger.json").unlink()
+
+
+def _bodies(root: Path) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
+    queues: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
+    for queue in MessageStore.open(str(root)).queues():
+        for batch in queue.read(columns=["queueOffset", "body"]):
+            bodies = [body.rstrip(b".") for body in batch["body"].to_pylist()]
+            queues.setdefault((queue.topic, queue.queue_id), []).extend(zip(batch["queueOffset"].to_pylist(), bodies, strict=True))
+    return queues
+
+
+def _found(root: Path, topic: str, key: str) -> int:
+    return MessageStore.open(str(root)).find(topic=topic, key=key).table.num_rows
+
+
+def _problems(root: Path) -> list[str]:
+    return [str(problem) for problem in MessageStore.open(str(root)).diagnose().of("damage", "warning")]
+
+
+def _files(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and ".rmqlog" not in path.parts}
+
+
+# ---- a damaged end ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body_size", [1, 60, 90])
+@pytest.mark.parametrize("ours", [True, False])
+def test_entries_of_a_damaged_last_message_are_removed(root: Path, caplog: pytest.LogCaptureFixture, ours: bool, body_size: int) -> None:
+    damaged = _damage_last_body(root)
+    if not ours:
+        _as_of_broker(root)
+    with caplog.at_level(logging.WARNING):
+        append(root, numbered("T", 12, 8, body_size=body_size))
+    assert f"the commitlog ends at {damaged}: {root}/commitlog/{0:020d} at byte {damaged}: expected body CRC" in caplog.text
+    assert f"Consume queues lead to messages behind that, from U-0 offset 2 at {damaged} on (entries: 1, queues: 1)" in caplog.text
+    rows = _bodies(root)
+    assert rows["U", 0] == [(0, b"message 0 of U"), (1, b"message 1 of U")]
+    assert [len(rows["T", queue_id]) for queue_id in range(4)] == [5, 5, 5, 5]
+    assert _problems(root) == []
+    assert [_found(root, "U", f"k{i}") for i in range(3)] == [1, 1, 0]
+    assert [_found(root, "T", f"k{i}") for i in (0, 11, 12, 19)] == [1, 1, 1, 1]
+
+
+def test_the_lost_offset_goes_to_the_next_message(root: Path) -> None:
+    _damage_last_body(root)
+    append(root, numbered("U", 3, 1, queues=1))
+    assert _bodies(root)["U", 0][2:] == [(2, b"message 3 of U")]
+
+
+def test_a_death_while_entries_are_removed_is_made_good(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    _damage_last_body(root)
+    for name in ("truncate", "cut_index"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"store_format.commit.log_shortage.{name}", die)
+            with pytest.raises(KeyboardInterrupt):
+                append(root, numbered("T", 12, 8))
+    append(root, numbered("T", 12, 8))
+    assert _problems(root) == []
+    assert len(_bodies(root)["U", 0]) == 2
+
+
+def test_a_store_of_ours_in_order_costs_no_look_at_its_queues(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_end, "queue_ends", None)
+    append(root, numbered("T", 12, 8))
+    assert len(messages_of(root)) == 23
+
+
+def test_entries_that_a_recovery_left_are_removed(root: Path) -> None:
+    """A broker that cut the log cleared no entry; some lead to a file that it removed, and it has written since."""
+    _as_of_broker(root)
+    queue = root / "consumequeue" / "U" / "0" / f"{0:020d}"
+    with queue.open("r+b") as file:
+        for number, physical in ((3, 5000), (4, 3 << 14)):
+            file.seek(number * CQ_UNIT.itemsize)
+            file.write(physical.to_bytes(8, "big") + (191).to_bytes(4, "big") + bytes(8))
+    append(root, numbered("T", 12, 200))
+    assert [offset for offset, _ in _bodies(root)["U", 0]] == [0, 1, 2]
+    assert _problems(root) == []
+
+
+# ---- missing files ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A broker's store whose copy lacks the last two of four commitlog files."""
+    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "basic-5.5.0"))
+    for path in sorted((root / "commitlog").iterdir())[-2:]:
+        path.unlink()
+    return root
+
+
+_BASIC = replace(_CLOCK, settings=settings_from(goldens.config("basic-5.5.0")))
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_copy_without_its_last_files_is_refused(short: Path, checkpoint: bool) -> None:
+    if not checkpoint:
+        (short / "checkpoint").unlink()
+    before = _files(short)
+    with pytest.raises(CorruptStoreError, match=r"physical offset 988979, to which consume queue SCHEDULE_TOPIC_XXXX-2 leads") as caught:
+        append(short, numbered("Orders", 0, 3), options=_BASIC)
+    assert "the commitlog ends at 523902. Nothing was written" in str(caught.value)
+    assert _files(short) == before
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("by_append", [True, False])
+def test_the_messages_of_missing_files_can_be_given_up(short: Path, caplog: pytest.LogCaptureFixture, by_append: bool) -> None:
+    options = replace(_BASIC, cut_after_damage=True)
+    if not by_append:
+        recover(str(short), options=options)
+        assert sum(map(len, _bodies(short).values())) == 1381
+        options = _BASIC
+    append(short, numbered("Orders", 0, 3000), options=options)
+    assert "the commitlog ends at 523902: no file follows" in caplog.text
+    assert sum(map(len, _bodies(short).values())) == 4381
+    assert _problems(short) == []
+
+
+def test_a_copy_that_ends_within_a_file_is_refused_by_its_checkpoint(root: Path) -> None:
+    append(root, numbered("T", 12, 100))
+    _as_of_broker(root)
+    (root / "commitlog" / f"{1 << 14:020d}").unlink()
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(14_000)
+        file.write(bytes((1 << 14) - 14_000))
+    checkpoint = read_checkpoint(f"{root}/checkpoint")
+    assert checkpoint is not None
+    save_checkpoint(str(root), replace(checkpoint, physic_msg_timestamp=checkpoint.physic_msg_timestamp + 1), FileWrites(sync=False))
+    with pytest.raises(CorruptStoreError, match="copy the missing commitlog files"):
+        append(root, numbered("T", 112, 8))

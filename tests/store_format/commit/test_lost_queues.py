@@ -1,0 +1,708 @@
+"""Appending to a store that was stopped in order and has lost consume queues, or whose commitlog is not where it was."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_format.bookkeeping.journal import write_journal
+from store_format.commit import queue_repair
+from store_format.commit.append import CommitOptions, flush, prepare, recover
+from store_format.commit.checkpoint import save_checkpoint
+from store_format.commit.prepare_store import open_store
+from store_format.commit.steps import begin
+from store_format.errors import OptionError, StoreNotFoundError, UnsupportedFormatError
+from store_format.files.write import FileWrites
+from store_format.metadata.checkpoint import read_checkpoint
+from store_format.read.unfiled_queues import UnfiledQueues
+from store_format.store import MessageStore
+from tests.support import goldens
+from tests.support.staged import append, deleted_topic, make_store, numbered, settings_from, stage
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+Rows = dict[tuple[str, int], list[tuple[int, int]]]
+
+
+def _rows(root: Path) -> Rows:
+    """By queue: (queueOffset, physicalOffset) of every message that its entry leads to."""
+    found: Rows = {}
+    for queue in MessageStore.open(str(root)).queues():
+        rows = found.setdefault((queue.topic, queue.queue_id), [])
+        for batch in queue.read(columns=["queueOffset", "physicalOffset"]):
+            rows += zip(batch["queueOffset"].to_pylist(), batch["physicalOffset"].to_pylist(), strict=True)
+    return {key: rows for key, rows in found.items() if rows}
+
+
+def _queued(root: Path) -> Rows:
+    """The same where no queue is read by a scan of the log instead."""
+    snapshot = MessageStore.open(str(root)).snapshot()
+    assert snapshot.lost == frozenset()
+    assert snapshot.damaged == {}
+    return _rows(root)
+
+
+def _count(rows: Rows) -> int:
+    return sum(map(len, rows.values()))
+
+
+def _options(name: str = "", *, sync: bool = True) -> CommitOptions:
+    settings = settings_from(goldens.config(name)) if name else None
+    return CommitOptions(settings=settings, clock=lambda: 1_800_000_000_000, sync=sync)
+
+
+def _check_appended(root: Path, before: Rows, count: int) -> None:
+    """Every old row is there as it was, `count` new ones follow, and no offset is there twice."""
+    after = _queued(root)
+    assert {key: after.get(key, [])[: len(rows)] for key, rows in before.items()} == before
+    assert _count(after) == _count(before) + count
+    for rows in after.values():
+        offsets = [offset for offset, _ in rows]
+        assert offsets == list(range(offsets[0], offsets[0] + len(offsets)))
+
+
+def _say_flushed(root: Path, rows: Rows) -> None:
+    """The checkpoint as of a 5.5 broker that had flushed its queues up to the last message."""
+    checkpoint = read_checkpoint(f"{root}/checkpoint")
+    assert checkpoint is not None
+    last = max(offset for each in rows.values() for _, offset in each)
+    flushed = replace(checkpoint, logics_physical_offset=last, logics_msg_timestamp=checkpoint.physic_msg_timestamp)
+    save_checkpoint(str(root), flushed, FileWrites(sync=False))
+
+
+@pytest.fixture
+def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    def made(name: str) -> Path:
+        large = name.startswith("defaults")  # its files have holes, which a copy fills
+        return goldens.unpack(name, tmp_path / name) if large else shutil.copytree(golden(name), tmp_path / name)
+
+    return made
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "defaults-5.5.0", "basic-4.9.7"])
+def test_a_clean_store_without_queues_gets_them_before_the_append(copy: Callable[[str], Path], name: str, sync: bool) -> None:
+    root = copy(name)
+    before = _rows(root)
+    _say_flushed(root, before)
+    queues = {path.relative_to(root): path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()}
+    index = sorted(path.name for path in (root / "index").iterdir())
+    shutil.rmtree(root / "consumequeue")
+    if sync:
+        (root / "consumequeue").mkdir()
+    append(root, numbered("Orders", 0, 50), options=_options(name, sync=sync))
+    _check_appended(root, before, 50)
+    if name == "basic-5.5.0":
+        assert MessageStore.open(str(root)).diagnose().of("damage", "warning") == []
+    checkpoint = read_checkpoint(f"{root}/checkpoint")
+    assert checkpoint is not None
+    assert checkpoint.logics_physical_offset >= max(offset for each in before.values() for _, offset in each)
+    assert (root / "abort").exists() is not sync
+    assert sorted(path.name for path in (root / "index").iterdir())[: len(index)] == index
+    for path, data in queues.items():
+        if "Orders" not in path.parts and name != "cleaned-5.5.0":  # there the first file has entries of messages that are gone
+            assert (root / path).read_bytes() == data, path
+
+
+def test_where_queues_and_index_are_gone_both_are_rebuilt(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 100))
+    before = [(path.name, path.read_bytes()) for path in sorted((root / "index").iterdir())]
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    recover(str(root), options=CommitOptions(clock=lambda: 1_700_000_100_000))
+    assert [(path.name, path.read_bytes()) for path in sorted((root / "index").iterdir())] == before
+    append(root, numbered("T", 100, 7))
+    store = MessageStore.open(str(root))
+    assert all(store.find(key=f"k{number}", topic="T").table.num_rows == 1 for number in range(107))
+    assert store.diagnose().of("damage", "warning") == []
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("lost", ["directory", "files", "last file"])
+def test_one_lost_queue_of_the_topic_is_rebuilt(copy: Callable[[str], Path], lost: str) -> None:
+    root = copy("basic-5.5.0")
+    before = _rows(root)
+    queue = root / "consumequeue" / "Orders" / "1"
+    files = sorted(queue.iterdir())
+    if lost == "directory":
+        shutil.rmtree(queue)
+    else:
+        for path in files[-1:] if lost == "last file" else files:
+            path.unlink()
+    append(root, numbered("Orders", 0, 50))
+    _check_appended(root, before, 50)
+    assert not (root / "abort").exists()
+
+
+@pytest.mark.golden
+def test_a_queue_without_the_last_message_is_completed(copy: Callable[[str], Path]) -> None:
+    """Also where the batch has nothing for it: a broker asks for the end of all queues together."""
+    root = copy("basic-5.5.0")
+    before = _rows(root)
+    (topic, queue_id), rows = max(before.items(), key=lambda item: item[1][-1][1])
+    path = sorted((root / "consumequeue" / topic / str(queue_id)).iterdir())[-1]
+    data = path.read_bytes()
+    at = 20 * rows[-1][0] - int(path.name)
+    path.write_bytes(data[:at] + bytes(len(data) - at))
+    append(root, numbered("New", 0, 50))
+    _check_appended(root, before, 50)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("act", [recover, flush])
+def test_recover_and_flush_rebuild_too(copy: Callable[[str], Path], act: Callable[..., None]) -> None:
+    root = copy("basic-5.5.0")
+    before = _rows(root)
+    shutil.rmtree(root / "consumequeue")
+    act(str(root), options=_options("basic-5.5.0"))
+    assert _queued(root) == before
+    assert (root / "consumequeue" / "Orders" / "0").is_dir()
+    assert not (root / "abort").exists()
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("act", ["append", "recover"])
+def test_unknown_queue_file_sizes_are_refused_and_nothing_changed(copy: Callable[[str], Path], act: str) -> None:
+    root = copy("basic-5.5.0")
+    shutil.rmtree(root / "consumequeue")
+    before = _bytes(root)
+    with pytest.raises(OptionError, match=r"(?s)consume queues, .* have to be rebuilt .* Give mappedFileSizeConsumeQueue"):
+        append(root, numbered("Orders", 0, 5)) if act == "append" else recover(str(root))
+    assert _bytes(root) == before
+
+
+def _bytes(root: Path) -> dict[str, bytes]:
+    paths = [path for path in sorted(root.rglob("*")) if path.is_file() and ".rmqlog" not in path.parts and path.name != "lock"]
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+
+
+@pytest.mark.golden
+def test_a_clean_stores_lost_batch_queue_is_refused_and_nothing_changed(copy: Callable[[str], Path]) -> None:
+    root = copy("batchcq-5.5.0")
+    shutil.rmtree(root / "batchconsumequeue")
+    shutil.rmtree(root / "consumequeue", ignore_errors=True)
+    before = _bytes(root)
+    with pytest.raises(UnsupportedFormatError, match=r"lacks \d+ entries; restore batchconsumequeue from a backup"):
+        append(root, numbered("T", 0, 5), options=_options("batchcq-5.5.0"))
+    assert _bytes(root) == before
+
+
+@pytest.mark.golden
+def test_a_crashed_store_without_queues_is_completed_from_its_first_message_on(copy: Callable[[str], Path]) -> None:
+    """Its checkpoint says that the queues had been written up to near the end."""
+    root = copy("basic-5.5.0")
+    before = _rows(root)
+    shutil.rmtree(root / "consumequeue")
+    _say_flushed(root, before)
+    (root / "abort").write_text("4711")
+    recover(str(root), options=_options("basic-5.5.0"))
+    assert _queued(root) == before
+
+
+@pytest.mark.golden
+def test_a_crashed_stores_lost_queue_is_completed_from_its_first_message_on(copy: Callable[[str], Path]) -> None:
+    root = copy("basic-5.5.0")
+    before = _rows(root)
+    shutil.rmtree(root / "consumequeue" / "Orders" / "2")
+    _say_flushed(root, before)
+    (root / "abort").write_text("4711")
+    recover(str(root))
+    assert _queued(root) == before
+
+
+def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
+    """Its messages are in the log, its name is in no file: a queue of another topic that is lost is no reason to rebuild it."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("Gone", 0, 30))
+    append(root, numbered("T", 0, 30))
+    shutil.rmtree(root / "consumequeue" / "Gone")
+    path = root / "config" / "topics.json"
+    path.write_text(path.read_text().replace('"Gone"', '"Other"'))
+    shutil.rmtree(root / "consumequeue" / "T" / "3")
+    append(root, numbered("T", 30, 30))
+    after = _queued(root)
+    assert {topic for topic, _ in after} == {"T"}
+    assert _count(after) == 60
+
+
+def test_a_topic_that_was_made_again_does_not_get_its_old_messages_back(tmp_path: Path) -> None:
+    """Its queue 0 shows that it was: the messages of queue 1 are older than that."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("U", 0, 4))
+    append(root, numbered("T", 0, 40))
+    shutil.rmtree(root / "consumequeue" / "T")
+    path = root / "config" / "topics.json"
+    kept = path.read_text()
+    path.write_text(kept.replace('"T"', '"Other"'))
+    append(root, numbered("T", 40, 3, queues=1))
+    path.write_text(kept)
+    append(root, numbered("T", 43, 4))
+    rows = {key: [offset for offset, _ in each] for key, each in _rows(root).items() if key[0] == "T"}
+    assert rows == {("T", 0): [0, 1, 2, 3], ("T", 1): [0], ("T", 2): [0], ("T", 3): [0]}
+
+
+# ---- deleted and created again, or lost? ------------------------------------------------------------------------------
+
+
+def _created_again(root: Path, *, is_last: bool = False) -> None:
+    """T with 40 messages, deleted and created again as by a broker; the log's last message is one of them, or one of U."""
+    append(root, numbered("U", 0, 4))
+    append(root, numbered("T", 0, 40))
+    if not is_last:
+        append(root, numbered("U", 4, 4))
+    else:
+        (root / ".rmqlog" / "ledger.json").unlink()  # a broker's message
+    shutil.rmtree(root / "consumequeue" / "T")
+
+
+def _numbers(root: Path, topic: str = "T") -> dict[int, list[int]]:
+    """By queue id: the queue offsets."""
+    return {key[1]: [offset for offset, _ in rows] for key, rows in _rows(root).items() if key[0] == topic}
+
+
+def test_a_topic_without_any_queue_file_asks_which_it_was(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    _created_again(root)
+    before = _bytes(root)
+    with pytest.raises(OptionError, match=r"(?s)If topic T was deleted .* rebuildLostQueues=false .* set it to true"):
+        append(root, numbered("T", 40, 4))
+    assert _bytes(root) == before
+    append(root, numbered("T", 40, 1), options=replace(_options(), rebuild_lost_queues=False))
+    append(root, numbered("T", 41, 3))  # T-0 begins anew, which says it for the others
+    assert _numbers(root) == {0: [0], 1: [0], 2: [0], 3: [0]}
+
+
+@pytest.mark.parametrize("tells", ["the option", "consumer offsets"])
+def test_a_topic_whose_queues_were_lost_gets_them_back(tmp_path: Path, tells: str) -> None:
+    root = make_store(tmp_path / "store")
+    _created_again(root)
+    if tells == "the option":
+        append(root, numbered("T", 40, 4), options=replace(_options(), rebuild_lost_queues=True))
+    else:
+        path = root / "config" / "consumerOffset.json"
+        path.write_text('{"offsetTable":{"T@g":{"0":0,"1":3}}}')  # a 4.9 broker keeps these of deleted topics
+        with pytest.raises(OptionError):
+            append(root, numbered("T", 40, 4))
+        path.write_text('{"dataVersion":{"counter":1,"timestamp":1},"offsetTable":{"T@g":{"0":0,"1":3}}}')
+        append(root, numbered("T", 40, 4))
+    assert _numbers(root) == {queue_id: list(range(11)) for queue_id in range(4)}
+
+
+@pytest.mark.parametrize("lost", [None, True, False])
+def test_a_write_to_another_topic_brings_no_deleted_message_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: bool | None
+) -> None:
+    root = make_store(tmp_path / "store")
+    _created_again(root, is_last=True)
+    append(root, numbered("U", 4, 4), options=replace(_options(), rebuild_lost_queues=lost))
+    assert "created again; these messages stay in no queue" in caplog.text
+    assert not (root / "consumequeue" / "T").exists()
+    assert {key for key in _queued_or_lost(root) if key[0] == "U"} == {("U", queue_id) for queue_id in range(4)}
+
+
+def _queued_or_lost(root: Path) -> set[tuple[str, int]]:
+    return set(MessageStore.open(str(root)).snapshot().queues)
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+@pytest.mark.parametrize("queue_id", [0, 1, 3])
+def test_a_lost_queue_of_a_topic_that_was_created_again_has_its_new_messages_only(tmp_path: Path, first: int, queue_id: int) -> None:
+    """Also the queue with the first message since; the older ones of the queue stay deleted."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40))
+    append(root, numbered("U", 0, 4))
+    deleted_topic(root, "T")
+    append(root, numbered("T", 1000 + first, 12))
+    append(root, numbered("U", 4, 4))
+    before = _rows(root)
+    shutil.rmtree(root / "consumequeue" / "T" / str(queue_id))
+    assert set(before[("T", queue_id)]) <= set(_rows(root)[("T", queue_id)])
+    append(root, [message for message in numbered("T", 2000, 4) if message.queue_id == queue_id])
+    _check_appended(root, before, 1)
+
+
+def test_a_queue_that_began_again_after_a_loss_is_no_new_beginning_of_the_topic(tmp_path: Path) -> None:
+    """A broker had numbered T-0 anew, whose files were gone; T-1, which went on, is lost later."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40))
+    topics = (root / "config" / "topics.json").read_bytes()
+    shutil.move(root / "consumequeue" / "T", tmp_path / "T")
+    deleted_topic(root, "T")
+    append(root, numbered("T", 40, 1))
+    for queue_id in ("1", "2", "3"):
+        shutil.move(tmp_path / "T" / queue_id, root / "consumequeue" / "T" / queue_id)
+    (root / "config" / "topics.json").write_bytes(topics)
+    append(root, numbered("T", 41, 15))
+    before = _rows(root)
+    shutil.rmtree(root / "consumequeue" / "T" / "1")
+    assert _rows(root) == before
+    append(root, numbered("T", 56, 4))
+    _check_appended(root, before, 4)
+
+
+def test_files_with_older_messages_show_that_the_topic_was_not_deleted(tmp_path: Path) -> None:
+    """T-0 gave queue offsets again after its last entries were lost, and no other queue of T has a message since. Then T-1 is lost."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40))
+    append(root, numbered("U", 0, 4))
+    queue = max((root / "consumequeue" / "T" / "0").iterdir())
+    units = queue.read_bytes()
+    stop = -(-len(units.rstrip(b"\0")) // 20) * 20
+    queue.write_bytes(units[: stop - 40].ljust(len(units), b"\0"))
+    append(root, [message for message in numbered("T", 1000, 16) if message.queue_id == 0])
+    before = _rows(root)
+    assert len(before["T", 1]) == 10
+    shutil.rmtree(root / "consumequeue" / "T" / "1")
+    assert _rows(root) == before
+    append(root, [message for message in numbered("T", 2000, 16) if message.queue_id == 1])
+    _check_appended(root, before, 4)
+
+
+@pytest.mark.parametrize("files", ["one", "several"])
+def test_queue_files_of_zeros_are_filled_before_the_append(tmp_path: Path, files: str) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, {"one": 40, "several": 120}[files]))
+    append(root, numbered("U", 0, 4))
+    before = _rows(root)
+    for file in (root / "consumequeue" / "T" / "1").iterdir():
+        file.write_bytes(bytes(file.stat().st_size))
+    append(root, [message for message in numbered("T", 1000, 16) if message.queue_id == 1])
+    _check_appended(root, before, 4)
+
+
+# ---- while queues are rebuilt -------------------------------------------------------------------------------------------
+
+
+class _Died(BaseException):
+    """The process ends here."""
+
+
+def _death(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Dies at the move numbered `at` of a rebuilt queue to its place, or before all moves."""
+    original, count = FileWrites.move, 0
+
+    def move(self: FileWrites, source: str, target: str) -> bool:
+        nonlocal count
+        if count == at:
+            raise _Died
+        count += 1
+        return original(self, source, target)
+
+    monkeypatch.setattr(FileWrites, "move", move)
+
+
+@pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1", "1 and 2"])
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_store_does_not_look_crashed_while_queues_are_rebuilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, sync: bool
+) -> None:
+    """A broker would look through more of the log then, and cut it at damage there. The death of the writer changes nothing."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 200))
+    before, checkpoint = _rows(root), (root / "checkpoint").read_bytes()
+    shutil.rmtree(root / (lost if lost[0] == "c" else "consumequeue/T/1"))
+    if lost == "1 and 2":
+        shutil.rmtree(root / "consumequeue/T/2")
+    deaths = 0
+    for at in range(9):
+        with monkeypatch.context() as patch:
+            _death(patch, at)
+            try:
+                append(root, numbered("T", 200, 8), options=_options(sync=sync))
+                break
+            except _Died:
+                deaths += 1
+        assert not (root / "abort").exists()
+        assert (root / "checkpoint").read_bytes() == checkpoint
+        assert _rows(root) == before
+        parts = {path.stat().st_size for path in (root / "consumequeue").rglob("0000*")}
+        assert parts <= {400}, parts
+    assert deaths == (1 if lost == "consumequeue" else 2 * (1 + (lost == "1 and 2")))
+    _check_appended(root, before, 8)
+    assert not (root / ".rmqlog" / "rebuild").exists()
+
+
+def test_queues_that_ended_too_early_are_completed_after_a_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last message has its entry already: only the mark of the rebuild tells of the others."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 200))
+    before = _rows(root)
+    for queue_id in range(4):
+        files = sorted((root / "consumequeue" / "T" / str(queue_id)).iterdir())
+        files[-1].unlink()
+    (root / ".rmqlog" / "ledger.json").unlink()  # as a broker left it
+    original, count = queue_repair._write_entries, 0
+
+    def write(*args: object) -> None:
+        nonlocal count
+        if count == 2:
+            raise _Died
+        count += 1
+        original(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("store_format.commit.queue_repair._write_entries", write)
+    with pytest.raises(_Died):
+        append(root, numbered("U", 0, 8))
+    monkeypatch.undo()
+    assert not (root / "abort").exists()
+    append(root, numbered("U", 0, 8))
+    _check_appended(root, before, 8)
+
+
+@pytest.mark.golden
+def test_a_commit_without_flush_says_what_a_clean_store_had_flushed(copy: Callable[[str], Path]) -> None:
+    """Its `abort` makes a broker recover the store: not from the first file on, where damage would end the log."""
+    root = copy("basic-5.5.0")
+    last = max(offset for each in _rows(root).values() for _, offset in each)
+    for number in (0, 50):  # the second one adds nothing: what the first wrote is not flushed
+        append(root, numbered("Orders", number, 50), options=_options("basic-5.5.0", sync=False))
+        checkpoint = read_checkpoint(f"{root}/checkpoint")
+        assert checkpoint is not None
+        assert last <= checkpoint.logics_physical_offset < 989_368
+
+
+def test_queues_on_another_filesystem_are_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 200))
+    before = _rows(root)
+    original = FileWrites.move
+    monkeypatch.setattr(FileWrites, "move", lambda self, source, target: ".rmqlog" in target and original(self, source, target))
+    for lost in ("consumequeue", "consumequeue/T/1"):
+        shutil.rmtree(root / lost)
+        append(root, numbered("T", 200, 4))
+        before = _rows(root) if lost == "consumequeue" else before
+    _check_appended(root, before, 4)
+
+
+@pytest.mark.parametrize("lost", ["consumequeue/T", "consumequeue/T/1"])
+def test_a_reader_that_looks_while_queues_are_moved_in_sees_all_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Between its look at the queues and the question which of them have no files."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("U", 0, 4))
+    append(root, numbered("T", 0, 60))
+    before = {key: rows for key, rows in _rows(root).items() if key[0] == "T"}
+    shutil.rmtree(root / lost)
+    other = MessageStore.open(str(root))
+    original = UnfiledQueues.among
+    done: list[int] = []
+
+    def among(self: UnfiledQueues, *args: Any) -> Any:
+        if not done:
+            done.append(1)
+            options = replace(_options(), rebuild_lost_queues=True)
+            append(root, [message for message in numbered("T", 60, 4) if message.queue_id == 1], options=options)
+        return original(self, *args)
+
+    monkeypatch.setattr(UnfiledQueues, "among", among)
+    snapshot = other.snapshot()
+    assert {key: queue.max_offset for key, queue in snapshot.queues.items() if key[0] == "T"} == {
+        key: len(rows) + (key[1] == 1) for key, rows in before.items()
+    }
+
+
+def test_a_reader_beside_a_writer_of_this_project_does_not_wait_for_a_broker(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("U", 0, 4))
+    append(root, numbered("T", 0, 60))
+    before = _rows(root)
+    shutil.rmtree(root / "consumequeue" / "T")
+    code = "import sys; from store_format.files.lock import StoreLock\nwith StoreLock(sys.argv[1]): print(flush=True); sys.stdin.read()"
+    arguments = [sys.executable, "-c", code, str(root)]
+    with subprocess.Popen(arguments, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"\n"
+        assert MessageStore.open(str(root)).state == "live"
+        assert _rows(root) == before
+        writer.communicate()
+
+
+@pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1"])
+def test_a_reader_beside_a_rebuild_in_another_process_sees_all_messages(tmp_path: Path, lost: str) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 2000))
+    before = _rows(root)
+    shutil.rmtree(root / lost)
+    arguments = [sys.executable, "-m", "tests.support.failing_writer", str(root), "2000", "8", "1", "kill", "0"]
+    with subprocess.Popen(arguments, cwd=_ROOT, stdout=subprocess.DEVNULL) as writer:
+        while writer.poll() is None:
+            seen = _rows(root)
+            assert {key: rows[: len(before[key])] for key, rows in seen.items()} == before
+    assert writer.returncode == 0
+    _check_appended(root, before, 8)
+
+
+# ---- what is looked at, and what is noted -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(start, stop) of each time that the log is gone over."""
+    found: list[tuple[int, int]] = []
+    original = queue_repair.find_lacking
+
+    def counted(root: str, log: object, start: int, stop: int, *args: object, **named: object) -> object:
+        found.append((start, stop))
+        return original(root, log, start, stop, *args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("store_format.commit.queue_rebuild.find_lacking", counted)
+    return found
+
+
+def test_commits_to_healthy_stores_do_not_go_over_the_log(tmp_path: Path, scans: list[tuple[int, int]]) -> None:
+    root = make_store(tmp_path / "store")
+    for number in range(4):
+        append(root, numbered("T", 12 * number, 12))
+        append(root, numbered(f"New{number}", 0, 4))
+    assert scans == []
+    assert not (root / ".rmqlog" / "queues.json").exists()
+
+
+def test_a_queue_that_never_was_is_looked_for_once(tmp_path: Path, scans: list[tuple[int, int]]) -> None:
+    root = make_store(tmp_path / "store")
+    first = append(root, numbered("T", 0, 12, queues=2))
+    second = append(root, numbered("T", 12, 12, queues=3))
+    third = append(root, numbered("T", 24, 12, queues=4))
+    assert scans == [(0, first.stop), (first.stop, second.stop)]
+    append(root, numbered("T", 36, 12, queues=4))
+    assert len(scans) == 2
+    assert _count(_queued(root)) == 48
+    for lost in ("2", "0"):  # after the note, and before it
+        before = _rows(root)
+        shutil.rmtree(root / "consumequeue" / "T" / lost)
+        append(root, numbered("T", 48, 4))
+        _check_appended(root, before, 4)
+    assert third.stop > second.stop
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"stop": 9, "last_offset": 0, "last_crc": 1, "queues": {}}'])
+def test_a_note_that_does_not_speak_of_this_log_counts_for_nothing(tmp_path: Path, text: str) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 12, queues=2))
+    append(root, numbered("T", 12, 12, queues=4))
+    before = _rows(root)
+    note = root / ".rmqlog" / "queues.json"
+    assert note.exists()
+    note.write_text(text)
+    shutil.rmtree(root / "consumequeue" / "T" / "3")
+    append(root, numbered("T", 24, 12))
+    _check_appended(root, before, 12)
+
+
+def test_a_log_that_was_written_again_makes_the_note_count_for_nothing(tmp_path: Path) -> None:
+    """The note says that T-3 had no message; then the store is one in which it had."""
+    one, two = make_store(tmp_path / "one"), make_store(tmp_path / "two")
+    append(one, numbered("T", 0, 12, queues=2))
+    append(one, numbered("T", 12, 12, queues=3))
+    append(two, numbered("T", 0, 60))
+    before = _rows(two)
+    shutil.copy(one / ".rmqlog" / "queues.json", two / ".rmqlog" / "queues.json")
+    shutil.rmtree(two / "consumequeue" / "T" / "3")
+    append(two, numbered("T", 60, 12))
+    _check_appended(two, before, 12)
+
+
+@pytest.mark.parametrize("part", [10, 1 << 21])
+def test_many_messages_are_rebuilt_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 200))
+    append(root, numbered("U", 0, 50))
+    before = {path: path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()}
+    monkeypatch.setattr("store_format.commit.queue_repair._PART", part)
+    shutil.rmtree(root / "consumequeue")
+    recover(str(root))
+    assert {path: path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()} == before
+
+
+# ---- a commitlog that is not there --------------------------------------------------------------------------------------
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("how", ["empty directory", "no directory", "empty file", "only zeros"])
+def test_a_lost_commitlog_is_refused_and_nothing_changed(copy: Callable[[str], Path], how: str) -> None:
+    root = copy("basic-5.5.0")
+    kept = root.parent / "kept"
+    shutil.move(root / "commitlog", kept)
+    if how != "no directory":
+        (root / "commitlog").mkdir()
+    if how in ("empty file", "only zeros"):
+        (root / "commitlog" / "00000000000000000000").write_bytes(bytes(262144 if how == "only zeros" else 0))
+    names, before = sorted(path.name for path in root.iterdir()), _bytes(root)
+    acts: list[Callable[[], None]] = [lambda: recover(str(root))]
+    if how != "no directory":
+        acts.append(MessageStore.open(str(root)).flush)
+    for act in acts:
+        with pytest.raises(
+            StoreNotFoundError, match=r"has no message, but consume queue .* Mount the commitlog's disk, or give its directory"
+        ):
+            act()
+        assert _bytes(root) == before
+        assert {path.name for path in root.iterdir()} <= {*names, "lock"}
+    with pytest.raises(StoreNotFoundError):
+        append(root, numbered("Orders", 0, 5))
+    assert _bytes(root) == before
+    recover(str(root), options=CommitOptions(log_directories=(str(kept),)))
+
+
+@pytest.mark.parametrize("left", ["ledger", "checkpoint"])
+def test_ledger_and_checkpoint_know_of_a_commitlog_too(tmp_path: Path, left: str) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 5))
+    shutil.rmtree(root / "commitlog")
+    shutil.rmtree(root / "consumequeue")
+    if left == "checkpoint":
+        (root / ".rmqlog" / "ledger.json").unlink()
+    with pytest.raises(StoreNotFoundError, match=f"{left}.* tells of (messages|commits)"):
+        append(root, numbered("T", 0, 5))
+    assert not (root / "commitlog").exists()
+
+
+def test_an_empty_store_takes_its_first_message(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    (root / "commitlog" / "00000000000000000000").write_bytes(bytes(1 << 14))  # a broker was started and got no message
+    (root / "consumequeue" / "T" / "0").mkdir(parents=True)
+    append(root, numbered("T", 0, 5))
+    assert _count(_queued(root)) == 5
+
+
+def test_a_first_commit_that_was_broken_off_is_completed(tmp_path: Path) -> None:
+    """Its queues may be on the disk and its log not: the journal has both."""
+    root = make_store(tmp_path / "store")
+    staged = stage(root, numbered("T", 0, 8))
+    files = FileWrites(sync=True)
+    journal, publication = prepare(str(root), open_store(str(root), _options(), files), (staged,), ("q", 0), None, _options(), files)
+    write_journal(str(root), journal, files)
+    begin(str(root), journal, files)
+    publication.append_log()
+    publication.write_queues()
+    shutil.rmtree(root / "commitlog")
+    recover(str(root), options=_options())
+    assert _count(_queued(root)) == 8
+
+
+def test_a_hostile_topic_in_the_log_leads_nowhere(tmp_path: Path) -> None:
+    """A message may name any topic; no directory is made for one like this when queues are rebuilt."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 20))
+    append(root, numbered("evil0", 0, 1))
+    for path in (root / "commitlog").iterdir():
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"\x05evil0", b"\x05../..").replace(b"of evil0", b"of ../.."))
+    for kind in ("clean", "crashed"):
+        shutil.rmtree(root / "consumequeue")
+        if kind == "crashed":
+            (root / "abort").write_text("4711")
+        recover(str(root))
+        assert [path.name for path in (root / "consumequeue").iterdir()] == ["T"]
+        assert {path.name for path in tmp_path.iterdir()} == {"store"}
+        assert not (root / "0").exists()

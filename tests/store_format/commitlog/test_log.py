@@ -1,0 +1,191 @@
+"""The commitlog as a sequence of files: gathered, checked, and addressed by physical offset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store_format.commitlog.log import CommitLog
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, TruncatedRecordError
+from store_format.files.read import FileCache, offset_file_name
+from tests.support import goldens, oracle
+
+Golden = Callable[[str], Path]
+
+STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
+
+
+def _write(directory: Path, *files: tuple[int, int]) -> str:
+    directory.mkdir(parents=True, exist_ok=True)
+    for start, size in files:
+        (directory / offset_file_name(start)).write_bytes(bytes([start % 251 + 1]) * size)
+    return str(directory)
+
+
+def _open(*directories: str) -> CommitLog:
+    return CommitLog.open(directories, FileCache())
+
+
+# ---- gathering ------------------------------------------------------------------------------------------------------
+
+
+def test_files_of_all_directories_are_one_log(tmp_path: Path) -> None:
+    left = _write(tmp_path / "a", (2000, 1000), (4000, 1000))
+    right = _write(tmp_path / "b", (3000, 1000))
+    (tmp_path / "b" / "README").write_text("no file of the log")
+    log = _open(left, right, str(tmp_path / "missing"))
+    assert [file.start for file in log.files] == [2000, 3000, 4000]
+    assert [os.path.basename(os.path.dirname(file.path)) for file in log.files] == ["a", "b", "a"]
+    assert (log.file_size, log.min_offset, log.findings) == (1000, 2000, ())
+    assert log.read(2999, 1) + log.read(3000, 1) == bytes([2000 % 251 + 1, 3000 % 251 + 1])
+
+
+def test_no_files_are_an_empty_log(tmp_path: Path) -> None:
+    log = _open(str(tmp_path / "missing"))
+    assert (log.files, log.file_size, log.min_offset) == ((), 0, 0)
+    assert log.file_index(np.array([0, 5])).tolist() == [-1, -1]
+    assert log.file_at(0) is None
+    assert log.store_timestamp_at(0) == -1
+    with pytest.raises(OffsetOutOfRangeError, match="it has no files"):
+        log.read(0, 1)
+
+
+def test_an_empty_last_file_is_as_good_as_none(tmp_path: Path) -> None:
+    assert [file.start for file in _open(_write(tmp_path / "a", (0, 100), (100, 0))).files] == [0]
+    assert _open(_write(tmp_path / "b", (0, 0))).files == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "where", "expected", "found"),
+    [
+        ([(0, 100), (100, 101), (200, 100)], 100, "a file of 100 bytes, like the others", "101 bytes"),
+        ([(0, 0), (100, 100), (200, 100)], 0, "a file of 100 bytes, like the others", "0 bytes"),
+        ([(0, 100), (60, 100)], 60, "00000000000000000100 as the file after 00000000000000000000", "60"),
+        ([(99999999999999999999, 100)], 99999999999999999999, "a name below 2^63 - 1, less the file's size", "99999999999999999999"),
+        ([(2**63 - 50, 100)], 2**63 - 50, "a name below 2^63 - 1, less the file's size", "9223372036854775758"),
+    ],
+)
+def test_files_that_do_not_fit_together_are_refused(
+    tmp_path: Path, files: list[tuple[int, int]], where: int, expected: str, found: str
+) -> None:
+    directory = tmp_path / "commitlog"
+    directory.mkdir()
+    for start, size in files:
+        (directory / offset_file_name(start)).write_bytes(bytes(size))
+    with pytest.raises(CorruptStoreError) as caught:
+        _open(str(directory))
+    position = 100 if found == "101 bytes" else 0
+    assert caught.value.args == (str(directory / offset_file_name(where)), position, expected, found)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "short", "starts"),
+    [((100, 1, 100), 1, [0, 100, 200]), ((100, 100, 99), 2, [0, 100, 200]), ((70, 100, 100), 0, [0, 100, 200]), ((100, 40), 1, [0, 100])],
+)
+def test_a_file_cut_short_is_a_finding_and_read_to_its_end(tmp_path: Path, sizes: tuple[int, ...], short: int, starts: list[int]) -> None:
+    directory = tmp_path / "commitlog"
+    directory.mkdir()
+    for i, size in enumerate(sizes):
+        (directory / offset_file_name(100 * i)).write_bytes(bytes(size))
+    log = _open(str(directory))
+    (finding,) = log.findings
+    path = str(directory / offset_file_name(100 * short))
+    assert finding.args == (path, sizes[short], "a file of 100 bytes, like the others", f"{sizes[short]} bytes")
+    assert [file.start for file in log.files] == starts
+    assert (log.file_size, log.size_bytes) == (100, sum(sizes))
+    assert log.file_at(100 * short + sizes[short]) is None
+    assert log.read(100 * short, sizes[short]) == bytes(sizes[short])
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    one, two = _write(tmp_path / "a", (100, 100)), _write(tmp_path / "b", (100, 100))
+    with pytest.raises(CorruptStoreError) as caught:
+        _open(one, two)
+    assert {caught.value.file, caught.value.found.removeprefix("another one, ")} == {
+        f"{directory}/{offset_file_name(100)}" for directory in (one, two)
+    }
+    assert caught.value.expected == "one file that starts at 100"
+
+
+def test_a_gap_is_a_finding_and_the_rest_stays_readable(tmp_path: Path) -> None:
+    log = _open(_write(tmp_path / "a", (0, 100), (300, 100)))
+    (finding,) = log.findings
+    assert finding.file == log.files[1].path
+    assert (finding.expected, finding.found) == ("00000000000000000100 as the file after 00000000000000000000", "300")
+    assert log.read(300, 100) == bytes([300 % 251 + 1]) * 100
+    assert log.file_at(200) is None
+
+
+def test_a_link_in_the_directory_is_refused(tmp_path: Path) -> None:
+    directory = _write(tmp_path / "a", (0, 100))
+    (tmp_path / "a" / offset_file_name(100)).symlink_to(tmp_path / "a" / offset_file_name(0))
+    with pytest.raises(CorruptStoreError, match="symbolic link"):
+        _open(directory)
+
+
+# ---- addressing -----------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 6000), max_size=30))
+def test_many_offsets_find_the_files_that_one_finds(tmp_path_factory: pytest.TempPathFactory, offsets: list[int]) -> None:
+    log = _open(_write(tmp_path_factory.getbasetemp() / "addressing", (1000, 1000), (2000, 1000), (4000, 1000)))
+    found = log.file_index(np.array(offsets, np.int64)).tolist()
+    starts = [1000, 2000, 4000]
+    assert found == [next((i for i, start in enumerate(starts) if start <= offset < start + 1000), -1) for offset in offsets]
+    assert [log.file_at(offset) for offset in offsets] == [log.files[i] if i >= 0 else None for i in found]
+
+
+@pytest.mark.parametrize(("offset", "length"), [(50, 51), (99, 2), (0, 1 << 62), (50, -1)])
+def test_a_read_stays_in_its_file(tmp_path: Path, offset: int, length: int) -> None:
+    log = _open(_write(tmp_path / "a", (0, 100), (100, 100)))
+    with pytest.raises(TruncatedRecordError) as caught:
+        log.read(offset, length)
+    assert caught.value.args[1:] == (offset, f"{length} bytes", f"{100 - offset} bytes up to the file's end")
+
+
+def test_a_read_outside_says_what_there_is(tmp_path: Path) -> None:
+    log = _open(_write(tmp_path / "a", (100, 100)))
+    for offset in (-1, 99, 200, 2**70):
+        with pytest.raises(OffsetOutOfRangeError) as caught:
+            log.read(offset, 1)
+        assert str(caught.value) == f"physical offset {offset} is in no commitlog file; its files hold 100 to 200"
+
+
+def test_a_file_that_became_shorter_or_went_away(tmp_path: Path) -> None:
+    log = _open(_write(tmp_path / "a", (0, 100), (100, 100)))
+    os.truncate(log.files[0].path, 40)
+    with pytest.raises(TruncatedRecordError, match="the file became shorter"):
+        log.read(30, 20)
+    assert log.store_timestamp_at(0) == -1
+    os.remove(log.files[1].path)
+    with pytest.raises(LookupError, match="the file is gone"):
+        log.read(150, 1)
+    assert log.store_timestamp_at(150) == -1
+
+
+# ---- store times ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "broker"), STORES)
+def test_store_timestamps_are_those_of_the_messages(golden: Golden, name: str, broker: str) -> None:
+    root, _ = goldens.brokers(name, golden(name))[broker]
+    log = _open(str(root / "commitlog"))
+    rows = [row for row in goldens.expected_rows(name) if not broker or row["brokerName"] == broker]
+    assert [log.store_timestamp_at(row["physicalOffset"]) for row in rows] == [row["storeTimestamp"] for row in rows]
+    assert log.store_timestamp_at(rows[0]["physicalOffset"] + 1) == -1  # no unit begins there
+
+
+def test_a_unit_of_another_place_has_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.mkdir()
+    message = oracle.Message(b"T", store_timestamp=1700000000456, physical_offset=1000)
+    (path / offset_file_name(1000)).write_bytes(oracle.encode_message(message) * 2)
+    log = _open(str(path))
+    assert log.store_timestamp_at(1000) == 1700000000456
+    assert log.store_timestamp_at(1000 + message.total_size) == -1

@@ -1,0 +1,161 @@
+"""The extension of a consume queue: vectors, files written by the broker's rule, and addresses that lead nowhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store_format.consumequeue.ext import ext_offset, is_ext_address, read_ext_units, resolve_tags_codes
+from store_format.errors import CorruptStoreError, StoreError
+
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())["cq_ext"]
+
+Unit = tuple[int, int, bytes]  # tags code, store time, bit map
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def _write(directory: Path, units: list[Unit], file_size: int, first: int = 0) -> list[int]:
+    """Puts units as ConsumeQueueExt.put does and returns their addresses."""
+    files, addresses = [bytearray()], []
+    for tags_code, store_timestamp, bit_map in units:
+        unit = struct.pack(">hqqh", 20 + len(bit_map), tags_code, store_timestamp, len(bit_map)) + bit_map
+        if len(unit) > file_size - len(files[-1]) - 4:
+            files[-1] += b"\xff\xff"
+            files.append(bytearray())
+        addresses.append((first + len(files) - 1) * file_size + len(files[-1]) - 2**63)
+        files[-1] += unit
+    for number, file in enumerate(files, first):
+        (directory / f"{number * file_size:020d}").write_bytes(file.ljust(file_size, b"\0"))
+    return addresses
+
+
+def _longs(values: list[int]) -> np.ndarray:
+    return np.array(values, ">i8")
+
+
+units = st.tuples(st.integers(-(2**31), 2**62), st.integers(0, 2**62), st.binary(max_size=40))
+
+
+@given(written=st.lists(units, min_size=1, max_size=60), file_size=st.integers(64, 400), first=st.integers(0, 3), data=st.data())
+def test_every_address_gives_its_unit(written: list[Unit], file_size: int, first: int, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        addresses = _write(Path(name), written, file_size, first)
+        asked = data.draw(st.lists(st.integers(0, len(written) - 1), max_size=80))
+        found = read_ext_units(name, _longs([addresses[i] for i in asked]))
+        rows = list(zip(found.tags_codes.tolist(), found.store_timestamps.tolist(), found.filter_bit_maps, strict=True))
+        assert rows == [written[i] for i in asked]
+        plain = data.draw(st.lists(st.integers(-(2**31), 2**63 - 1), min_size=len(asked), max_size=len(asked)))
+        mixed = [value for pair in zip([addresses[i] for i in asked], plain, strict=True) for value in pair]
+        expected = [value for pair in zip([written[i][0] for i in asked], plain, strict=True) for value in pair]
+        resolved = resolve_tags_codes(name, _longs(mixed))
+        assert resolved.dtype == np.int64
+        assert resolved.tolist() == expected
+
+
+@given(st.binary(min_size=64, max_size=200), st.lists(st.integers(-(2**63), -(2**63) + 300), min_size=1, max_size=5))
+def test_any_bytes_end_in_units_inside_the_file_or_a_store_error(content: bytes, addresses: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / f"{0:020d}"
+        path.write_bytes(content)
+        found, refused = None, ""
+        try:
+            found = read_ext_units(name, _longs(addresses))
+        except StoreError as error:
+            refused = str(error)
+        assert (found is None) == (name in refused)
+        if found is None:
+            return
+        for address, bit_map in zip(addresses, found.filter_bit_maps, strict=True):
+            position = address + 2**63
+            assert content[position + 20 : position + 20 + len(bit_map)] == bit_map
+            assert struct.unpack_from(">h", content, position)[0] == 20 + len(bit_map)
+
+
+def test_addresses_far_apart_in_a_large_file_are_read_apart(directory: Path) -> None:
+    size = 50_331_648
+    unit = struct.pack(">hqqh", 20, 7, 8, 0)
+    positions = [0, 20, 3_000_000, 3_000_020, 50_000_000]
+    with (directory / f"{0:020d}").open("wb") as file:
+        file.truncate(size)
+        for position in positions:
+            os.pwrite(file.fileno(), unit, position)
+    assert resolve_tags_codes(str(directory), _longs([position - 2**63 for position in positions])).tolist() == [7] * 5
+
+
+def test_vectors(directory: Path) -> None:
+    content = b"".join(bytes.fromhex(unit["hex"]) for unit in VECTORS["units"]) + bytes.fromhex(VECTORS["end_of_file_marker_hex"])
+    (directory / f"{0:020d}").write_bytes(content.ljust(100, b"\0"))
+    addresses = _longs([address["cq_tags_code"] for address in VECTORS["address"]])
+    assert addresses.tobytes().hex() == "".join(address["hex"] for address in VECTORS["address"])
+    assert ext_offset(addresses).tolist() == [address["ext_offset"] for address in VECTORS["address"]]
+    found = read_ext_units(str(directory), addresses)
+    assert found.tags_codes.tolist() == [unit["tags_code"] for unit in VECTORS["units"]]
+    assert found.store_timestamps.tolist() == [unit["store_time"] for unit in VECTORS["units"]]
+    assert [bit_map.hex() for bit_map in found.filter_bit_maps] == [unit["bitmap_hex"] for unit in VECTORS["units"]]
+
+
+def test_the_limit_of_addresses() -> None:
+    values = _longs([-(2**63), VECTORS["max_addr"], VECTORS["max_addr"] + 1, -1, 0, 2**63 - 1])
+    assert is_ext_address(values).tolist() == [True, True, False, False, False, False]
+    assert ext_offset(values[:2]).tolist() == [0, 2**63 - 2147483649]
+
+
+def test_without_an_address_no_file_is_looked_at() -> None:
+    assert resolve_tags_codes("/nowhere", _longs([5, -7])).tolist() == [5, -7]
+    assert resolve_tags_codes("/nowhere", _longs([])).tolist() == []
+
+
+def _refused(directory: Path, offset: int) -> CorruptStoreError:
+    with pytest.raises(CorruptStoreError) as raised:
+        resolve_tags_codes(str(directory), _longs([offset - 2**63]))
+    return raised.value
+
+
+def test_an_address_without_files_names_the_directory(directory: Path) -> None:
+    assert (_refused(directory, 40).file, _refused(directory, 40).position) == (str(directory), 40)
+
+
+@pytest.mark.parametrize("offset", [0, 299, 500, 2**63 - 2147483649])
+def test_an_address_outside_the_files_names_what_there_is(directory: Path, offset: int) -> None:
+    for start in (300, 400):
+        (directory / f"{start:020d}").write_bytes(bytes(100))
+    error = _refused(directory, offset)
+    assert (error.file, error.position, error.found) == (str(directory), offset, "files of bytes 300 to 500")
+
+
+@pytest.mark.parametrize(
+    ("content", "position", "found"),
+    [
+        (bytes(100), 20, "size 0, bit map of 0"),  # nothing written there
+        (struct.pack(">hqqh", 20, 1, 2, 0), 81, "the end of the file"),
+        (struct.pack(">hqqh", 21, 1, 2, 0), 0, "size 21, bit map of 0"),
+        (struct.pack(">hqqh", 19, 1, 2, -1), 0, "size 19, bit map of -1"),
+        (struct.pack(">hqqh", 101, 1, 2, 81), 0, "size 101, bit map of 81"),  # reaches beyond the file
+        (b"\xff\xff", 0, "size -1, bit map of 0"),  # the mark of a file's end
+    ],
+)
+def test_bytes_that_are_no_unit_are_named(directory: Path, content: bytes, position: int, found: str) -> None:
+    (directory / f"{0:020d}").write_bytes(content.ljust(100, b"\0"))
+    error = _refused(directory, position)
+    assert (error.file, error.position, error.found) == (f"{directory}/{0:020d}", position, found)
+
+
+def test_a_value_that_is_no_address_is_refused_where_units_are_asked_for(directory: Path) -> None:
+    with pytest.raises(CorruptStoreError) as raised:
+        read_ext_units(str(directory), _longs([-(2**63), -5]))
+    assert raised.value.found == "-5"

@@ -1,0 +1,23 @@
+"""Plain values come out of a pickle as they went in, without their field names."""
+
+from __future__ import annotations
+
+import pickle
+
+from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.slices import QueueSlice
+
+
+def _slice() -> QueueSlice:
+    bounds = QueueBounds("Orders", 3, "/store/consumequeue/Orders/3", "simple", 6_000_000, 0, 0, 0, 5, 90, 5, 90, 17, 4711, 230)
+    return QueueSlice("Orders", 3, 7, 80, bounds, extra_start=60, extra=b"units", extra_offsets=b"offsets", is_batch=True)
+
+
+def test_slices_and_their_bounds_come_back_equal() -> None:
+    before = [_slice(), QueueSlice("Orders", 4, 0, 1, None)]
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(before, protocol)) == before
+
+
+def test_fields_travel_without_their_names() -> None:
+    assert b"extra_offsets" not in pickle.dumps(_slice())

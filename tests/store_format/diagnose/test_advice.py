@@ -1,0 +1,409 @@
+"""Every advice that `diagnose` gives, followed on a damaged store: no message that could be read before is lost by it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rmq_spark.cli.exit_codes import PARTIAL
+from rmq_spark.cli.main import main
+from store_format import MessageStore
+from store_format.commit.append import CommitOptions
+from store_format.diagnose import diagnose
+from store_format.errors import StoreError
+from store_format.read.log_reader import LogReader
+from store_format.read.tolerance import Tolerance
+from store_format.store import Queue, _projection
+from tests.support import goldens
+from tests.support.doc_pages import Session, blocks, read_page
+from tests.support.staged import append, make_store, numbered
+
+ROOT = Path(__file__).parents[3] / "store_format"
+STORE = "basic-5.5.0"
+CQ_FILE = "consumequeue/Orders/1/00000000000000002000"
+LAST_LOG = "commitlog/00000000000000786432"
+COLUMNS = ["topic", "queueId", "queueOffset", "physicalOffset", "bodyCRC", "msgId"]
+
+Row = tuple[object, ...]
+Step = Callable[[Path, Path], object]  # (the store, the undamaged golden)
+
+
+# ---- which advice there is ----------------------------------------------------------------------------------------------
+
+
+def _modules() -> list[Path]:
+    return sorted((ROOT / "diagnose").glob("*.py"))
+
+
+def _texts(node: ast.expr, names: Mapping[str, list[ast.expr]]) -> Iterator[str]:
+    if isinstance(node, ast.Constant):
+        yield str(node.value)
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values)
+    elif isinstance(node, ast.IfExp):
+        yield from _texts(node.body, names)
+        yield from _texts(node.orelse, names)
+    else:
+        assert isinstance(node, ast.Name), f"this test does not understand the advice {ast.unparse(node)}"
+        for value in names[node.id]:
+            yield from _texts(value, names)
+
+
+def all_advice() -> set[str]:
+    """The texts in all calls of `Findings.add` and `add_error`."""
+    trees = [ast.parse(path.read_text()) for path in _modules()]
+    names: dict[str, list[ast.expr]] = {}
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and "advice" in node.targets[0].id.lower():
+                names.setdefault(node.targets[0].id, []).append(node.value)
+    found: set[str] = set()
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("findings.add", "findings.add_error")):
+                found.update(_texts(node.args[-1], names))  # what comes behind it is given by name
+    return found
+
+
+# ---- what can be read ----------------------------------------------------------------------------------------------------
+
+
+def rows(root: Path) -> set[Row]:
+    """Every message of every queue that can be read around damage; none of a store that is refused."""
+    found: set[Row] = set()
+    try:
+        store = MessageStore.open(str(root))
+        queues = store.queues()
+    except (StoreError, OSError):
+        return found
+    for queue in queues:
+        found |= _rows_of(store, queue)
+    return found
+
+
+def _rows_of(store: MessageStore, queue: Queue) -> set[Row]:
+    reader = store.reader(_projection(COLUMNS, True), Tolerance("DROPMALFORMED", fail_on_data_loss=False))
+    if queue.scanned is None:
+        batches = reader.read([queue.piece()])
+    else:
+        scan = LogReader(reader, [queue.piece()], {(queue.topic, queue.queue_id): queue.scanned})
+        batches = scan.read(store.log.min_offset, queue.scanned.physical_stop)
+    return {tuple(row.values()) for batch in batches for row in batch.select(COLUMNS).to_pylist()}
+
+
+# ---- how stores are damaged, and how advice is followed --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """`harm` makes `diagnose` give the advice; `follow` does what it says, and returns the store to read if it is another one."""
+
+    advice: str
+    harm: Step
+    follow: Step
+    store: str = STORE
+
+
+def written(place: str, position: int, data: bytes) -> Step:
+    def harm(root: Path, _: Path) -> None:
+        with (root / place).open("r+b") as file:
+            file.seek(position)
+            file.write(data)
+
+    return harm
+
+
+def removed(*places: str) -> Step:
+    def harm(root: Path, _: Path) -> None:
+        for place in places:
+            shutil.rmtree(root / place) if (root / place).is_dir() else (root / place).unlink()
+
+    return harm
+
+
+def cut(place: str, size: int) -> Step:
+    return lambda root, _: os.truncate(root / place, size)
+
+
+def restored(place: str) -> Step:
+    def follow(root: Path, whole: Path) -> None:
+        path = root / place
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        shutil.copytree(whole / place, path) if (whole / place).is_dir() else shutil.copy(whole / place, path)
+
+    return follow
+
+
+def moved_out(*places: str) -> Step:
+    def follow(root: Path, _: Path) -> None:
+        for place in places:
+            (root / place).rename(root.parent / f"moved-{place.replace('/', '-')}")
+
+    return follow
+
+
+def copied(*out: str) -> Step:
+    """The advice for a copy: `out` are moved out of it."""
+
+    def follow(root: Path, whole: Path) -> Path:
+        copy = Path(shutil.copytree(root, root.parent / "copy"))
+        moved_out(*out)(copy, whole)
+        return copy
+
+    return follow
+
+
+def both(*steps: Step) -> Step:
+    def step(root: Path, whole: Path) -> None:
+        for each in steps:
+            each(root, whole)
+
+    return step
+
+
+def read_around(root: Path, _: Path) -> None:
+    """`rows` does, always."""
+
+
+def linked(root: Path, whole: Path) -> None:
+    (root / LAST_LOG).unlink()
+    (root / LAST_LOG).symlink_to(whole / LAST_LOG)
+
+
+def strays(root: Path, _: Path) -> None:
+    for place in ("commitlog/notes", "consumequeue/Orders/0/notes"):
+        (root / place).write_text("mine")
+
+
+def two_logs(root: Path, _: Path) -> None:
+    shutil.copy(root / LAST_LOG, root / "commitlog" / "00000000000000786532")
+
+
+def file_in_place(place: str) -> Step:
+    def harm(root: Path, _: Path) -> None:
+        shutil.rmtree(root / place)
+        (root / place).write_bytes(b"x")
+
+    return harm
+
+
+def topic_deleted(root: Path, _: Path) -> None:
+    for name in ("topics.json", "topics.json.bak"):
+        path = root / "config" / name
+        path.write_text(path.read_text().replace('"Audit"', '"Gone"'))
+
+
+def no_topics(root: Path, _: Path) -> None:
+    for name in ("topics.json", "topics.json.bak"):
+        (root / "config" / name).unlink()
+    shutil.rmtree(root / "consumequeue/Orders/2")
+
+
+def bad_topics(root: Path, _: Path) -> None:
+    for name in ("topics.json", "topics.json.bak"):
+        (root / "config" / name).write_text("{")
+
+
+def exported(root: Path, _: Path) -> None:
+    """What is exported before a broker starts is all that can be read."""
+    file = root.parent / "out.parquet"
+    assert main(["export", str(root), str(file), "--skip-damage", "-a"]) == PARTIAL
+    assert len(pq.read_table(file)) == len(rows(root))
+
+
+def bad_ledger(root: Path, _: Path) -> None:
+    append(root, numbered("Mine", 0, 8))
+    (root / ".rmqlog" / "ledger.json").write_text("{")
+
+
+def overwritten_batch(root: Path, _: Path) -> None:
+    result = append(root, numbered("Mine", 0, 8), key=("job", 1))
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(result.stop - 20)
+        file.write(b"\0" * 4)
+
+
+def ours(root: Path, _: Path) -> None:
+    shutil.rmtree(root)
+    make_store(root)
+
+
+def written_to(topic: str, queues: int = 4) -> Step:
+    return lambda root, _: append(root, numbered(topic, 10_000, 8, queues=queues), key=("other", 1))
+
+
+def not_flushed(root: Path, _: Path) -> None:
+    append(root, numbered("T", 0, 20), options=CommitOptions(sync=False))
+
+
+def flushed(root: Path, _: Path) -> None:
+    MessageStore.open(str(root)).flush()
+
+
+def fewer_queues(root: Path, _: Path) -> None:
+    path = root / "config" / "topics.json"
+    topics = json.loads(path.read_text())
+    topics["topicConfigTable"]["Orders"]["readQueueNums"] = 2
+    path.write_text(json.dumps(topics))
+
+
+def killed_writer(root: Path, _: Path) -> None:
+    append(root, numbered("T", 0, 20))
+    command = [sys.executable, "-m", "tests.support.failing_writer", str(root), "20", "20", "2", "kill", "24"]
+    subprocess.run(command, cwd=ROOT.parent, check=False, timeout=60)
+
+
+def bad_journal(root: Path, whole: Path) -> None:
+    killed_writer(root, whole)
+    (root / ".rmqlog" / "journal.json").write_text("{")
+
+
+def index_file(root: Path) -> Path:
+    return sorted((root / "index").iterdir())[0]
+
+
+def bad_index(root: Path, _: Path) -> None:
+    written(f"index/{index_file(root).name}", 40, struct.pack(">i", 3_000))(root, _)
+
+
+def index_moved(root: Path, whole: Path) -> None:
+    moved_out(f"index/{index_file(root).name}")(root, whole)
+
+
+def zeroed_start(root: Path, _: Path) -> None:
+    written("commitlog/00000000000000524288", 200_000, b"\0" * 62_144)(root, _)
+    written(LAST_LOG, 0, b"\0" * 262_144)(root, _)
+    written(LAST_LOG, 5_000, b"no whole message")(root, _)
+
+
+def cut_alone(root: Path, _: Path) -> None:
+    half = append(root, numbered("T", 0, 20))
+    append(root, numbered("T", 20, 20))
+    shutil.copytree(root / "commitlog", root.parent / "whole" / "commitlog")
+    os.truncate(root / "commitlog" / f"{0:020d}", half.stop)
+
+
+def put_back(root: Path, _: Path) -> None:
+    restored("commitlog")(root, root.parent / "whole")
+
+
+# ---- the cases --------------------------------------------------------------------------------------------------------------
+
+_QUEUES = "Copy the store, and move consumequeue out of the copy"
+_INDEX = "Move the index file out of the store"
+_LOST = "Readers scan the commitlog for this queue"
+_DAMAGE = "Messages here are lost; read around them with mode=DROPMALFORMED"
+_CUT = "A broker that starts on this store cuts these messages off"
+_CHECKPOINT = "Move it out of the store; a broker makes a new one"
+_FILE = "Nothing can be written before it is restored or moved out"
+_NO_TOPIC = "Consumers cannot find the topic, readers can. Create it again"
+
+CASES = {
+    "a wrong entry": Case(_QUEUES, written(CQ_FILE, 8, struct.pack(">i", 7)), copied("consumequeue")),
+    "an entry that is gone": Case(_QUEUES, written(CQ_FILE, 0, b"\0" * 40), copied("consumequeue")),
+    "a cut queue file": Case(_QUEUES, cut(CQ_FILE, 1990), copied("consumequeue")),
+    "a queue file that is gone": Case(_QUEUES, removed(CQ_FILE), copied("consumequeue")),
+    "a batch queue": Case(
+        _QUEUES, cut("batchconsumequeue/Inner/0/00000000000000000000", 1000), copied("batchconsumequeue"), "batchcq-5.5.0"
+    ),
+    "no topics.json": Case(_QUEUES, no_topics, copied("consumequeue")),
+    "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), written_to("Orders")),
+    "a lost topic": Case(_LOST, removed("consumequeue/Audit"), written_to("Audit", 1)),
+    "a link": Case("Links below the root level are not followed", linked, restored(LAST_LOG)),
+    "strays": Case("Move it away: a broker may", strays, moved_out("commitlog/notes", "consumequeue/Orders/0/notes")),
+    "a cut commitlog file": Case(
+        "Restore the file: a broker refuses", cut("commitlog/00000000000000262144", 200_000), restored("commitlog")
+    ),
+    "two logs": Case("Move away the file that does not belong", two_logs, moved_out("commitlog/00000000000000786532")),
+    "a bad index file": Case(_INDEX, bad_index, index_moved),
+    "a damaged message": Case(_DAMAGE, written("commitlog/00000000000000262144", 39_043, b"X"), read_around),
+    "a damaged message, restored": Case(_DAMAGE, written("commitlog/00000000000000262144", 39_043, b"X"), restored("commitlog")),
+    "a commitlog file that is gone": Case("Restore the missing file", removed("commitlog/00000000000000262144"), restored("commitlog")),
+    "a zeroed start": Case("A broker overwrites it; if the file was zeroed", zeroed_start, restored("commitlog")),
+    "a cut last file": Case("The file was cut off: restore it", both(ours, cut_alone), put_back),
+    "a file as directory": Case("Put the directory back", file_in_place("consumequeue"), restored("consumequeue")),
+    "a bad checkpoint": Case(_CHECKPOINT, written("checkpoint", 0, b"\xff" * 48), moved_out("checkpoint")),
+    "a bad checkpoint after a crash": Case(_CHECKPOINT, written("checkpoint", 0, b"\xff" * 48), moved_out("checkpoint"), "crash-5.5.0"),
+    "damage after a crash": Case(_CUT, written("commitlog/00000000000000000000", 20_000, b"X"), exported, "crash-5.5.0"),
+    "commits that are not flushed": Case("Before a broker starts, call", both(ours, not_flushed), flushed),
+    "fewer queues than were written": Case("Raise readQueueNums of", fewer_queues, restored("config/topics.json")),
+    "a crash": Case("Readers do the broker's recovery in memory", read_around, copied(), "crash-5.5.0"),
+    "no configuration": Case("Neither the file nor its .bak can be read", bad_topics, both(restored("config/topics.json"))),
+    "an unknown topic": Case(_NO_TOPIC, topic_deleted, restored("config/topics.json")),
+    "a bad ledger": Case(_FILE, bad_ledger, moved_out(".rmqlog/ledger.json")),
+    "a bad journal": Case(_FILE, both(ours, bad_journal), moved_out(".rmqlog/journal.json")),
+    "an overwritten batch": Case("Messages of it are lost: a broker ran", both(ours, overwritten_batch), written_to("Mine")),
+    "a broken-off commit": Case("The next writer completes it", both(ours, killed_writer), written_to("T")),
+}
+
+# Nothing to follow: they say what a broker or retention does by itself, or that all is well.
+_NOTHING = (
+    "A broker refuses to start on it",
+    "A broker that starts on a crashed store deletes such files",
+    "A broker that starts on this store cuts the log here",
+    "A broker that starts on this store cuts them off",
+    "After a crash a broker rescans the log",
+    "An earlier recovery has cut these messages",
+    "Follows from the damage of the commitlog",
+    "It is not read",
+    "Nothing needs to be done",
+    "The topic was deleted; retention takes the messages",
+    "What is being written now may look unfinished",
+    "*.bak counts instead, as for a broker",
+)
+
+
+def test_every_advice_is_covered() -> None:
+    known = {case.advice for case in CASES.values()} | set(_NOTHING)
+    texts = all_advice()
+    assert [text for text in sorted(texts) if not text.startswith(tuple(known))] == []
+    assert [start for start in sorted(known) if not any(text.startswith(start) for text in texts)] == []
+    assert [text for text in texts if text.startswith(_NOTHING) and ("elete " in text or "Remove" in text)] == []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    unpacked: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in unpacked:
+            unpacked[name] = goldens.unpack(name, tmp_path_factory.mktemp("whole") / name)
+        return unpacked[name]
+
+    return get
+
+
+def test_the_steps_of_the_recovery_page_lose_nothing(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Its commands, one block after the other, on all the stores that are there. One block damages a copy, to show damage."""
+    session = Session(tmp_path, golden, pytest.fail)
+    for block in (block for block in blocks(read_page("howto-recover.md")) if block.language == "sh"):
+        before = {path: rows(path) for path in tmp_path.iterdir() if (path / "commitlog").is_dir()}
+        session.run(block)
+        lost = sum(len(known - rows(path)) for path, known in before.items())
+        assert lost <= ("dd of=" in block.text), block.text
+        assert "rm " not in block.text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_following_it_loses_nothing(whole: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    root = Path(shutil.copytree(whole(case.store), tmp_path / "store"))
+    case.harm(root, whole(case.store))
+    advice = {problem.advice for problem in diagnose(str(root))}
+    assert [text for text in advice if text.startswith(case.advice)] != [], advice
+    before = rows(root)
+    followed = case.follow(root, whole(case.store))
+    after = rows(followed if isinstance(followed, Path) else root)
+    assert before - after == set()
+    assert len(after) > 0

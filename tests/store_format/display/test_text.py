@@ -1,0 +1,45 @@
+"""Text of a hostile store becomes plain characters: escapes, controls, overrides, broken UTF-8, long bodies."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store_format.display.text import body_text, cut, shown, width
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\u2066\r\n\x00\x7f\x9b31m\ud800"
+HARMLESS = r"\x1b]0;owned\x07\x1b[2J\u202eevil\u2066\r\n\x00\x7f\x9b31m\ud800"
+
+
+def test_hostile_text_is_spelled_out() -> None:
+    assert shown(HOSTILE) == HARMLESS
+    assert shown("订单 emoji😀 naïve عربى") == "订单 emoji😀 naïve عربى"
+    assert body_text(b"a\xff\x1b[1mb", 40) == r"a\xff\x1b[1mb"
+
+
+@given(st.text())
+def test_whatever_is_shown_is_printable(text: str) -> None:
+    assert shown(text).isprintable()
+
+
+@given(st.binary(max_size=300), st.integers(1, 50))
+def test_a_body_has_its_columns_and_a_note(body: bytes, columns: int) -> None:
+    text = body_text(body, columns)
+    assert text.isprintable()
+    kept, cut_off, note = text.rpartition("… (")
+    if cut_off:
+        assert note == f"{len(body):,} bytes)"
+        assert width(kept) <= columns
+    else:
+        assert width(text) <= columns
+
+
+@given(st.text(st.characters(blacklist_categories=["C"])), st.integers(1, 30))
+def test_a_cut_text_fits(text: str, columns: int) -> None:
+    kept = cut(text, columns)
+    assert width(kept) <= max(columns, 1)
+    assert kept == text or kept.endswith("…")
+
+
+def test_a_large_body_is_cut_quickly() -> None:
+    assert body_text(b"x" * (4 << 20), 5) == "xxxx… (4,194,304 bytes)"

@@ -1,0 +1,99 @@
+"""Files held open: how many, how large together, and let go of once they are deleted or replaced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from store_format.errors import StoreNotFoundError
+from store_format.files.read import FileCache, FileView
+
+
+def _file(directory: Path, name: str, size: int) -> str:
+    path = directory / name
+    path.write_bytes(bytes(size))
+    return str(path)
+
+
+def _descriptors() -> set[str]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+        except FileNotFoundError:
+            continue  # the listing's own
+    return found
+
+
+def test_an_unchanged_file_is_opened_once(tmp_path: Path) -> None:
+    path = _file(tmp_path, "a", 10)
+    cache = FileCache()
+    assert cache.open(path) is cache.open(path)
+
+
+def test_views_above_the_bytes_together_are_let_go_oldest_first(tmp_path: Path) -> None:
+    paths = [_file(tmp_path, name, 100) for name in "abc"]
+    cache = FileCache(bytes_max=250)
+    for path in paths:
+        cache.open(path)
+    assert list(cache) == paths[1:]
+    cache.open(paths[0])
+    assert list(cache) == [paths[2], paths[0]]
+
+
+def test_a_file_larger_than_all_may_be_is_open_alone(tmp_path: Path) -> None:
+    small, large = _file(tmp_path, "small", 10), _file(tmp_path, "large", 1000)
+    cache = FileCache(bytes_max=100)
+    cache.open(small)
+    assert cache.open(large).size == 1000
+    assert list(cache) == [large]
+    cache.open(small)
+    assert list(cache) == [small]
+
+
+def test_a_replaced_file_is_opened_anew(tmp_path: Path) -> None:
+    path = _file(tmp_path, "a", 10)
+    cache = FileCache(bytes_max=100)
+    before = cache.open(path)
+    os.replace(_file(tmp_path, "other", 20), path)
+    after = cache.open(path)
+    assert (before.size, after.size, len(cache)) == (10, 20, 1)
+    other = _file(tmp_path, "b", 75)  # 20 + 75: the ten bytes of the first view are not counted any more
+    cache.open(other)
+    assert list(cache) == [path, other]
+
+
+def test_deleted_and_replaced_files_are_let_go_of_with_their_maps(tmp_path: Path) -> None:
+    kept, deleted, replaced = (_file(tmp_path, name, 4096) for name in ("kept", "deleted", "replaced"))
+    cache = FileCache()
+    for path in (kept, deleted, replaced):
+        cache.open(path).map()
+    os.remove(deleted)
+    os.replace(_file(tmp_path, "new", 1), replaced)
+    assert any(name.startswith(deleted) for name in _descriptors())
+    cache.forget_deleted()
+    assert list(cache) == [kept]
+    assert not any(name.startswith((deleted, replaced)) for name in _descriptors())
+    with open("/proc/self/maps") as maps:
+        assert not any(f"{deleted} (deleted)" in line for line in maps)
+
+
+def test_a_view_in_use_outlives_the_cache(tmp_path: Path) -> None:
+    path = _file(tmp_path, "a", 10)
+    cache = FileCache(capacity=1)
+    view: FileView = cache.open(path)
+    cache.open(_file(tmp_path, "b", 10))
+    assert path not in list(cache)
+    assert view.read(0, 10) == bytes(10)
+
+
+def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+    cache = FileCache()
+    path = _file(tmp_path, "a", 10)
+    cache.open(path)
+    os.remove(path)
+    with pytest.raises(StoreNotFoundError, match="deleted"):
+        cache.open(path)
+    assert not len(cache)

@@ -1,0 +1,479 @@
+"""Index files: geometry, chains and queries, against vectors, files of our own writer, and every broker-written store."""
+
+from __future__ import annotations
+
+import bisect
+import datetime
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store_format.errors import CorruptStoreError, OptionError, StoreError
+from store_format.index.file import IndexFile, index_file_name, index_key, key_hash, key_hash_many, list_index_files, open_index_files
+from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, infer_geometry
+from store_format.index.query import find_offsets, query_message, query_offsets
+from tests.support import goldens
+from tests.support.index_writer import IndexFileWriter, IndexWriter, java_string_hash, message_index_keys
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
+LONG_MAX = 2**63 - 1
+T0 = 1_700_000_000_000
+STORES = [(name, broker) for name in goldens.NAMES for broker in (goldens.expected(name).get("brokers") or {"": None})]
+
+
+def _store(golden: Callable[[str], Path], name: str, broker: str) -> tuple[Path, dict[str, Any]]:
+    return goldens.brokers(name, golden(name))[broker]
+
+
+def _open_all(directory: Path) -> list[IndexFile]:
+    return open_index_files(str(directory))
+
+
+def _commitlog_reader(store: Path) -> Callable[[int], bool]:
+    """Whether a unit begins at an offset: its size and magic, read one by one."""
+    logs = sorted((store / "commitlog").iterdir())
+    starts = [int(log.name) for log in logs]
+
+    def has_message(offset: int) -> bool:
+        i = bisect.bisect_right(starts, offset) - 1
+        if i < 0:
+            return False
+        with open(logs[i], "rb") as log:
+            log.seek(offset - starts[i])
+            head = log.read(8)
+        return len(head) == 8 and struct.unpack(">iI", head)[1] in (0xDAA320A7, 0xDAA320AB)
+
+    return has_message
+
+
+def _differences(files: list[IndexFile], answers: dict[str, Any], has_message: Callable[[int], bool]) -> list[Any]:
+    different = []
+    for probe in answers["queryByKey"]:
+        window = (probe["maxNum"], probe["begin"], probe["end"])
+        found = query_message(files, probe["topic"], probe["key"], *window, has_message, probe.get("indexType"))
+        if found != probe["physicalOffsets"]:
+            different.append((probe, found))
+    return different
+
+
+# ---- keys, hashes, names ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vector", VECTORS["index_key_hash"], ids=lambda vector: vector["composed"])
+def test_key_hash_is_the_jvms(vector: dict[str, Any]) -> None:
+    assert index_key(vector["topic"], vector["key"]) == vector["composed"]
+    assert key_hash(vector["composed"]) == vector["index_hash"]
+    assert 40 + 4 * (vector["index_hash"] % DEFAULT_GEOMETRY.hash_slot_num) == vector["slot_byte_pos_default"]
+    assert vector["index_hash"] % 100 == vector["slot_100"]
+
+
+def test_tag_key() -> None:
+    assert key_hash(index_key("TopicTest", "TagA", "T")) == 1311325016  # spec 10, a 5.5.0 broker's
+    assert index_key("TopicTest", "TagA", "K") == index_key("TopicTest", "TagA", "U") == "TopicTest#TagA"
+
+
+@given(st.lists(st.text()))
+def test_key_hash_many_is_key_hash(texts: list[str]) -> None:
+    texts.append("TopicTest#aXA4ptp")  # hash -2^31
+    assert key_hash_many(pa.array(texts, pa.string())).tolist() == [key_hash(text) for text in texts]
+
+
+@pytest.mark.parametrize("vector", VECTORS["index_file_name"], ids=lambda vector: vector["name"])
+def test_file_name(vector: dict[str, Any]) -> None:
+    zone = datetime.timezone(datetime.timedelta(minutes=vector["utc_offset_minutes"]))
+    assert index_file_name(vector["epoch_ms"], zone) == vector["name"]
+
+
+def test_listing_is_by_name_and_skips_other_names(tmp_path: Path) -> None:
+    for name in ("20261121065232434", "20261121065231934", "2026112106523193", "20261121065231934.bak", "x" * 17):
+        (tmp_path / name).touch()
+    assert [Path(file.path).name for file in list_index_files(str(tmp_path))] == ["20261121065231934", "20261121065232434"]
+    assert list_index_files(str(tmp_path / "missing")) == []
+
+
+def test_listing_tells_of_a_directory_in_place_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "20261121065239999").mkdir()
+    with pytest.raises(CorruptStoreError, match="20261121065239999 at byte 0: expected a regular file, found a directory"):
+        list_index_files(str(tmp_path))
+
+
+def test_listing_refuses_a_link(tmp_path: Path) -> None:
+    (tmp_path / "20261121065231934").symlink_to("/etc/passwd")
+    with pytest.raises(CorruptStoreError) as caught:
+        list_index_files(str(tmp_path))
+    assert "20261121065231934" in caught.value.file
+
+
+# ---- vectors ----------------------------------------------------------------------------------------------------------
+
+
+def test_worked_default_example(tmp_path: Path) -> None:
+    """Spec 10: a file of the default size, sparse, after one put and after two."""
+    vector = VECTORS["index_worked_default"]
+    path = tmp_path / "20231114221320456"
+    first, second = vector["first_put"], vector["second_put"]
+    with open(path, "wb") as file:
+        file.truncate(vector["file_size"])
+        for position, data in (
+            (0, vector["header_hex"]),
+            (vector["slot_pos"], vector["slot_value_hex"]),
+            (vector["unit_pos"], vector["unit_hex"]),
+        ):
+            file.seek(position)
+            file.write(bytes.fromhex(data))
+    with IndexFile.open(str(path)) as index:
+        assert index.geometry == DEFAULT_GEOMETRY
+        assert index.lookup(key_hash("TopicTest#KEY")) == [first["phy_offset"]]
+    with open(path, "r+b") as file:
+        for position, data in (
+            (0, second["header_hex"]),
+            (vector["slot_pos"], second["slot_value_hex"]),
+            (second["unit_pos"], second["unit_hex"]),
+        ):
+            file.seek(position)
+            file.write(bytes.fromhex(data))
+    with IndexFile.open(str(path)) as index:
+        assert index.geometry == DEFAULT_GEOMETRY
+        assert index.lookup(key_hash("TopicTest#KEY")) == [second["phy_offset"], first["phy_offset"]]
+        assert index.units()["time_diff"].tolist() == [0, 5]
+        assert (index.header().begin_timestamp, index.header().end_timestamp) == (first["store_timestamp"], second["store_timestamp"])
+
+
+def test_mini_store_of_the_5_3_form(tmp_path: Path) -> None:
+    """Index bytes without tag units: each file is understood, and every key of every message is found."""
+    store = VECTORS["mini_store"]
+    contents = [bytes.fromhex(data) for data in _hex_contents(store["index_files_in_order"])]
+    for i, content in enumerate(contents):
+        (tmp_path / f"{20231114221320456 + i}").write_bytes(content)
+    files = _open_all(tmp_path)
+    given_geometry = IndexGeometry(store["config"]["maxHashSlotNum"], store["config"]["maxIndexNum"])
+    # An open file without units proves no geometry and needs none.
+    assert [file.geometry for file in files] == [given_geometry if file.header().index_count > 1 else None for file in files]
+    offsets = {message["physical_offset"] for message in store["messages"]}
+    assert offsets == {int(offset) for file in files for offset in file.units()["physical_offset"]}
+    writer = IndexWriter(given_geometry.hash_slot_num, given_geometry.index_num)
+    for message, source in zip(store["messages"], store["inputs"], strict=True):
+        properties = dict(source["properties"]) if isinstance(source["properties"], list) else source["properties"]
+        keys = message_index_keys(source["topic"], properties, tags=False)
+        writer.put_message(keys, message["physical_offset"], source["store_timestamp"])
+        for key in keys:
+            assert message["physical_offset"] in find_offsets(files, source["topic"], key.removeprefix(source["topic"] + "#"))
+    assert [file.content() for file in writer.files] == contents
+
+
+def _hex_contents(value: Any) -> list[str]:
+    return [item["hex"] if isinstance(item, dict) else item for item in value]
+
+
+# ---- geometry ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "broker"), STORES)
+def test_geometry_of_every_golden_file_is_inferred(golden: Callable[[str], Path], name: str, broker: str) -> None:
+    store, _ = _store(golden, name, broker)
+    config = goldens.config(name)
+    real = IndexGeometry(int(config.get("maxHashSlotNum", 5_000_000)), int(config.get("maxIndexNum", 20_000_000)))
+    files = _open_all(store / "index")
+    assert files
+    for file in files:
+        assert file.header().index_count > 1  # so each has units to prove it
+        assert file.geometry == real, file.path
+        with IndexFile.open(file.path) as alone:
+            assert alone.geometry == real, file.path
+
+
+@given(
+    hash_slot_num=st.integers(1, 300),
+    index_num=st.integers(2, 120),
+    puts=st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3), st.integers(-5000, 100_000)), min_size=1, max_size=130),
+)
+def test_inferred_geometry_is_the_real_one_or_none(hash_slot_num: int, index_num: int, puts: list[tuple[str, int, int]]) -> None:
+    writer = IndexFileWriter(hash_slot_num, index_num)
+    offset = 0
+    for key, step, time in puts:
+        offset += step
+        writer.put(f"Orders#{key}", offset, T0 + time)
+    inferred = infer_geometry(np.frombuffer(writer.content(), np.uint8))
+    assert inferred in (None, IndexGeometry(hash_slot_num, index_num))
+
+
+def test_other_numbers_of_the_default_size_are_found(tmp_path: Path) -> None:
+    """A million slots and 20,800,000 units have the default size: the search runs over twenty million candidates."""
+    geometry = IndexGeometry(1_000_000, 20_800_000)
+    assert geometry.file_size == DEFAULT_GEOMETRY.file_size
+    writer = IndexFileWriter(geometry.hash_slot_num, geometry.index_num)
+    for i in range(50):
+        writer.put(f"Orders#{i}", 100 * i, T0 + i)
+    path = tmp_path / "20231114221320456"
+    with open(path, "wb") as file:
+        file.write(writer.header())
+        for slot, number in writer.slots.items():
+            file.seek(40 + 4 * slot)
+            file.write(struct.pack(">i", number))
+        file.seek(geometry.units_start + 20)
+        file.write(b"".join(writer.units))
+        file.truncate(geometry.file_size)
+    with IndexFile.open(str(path)) as index:
+        assert index.geometry == geometry
+
+
+def test_geometry_with_distinct_messages_is_always_found() -> None:
+    for hash_slot_num in (1, 2, 7, 100, 101, 5000):
+        for count in (1, 2, 50, 199):
+            writer = IndexFileWriter(hash_slot_num, 200)
+            for i in range(count):
+                writer.put(f"Orders#{i}", 100 * i + 100, T0 + i)
+            assert infer_geometry(np.frombuffer(writer.content(), np.uint8)) == IndexGeometry(hash_slot_num, 200)
+
+
+def _write(path: Path, writer: IndexFileWriter) -> str:
+    path.write_bytes(writer.content())
+    return str(path)
+
+
+def test_without_units_the_geometry_is_unknown_and_lookups_are_empty(tmp_path: Path) -> None:
+    with IndexFile.open(_write(tmp_path / "20231114221320456", IndexFileWriter(100, 400, (T0, 7)))) as index:
+        assert index.geometry is None
+        assert index.header().index_count == 1
+        assert len(index.units()) == 0
+        assert index.lookup(5) == []
+        assert find_offsets([index], "Orders", "a").tolist() == []
+
+
+def test_unknown_geometry_of_a_file_with_units_asks_for_the_options(tmp_path: Path) -> None:
+    writer = IndexFileWriter(10, 50)
+    writer.put("Orders#a", 500, T0)
+    path = tmp_path / "20231114221320456"
+    path.write_bytes(writer.content().replace(struct.pack(">iqii", abs(java_string_hash("Orders#a")), 500, 0, 0), b"\xff" * 20))
+    with IndexFile.open(str(path)) as index, pytest.raises(OptionError) as caught:
+        index.lookup(5)
+    assert "maxHashSlotNum" in str(caught.value)
+    assert str(path) in str(caught.value)
+    with IndexFile.open(str(path), hash_slot_num=10, index_num=50) as index:
+        assert index.lookup(5) == []
+
+
+def test_given_numbers(tmp_path: Path) -> None:
+    writer = IndexFileWriter(10, 50)
+    for i in range(20):
+        writer.put(f"Orders#{i}", 100 + i, T0)
+    path = _write(tmp_path / "20231114221320456", writer)
+    for slots, units in ((10, None), (None, 50), (10, 50)):
+        with IndexFile.open(path, hash_slot_num=slots, index_num=units) as index:
+            assert index.geometry == IndexGeometry(10, 50)
+    with pytest.raises(OptionError) as caught:
+        IndexFile.open(path, hash_slot_num=11)
+    assert f"{len(writer.content())} bytes" in str(caught.value)
+    with pytest.raises(OptionError) as caught:
+        IndexFile.open(path, hash_slot_num=15)  # fits the size, but the units say otherwise
+    assert "its units prove 10 and 50" in str(caught.value)
+
+
+# ---- chains -----------------------------------------------------------------------------------------------------------
+
+
+def _patched(tmp_path: Path, writer: IndexFileWriter, position: int, data: bytes) -> IndexFile:
+    content = bytearray(writer.content())
+    content[position : position + len(data)] = data
+    path = tmp_path / "20231114221320456"
+    path.write_bytes(content)
+    return IndexFile.open(str(path), hash_slot_num=writer.hash_slot_num, index_num=writer.index_num)
+
+
+def _three_of_one_key() -> tuple[IndexFileWriter, int, int]:
+    writer = IndexFileWriter(4, 10)
+    for i in range(3):
+        writer.put("Orders#a", 1000 * (i + 1), T0 + 5000 * i)
+    return writer, abs(java_string_hash("Orders#a")), 40 + 4 * 4
+
+
+def test_chain_comes_newest_first_and_window_is_whole_seconds(tmp_path: Path) -> None:
+    writer, hash_value, _ = _three_of_one_key()
+    with _patched(tmp_path, writer, 0, b"") as index:
+        assert index.lookup(hash_value) == [3000, 2000, 1000]
+        assert index.lookup(hash_value, num_max=2) == [3000, 2000]
+        assert index.lookup(hash_value, num_max=0) == []
+        assert index.lookup(hash_value, T0 + 5000, T0 + 5000) == [2000]
+        assert index.lookup(hash_value, T0 + 5001) == [3000]
+        assert index.lookup(hash_value + 4) == []  # same slot, other hash
+
+
+@pytest.mark.parametrize(
+    ("unit", "prev", "expected"),
+    [
+        (3, 3, [3000]),  # names itself
+        (2, 3, [3000, 2000]),  # a cycle: the broker would go round it for ever when nothing matches
+        (3, 99, [3000]),  # behind index_count
+        (3, -1, [3000]),
+        (3, 1, [3000, 1000]),
+    ],
+)
+def test_broken_links_end_the_chain(tmp_path: Path, unit: int, prev: int, expected: list[int]) -> None:
+    writer, hash_value, units_start = _three_of_one_key()
+    with _patched(tmp_path, writer, units_start + 20 * unit + 16, struct.pack(">i", prev)) as index:
+        assert index.lookup(hash_value) == expected
+        assert find_offsets([index], "Orders", "a").tolist() == sorted(expected)
+
+
+def test_negative_difference_ends_the_brokers_walk_but_hides_nothing_from_find(tmp_path: Path) -> None:
+    writer, hash_value, units_start = _three_of_one_key()
+    with _patched(tmp_path, writer, units_start + 20 * 2 + 12, struct.pack(">i", -1)) as index:
+        assert index.lookup(hash_value) == [3000]
+        assert find_offsets([index], "Orders", "a").tolist() == [1000, 2000, 3000]
+
+
+@pytest.mark.parametrize("slot_value", [-5, 0, 5, 2**31 - 1])
+def test_slots_out_of_range_hold_nothing(tmp_path: Path, slot_value: int) -> None:
+    writer, hash_value, _ = _three_of_one_key()
+    with _patched(tmp_path, writer, 40 + 4 * (hash_value % 4), struct.pack(">i", slot_value)) as index:
+        assert index.lookup(hash_value) == []
+
+
+@given(st.data())
+def test_any_truncation_or_flip_ends_in_offsets_or_a_store_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    writer = IndexFileWriter(5, 30)
+    for i in range(25):
+        writer.put(f"Orders#{i % 7}", 100 * i, T0 + 700 * i)
+    content = bytearray(writer.content())
+    for _ in range(data.draw(st.integers(0, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    path = tmp_path_factory.mktemp("index") / "20231114221320456"
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    slots, units = data.draw(st.sampled_from([(None, None), (5, 30)]))
+    refused = None
+    try:
+        with IndexFile.open(str(path), hash_slot_num=slots, index_num=units) as index:
+            assert len(index.units()) <= 29
+            found = query_offsets([index], "Orders", "3", 64, 0, LONG_MAX).physical_offsets
+            assert len(found) <= 64
+            assert len(find_offsets([index], "Orders", "3")) <= 30
+    except StoreError as error:
+        refused = error
+    assert refused is None or str(path) in str(refused)
+
+
+# ---- queries ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "broker"), [store for store in STORES if not store[0].startswith("crash")])
+def test_every_golden_query_of_a_clean_store(golden: Callable[[str], Path], name: str, broker: str) -> None:
+    store, answers = _store(golden, name, broker)
+    assert len(answers["queryByKey"]) > 100
+    assert _differences(_open_all(store / "index"), answers, _commitlog_reader(store)) == []
+
+
+@pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
+def test_every_golden_query_of_a_crashed_store(golden: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    """The answers are those after the broker's recovery, which this test does by hand (spec 4.7, 7.3), and then they are equal.
+
+    Loading deletes the files that end after the checkpoint's indexMsgTimestamp; the rescan, from the first file in both
+    stores, indexes every valid unit that is not before the end of the last file kept, and the unit at that end once more.
+    """
+    store, answers = _store(golden, name, "")
+    kept = [file for file in _open_all(store / "index") if file.header().end_timestamp <= answers["checkpoint"]["indexMsgTimestamp"]]
+    dropped = [change["file"] for change in answers["filesChangedByRecovery"] if change["change"] == "deleted"]
+    assert {f"index/{Path(file.path).name}" for file in _open_all(store / "index")} - {
+        f"index/{Path(file.path).name}" for file in kept
+    } == {file for file in dropped if file.startswith("index/")}
+    rows = {row["physicalOffset"]: row for row in goldens.expected_rows(name)}
+    assert len(rows) == answers["allCommitLogMessages"]
+    end = kept[-1].header()
+    writer = IndexWriter(100, 400, (end.end_timestamp, end.end_physical_offset))
+    for offset, row in sorted(rows.items()):
+        writer.put_message(message_index_keys(row["topic"], row["properties"], tags=True), offset, row["storeTimestamp"])
+    rebuilt = []
+    for i, file in enumerate(writer.files):
+        path = _write(tmp_path / f"{20261121065839240 + i}", file)
+        rebuilt.append(IndexFile.open(path, hash_slot_num=100, index_num=400))
+    assert _differences(kept + rebuilt, answers, rows.__contains__) == []
+
+
+@pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
+def test_a_crashed_store_as_it_lies_holds_every_answer(golden: Callable[[str], Path], name: str) -> None:
+    """Without recovery, the uncapped search over the files left still gives every message that the broker gives.
+
+    The reverse cannot hold: behind the log's valid end there are units of messages that recovery cuts off, and whoever
+    reads the candidates' messages drops them.
+    """
+    store, answers = _store(golden, name, "")
+    files = _open_all(store / "index")
+    valid = {row["physicalOffset"] for row in goldens.expected_rows(name)}
+    for probe in answers["queryByKey"]:
+        window = (probe["begin"], min(probe["end"], LONG_MAX))
+        candidates = set(find_offsets(files, probe["topic"], probe["key"], *window, probe.get("indexType")).tolist())
+        assert set(probe["physicalOffsets"]) <= candidates
+        if probe["maxNum"] == 32 and len(probe["physicalOffsets"]) < 32 and window == (0, LONG_MAX):
+            assert candidates & valid == set(probe["physicalOffsets"])
+
+
+@pytest.mark.parametrize("name", goldens.NAMES)
+def test_find_gives_every_message_under_all_of_its_keys(golden: Callable[[str], Path], name: str) -> None:
+    """Every key and tag of every message of the store leads to it, beyond the broker's cap of 64.
+
+    Kept out: messages whose index files retention deleted, and the light queues' names, under which nothing is indexed.
+    """
+    for broker, (store, _) in goldens.brokers(name, golden(name)).items():
+        files = _open_all(store / "index")
+        first_indexed = min(int(file.header().begin_physical_offset) for file in files)
+        wanted: dict[tuple[str, str, str | None], set[int]] = {}
+        for row in goldens.expected_rows(name):
+            if row.get("brokerName", broker) != broker or row["physicalOffset"] < first_indexed:
+                continue
+            topic, properties = row.get("storedTopic", row["topic"]), row.get("outerProperties", row["properties"])
+            for key in message_index_keys(topic, properties, tags=name != "basic-4.9.7"):
+                text = key.removeprefix(topic + "#")
+                wanted.setdefault((topic, text, None), set()).add(row["physicalOffset"])
+        assert wanted
+        for (topic, key, index_type), offsets in wanted.items():
+            found = find_offsets(files, topic, key, index_type=index_type)
+            assert (np.diff(found) > 0).all()
+            assert offsets <= set(found.tolist()), (topic, key)
+
+
+@given(
+    puts=st.lists(st.tuples(st.sampled_from("ab"), st.integers(-3_000, 9_000)), min_size=1, max_size=60),
+    begin=st.one_of(st.none(), st.integers(T0 - 10_000, T0 + 300_000)),
+    length=st.one_of(st.none(), st.integers(0, 50_000)),
+)
+def test_find_in_a_window_misses_nothing(
+    tmp_path_factory: pytest.TempPathFactory, puts: list[tuple[str, int]], begin: int | None, length: int | None
+) -> None:
+    """Clocks that go back and files that roll are what make an index's times wrong: a window must hold all the same."""
+    end = None if length is None else (begin or T0) + length
+    writer = IndexWriter(3, 8)
+    time, written = T0, []
+    for i, (key, step) in enumerate(puts):
+        time += step
+        writer.put_message([f"Orders#{key}"], 100 * i + 100, time)
+        written.append((key, 100 * i + 100, time))
+    directory = tmp_path_factory.mktemp("index")
+    files = [
+        IndexFile.open(_write(directory / f"{20231114221320456 + i}", file), hash_slot_num=3, index_num=8)
+        for i, file in enumerate(writer.files)
+    ]
+    inside = {offset for key, offset, at in written if key == "a" and (begin is None or at >= begin) and (end is None or at <= end)}
+    found = set(find_offsets(files, "Orders", "a", begin, end).tolist())
+    assert inside <= found
+    assert found <= {offset for key, offset, _ in written if key == "a"}
+
+
+def test_query_without_files() -> None:
+    assert query_offsets([], "Orders", "a", 32, 0, LONG_MAX).physical_offsets == []
+    assert query_message([], "Orders", "a", 32, 0, LONG_MAX, lambda offset: True) == []
+
+
+def test_reading_changes_nothing(golden: Callable[[str], Path]) -> None:
+    store = golden("basic-5.5.0")
+    before = {path: os.stat(path).st_mtime_ns for path in sorted((store / "index").iterdir())}
+    for file in _open_all(store / "index"):
+        assert len(file.units()) == file.header().index_count - 1
+    assert {path: os.stat(path).st_mtime_ns for path in sorted((store / "index").iterdir())} == before

@@ -1,0 +1,279 @@
+"""Encoded units against the vectors, against units that real brokers wrote, and against the oracle, byte for byte."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store_format.errors import IllegalMessageError
+from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode, encode_wire_batch
+from store_format.message.encode_parts import body_crcs
+from store_format.message.properties import encode_properties
+from store_format.message.property_encoder import without_crc_property
+from tests.support import oracle
+
+_VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text("utf-8"))
+
+
+def packed(host: Sequence[Any]) -> bytes:
+    return ipaddress.ip_address(host[0]).packed
+
+
+def padded(ips: list[bytes]) -> Any:
+    """V16, an IPv4 address in the first four bytes."""
+    return np.array([ip.ljust(16, b"\0") for ip in ips], "V16")
+
+
+def columns_of(messages: list[oracle.Message]) -> MessageColumns:
+    """What `encode` needs to make these units again."""
+
+    def numbers(name: str) -> Any:
+        return np.array([getattr(message, name) for message in messages], np.int64)
+
+    return MessageColumns(
+        topic=pa.array([message.topic for message in messages], pa.string()),
+        body=pa.array([message.body for message in messages], pa.binary()),
+        properties=pa.array([message.properties_bytes for message in messages], pa.binary()),
+        born_ip=padded([packed(message.born_host) for message in messages]),
+        born_port=np.array([message.born_host[1] for message in messages], np.int64),
+        store_ip=padded([packed(message.store_host) for message in messages]),
+        store_port=np.array([message.store_host[1] for message in messages], np.int64),
+        **{
+            name: numbers(name)
+            for name in (
+                "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag", "born_timestamp", "store_timestamp",
+                "reconsume_times", "prepared_transaction_offset",
+            )
+        },
+    )  # fmt: skip
+
+
+def commit_log_files(store: Path) -> dict[int, bytes]:
+    return {int(file.name): file.read_bytes() for file in sorted((store / "commitlog").iterdir())}
+
+
+def commit_log(store: Path) -> list[oracle.Message]:
+    files = commit_log_files(store)
+    return oracle.walk_files(files, len(files[min(files)])).messages
+
+
+def stored_units(store: Path, messages: list[oracle.Message]) -> list[bytes]:
+    files = commit_log_files(store)
+    size = len(files[min(files)])
+    units = []
+    for message in messages:
+        start = message.physical_offset // size * size
+        units.append(files[start][message.physical_offset - start :][: message.total_size])
+    return units
+
+
+@pytest.mark.parametrize("row", _VECTORS["messages"], ids=lambda row: row["name"])
+def test_units_equal_the_vectors(row: dict[str, Any]) -> None:
+    given_ = row["inputs"]
+    units = encode(
+        MessageColumns(
+            topic=given_["topic"],
+            body=pa.array([bytes.fromhex(given_["body_hex"])]),
+            properties=pa.array([encode_properties(map(tuple, given_["properties"]))]),
+            queue_id=given_["queue_id"],
+            flag=given_["flag"],
+            queue_offset=given_["queue_offset"],
+            physical_offset=given_["physical_offset"],
+            sys_flag=given_["sys_flag_in"],
+            born_timestamp=given_["born_timestamp"],
+            born_ip=packed(given_["born_host"]),
+            born_port=given_["born_host"][1],
+            store_timestamp=given_["store_timestamp"],
+            store_ip=packed(given_["store_host"]),
+            store_port=given_["store_host"][1],
+            reconsume_times=given_["reconsume_times"],
+            prepared_transaction_offset=given_["prepared_transaction_offset"],
+        ),
+        crc_property=given_["append_prop_crc"],
+    )
+    assert [unit.hex() for unit in units] == [row["hex"]]
+    assert units.sizes.tolist() == [row["total_size"]]
+
+
+def test_all_vectors_in_one_batch() -> None:
+    rows = [row for row in _VECTORS["messages"] if not row["inputs"]["append_prop_crc"]]
+    messages = []
+    for row in rows:
+        raw = bytes.fromhex(row["hex"])
+        messages.append(oracle.decode_message(raw, 0, row["inputs"]["physical_offset"]))
+    assert {message.sys_flag & 0x30 for message in messages} == {0, 0x20, 0x30}
+    assert [unit.hex() for unit in encode(columns_of(messages))] == [row["hex"] for row in rows]
+
+
+@pytest.mark.parametrize("name", ["basic-5.5.0", "basic-4.9.7", "edge-5.5.0", "batchcq-5.5.0", "delay-tx-5.5.0"])
+def test_what_a_broker_wrote_encodes_to_the_same_bytes(golden: Callable[[str], Path], name: str) -> None:
+    messages = commit_log(golden(name))
+    units = list(encode(columns_of(messages)))
+    assert len(units) > 100
+    assert units == stored_units(golden(name), messages)
+
+
+def test_crc_properties_of_a_real_broker(golden: Callable[[str], Path]) -> None:
+    messages = commit_log(golden("propcrc-5.5.0"))
+    stored = stored_units(golden("propcrc-5.5.0"), messages)
+    assert all(oracle.verify_crc_property(unit) for unit in stored)
+    bare = [replace(message, properties_bytes=message.properties_bytes[:-20]) for message in messages]
+    assert list(encode(columns_of(bare), crc_property=True)) == stored
+    assert list(encode(columns_of(messages), crc_property=True)) == stored  # the one that is there is replaced, not doubled
+
+    units = encode(replace(columns_of(bare), physical_offset=None, queue_offset=0, store_timestamp=0), crc_property=True)
+    assign_all(units, messages)
+    assert list(units) == stored
+
+
+def assign_all(units: EncodedUnits, messages: list[oracle.Message]) -> None:
+    positions = {
+        name: np.array([getattr(message, name) for message in messages], np.int64)
+        for name in ("physical_offset", "queue_offset", "store_timestamp")
+    }
+    assign(units, **positions)
+
+
+def test_assigned_later_is_the_same_as_given_at_once(golden: Callable[[str], Path]) -> None:
+    messages = commit_log(golden("edge-5.5.0"))
+    assert {message.sys_flag & 0x30 for message in messages} == {0, 0x10, 0x20, 0x30}
+    units = encode(replace(columns_of(messages), physical_offset=None, queue_offset=0, store_timestamp=0))
+    assert list(units) != list(encode(columns_of(messages)))
+    assign_all(units, messages)
+    assert list(units) == list(encode(columns_of(messages)))
+
+
+_I4 = st.integers(-(2**31), 2**31 - 1)
+_I8 = st.integers(-(2**63), 2**63 - 1)
+_HOST = st.tuples(st.sampled_from(["10.1.2.3", "2001:db8::1"]), _I4)
+_TOPIC = st.sampled_from(["T", "主题", "%RETRY%" + "g" * 121, "x" * 127, "y" * 255])
+_PROPERTIES = st.sampled_from([b"", b"a\x01b\x02", b"KEYS\x01k", b"__CRC32#\x01x\x02a\x01b\x02", b"x__CRC32#\x01y\x02", b"a\x01b"])
+
+
+@st.composite
+def stored_messages(draw: st.DrawFn) -> oracle.Message:
+    topic, born, store = draw(_TOPIC), draw(_HOST), draw(_HOST)
+    flags = 0x10 * (":" in born[0]) | 0x20 * (":" in store[0])
+    return oracle.Message(
+        topic.encode(), draw(st.binary(max_size=20)), draw(_PROPERTIES), draw(_I4), draw(_I8), draw(_I8), draw(_I4),
+        draw(_I4) & ~0x30 | flags, draw(_I8), born, draw(_I8), store, draw(_I4), draw(_I8),
+        magic=0xDAA320AB if len(topic) > 127 else 0xDAA320A7,
+    )  # fmt: skip
+
+
+@given(st.lists(stored_messages(), max_size=6))
+def test_any_batch_equals_the_oracle(messages: list[oracle.Message]) -> None:
+    assert list(encode(columns_of(messages))) == [oracle.encode_message(message) for message in messages]
+    sealed = [oracle.encode_message(oracle.with_crc_property(message)) for message in messages]
+    assert list(encode(columns_of(messages), crc_property=True)) == sealed
+
+
+@pytest.mark.parametrize(
+    ("given_", "kept"),
+    [
+        (b"__CRC32#\x01x\x02__CRC32#\x01y\x02a\x01b", b"a\x01b\x02"),
+        (b"a\x01b\x02__CRC32#\x01", b"a\x01b\x02"),
+        (b"a\x01b\x02__CRC32#", b"a\x01b\x02__CRC32#\x02"),  # no property
+        (b"a__CRC32#\x01b\x02", b"a__CRC32#\x01b\x02"),
+    ],
+)
+def test_a_crc_property_is_deleted_as_a_text(given_: bytes, kept: bytes) -> None:
+    """MessageUtils.deleteProperty looks for the name in the string, whatever the decoder would make of it."""
+    assert without_crc_property(pa.array([b"", given_], pa.large_binary())).to_pylist() == [b"", kept]
+
+
+def test_addresses_of_one_family_decide_the_host_bits() -> None:
+    def sys_flags(born: Any, store: Any) -> list[int]:
+        message = MessageColumns(topic="T", body=pa.array([b""] * 2), properties=pa.array([None] * 2, pa.binary()), sys_flag=0x31,
+                                 born_ip=born, store_ip=store)  # fmt: skip
+        return [oracle.decode_message(unit, 0, 0).sys_flag for unit in encode(message)]
+
+    four, sixteen = np.array([b"\1\2\3\4"] * 2, "V4"), np.array([bytes(16)] * 2, "V16")
+    assert sys_flags(four, bytes(16)) == [0x21, 0x21]
+    assert sys_flags(bytes(16), four) == [0x11, 0x11]
+    assert sys_flags(bytes(4), sixteen) == [0x21, 0x21]  # the bit says so
+    with pytest.raises(IllegalMessageError, match="born_ip: an address of 5 bytes, 4 or 16 are allowed"):
+        sys_flags(bytes(5), four)
+
+
+def test_nothing_gives_no_units_and_null_is_empty() -> None:
+    none = MessageColumns(topic=pa.array([], pa.string()), body=pa.array([], pa.binary()), properties=pa.array([], pa.binary()))
+    for crc_property in (False, True):
+        units = encode(none, crc_property=crc_property)
+        assert (len(units), list(units)) == (0, [])
+        empty = np.empty(0, np.int64)
+        assign(units, physical_offset=empty, queue_offset=empty, store_timestamp=empty)
+    nulls = MessageColumns(topic="T", body=pa.array([None], pa.binary()), properties=pa.array([None], pa.binary()))
+    assert encode(nulls).sizes.tolist() == [92]
+
+
+def small(**changes: Any) -> MessageColumns:
+    columns = MessageColumns(topic="T", body=pa.array([b"", b"body"]), properties=pa.array([b"", b"a\x01b\x02"]))
+    return replace(columns, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topic": "t" * 256}, f"topic {'t' * 256}: 256 bytes long, at most 255 are allowed"),
+        ({"topic": "é" * 64}, f"topic {'é' * 64}: 128 bytes long, at most 127 are allowed"),
+        ({"topic": pa.array(["T", None])}, "topic null: every message has a topic"),
+        ({"body": pa.array([b"", b"x" * 101]), "topic": pa.array(["T", "U"])}, "topic U: a body of 101 bytes, at most 100 are allowed"),
+        ({"properties": pa.array([b"", b"x" * 32_768])}, "topic T: properties of 32768 bytes, at most 32767 are allowed"),
+        ({"queue_id": 2**31}, "queue_id 2147483648: its field has 4 bytes"),
+        ({"flag": np.array([0, -(2**31) - 1])}, "flag -2147483649: its field has 4 bytes"),
+        ({"store_timestamp": np.array([0, 2**63], np.uint64)}, "store_timestamp 9223372036854775808: its field has 8 bytes"),
+    ],
+)  # fmt: skip
+def test_limits_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(IllegalMessageError) as caught:
+        encode(small(**changes), message_size_max=100)
+    assert str(caught.value).startswith(message)
+
+
+def test_limits_are_met_to_the_byte() -> None:
+    most = small(topic="t" * 255, body=pa.array([b"", b"x" * 100]), properties=pa.array([b"", b"p" * 32_767]))
+    assert encode(most, message_size_max=100).sizes.tolist() == [92 + 255, 92 + 255 + 100 + 32_767]
+    fits = small(properties=pa.array([b"", b"p" * 32_746 + b"\x02"]))
+    assert encode(fits, crc_property=True).sizes[1] == 92 + 4 + 32_767
+    for properties in (b"p" * 32_747 + b"\x02", b"p" * 32_747):  # the second needs an end
+        with pytest.raises(IllegalMessageError, match="properties of 32768 bytes"):
+            encode(small(properties=pa.array([b"", properties])), crc_property=True)
+
+
+def test_a_wire_batch_equals_the_vector() -> None:
+    row = _VECTORS["batch_wire_body"]
+    units = encode_wire_batch(
+        pa.array([message["body"].encode() for message in row["messages"]]),
+        pa.array([bytes.fromhex(message["properties_hex"]) for message in row["messages"]]),
+        np.array([message["flag"] for message in row["messages"]]),
+    )
+    assert units.data.tobytes().hex() == row["hex"]
+    with pytest.raises(IllegalMessageError, match="properties of 32768 bytes"):
+        encode_wire_batch(pa.array([b""]), pa.array([bytes(32_768)]))
+
+
+@given(st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=8), _I4), max_size=5))
+def test_wire_batches_split_again(messages: list[tuple[bytes, bytes, int]]) -> None:
+    bodies, properties, flags = zip(*messages, strict=True) if messages else ((), (), ())
+    units = encode_wire_batch(pa.array(bodies, pa.binary()), pa.array(properties, pa.binary()), np.array(flags, np.int64))
+    assert [(m.body, m.properties_bytes, m.flag) for m in oracle.split_inner_batch(units.data.tobytes())] == messages
+
+
+def test_body_crcs_equal_the_vectors() -> None:
+    rows = _VECTORS["crc"]
+    bodies = [bytes.fromhex(row["data_hex"]) for row in rows]
+    sums = [row["stored_body_crc"] for row in rows]
+    assert body_crcs(pa.array(bodies)).tolist() == sums
+    large = bytes(100_000)  # the other way to get at the bodies
+    assert body_crcs(pa.array([*bodies, large])).tolist() == [*sums, oracle.stored_crc(large)]

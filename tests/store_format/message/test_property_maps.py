@@ -1,0 +1,79 @@
+"""Maps of properties as entries and as columns; their bytes are proved in `test_property_strings`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from store_format.message.property_maps import PropertyMaps
+
+MAP = pa.map_(pa.string(), pa.string())
+
+
+def maps_of(*rows: Any) -> PropertyMaps:
+    return PropertyMaps.of(pa.array(rows, MAP))
+
+
+def columns(maps: PropertyMaps) -> dict[str, list[bytes | None]] | None:
+    found = maps.as_columns()
+    return None if found is None else {name: values.to_pylist() for name, values in found.items()}
+
+
+def test_equal_names_in_equal_order_are_columns_in_that_order() -> None:
+    maps = maps_of([("b", "1"), ("a", "2")], [("b", "3"), ("a", None)])
+    assert columns(maps) == {"b": [b"1", b"3"], "a": [b"2", None]}
+    assert list(columns(maps) or ()) == ["b", "a"]
+    assert maps.rows.tolist() == [0, 0, 1, 1]
+
+
+def test_alike_means_one_order_and_no_nulls() -> None:
+    assert maps_of([("b", "1"), ("a", "2")], [("b", "3"), ("a", "4")]).alike
+    assert maps_of([], None).alike
+    assert not maps_of([("b", "1"), ("a", "2")], [("b", "3"), ("a", None)]).alike
+    assert not maps_of([("b", "1"), ("a", "2")], [("a", "3"), ("b", "4")]).alike
+    assert not maps_of([("b", "1"), ("a", "2")], [("b", "3")]).alike
+
+
+def test_nearly_equal_names_are_columns_with_nulls() -> None:
+    maps = maps_of([("a", "1"), ("b", "2")], [("b", "3")], None, [("a", "4"), ("b", "5")])
+    assert columns(maps) == {"a": [b"1", None, None, b"4"], "b": [b"2", b"3", None, b"5"]}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[("a", "1"), ("a", "2")], [("a", "3")]],  # a name twice keeps its first place
+        [[("", "1"), ("a", "2")]],
+        [[(str(i), "1")] for i in range(5)],  # mostly nulls: sorting is cheaper
+    ],
+)
+def test_what_columns_cannot_say_stays_entries(rows: Any) -> None:
+    assert maps_of(*rows).as_columns() is None
+
+
+def test_one_property_of_all_messages() -> None:
+    maps = maps_of([("a", "1"), ("a", "2")], None, [("b", "3")])
+    assert maps.column("c") is None
+    found = maps.column("a")
+    assert found is not None
+    assert found.to_pylist() == [b"2", None, None]
+    assert maps.column("a") is found
+
+
+def test_entries_can_be_left_out_and_their_names_with_them() -> None:
+    maps = maps_of([("a", "1"), ("b", "2")], [("b", ""), ("", "x")], [("b", None), ("c", "3")])
+    assert maps.empty().tolist() == [False, False, True, True, True, False]
+    kept = maps.where(~maps.empty() & np.array([False, True, True, True, True, True]))
+    assert (kept.names, kept.counts.tolist(), kept.rows.tolist(), kept.values.to_pylist()) == (["b", "c"], [1, 0, 1], [0, 2], [b"2", b"3"])
+    assert [kept.names[code] for code in kept.codes] == ["b", "c"]
+
+
+def test_slices_and_null_maps_that_cover_entries() -> None:
+    whole = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3]), pa.array(["a", "b", "c"]), pa.array(["1", "2", "3"]))
+    hidden = pa.MapArray.from_buffers(MAP, 3, [pa.py_buffer(b"\x05"), whole.buffers()[1]], children=[whole.values])
+    assert columns(PropertyMaps.of(hidden)) == {"a": [b"1", None, None], "c": [None, None, b"3"]}
+    assert columns(PropertyMaps.of(whole[1:2])) == {"b": [b"2"]}
+    assert columns(PropertyMaps.of(whole[:0])) == {}

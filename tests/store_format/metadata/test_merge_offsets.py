@@ -1,0 +1,213 @@
+"""Offsets written back: the brokers' own files with an entry changed, byte for byte, and what must not change with it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store_format.errors import CorruptStoreError, StoreError
+from store_format.java.fastjson import loads
+from store_format.metadata.merge_offsets import merge_consumer_offsets, merge_local_offsets
+from store_format.metadata.read import read_consumer_offsets
+from store_format.metadata.read_state import read_local_offsets
+from tests.support import goldens
+
+NOW = 1_800_000_000_000
+
+
+@pytest.mark.parametrize(("name", "queue", "old", "new"), [("basic-5.5.0", 3, b"3:58", b"3:60"), ("basic-4.9.7", 0, b"0:27,", b"0:30,")])
+def test_one_offset_of_a_brokers_file(golden: Callable[[str], Path], name: str, queue: int, old: bytes, new: bytes) -> None:
+    data = (golden(name) / "config" / "consumerOffset.json").read_bytes()
+    at = data.index(b'"Orders@CG_some"')
+    expected = data[:at] + data[at:].replace(old, new, 1)
+    offset = int(new.strip(b",").split(b":")[1])
+    # A broker of 4.9 keeps no data version with its offsets.
+    if b"dataVersion" in data:
+        before = loads(data, name)["dataVersion"]
+        expected = expected.replace(b'"counter":%d' % before["counter"], b'"counter":%d' % (before["counter"] + 1))
+        expected = expected.replace(b'"timestamp":%d' % before["timestamp"], b'"timestamp":%d' % NOW)
+    assert merge_consumer_offsets(data, "CG_some", {("Orders", queue): offset}, timestamp=NOW) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in goldens.NAMES if name not in ("edge-5.5.0", "rocksdb-5.5.0")])
+def test_what_is_there_already_is_no_change(golden: Callable[[str], Path], name: str) -> None:
+    root = goldens.brokers(name, golden(name)).popitem()[1][0]
+    file = root / "config" / "consumerOffset.json.bak"
+    table = loads(file.read_bytes(), file.name)["offsetTable"]
+    for key, queues in table.items():
+        topic, group = key.split("@")
+        there = {(topic, int(queue)): offset for queue, offset in queues.items()}
+        assert merge_consumer_offsets(file.read_bytes(), group, there, timestamp=NOW) is None
+
+
+def test_a_group_of_its_own_beside_the_others(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    data = (golden("basic-5.5.0") / "config" / "consumerOffset.json").read_bytes()
+    text = merge_consumer_offsets(data, "new", {("Orders", 2): 5, ("%RETRY%new", 0): 0, ("Orders", 10): 7}, timestamp=NOW)
+    assert text is not None
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "consumerOffset.json").write_bytes(text)
+    before, after = loads(data, ""), loads(text, "")
+    found = read_consumer_offsets(str(tmp_path))
+    assert found is not None
+    assert found.of("Orders", "new") == {2: 5, 10: 7}
+    assert found.of("%RETRY%new", "new") == {0: 0}
+    assert found.group_topics["new"] == ("Orders", "%RETRY%new")
+    assert {key: after["offsetTable"][key] for key in before["offsetTable"]} == before["offsetTable"]
+    assert after["pullOffsetTable"] == before["pullOffsetTable"]
+    assert {group: after["groupTopicMap"][group] for group in before["groupTopicMap"]} == before["groupTopicMap"]
+
+
+def test_a_new_file_in_both_dialects() -> None:
+    offsets = {("T", 0): 3, ("T", 1): 0}
+    assert merge_consumer_offsets(None, "g", offsets, timestamp=NOW) == (
+        b'{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":1800000000000\n\t},\n'
+        b'\t"offsetTable":{\n\t\t"T@g":{\n\t\t\t0:3,\n\t\t\t1:0\n\t\t}\n\t},\n'
+        b'\t"groupTopicMap":{\n\t\t"g":[\n\t\t\t"T"\n\t\t]\n\t}\n}'
+    )
+    assert (
+        merge_consumer_offsets(b"", "g", offsets, timestamp=NOW, is_old=True) == b'{\n\t"offsetTable":{\n\t\t"T@g":{0:3,1:0\n\t\t}\n\t}\n}'
+    )
+
+
+def test_an_offset_goes_down_by_a_reset_only() -> None:
+    data = b'{"offsetTable":{"T@g":{0:8,1:5}},"more":[1,{"a":null}]}'
+    assert merge_consumer_offsets(data, "g", {("T", 0): 7, ("T", 1): 5}, timestamp=NOW) is None
+    mixed = merge_consumer_offsets(data, "g", {("T", 0): 7, ("T", 1): 6}, timestamp=NOW)
+    assert loads(mixed or b"", "")["offsetTable"] == {"T@g": {"0": 8, "1": 6}}
+    reset = loads(merge_consumer_offsets(data, "g", {("T", 0): 7, ("T", 1): 5}, timestamp=NOW, is_reset=True) or b"", "")
+    assert reset["offsetTable"] == {"T@g": {"0": 7, "1": 5}}
+    assert reset["more"][0] == 1
+    assert merge_consumer_offsets(data, "g", {("T", 1): 5}, timestamp=NOW, is_reset=True) is None
+
+
+def test_a_light_group_has_a_table_of_its_own() -> None:
+    data = b'{"dataVersion":{"counter":4,"stateVersion":0,"timestamp":1},"lmqOffsetTable":{"%LMQ%t@%LMQ%g":8},"offsetTable":{}}'
+    file = "config/lmqConsumerOffset.json"
+    after = merge_consumer_offsets(data, "%LMQ%g", {("%LMQ%t", 0): 9}, timestamp=NOW, file=file)
+    assert after is not None
+    assert loads(after, file)["lmqOffsetTable"] == {"%LMQ%t@%LMQ%g": 9}
+    assert loads(after, file)["offsetTable"] == {}
+    assert merge_consumer_offsets(data, "%LMQ%g", {("%LMQ%t", 0): 7}, timestamp=NOW, file=file) is None
+    plain = merge_consumer_offsets(data, "g", {("T", 0): 1}, timestamp=NOW, file=file)
+    assert loads(plain or b"", file)["lmqOffsetTable"] == {"%LMQ%t@%LMQ%g": 8}
+
+
+OLD = b"""{
+	"offsetTable":{{
+			"brokerName":"broker-a",
+			"queueId":1,
+			"topic":"TopicTest"
+		}:7,{
+			"brokerName":"broker-a",
+			"queueId":0,
+			"topic":"TopicTest"
+		}:12
+	}
+}"""
+NEW = OLD.replace(b'"offsetTable":{{', b'"offsetTable":{\n\t\t{').replace(b":7,{", b":7,\n\t\t{")
+
+
+@pytest.mark.parametrize("data", [OLD, NEW], ids=["fastjson 1.2", "fastjson2"])
+def test_a_clients_file_in_both_dialects(data: bytes) -> None:
+    assert merge_local_offsets(data, {("TopicTest", "broker-a", 1): 9}) == data.replace(b":7,", b":9,")
+    assert merge_local_offsets(data, {("TopicTest", "broker-a", 1): 6}) is None
+    assert merge_local_offsets(data, {("TopicTest", "broker-a", 1): 6}, is_reset=True) == data.replace(b":7,", b":6,")
+
+
+def test_a_clients_first_file(tmp_path: Path) -> None:
+    offsets = {("TopicTest", "broker-a", 1): 7, ("TopicTest", "broker-a", 0): 12}
+    assert merge_local_offsets(None, offsets) == NEW
+    more = merge_local_offsets(OLD, {("%RETRY%g", 'b\n"{:1}', 3): 1})
+    (tmp_path / "offsets.json").write_bytes(more or b"")
+    assert read_local_offsets(str(tmp_path / "offsets.json")) == {**offsets, ("%RETRY%g", 'b\n"{:1}', 3): 1}
+
+
+def test_what_a_clients_file_has_besides_is_kept() -> None:
+    key = b'{"queueId":"1","topic":"T","brokerName":"b","more":true}'
+    data = b'{"x":{"offsetTable":0},"offsetTable":{%s:7},"y":"\\n\\t\\"offsetTable\\":0"}' % key
+    after = loads(merge_local_offsets(data, {("T", "b", 1): 8}) or b"", "offsets.json")
+    assert after["x"] == {"offsetTable": 0}
+    assert after["y"] == '\n\t"offsetTable":0'
+    assert [(json.loads(key)["more"], offset) for key, offset in after["offsetTable"].items()] == [(True, 8)]
+
+
+def _refused_file(merge: Callable[[], bytes | None]) -> str | None:
+    """The file that a merge names when it refuses; None when it does not."""
+    try:
+        merge()
+    except CorruptStoreError as error:
+        return error.file
+    return None
+
+
+_HOSTILE = [
+    b"{",
+    b"[]",
+    b"5",
+    b'{"offsetTable":5}',
+    b'{"offsetTable":{"T@g":5}}',
+    b'{"offsetTable":{"T@g":{"x":1}}}',
+    b'{"offsetTable":{"T@g":{0:1.5}}}',
+    b'{"offsetTable":{"T@g":{0:99999999999999999999}}}',
+    b'{"dataVersion":7,"offsetTable":{}}',
+    b'{"dataVersion":{"counter":"x"}}',
+    b'{"groupTopicMap":{"g":1}}',
+    b"[" * 100_000,
+    b'{"offsetTable":' * 70,
+]
+
+
+@pytest.mark.parametrize("data", _HOSTILE, ids=lambda data: data[:40].decode())
+def test_hostile_files_are_named(data: bytes) -> None:
+    file = "config/consumerOffset.json"
+    assert _refused_file(lambda: merge_consumer_offsets(data, "g", {("T", 0): 3}, timestamp=NOW, file=file)) == file
+
+
+def test_what_another_group_has_wrong_is_kept() -> None:
+    data = b'{"offsetTable":{"T@other":{"x":1},"T@g":{0:1}},"groupTopicMap":{"other":1},"lmqOffsetTable":[]}'
+    after = merge_consumer_offsets(data, "g", {("T", 0): 3}, timestamp=NOW)
+    expected = {"offsetTable": {"T@other": {"x": 1}, "T@g": {"0": 3}}, "groupTopicMap": {"other": 1, "g": ["T"]}, "lmqOffsetTable": []}
+    assert loads(after or b"", "") == expected
+
+
+_HOSTILE_KEYS = ['"text"', "5", '"[]"', '{"queueId":{}}', '{"brokerName":"b"}', '"' + "[" * 3000 + '"', '{"queueId":"9e9"}']
+
+
+@pytest.mark.parametrize("data", [*_HOSTILE[:4], *(b'{"offsetTable":{%s:1}}' % key.encode() for key in _HOSTILE_KEYS)])
+def test_hostile_files_of_a_client_are_named(data: bytes) -> None:
+    assert _refused_file(lambda: merge_local_offsets(data, {("T", "b", 0): 3}, file="offsets.json")) == "offsets.json"
+
+
+@given(st.binary(max_size=60) | st.text("{}[]:,\"'@g T0123-.etrufalsn\\", max_size=60).map(str.encode))
+def test_any_bytes_end_in_a_file_or_a_store_error(data: bytes) -> None:
+    merges: list[Callable[[], bytes | None]] = [
+        lambda: merge_consumer_offsets(data, "g", {("T", 0): 3}, timestamp=NOW),
+        lambda: merge_local_offsets(data, {("T", "b", 0): 3}),
+    ]
+    for merge in merges:
+        with contextlib.suppress(StoreError):
+            text = merge()
+            assert text is None or isinstance(loads(text, ""), dict)
+
+
+_NAMES = st.text(min_size=1, max_size=5)
+_TABLE = st.dictionaries(st.tuples(_NAMES, _NAMES, st.integers(0, 2**31 - 1)), st.integers(0, 2**63 - 1), min_size=1, max_size=5)
+
+
+@given(_TABLE, _TABLE)
+def test_a_clients_entries_come_back(first: dict[tuple[str, str, int], int], second: dict[tuple[str, str, int], int]) -> None:
+    once = merge_local_offsets(None, first)
+    assert once is not None
+    twice = merge_local_offsets(once, second) or once
+    found = {(q["topic"], q["brokerName"], q["queueId"]): offset for q, offset in _pairs(twice)}
+    assert found == {queue: max(first.get(queue, -1), second.get(queue, -1)) for queue in first | second}
+
+
+def _pairs(data: bytes) -> list[tuple[dict, int]]:
+    return [(json.loads(key), offset) for key, offset in loads(data, "offsets.json")["offsetTable"].items()]

@@ -1,0 +1,397 @@
+"""Configuration files: the `.bak` rule, every kind of file in both dialects, and those of every broker-written store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store_format.errors import CorruptStoreError
+from store_format.metadata import read as config_json
+from store_format.metadata import read_state as config_state
+from store_format.metadata.read import (
+    read_config,
+    read_consumer_offsets,
+    read_delay_offsets,
+    read_lmq_consumer_offsets,
+    read_subscription_groups,
+    read_topics,
+)
+from store_format.metadata.read_state import (
+    read_consumer_filters,
+    read_local_offsets,
+    read_order_infos,
+    read_queue_mappings,
+    read_request_modes,
+    read_timer_metrics,
+    read_transaction_metrics,
+)
+from store_format.metadata.values import (
+    ConsumerFilter,
+    DataVersion,
+    Metric,
+    OrderInfo,
+    QueueMappingItem,
+    RequestMode,
+    SubscriptionGroup,
+    TopicConfig,
+    split_offset_key,
+)
+from tests.support import goldens
+
+
+def _root(tmp_path: Path, name: str, text: str | None) -> str:
+    """A store root with that configuration file."""
+    (tmp_path / "config").mkdir(exist_ok=True)
+    if text is not None:
+        (tmp_path / "config" / name).write_text(text, encoding="utf-8")
+    return str(tmp_path)
+
+
+# ---- golden -----------------------------------------------------------------------------------------------------------
+
+
+def _raw_or_none(value: Any) -> Any:
+    return None if value is None else dict(value.raw)
+
+
+@pytest.mark.parametrize("name", goldens.NAMES)
+def test_golden(golden: Callable[[str], Path], name: str) -> None:
+    """Offsets and topics are the broker's own view; where the file is missing, nothing was expected and the `.bak` speaks."""
+    for store, answers in goldens.brokers(name, golden(name)).values():
+        root = str(store)
+        expected = answers["consumerOffset"]
+        offsets = read_consumer_offsets(root)
+        if name == "crash-5.5.0":  # killed between the rename to .bak and the new file
+            assert expected is None
+            assert not (store / "config" / "consumerOffset.json").exists()
+            assert offsets is not None
+            assert offsets.of("Audit", "CG_all") == {0: 44}
+        else:
+            assert _raw_or_none(offsets) == expected
+        if offsets is not None and expected is not None:
+            assert offsets.offsets == {key: {int(q): o for q, o in table.items()} for key, table in expected["offsetTable"].items()}
+            assert offsets.group_topics == {group: tuple(topics) for group, topics in expected.get("groupTopicMap", {}).items()}
+        delay = answers["delayOffset"]
+        assert read_delay_offsets(root) == (None if delay is None else {int(level): o for level, o in delay["offsetTable"].items()})
+        topics = read_topics(root)
+        assert (None if topics is None else sorted(topics)) == answers["topics"]
+        assert (read_subscription_groups(root) is None) == (answers["topics"] is None)
+
+
+def test_golden_topics_and_groups_in_both_dialects(golden: Callable[[str], Path]) -> None:
+    for name in ("basic-4.9.7", "basic-5.5.0"):
+        root = str(golden(name))
+        topics, groups = read_topics(root), read_subscription_groups(root)
+        assert topics is not None
+        assert groups is not None
+        assert topics["Orders"] == TopicConfig("Orders", 4, 4, 6)
+        assert (topics["Orders"].readable, topics["Orders"].writable) == (True, True)
+        assert topics["SCHEDULE_TOPIC_XXXX"].read_queue_nums == 18
+        assert topics.data_version is not None
+        assert topics.data_version.counter > 0
+        own = groups["CG_all"]
+        assert own == SubscriptionGroup("CG_all", group_retry_policy=own.group_retry_policy)
+        assert own.group_retry_policy == ({} if name == "basic-4.9.7" else {"type": "CUSTOMIZED"})
+        assert all(not topic.unknown for topic in topics.values())
+        assert all(not group.unknown for group in groups.values())
+    batch = read_topics(str(golden("batchcq-5.5.0")))
+    assert batch is not None
+    assert "BatchCQ" in {topic.queue_type for topic in batch.values()}
+
+
+def test_golden_metrics(golden: Callable[[str], Path]) -> None:
+    root = str(golden("delay-tx-5.5.0"))
+    timer, transaction = read_timer_metrics(root), read_transaction_metrics(root)
+    assert timer == {"Timer": Metric(30, 1795244069070)}
+    assert transaction == {"Tx": Metric(16, 1795244069771)}
+
+
+def test_every_golden_config_file_decodes_with_its_own_bak(golden: Callable[[str], Path]) -> None:
+    decoded = 0
+    for name in goldens.NAMES:
+        for store, _ in goldens.brokers(name, golden(name)).values():
+            for path in sorted((store / "config").glob("*")) if (store / "config").exists() else []:
+                if path.is_file() and path.name != "timercheck":
+                    assert read_config(str(path), dict) is not None or path.stat().st_size == 0
+                    decoded += 1
+    assert decoded > 150
+
+
+# ---- the file and its .bak --------------------------------------------------------------------------------------------
+
+GOOD, OLD = '{"offsetTable":{1:5}}', '{"offsetTable":{1:4}}'
+
+
+@pytest.mark.parametrize(
+    ("main", "backup", "expected"),
+    [
+        (GOOD, OLD, {1: 5}),
+        (GOOD, None, {1: 5}),
+        (GOOD, "garbage", {1: 5}),
+        (None, OLD, {1: 4}),
+        ("", OLD, {1: 4}),
+        (GOOD[:-3], OLD, {1: 4}),
+        ("\0" * 50, OLD, {1: 4}),
+        ('{"offsetTable":{1:"x"}}', OLD, {1: 4}),  # JSON, but not the bean
+        ("[1]", OLD, {1: 4}),
+        (None, None, None),
+        ("", "", None),
+        (None, "", None),
+        ("garbage", None, None),  # as the broker, which then starts with defaults
+        ("garbage", "", None),
+    ],
+)
+def test_which_file_counts(tmp_path: Path, main: str | None, backup: str | None, expected: dict[int, int] | None) -> None:
+    for name, text in (("delayOffset.json", main), ("delayOffset.json.bak", backup)):
+        _root(tmp_path, name, text)
+    assert read_delay_offsets(str(tmp_path)) == expected
+
+
+@pytest.mark.parametrize("main", [None, "", GOOD[:-3]])
+@pytest.mark.parametrize(("backup", "position"), [(OLD[:-3], len(OLD) - 3), ("?", 0), ('{"offsetTable":{1:{}}}', 0)])
+def test_undecodable_bak_is_an_error_that_names_it(tmp_path: Path, main: str | None, backup: str, position: int) -> None:
+    _root(tmp_path, "delayOffset.json", main)
+    _root(tmp_path, "delayOffset.json.bak", backup)
+    with pytest.raises(CorruptStoreError) as caught:
+        read_delay_offsets(str(tmp_path))
+    assert caught.value.file == str(tmp_path / "config" / "delayOffset.json.bak")
+    assert caught.value.position == position
+
+
+def test_a_fallback_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _root(tmp_path, "delayOffset.json", GOOD[:-3])
+    _root(tmp_path, "delayOffset.json.bak", OLD)
+    with caplog.at_level(logging.WARNING):
+        read_delay_offsets(str(tmp_path))
+    assert "delayOffset.json at byte 18" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["delayOffset.json", "delayOffset.json.bak"])
+def test_links_are_refused_not_replaced_by_the_bak(tmp_path: Path, name: str) -> None:
+    (tmp_path / "elsewhere").write_text(GOOD)
+    link = Path(_root(tmp_path, "delayOffset.json.bak", OLD)) / "config" / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CorruptStoreError) as caught:
+        read_delay_offsets(str(tmp_path))
+    assert caught.value.file == str(link)
+
+
+@given(cut=st.integers(0, 400), flips=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=3))
+def test_any_damage_ends_in_values_or_a_corrupt_file(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, flips: list[tuple[int, int]]
+) -> None:
+    content = bytearray(b'{"dataVersion":{"counter":1},"offsetTable":{"T@G":{0:8,1:5}},"groupTopicMap":{"G":["T"]}}')
+    for position, mask in flips:
+        content[position % len(content)] ^= mask
+    root = tmp_path_factory.mktemp("root")
+    path = root / "config" / "consumerOffset.json.bak"
+    path.parent.mkdir()
+    path.write_bytes(content[:cut])
+    refused = None
+    try:
+        offsets = read_consumer_offsets(str(root))
+        assert offsets is None or all(isinstance(o, int) for table in offsets.offsets.values() for o in table.values())
+    except CorruptStoreError as error:
+        refused = error
+    assert refused is None or refused.file == str(path)
+
+
+# ---- every kind of file -----------------------------------------------------------------------------------------------
+
+
+def test_topics_defaults_attributes_and_unknown_members(tmp_path: Path) -> None:
+    text = """{
+	"dataVersion":{"counter":3,"stateVersion":2,"timestamp":1700000000000},
+	"topicConfigTable":{
+		"A":{},
+		"B":{"attributes":{"queue.type":"BatchCQ","cleanup.policy":"COMPACTION","message.type":"FIFO"},"order":true,"perm":2,
+			"readQueueNums":"9","topicFilterType":"MULTI_TAG","topicName":"other","topicSysFlag":1,"writeQueueNums":3,"future":{"x":[1]}},
+		"C":{"attributes":null,"perm":null}
+	},
+	"more":1
+}"""
+    topics = read_topics(_root(tmp_path, "topics.json", text))
+    assert topics is not None
+    assert topics.data_version == DataVersion(3, 1700000000000, 2)
+    a, b, c = (topics[name] for name in "ABC")
+    assert a == TopicConfig("A", 16, 16, 6, "SINGLE_TAG", 0, False, {}, {})
+    assert (a.queue_type, a.cleanup_policy, a.message_type) == ("SimpleCQ", "DELETE", "NORMAL")
+    assert (b.queue_type, b.cleanup_policy, b.message_type) == ("BatchCQ", "COMPACTION", "FIFO")
+    assert (b.topic_name, b.read_queue_nums, b.write_queue_nums, b.order, b.topic_sys_flag) == ("B", 9, 3, True, 1)
+    assert (b.readable, b.writable, b.unknown) == (False, True, {"future": {"x": [1]}})
+    assert c == TopicConfig("C")
+    assert topics.raw["more"] == 1
+
+
+@pytest.mark.parametrize(
+    ("member", "expected"),
+    [
+        ('"perm":"six"', "a 64-bit integer as topicConfigTable.T.perm"),
+        ('"perm":true', "a 64-bit integer as topicConfigTable.T.perm"),
+        ('"perm":6.5', "a 64-bit integer as topicConfigTable.T.perm"),
+        ('"perm":9223372036854775808', "a 64-bit integer as topicConfigTable.T.perm"),
+        ('"order":1', "true or false as topicConfigTable.T.order"),
+        ('"topicFilterType":[]', "a string as topicConfigTable.T.topicFilterType"),
+        ('"attributes":[]', "an object as topicConfigTable.T.attributes"),
+        ('"attributes":{"a":1}', "a string as topicConfigTable.T.attributes.a"),
+    ],
+)
+def test_members_of_another_type_are_named(tmp_path: Path, member: str, expected: str) -> None:
+    root = _root(tmp_path, "topics.json.bak", '{"topicConfigTable":{"T":{' + member + "}}}")
+    with pytest.raises(CorruptStoreError) as caught:
+        read_topics(root)
+    assert caught.value.expected == expected
+
+
+def test_groups(tmp_path: Path) -> None:
+    text = """{"forbiddenTable":{"GID_a":{"TopicTest":1}},"subscriptionGroupTable":{"GID_a":{"attributes":{"priority.factor":"7"},
+    "consumeEnable":false,"retryMaxTimes":3,"groupRetryPolicy":{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[1000]}},"subscriptionDataSet":[]}}}"""
+    groups = read_subscription_groups(_root(tmp_path, "subscriptionGroup.json", text))
+    assert groups is not None
+    group = groups["GID_a"]
+    assert (group.consume_enable, group.retry_max_times, group.attributes) == (False, 3, {"priority.factor": "7"})
+    assert group.group_retry_policy["customizedRetryPolicy"] == {"next": [1000]}
+    assert group.unknown == {"subscriptionDataSet": []}
+    assert (groups.forbidden, groups.data_version) == ({"GID_a": {"TopicTest": 1}}, None)
+
+
+OLD_OFFSETS = """{
+	"dataVersion":{"counter":1,"stateVersion":0,"timestamp":2},
+	"groupTopicMap":{
+		"GID_a":["TopicTest","%RETRY%GID_a"]
+	},
+	"offsetTable":{
+		"%RETRY%GID_a@GID_a":{0:0
+		},
+		"TopicTest@GID_a":{0:8,1:5
+		}
+	}
+}"""
+NEW_OFFSETS = OLD_OFFSETS.replace("{0:0\n\t\t}", "{\n\t\t\t0:0\n\t\t}").replace("{0:8,1:5\n\t\t}", "{\n\t\t\t0:8,\n\t\t\t1:5\n\t\t}")
+
+
+@pytest.mark.parametrize("text", [OLD_OFFSETS, NEW_OFFSETS])
+def test_consumer_offsets(tmp_path: Path, text: str) -> None:
+    offsets = read_consumer_offsets(_root(tmp_path, "consumerOffset.json", text))
+    assert offsets is not None
+    assert offsets.offsets == {"%RETRY%GID_a@GID_a": {0: 0}, "TopicTest@GID_a": {0: 8, 1: 5}}
+    assert offsets.of("TopicTest", "GID_a") == {0: 8, 1: 5}
+    assert offsets.of("TopicTest", "GID_b") == {}
+    assert offsets.group_topics == {"GID_a": ("TopicTest", "%RETRY%GID_a")}
+    assert offsets.data_version == DataVersion(1, 2)
+
+
+def test_lmq_offsets(tmp_path: Path) -> None:
+    text = '{"offsetTable":{"T@G":{0:1}},"lmqOffsetTable":{"%LMQ%t@%LMQ%g":8},"pullOffsetTable":{"T@G":{0:3}}}'
+    offsets = read_lmq_consumer_offsets(_root(tmp_path, "lmqConsumerOffset.json", text))
+    assert offsets is not None
+    assert offsets.of("%LMQ%t", "%LMQ%g") == {0: 8}
+    assert offsets.of("T", "G") == {0: 1}
+    assert offsets.pull_offsets == {"T@G": {0: 3}}
+    assert read_consumer_offsets(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(("key", "parts"), [("T@G", ("T", "G")), ("T", None), ("@G", None), ("T@", None), ("T@G@H", None)])
+def test_offset_keys(key: str, parts: tuple[str, str] | None) -> None:
+    assert split_offset_key(key) == parts
+
+
+def test_queue_mappings(tmp_path: Path) -> None:
+    text = """{"dataVersion":{},"topicQueueMappingInfoMap":{"StaticT":{"bname":"broker-a","currIdMap":{},"dirty":false,
+	"epoch":1700000000000,"hostedQueues":{0:[
+					{"bname":"broker-a","endOffset":-1,"gen":0,"logicOffset":0,
+					"queueId":3,"startOffset":0,"timeOfEnd":-1,"timeOfStart":-1}
+				]
+			},"scope":"__global__","topic":"StaticT","totalQueues":2}}}"""
+    mappings = read_queue_mappings(_root(tmp_path, "topicQueueMapping.json", text))
+    assert mappings is not None
+    mapping = mappings["StaticT"]
+    assert mapping.hosted_queues == {0: (QueueMappingItem(bname="broker-a", queue_id=3),)}
+    assert (mapping.topic, mapping.bname, mapping.total_queues, mapping.epoch) == ("StaticT", "broker-a", 2, 1700000000000)
+    assert mapping.unknown == {}
+
+
+def test_consumer_filters(tmp_path: Path) -> None:
+    text = """{"filterDataByTopic":{"TopicTest":{"groupFilterData":{"GID_a":{"bloomFilterData":{"bitNum":112,"bitPos":[46,22,110]},
+	"bornTime":1700000000000,"clientVersion":1700000000001,"consumerGroup":"GID_a","dead":false,"deadTime":0,"expression":"a > 1 {0:1}",
+	"expressionType":"SQL92","topic":"TopicTest"}},"topic":"TopicTest"}}}"""
+    filters = read_consumer_filters(_root(tmp_path, "consumerFilter.json", text))
+    assert filters is not None
+    one = filters["TopicTest"]["GID_a"]
+    bloom = {"bitNum": 112, "bitPos": [46, 22, 110]}
+    expected = ConsumerFilter("TopicTest", "GID_a", "a > 1 {0:1}", "SQL92", 1700000000000, 0, 1700000000001, bloom, {"dead": False})
+    assert one == expected
+    assert not one.dead
+
+
+def test_order_infos_with_absolute_offsets(tmp_path: Path) -> None:
+    text = """{"orderInfoCount":1,"table":{"TopicTest@GID_a":{0:{"a":"attempt-2","cm":2,"i":30000,"l":1700000030000,"o":[10,1,3],
+	"oc":{10:1,11:1,13:1
+	},"ot":{13:1700000099000
+	},"popTime":1700000030001},1:{"o":[],"popTime":5}}}}"""
+    infos = read_order_infos(_root(tmp_path, "consumerOrderInfo.json", text))
+    expected = OrderInfo((10, 11, 13), 1700000030001, 30000, 1700000030000, 2, "attempt-2", {10: 1, 11: 1, 13: 1}, {13: 1700000099000})
+    assert infos == {"TopicTest@GID_a": {0: expected, 1: OrderInfo((), 5)}}
+
+
+def test_request_modes(tmp_path: Path) -> None:
+    text = '{"messageRequestModeMap":{"T":{"G":{"consumerGroup":"G","mode":"POP","popShareQueueNum":-1,"topic":"T"}}}}'
+    assert read_request_modes(_root(tmp_path, "messageRequestMode.json", text)) == {"T": {"G": RequestMode("T", "G", "POP", -1)}}
+
+
+@pytest.mark.parametrize("topic", ["Topic\\u4E2D", "Topic中"])
+def test_metrics_of_both_dialects(tmp_path: Path, topic: str) -> None:
+    text = '{"dataVersion":{"counter":0},"timingCount":{"' + topic + '":{"count":3,"timeStamp":1700000000000}}}'
+    assert read_timer_metrics(_root(tmp_path, "timermetrics", text)) == {"Topic中": Metric(3, 1700000000000)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """{
+	"offsetTable":{{
+			"brokerName":"broker-a",
+			"queueId":1,
+			"topic":"T"
+		}:7,{
+			"brokerName":"broker-a",
+			"queueId":0,
+			"topic":"T"
+		}:12
+	}
+}""",
+        '{"offsetTable":{{"brokerName":"broker-a","queueId":1,"topic":"T"}:7,{"brokerName":"broker-a","queueId":0,"topic":"T"}:12}}',
+    ],
+)
+def test_a_clients_offsets(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_text(text)
+    assert read_local_offsets(str(path)) == {("T", "broker-a", 1): 7, ("T", "broker-a", 0): 12}
+
+
+@pytest.mark.parametrize("key", ['"text"', "5", '{"topic":"T"}', '{"brokerName":"b","queueId":"x","topic":"T"}', '"' + "[" * 5000 + '"'])
+def test_a_clients_offsets_with_other_keys(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "offsets.json"
+    path.with_suffix(".json.bak").write_text('{"offsetTable":{' + key + ":1}}")
+    with pytest.raises(CorruptStoreError) as caught:
+        read_local_offsets(str(path))
+    assert caught.value.file == f"{path}.bak"
+
+
+def test_missing_directory_is_unknown(tmp_path: Path) -> None:
+    readers: list[Callable[[str], object]] = [
+        getattr(module, name)
+        for module in (config_json, config_state)
+        for name in module.__all__
+        if name.startswith("read_") and name not in ("read_config", "read_local_offsets")
+    ]
+    assert len(readers) == 11
+    for reader in readers:
+        assert reader(str(tmp_path / "missing")) is None

@@ -1,0 +1,269 @@
+"""Written configuration: every file of the brokers' stores again, byte for byte, and what fastjson itself wrote of one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store_format.errors import CorruptStoreError
+from store_format.java.fastjson import loads
+from store_format.metadata.read import read_topics
+from store_format.metadata.values import TopicConfig
+from store_format.metadata.write import Dialect, add_topics, dumps, with_integer_keys
+from tests.support import goldens
+
+STORES = [(name, broker) for name in goldens.NAMES for broker in (goldens.expected(name).get("brokers") or {"": None})]
+METRICS = ("timermetrics", "transactionMetrics")
+NOW = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(("name", "broker"), STORES)
+def test_the_brokers_own_files(golden: Callable[[str], Path], name: str, broker: str) -> None:
+    root = goldens.brokers(name, golden(name))[broker][0]
+    dialect = Dialect.FASTJSON if "4.9" in name else Dialect.FASTJSON2
+    different, count = [], 0
+    for path in sorted((root / "config").iterdir()) if (root / "config").is_dir() else []:
+        kind = path.name.removesuffix(".bak")
+        data = path.read_bytes() if path.is_file() and (kind.endswith(".json") or kind in METRICS) else b""
+        if data:
+            count += 1
+            if dumps(with_integer_keys(loads(data, kind), kind), dialect, pretty=kind not in METRICS) != data:
+                different.append(path.name)
+    assert different == []
+    assert count >= 6 or name == "edge-5.5.0"  # that one has no broker, only a store
+
+
+# What RemotingSerializable.toJson(bean, true) of 4.9.7 (fastjson 1.2.69) and 5.5.0 (fastjson2 2.0.59) gave for a bean with these members.
+BEAN: dict[str, Any] = {
+    "emi": {},
+    "epos": [],
+    "hosted": {0: [{"a": 1, "oc": {1: 2, 2: 3}}, {"a": 1}], 1: []},
+    "lb": [{"a": 1}, {"a": 2}],
+    "m": {-3: {"a": 1}, 0: {"a": 1}},
+    "mo": {"n": None, "em": {}, "d": 1.5, "b": True, "big": 9007199254740993},
+    "pos": [1, 2],
+    "set": ["a", "b"],
+    "str": '\x00\x08\t\n\x0b\x0c\r\x1f "/\\\x7f\x80\x9fé中\u2028\u2029\U0001f600<>',
+}
+PRETTY = {
+    Dialect.FASTJSON: """{
+	"emi":{},
+	"epos":[],
+	"hosted":{0:[
+			{
+				"a":1,
+				"oc":{1:2,2:3
+				}
+			},
+			{
+				"a":1
+			}
+		],1:[]
+	},
+	"lb":[
+		{
+			"a":1
+		},
+		{
+			"a":2
+		}
+	],
+	"m":{-3:{
+			"a":1
+		},0:{
+			"a":1
+		}
+	},
+	"mo":{
+		"em":{},
+		"d":1.5,
+		"b":true,
+		"big":9007199254740993
+	},
+	"pos":[1,2],
+	"set":["a","b"],
+	"str":"\\u0000\\b\\t\\n\\u000B\\f\\r\\u001F \\"/\\\\\\u007F\\u0080\\u009Fé中\\u2028\\u2029\U0001f600<>"
+}""",
+    Dialect.FASTJSON2: """{
+	"emi":{},
+	"epos":[],
+	"hosted":{
+		0:[
+			{
+				"a":1,
+				"oc":{
+					1:2,
+					2:3
+				}
+			},
+			{
+				"a":1
+			}
+		],
+		1:[]
+	},
+	"lb":[
+		{
+			"a":1
+		},
+		{
+			"a":2
+		}
+	],
+	"m":{
+		-3:{
+			"a":1
+		},
+		0:{
+			"a":1
+		}
+	},
+	"mo":{
+		"em":{},
+		"d":1.5,
+		"b":true,
+		"big":9007199254740993
+	},
+	"pos":[1,2],
+	"set":[
+		"a",
+		"b"
+	],
+	"str":"\\u0000\\b\\t\\n\\u000b\\f\\r\\u001f \\"/\\\\\x7f\x80\x9fé中\u2028\u2029\U0001f600<>"
+}""",
+}
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_a_bean_as_fastjson_wrote_it(dialect: Dialect) -> None:
+    assert dumps(BEAN, dialect).decode() == PRETTY[dialect]
+
+
+def test_the_old_writer_puts_offsets_of_order_infos_on_lines() -> None:
+    value = {"o": [10, 1], "next": [10, 1], "ot": {13: 5}}
+    assert dumps(value, Dialect.FASTJSON) == b'{\n\t"o":[\n\t\t10,\n\t\t1\n\t],\n\t"next":[10,1],\n\t"ot":{13:5\n\t}\n}'
+    assert dumps(value) == b'{\n\t"o":[10,1],\n\t"next":[10,1],\n\t"ot":{\n\t\t13:5\n\t}\n}'
+
+
+def test_half_a_character_is_a_question_mark() -> None:
+    assert dumps({"a\ud83d": "\udc00b"}) == b'{\n\t"a?":"?b"\n}'
+
+
+# Infinite numbers and other keys than strings and integers are no JSON; floating numbers are in no file.
+SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=8)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5) | st.integers(-9, 9), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def _as_read(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _as_read(member) for key, member in value.items() if member is not None}
+    return [_as_read(item) for item in value] if isinstance(value, list) else value
+
+
+@given(st.dictionaries(st.text("abc", max_size=3), VALUES), st.sampled_from(list(Dialect)), st.booleans())
+def test_what_is_written_is_read(value: dict[str, Any], dialect: Dialect, pretty: bool) -> None:
+    data = dumps(value, dialect, pretty=pretty)
+    assert loads(data, "drawn") == _as_read(value)
+    assert pretty or b"\n" not in data
+
+
+def test_integer_keys_are_those_of_java() -> None:
+    offsets = {"1": {"0": 5}, "a@b": {"0": 5, "x": 1}}
+    read = with_integer_keys({"offsetTable": offsets, "pullOffsetTable": 7, "3": {"4": 5}}, "consumerOffset.json")
+    assert read == {"offsetTable": {"1": {0: 5}, "a@b": {0: 5, "x": 1}}, "pullOffsetTable": 7, "3": {"4": 5}}
+    assert with_integer_keys({"offsetTable": {"3": 2}}, "delayOffset.json") == {"offsetTable": {3: 2}}
+    orders = {"table": {"T@G": {"0": {"o": [1], "oc": {"1": 2}, "ot": {"-3": 4}}}}}
+    assert with_integer_keys(orders, "consumerOrderInfo.json") == {"table": {"T@G": {0: {"o": [1], "oc": {1: 2}, "ot": {-3: 4}}}}}
+    assert with_integer_keys({"topicConfigTable": {"1": {}}}, "topics.json") == {"topicConfigTable": {"1": {}}}
+
+
+# ---- topics.json ------------------------------------------------------------------------------------------------------
+
+NEW = TopicConfig("New", read_queue_nums=8, write_queue_nums=8)
+NEW_MEMBERS = """		"New":{
+			"attributes":{},
+			"order":false,
+			"perm":6,
+			"readQueueNums":8,
+			"topicFilterType":"SINGLE_TAG",
+			"topicName":"New",
+			"topicSysFlag":0,
+			"writeQueueNums":8
+		}
+"""
+
+
+@pytest.mark.parametrize("data", [None, b""])
+def test_a_first_topic(data: bytes | None) -> None:
+    expected = (
+        '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000\n\t},\n\t"topicConfigTable":{\n'
+    )
+    assert add_topics(data, [NEW], NOW) == f"{expected}{NEW_MEMBERS}\t}}\n}}".encode()
+
+
+def test_a_topic_of_a_store_that_has_some(golden: Callable[[str], Path]) -> None:
+    """The broker's text, but for the data version and the new topic at the end of the table."""
+    data = (golden("basic-5.5.0") / "config" / "topics.json").read_bytes()
+    added = add_topics(data, [NEW, TopicConfig("Orders")], NOW)
+    told = data.decode().replace('"counter":7', '"counter":8').replace('"timestamp":1795243971375', f'"timestamp":{NOW}')
+    assert added == (told.removesuffix("\n\t}\n}") + ",\n" + NEW_MEMBERS + "\t}\n}").encode()
+    assert add_topics(added, [NEW], NOW + 1) is None
+
+
+def test_a_topic_of_an_old_store(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    data = (golden("basic-4.9.7") / "config" / "topics.json").read_bytes()
+    added = add_topics(data, [NEW], NOW)
+    assert added is not None
+    told = data.decode().replace('"counter":8', '"counter":9').replace('"timestamp":1795244353622', f'"timestamp":{NOW}')
+    members = NEW_MEMBERS.replace('\t\t\t"attributes":{},\n', "")
+    assert added == (told.removesuffix("\n\t}\n}") + ",\n" + members + "\t}\n}").encode()
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_bytes(added)
+    topics = read_topics(str(tmp_path))
+    assert topics is not None
+    assert topics["New"] == NEW
+
+
+def test_what_is_not_known_is_kept() -> None:
+    version = b'{"counter":"5","stateVersion":3,"timestamp":1,"y":2}'
+    data = b'{"topicConfigTable":{"1":{"perm":2,"x":[1]}},"later":{"7":null},"dataVersion":%b}' % version
+    topic = TopicConfig("T", attributes={"message.type": "FIFO"}, unknown={"zone": "z"})
+    added = add_topics(data, [topic], NOW)
+    assert added is not None
+    value = loads(added, "topics.json")
+    assert list(value) == ["dataVersion", "topicConfigTable", "later"]
+    assert value["dataVersion"] == {"counter": 6, "stateVersion": 3, "timestamp": NOW, "y": 2}
+    assert value["topicConfigTable"]["1"] == {"perm": 2, "x": [1]}
+    assert list(value["topicConfigTable"]["T"])[-1] == "zone"
+    assert value["topicConfigTable"]["T"]["attributes"] == {"message.type": "FIFO"}
+
+
+def test_the_counter_wraps_as_a_long() -> None:
+    data = b'{"dataVersion":{"counter":9223372036854775807,"stateVersion":0}}'
+    added = add_topics(data, [NEW], NOW)
+    assert added is not None
+    assert loads(added, "topics.json")["dataVersion"]["counter"] == -(2**63)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{", "config/topics.json at byte 1"),
+        (b"[]", r"config/topics.json at byte 0: expected an object as the file, found \[\]"),
+        (b'{"topicConfigTable":[]}', "expected an object as topicConfigTable"),
+        (b'{"dataVersion":3}', "expected an object as dataVersion, found 3"),
+        (b'{"dataVersion":{"counter":true}}', "expected a 64-bit integer as dataVersion.counter, found True"),
+    ],
+)
+def test_what_is_no_topics_file_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(CorruptStoreError, match=message):
+        add_topics(data, [NEW], NOW)

@@ -1,0 +1,272 @@
+"""Pages about hostile and healthy stores: nothing but what this package makes, text spelled out, an end with a note."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store_format.display.columns import batch_of
+from store_format.display.page import SIZE_MAX, Html, body, svg_text, text
+from store_format.display.text import shown
+from store_format.errors import StoreError
+from store_format.notebook.cards import message_cards, queue_card, store_card, table_card, view_card
+from store_format.notebook.file_map import file_map
+from store_format.notebook.timeline import timeline
+from store_format.store import MessageStore
+from store_format.views.registry import VIEWS
+from store_format.views.trace import TRACE_COLUMNS
+from tests.support import goldens
+from tests.support.hostile_store import HOSTILE_ID, HOSTILE_PROPERTIES, HOSTILE_TOPIC, write_hostile_store
+from tests.support.html_check import Page, read_page
+
+Golden = Callable[[str], Path]
+Unchanged = Callable[[Path], AbstractContextManager[None]]
+
+NOW = 1_800_000_000_000
+WARNING = "w"
+SINGLE = [name for name in goldens.NAMES if "cluster" not in name]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> MessageStore:
+    return MessageStore.open(str(write_hostile_store(tmp_path_factory.mktemp("hostile") / "store\x1b[2J<i>")))
+
+
+def _rows(store: MessageStore) -> list[dict[str, object]]:
+    return [row for queue in store.queues() for batch in queue.read() for row in batch.to_pylist()]
+
+
+def _forms(store: MessageStore) -> Iterator[tuple[str, str]]:
+    """Every form that a store has."""
+    yield "store", store._repr_html_()
+    yield "diagnosis", store.diagnose()._repr_html_()
+    yield "file map", file_map(store)._repr_html_()
+    for queue in store.queues()[:4]:
+        yield "queue", queue._repr_html_()
+    for view in VIEWS:
+        yield view.name, view_card(store, view.name, now_ms=NOW).source
+
+
+# ---- text -----------------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=200))
+def test_text_is_seen_as_it_is_spelled(value: str) -> None:
+    assert read_page(text(value), is_whole=False).text == shown(value)
+
+
+@given(st.text(max_size=60))
+def test_text_of_a_picture_has_its_columns(value: str) -> None:
+    seen = read_page(svg_text(value, 20), is_whole=False).text.strip("\u2068\u2069")
+    assert seen == shown(value) or seen.endswith("…")
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_a_body_is_seen_whole_or_with_a_note(value: bytes, lines: bool) -> None:
+    page = read_page(body(value, 200, lines=lines), is_whole=False)
+    assert page.text.endswith(f"… {len(value):,} bytes, the first 200 shown") == (len(value) > 200)
+
+
+def test_what_is_spelled_out_is_marked() -> None:
+    assert text("a\\x1b") == "a\\x1b"  # as it was written
+    assert text("a\x1b") == 'a<span class="e">\\x1b</span>'
+    assert body(b"a\xff\xc3\xa9\n", 9) == '<bdi>a<span class="e">\\xff</span>é<span class="e">\\n</span></bdi>'
+    assert body(b"a\nb", 9, lines=True) == "<bdi>a\nb</bdi>"
+
+
+def test_a_cut_body_does_not_end_in_half_a_character() -> None:
+    assert body("aaé".encode() + b"b", 3).startswith("<bdi>aa<span")
+    assert "\\xc3" not in body("aaé".encode() + b"b", 3)
+
+
+def test_names_written_from_right_to_left_stay_in_their_place() -> None:
+    assert text("عربى") == "<bdi>عربى</bdi>"
+    assert text("a\u202eb") == '<bdi>a<span class="e">\\u202e</span>b</bdi>'
+    assert svg_text("عربى") == "\u2068عربى\u2069"
+
+
+def test_long_text_says_its_length() -> None:
+    assert text("x" * 1000, 5) == 'xxxxx<span class="c">… 1,000 characters</span>'
+
+
+# ---- a hostile store ------------------------------------------------------------------------------------------------------
+
+
+def test_every_form_of_a_hostile_store(hostile: MessageStore) -> None:
+    seen = {name: read_page(source).text for name, source in _forms(hostile)}
+    for name in ("store", "queue", "topics", "queues", "file map", "usage"):
+        assert shown(HOSTILE_TOPIC)[:20] in seen[name], name
+    assert shown(hostile.path) in seen["store"]
+    assert "… 4,194,304 bytes, the first 80 shown" in seen["queue"]
+
+
+def test_hostile_messages(hostile: MessageStore) -> None:
+    page = read_page(message_cards(_rows(hostile)).source)
+    assert "… 4,194,304 bytes, the first 1,024 shown" in page.text
+    assert r"\xff\xfe\x1b[2J</pre></style><script>alert('body')</script><img src=x onerror=" in page.text
+    assert r"\u202etxt.exe" in page.text
+    for name, value in HOSTILE_PROPERTIES:
+        assert shown(name) + shown(value) in page.text
+
+
+def test_a_hostile_message_is_found_and_traced(hostile: MessageStore) -> None:
+    found = hostile.find(message_id=HOSTILE_ID)
+    page = read_page(found._repr_html_())
+    assert "1 message" in page.text
+    assert shown(HOSTILE_ID) in page.text
+    traced = read_page(timeline(hostile.trace(HOSTILE_ID), HOSTILE_ID).source)
+    assert f"stored · {shown(HOSTILE_TOPIC)}-0 at 0" in traced.text
+
+
+def test_hostile_names_of_columns(hostile: MessageStore) -> None:
+    names = ["<script>alert(1)</script>", '" onload="x', "\u202e", "same", "same"]
+    rows = pa.table([pa.array(["x"])] * 5, names=names)
+    page = read_page(table_card(rows.to_batches(), rows.schema, "</style><b>").source)
+    assert page.text.startswith("</style><b>")
+    assert "<script>alert(1)</script>" in page.text
+    assert "<script>" in read_page(message_cards([dict.fromkeys(names, "x")]).source).text
+
+
+@pytest.mark.parametrize("text_", ["<>&\"'" * 40, "\x1b\u202e" * 100, "a\x00" * 100, "订单عربى" * 25])
+def test_a_page_has_an_end(text_: str) -> None:
+    rows = pa.table({f"column{i}": pa.array([text_] * 3000) for i in range(6)})
+    page = read_page(table_card(rows.to_batches(), rows.schema, "many", limit=3000, total=3000).source)
+    assert "of 3,000 rows: the page is full" in page.text
+    assert page.rows > 20
+
+
+def test_a_message_has_an_end() -> None:
+    row = {f"column{i}{'<' * 90}": "\x1ba" * 500 for i in range(1000)} | {"properties": {f"{i}": "&" * 500 for i in range(9000)}}
+    page = read_page(message_cards([row | {"topic": "T", "body": b"\x00" * 10_000_000}] * 20).source)
+    assert "more columns: the page is full" in page.text
+    assert "of 9,000 properties" in page.text
+    assert "not shown: the page is full" in page.text
+    assert "the first 1 messages: the page is full" in page.text
+
+
+def test_many_messages_have_an_end() -> None:
+    rows = [{"topic": "\x1bT" * 100, "body": b"\x00a" * 1000}] * 5000
+    assert "the first 10 messages; more follow" in read_page(message_cards(rows).source).text
+    assert "messages: the page is full" in read_page(message_cards(rows, limit=5000).source).text
+    assert "messages: the page is full" in read_page(message_cards([{"body": b""}] * 50_000, limit=50_000).source).text
+
+
+def test_a_table_has_so_many_columns() -> None:
+    rows = pa.table({f"c{i}": pa.array([i]) for i in range(1000)})
+    assert "1 row; the first 60 of 1,000 columns" in read_page(table_card(rows.to_batches(), rows.schema, "wide").source).text
+
+
+def test_a_timeline_has_an_end() -> None:
+    rows = [(i * 1000, "stored", "T" * 300, "b", 0, i, i, None, "<d>" * 300) for i in range(20_000)]
+    page = read_page(timeline(pa.Table.from_batches([batch_of(TRACE_COLUMNS, rows)]), "id").source)
+    assert "of 20,000 events" in page.text
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(3))
+def test_flipped_bytes_of_every_file(golden: Golden, tmp_path: Path, seed: int) -> None:
+    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+    chance = random.Random(seed)
+    files = sorted(path for path in root.rglob("*") if path.is_file() and 0 < path.stat().st_size < 1 << 20)
+    looked = 0
+    for _ in range(5):
+        for path in chance.sample(files, 6):
+            data = bytearray(path.read_bytes())
+            for _ in range(chance.randrange(1, 40)):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            path.write_bytes(data[: chance.choice((len(data), len(data), len(data) // 2))])
+        try:
+            store = MessageStore.open(str(root))
+        except StoreError:
+            continue
+        for page in (store_card(store), file_map(store)):  # these never raise
+            read_page(page.source)
+            looked += 1
+        try:
+            queues = store.queues()
+        except StoreError:
+            continue
+        for queue in queues[:5]:
+            read_page(queue_card(queue).source)
+    assert looked
+
+
+# ---- healthy stores -------------------------------------------------------------------------------------------------------
+
+
+def _page(html: Html) -> Page:
+    return read_page(html.source)
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_the_forms_of_a_broker_s_store(golden: Golden, name: str, unchanged: Unchanged) -> None:
+    root = golden(name)
+    with unchanged(root):
+        store = MessageStore.open(str(root))
+        pages = {form: read_page(source) for form, source in _forms(store)}
+    damaged = "torn" in name
+    assert [form for form, page in pages.items() if WARNING in page.classes] == []
+    assert ("damaged" in pages["file map"].text) == damaged
+    assert f"{store.log.size_bytes:,} bytes" in pages["store"].text
+    if store.has_consume_queues:
+        assert f"{sum(queue.max_offset - queue.min_offset for queue in store.queues()):,} in " in pages["store"].text
+
+
+def test_numbers_and_times_of_a_table() -> None:
+    times = pa.array([1_700_000_000_123_000, None], pa.timestamp("us", tz="UTC"))
+    rows = pa.table({"count": [1234567, None], "ratio": [0.25, 1234.5], "yes": [True, False], "when": times, "keys": [["a", "b"], []]})
+    source = table_card(rows.to_batches(), rows.schema, "rows", total=2).source
+    assert '<th class="n">count</th><th class="n">ratio</th><th>yes</th><th>when</th>' in source
+    assert '<td class="n">1,234,567</td><td class="n">0.25</td><td>yes</td><td class="t">2023-11-14T22:13:20.123Z</td>' in source
+    assert '<td class="n z">–</td><td class="n">1,234.5</td>' in source
+    assert "2 rows" in read_page(source).text
+
+
+def test_a_view_says_how_many_rows_it_shows(golden: Golden) -> None:
+    store = MessageStore.open(str(golden("basic-5.5.0")))
+    page = _page(view_card(store, "queues", limit=3))
+    assert "the first 3 rows of more" in page.text
+    assert page.rows == 4
+    assert f"{store.view('queues').num_rows} rows" in _page(view_card(store, "queues")).text
+    assert "Each queue: its offsets, messages, bytes and times." in page.text
+
+
+def test_the_life_of_a_message(golden: Golden) -> None:
+    store = MessageStore.open(str(golden("retry-dlq-5.5.0")))
+    message_id = store.view("deadLetters")["msgId"][0].as_py()
+    text_ = _page(timeline(store.trace(message_id), message_id)).text
+    order = ["born", "stored", "waits for retry 1", "retry 1", "dead letter", "where groups stand now", "passed"]
+    places = [text_.index(what) for what in order]
+    assert places == sorted(places)
+    assert "+10.0 s" in text_  # between the retry's wait and the retry
+    assert "no message with this id" in _page(timeline(store.trace("none"), "none")).text
+
+
+def test_a_diagnosis(golden: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    store = MessageStore.open(str(root))
+    assert "no problems" in read_page(store.diagnose()._repr_html_()).text
+    log = root / "commitlog" / "00000000000000262144"
+    data = bytearray(log.read_bytes())
+    data[4:8] = b"bad!"
+    log.write_bytes(data)
+    found = store.diagnose()
+    text_ = read_page(found._repr_html_()).text
+    assert f"{len(found.of('damage'))} damage" in text_
+    assert f"damage{found.summary.damage_bytes:,} bytes" in text_
+    assert "0x62616421" in text_
+
+
+def test_a_page_is_short_where_no_notebook_shows_it(golden: Golden) -> None:
+    page = store_card(MessageStore.open(str(golden("basic-5.5.0"))))
+    assert repr(page) == f"<HTML of {len(page.source.encode()):,} bytes, which a notebook shows>"
+    assert str(page) == page._repr_html_()
+    assert len(page.source) < SIZE_MAX // 100

@@ -1,0 +1,187 @@
+"""Where queues begin and end: clean, while a broker writes, after a crash; and which of them only the commitlog can serve."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store_format import MessageStore
+from store_format.commitlog.log import CommitLog
+from store_format.files.read import FileCache
+from store_format.read.snapshot import Snapshot, StoreState, list_queues, take_snapshot
+from tests.support import oracle
+from tests.support.rows import ALL, BROKER, table_rows
+from tests.support.small_store import SmallStore, write_small_store
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> SmallStore:
+    return write_small_store(tmp_path / "store")
+
+
+def taken(small: SmallStore, state: StoreState, select: Callable[[str], bool] = lambda topic: True) -> Snapshot:
+    return take_snapshot(str(small.root), CommitLog.open((str(small.root / "commitlog"),), FileCache()), state, select)
+
+
+def bounds(snapshot: Snapshot) -> dict[tuple[str, int], tuple[int, int]]:
+    return {key: (queue.min_offset, queue.max_offset) for key, queue in snapshot.queues.items()}
+
+
+def right_bounds(small: SmallStore) -> dict[tuple[str, int], tuple[int, int]]:
+    return {key: (rows[0]["queueOffset"], rows[-1]["queueOffset"] + 1) for key, rows in small.rows.items()}
+
+
+def queue_file(small: SmallStore, start: int, topic: str = "Orders", queue_id: int = 0) -> Path:
+    return small.root / "consumequeue" / topic / str(queue_id) / oracle.file_name(start)
+
+
+def test_listing(small: SmallStore) -> None:
+    (small.root / "consumequeue" / "Orders" / "notes").mkdir()
+    (small.root / "consumequeue" / "Orders" / "10").mkdir()
+    listed = [
+        (topic, queue_id, kind) for topic, queue_id, _, kind in list_queues(str(small.root), lambda topic: topic in ("Orders", "Batches"))
+    ]
+    assert listed == [("Orders", 0, "simple"), ("Orders", 1, "simple"), ("Orders", 10, "simple"), ("Batches", 0, "batch")]
+
+
+@pytest.mark.parametrize("state", StoreState)
+def test_a_whole_store_is_the_same_in_every_state(small: SmallStore, state: StoreState) -> None:
+    snapshot = taken(small, state)
+    assert bounds(snapshot) == right_bounds(small)
+    assert snapshot.damaged == {}
+    end = small.messages["crc property"].physical_offset + small.messages["crc property"].total_size
+    assert snapshot.log_end == (end if state is StoreState.CRASHED else None)
+
+
+@pytest.mark.parametrize("state", StoreState)
+def test_only_selected_topics_are_looked_at(small: SmallStore, state: StoreState) -> None:
+    queue_file(small, 0, "Parent").write_bytes(b"no multiple of twenty")
+    snapshot = taken(small, state, "Orders".__eq__)
+    assert set(snapshot.queues) == {("Orders", 0), ("Orders", 1)}
+    assert snapshot.damaged == {}
+
+
+# ---- damaged queues ---------------------------------------------------------------------------------------------------
+
+
+def damage(small: SmallStore, how: str) -> tuple[str, str]:
+    """What is done to Orders-0, of five entries in files of three; (start of the error, its end)."""
+    first, last = queue_file(small, 0), queue_file(small, 60)
+    match how:
+        case "odd length":
+            os.truncate(last, 59)
+            return f"{last} at byte 59: expected 60 bytes as in {first}", "59 bytes"
+        case "whole units cut":
+            os.truncate(last, 40)
+            return f"{last} at byte 40: expected 60 bytes as in {first}", "40 bytes"
+        case "all files cut alike":
+            os.unlink(last)
+            os.truncate(first, 40)
+            return f"{first} at byte 40: expected a file of 60 bytes, as in other queues", "40 bytes"
+        case "empty":
+            os.truncate(last, 0)
+            return f"{last} at byte 0: expected a file of units", "an empty one"
+        case "last entry":
+            last.write_bytes(last.read_bytes()[:20] + b"\x80" + last.read_bytes()[21:])
+            return f"{last} at byte 20: expected zeros behind the queue's last entry, which is unit 3", "other bytes"
+        case "first entry":
+            first.write_bytes(first.read_bytes()[:8] + b"\xff" + first.read_bytes()[9:])
+            return f"{first} at byte 8: expected zeros behind the queue's last entry, which is unit -1", "other bytes"
+        case "gap":
+            last.rename(queue_file(small, 120))
+            return f"{queue_file(small, 120)} at byte 0: expected a file that begins at 60", "this file begins at 120"
+    raise AssertionError(how)
+
+
+DAMAGES = ["odd length", "whole units cut", "all files cut alike", "empty", "last entry", "first entry", "gap"]
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_queue_is_named_and_served_by_the_commitlog(small: SmallStore, how: str) -> None:
+    start, end = damage(small, how)
+    snapshot = taken(small, StoreState.CLEAN)
+    error = str(snapshot.damaged["Orders", 0])
+    assert error.startswith(start)
+    assert error.endswith(end)
+    assert set(snapshot.queues) == small.rows.keys() - {("Orders", 0)}
+    store = MessageStore.open(str(small.root), broker_name=BROKER)
+    assert table_rows(store.queue("Orders", 0).read(columns=ALL)) == small.rows["Orders", 0]
+    assert {(queue.topic, queue.queue_id) for queue in store.queues()} == small.rows.keys()
+
+
+@pytest.mark.parametrize("how", ["empty", "last entry"])
+def test_in_a_live_store_the_same_is_not_yet(small: SmallStore, how: str) -> None:
+    damage(small, how)
+    snapshot = taken(small, StoreState.LIVE)
+    assert snapshot.damaged == {}
+    assert snapshot.queues["Orders", 0].max_offset == {"empty": 3, "last entry": 4}[how]
+
+
+@pytest.mark.parametrize("how", ["empty", "last entry"])
+def test_after_a_crash_what_the_queue_lacks_is_made_again(small: SmallStore, how: str) -> None:
+    damage(small, how)
+    (small.root / "abort").touch()
+    snapshot = taken(small, StoreState.CRASHED)
+    assert bounds(snapshot) == right_bounds(small)
+    store = MessageStore.open(str(small.root), broker_name=BROKER)
+    assert store.state is StoreState.CRASHED
+    assert table_rows(store.queue("Orders", 0).read(columns=ALL)) == small.rows["Orders", 0]
+
+
+def test_a_queue_directory_without_files_is_an_empty_queue(small: SmallStore) -> None:
+    (small.root / "consumequeue" / "Fresh" / "0").mkdir(parents=True)
+    queue = taken(small, StoreState.CLEAN).queues["Fresh", 0]
+    assert (queue.min_offset, queue.max_offset, queue.bounds) == (0, 0, None)
+
+
+# ---- while a broker writes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entry", "settles"),
+    [
+        ("whole", True),
+        ("of the next file", False),
+        ("with half a tags code", False),
+        ("of another size", False),
+        ("of another message", False),
+    ],
+)
+def test_the_newest_entries_count_once_the_log_agrees(small: SmallStore, entry: str, settles: bool) -> None:
+    message = small.messages["crc property"]  # offset 4 of Orders-0, the last unit of the log
+    physical, size, code = message.physical_offset, message.total_size, oracle.tags_code(message)
+    unit = {
+        "whole": oracle.cq_unit(physical, size, code),
+        "of the next file": oracle.cq_unit(4096, size, code),
+        "with half a tags code": oracle.cq_unit(physical, size, code & 0xFFFF0000),
+        "of another size": oracle.cq_unit(physical, size + 1, code),
+        "of another message": oracle.cq_unit(small.messages["commit"].physical_offset, small.messages["commit"].total_size, code),
+    }[entry]
+    path = queue_file(small, 60)
+    path.write_bytes(path.read_bytes()[:20] + unit + bytes(20))
+    assert taken(small, StoreState.LIVE).queues["Orders", 0].max_offset == (5 if settles else 4)
+
+
+# ---- after a crash ----------------------------------------------------------------------------------------------------
+
+
+def test_entries_behind_the_end_of_the_log_are_hidden(small: SmallStore) -> None:
+    path, first, size = small.unit_place("crc property")
+    data = path.read_bytes()
+    path.write_bytes(data[: first + 50] + bytes(size - 50) + data[first + size :])  # torn, as by a power loss
+    snapshot = taken(small, StoreState.CRASHED)
+    assert snapshot.log_end == small.messages["crc property"].physical_offset
+    assert bounds(snapshot) == right_bounds(small) | {("Orders", 0): (0, 4)}
+
+
+def test_queues_that_are_gone_are_made_again(small: SmallStore) -> None:
+    shutil.rmtree(small.root / "consumequeue" / "Orders")
+    shutil.rmtree(small.root / "consumequeue" / "%LMQ%a")
+    (small.root / "abort").touch()
+    assert bounds(taken(small, StoreState.CRASHED)) == right_bounds(small)
+    store = MessageStore.open(str(small.root), broker_name=BROKER)
+    assert {(queue.topic, queue.queue_id): table_rows(queue.read(columns=ALL)) for queue in store.queues()} == small.rows

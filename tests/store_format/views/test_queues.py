@@ -1,0 +1,208 @@
+"""The views of topics, queues, groups and files, against what the brokers' own classes told and what lies on disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_format.errors import OptionError
+from store_format.store import MessageStore
+from store_format.views.registry import VIEWS, view_batches
+from tests.support import goldens
+
+Golden = Callable[[str], Path]
+
+STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers(name, Path())]
+NOW = 1_800_000_000_000
+
+
+def view(root: Path, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = MessageStore.open(str(root)).view(name, now_ms=NOW).to_pylist()
+    return rows
+
+
+def _told(name: str, broker: str) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """The broker's rows of each queue, in order."""
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in goldens.expected_rows(name):
+        if broker in ("", row.get("brokerName")):
+            found.setdefault((row["topic"], row["queueId"]), []).append(row)
+    return found
+
+
+def _ms(time: Any) -> int | None:
+    return None if time is None else round(time.timestamp() * 1000)
+
+
+def _shown(ms: int) -> int | None:
+    return ms if -62135596800000 <= ms < 253402300800000 else None
+
+
+@pytest.mark.parametrize(("name", "broker"), STORES)
+def test_queues(golden: Golden, name: str, broker: str) -> None:
+    root, answers = goldens.brokers(name, golden(name))[broker]
+    told = _told(name, broker)
+    rows = {(row["topic"], row["queueId"]): row for row in view(root, "queues")}
+    queues = {(queue["topic"], queue["queueId"]): queue for queue in answers["queues"] if queue["maxOffset"]}
+    assert set(queues) <= set(rows)
+    assert all(rows[key]["messages"] == 0 for key in set(rows) - set(queues))
+    for key, queue in queues.items():
+        row, messages = rows[key], told[key]
+        assert (row["minOffset"], row["maxOffset"]) == (queue["minOffset"], queue["maxOffset"])
+        assert row["messages"] == queue["maxOffset"] - queue["minOffset"]
+        assert row["bytes"] == sum({message["physicalOffset"]: message["storeSize"] for message in messages}.values())
+        assert _ms(row["firstStoreTimestamp"]) == _shown(messages[0]["storeTimestamp"])
+        assert _ms(row["lastStoreTimestamp"]) == _shown(messages[-1]["storeTimestamp"])
+        batch = key[0] in {"Inner"}
+        assert row["source"] == ("commitlog" if name == "rocksdb-5.5.0" else "batchconsumequeue" if batch else "consumequeue")
+
+
+@pytest.mark.parametrize(("name", "broker"), STORES)
+def test_topics_are_their_queues_together(golden: Golden, name: str, broker: str) -> None:
+    root, answers = goldens.brokers(name, golden(name))[broker]
+    queues = view(root, "queues")
+    rows = {row["topic"]: row for row in view(root, "topics")}
+    configured = answers["topics"]
+    assert set(rows) == {queue["topic"] for queue in queues} | set(configured or ())
+    for topic, row in rows.items():
+        mine = [queue for queue in queues if queue["topic"] == topic]
+        assert row["configured"] == (None if configured is None else topic in configured)
+        assert (row["queues"], row["messages"]) == (len(mine), sum(queue["messages"] for queue in mine))
+        assert row["bytes"] == sum(queue["bytes"] for queue in mine)
+        times = [queue[column] for queue in mine for column in ("firstStoreTimestamp", "lastStoreTimestamp") if queue[column] is not None]
+        assert row["lastStoreTimestamp"] == max(times, default=None)
+
+
+def test_topic_settings(golden: Golden) -> None:
+    rows = {row["topic"]: row for row in view(golden("batchcq-5.5.0"), "topics")}
+    assert rows["Inner"]["queueType"] == "BatchCQ"
+    assert (rows["BenchmarkTest"]["readQueueNums"], rows["BenchmarkTest"]["perm"], rows["BenchmarkTest"]["queues"]) == (1024, "RW-", 0)
+    assert rows["rmq_sys_SYNC_BROKER_MEMBER_broker-a"]["perm"] == "--X"
+    assert view(golden("rocksdb-5.5.0"), "topics")[0]["configured"] is None
+
+
+def test_groups(golden: Golden) -> None:
+    rows = {row["group"]: row for row in view(golden("retry-dlq-5.5.0"), "groups")}
+    assert (rows["CG_fail"]["deadLetters"], rows["CG_direct"]["deadLetters"], rows["CG_orderly"]["deadLetters"]) == (20, 7, 1)
+    assert rows["CG_fail"]["topics"] == ["%RETRY%CG_fail", "Jobs"]
+    assert (rows["CG_fail"]["queues"], rows["CG_fail"]["lagMessages"], rows["CG_fail"]["lagMs"]) == (5, 0, 0)
+    assert (rows["TOOLS_CONSUMER"]["configured"], rows["TOOLS_CONSUMER"]["lagMessages"], rows["TOOLS_CONSUMER"]["topics"]) == (
+        True,
+        None,
+        [],
+    )
+    assert rows["CG_direct"]["retryMaxTimes"] == 16
+
+
+def test_a_pop_retry_topic_is_no_group(golden: Golden) -> None:
+    groups = {row["group"] for row in view(golden("pop-5.5.0"), "groups")}
+    assert "CG_pop" in groups
+    assert not any("PopWork" in group for group in groups)
+
+
+def test_groups_lag_is_the_sum_of_their_queues(golden: Golden) -> None:
+    root = golden("basic-5.5.0")
+    lag = view(root, "lag")
+    for group in view(root, "groups"):
+        mine = [row for row in lag if row["group"] == group["group"] and row["committedOffset"] is not None]
+        assert group["lagMessages"] == (sum(row["lagMessages"] for row in mine) if mine else None)
+        assert group["lagMs"] == max((row["lagMs"] for row in mine), default=None)
+
+
+# ---- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "broker"), STORES)
+def test_files(golden: Golden, name: str, broker: str) -> None:
+    root, answers = goldens.brokers(name, golden(name))[broker]
+    rows = {row["file"]: row for row in view(root, "files")}
+    on_disk = dict(answers["filesOnDisk"])
+    elsewhere = ("compaction/", "rocksdbstore/", "consumequeue/") if name == "rocksdb-5.5.0" else ("compaction/",)
+    listed = {file for file in on_disk if not file.startswith(elsewhere) or file.startswith("rocksdbstore/")}
+    assert listed - set(rows) <= {file for file in listed if file.startswith("config/") and file.count("/") > 1}
+    for file in listed & set(rows):
+        assert rows[file]["sizeBytes"] == (root / file).stat().st_size
+    log = [row for row in rows.values() if row["kind"] == "commitlog"]
+    assert log[0]["start"] == answers["commitLog"]["minOffset"]
+    end = max(row["physicalOffset"] + row["storeSize"] for messages in _told(name, broker).values() for row in messages)
+    assert max(row["stop"] for row in log if row["usedBytes"]) == end
+    assert all(row["fill"] == 1.0 for row in log if row["stop"] < end)
+    for row in rows.values():
+        assert row["fill"] is None or 0 <= row["fill"] <= 1
+        assert row["usedBytes"] is None or 0 <= row["usedBytes"] <= row["sizeBytes"]
+    entries: dict[tuple[str, int], int] = {}
+    for row in rows.values():
+        if row["kind"] == "consumequeue":
+            entries[row["topic"], row["queueId"]] = max(entries.get((row["topic"], row["queueId"]), 0), row["stop"] or 0)
+    queues = {(queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in answers["queues"]}
+    crashed = name.startswith("crash")  # there the newest entries are in memory only
+    assert all(queues[key] == stop or crashed for key, stop in entries.items() if key in queues)
+
+
+def test_index_fill(golden: Golden) -> None:
+    rows = [row for row in view(golden("basic-5.5.0"), "files") if row["kind"] == "index"]
+    assert len(rows) > 3
+    assert {row["fill"] for row in rows[:-1]} == {1.0}
+    assert 0 < rows[-1]["fill"] < 1
+    assert {row["entries"] for row in rows[:-1]} == {int(goldens.config("basic-5.5.0")["maxIndexNum"]) - 1}
+    assert all(row["firstStoreTimestamp"] <= row["lastStoreTimestamp"] for row in rows)
+
+
+def test_a_file_with_holes_takes_less_than_its_length(golden: Golden) -> None:
+    (log,) = [row for row in view(golden("defaults-5.5.0"), "files") if row["kind"] == "commitlog" and row["usedBytes"]]
+    assert log["sizeBytes"] == 1 << 30
+    assert 0 < log["diskBytes"] < 1 << 27
+    assert log["fill"] == log["usedBytes"] / log["sizeBytes"]
+
+
+# ---- the table of views -------------------------------------------------------------------------------------------------
+
+
+def test_views_have_the_columns_that_the_table_says(golden: Golden) -> None:
+    store = MessageStore.open(str(golden("basic-5.5.0")))
+    for each in VIEWS:
+        batches = list(view_batches(store, each.name, now_ms=NOW))
+        assert batches
+        assert {batch.schema for batch in batches} == {each.schema}
+        assert each.columns[0].name == "brokerName"
+        names = [column.name.lower() for column in each.columns]
+        assert len(set(names)) == len(names)
+        assert all(column.about.endswith(".") or column.about.endswith("…") for column in each.columns), each.name
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("topic", "did you mean topics"), ("Lag", "did you mean lag"), ("zzz", "the views are topics, ")]
+)
+def test_a_view_that_is_none(golden: Golden, name: str, hint: str) -> None:
+    with pytest.raises(OptionError, match=hint):
+        MessageStore.open(str(golden("basic-5.5.0"))).view(name)
+
+
+def test_an_empty_store_has_empty_views(tmp_path: Path) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    store = MessageStore.open(str(tmp_path / "store"))
+    for each in VIEWS:
+        table = store.view(each.name, now_ms=NOW)
+        assert table.schema == each.schema
+        assert each.name in ("problems", "checkpoint") or table.num_rows == 0, each.name
+
+
+def test_a_topic_that_is_not_configured_any_more(golden: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    text = (root / "config" / "topics.json").read_text()
+    (root / "config" / "topics.json").write_text(text.replace('"Orders":{', '"Others":{', 1))
+    rows = {row["topic"]: row for row in view(root, "topics")}
+    assert (rows["Orders"]["configured"], rows["Orders"]["perm"]) == (False, None)
+    assert rows["Orders"]["messages"] > 0
+    assert (rows["Others"]["configured"], rows["Others"]["queues"]) == (True, 0)
+
+
+def test_looking_changes_nothing(golden: Golden, unchanged: Callable[[Path], Any]) -> None:
+    root = golden("crash-5.5.0")
+    with unchanged(root):
+        for each in VIEWS:
+            MessageStore.open(str(root)).view(each.name)

@@ -1,0 +1,202 @@
+"""trace(): the life of messages that were retried, given up, delayed, or sent in transactions, in stores that brokers wrote."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from store_format.display.columns import schema_of
+from store_format.message.encode import MessageColumns
+from store_format.store import MessageStore
+from store_format.views.trace import TRACE_COLUMNS
+from store_format.views.trace_records import trace_events
+from tests.support import goldens
+from tests.support.staged import make_store
+
+Golden = Callable[[str], Path]
+
+
+def life(root: Path, message_id: str) -> list[dict[str, Any]]:
+    table = MessageStore.open(str(root)).trace(message_id)
+    assert table.schema == schema_of(TRACE_COLUMNS)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    times = [row["time"] for row in rows if row["time"] is not None]
+    assert times == sorted(times)
+    assert [row["time"] is None for row in rows] == sorted(row["time"] is None for row in rows)
+    return rows
+
+
+def _short(rows: list[dict[str, Any]]) -> list[tuple[str, str | None, str | None]]:
+    return [(row["what"], row["topic"], row["group"]) for row in rows]
+
+
+def _copies(name: str) -> dict[str, list[dict[str, Any]]]:
+    """The broker's rows by UNIQ_KEY, in the order of the log; light queues show others' messages."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(goldens.expected_rows(name), key=lambda row: int(row["physicalOffset"])):
+        if "UNIQ_KEY" in row["properties"] and not row["topic"].startswith("%LMQ%"):
+            found.setdefault(row["properties"]["UNIQ_KEY"], []).append(row)
+    return found
+
+
+FAILED = "7F00000129765FFD2B2768793B790026"
+RETRIED = [
+    ("born", "Jobs", None),
+    ("stored", "Jobs", None),
+    ("waits for retry 1", "SCHEDULE_TOPIC_XXXX", "CG_fail"),
+    ("dead letter", "%DLQ%CG_direct", "CG_direct"),
+    ("retry 1", "%RETRY%CG_fail", "CG_fail"),
+    ("dead letter", "%DLQ%CG_fail", "CG_fail"),
+    ("passed", "Jobs", "CG_direct"),
+    ("passed", "Jobs", "CG_fail"),
+    ("passed", "%RETRY%CG_fail", "CG_fail"),
+]
+
+
+def test_retries_and_dead_letters_of_two_groups(golden: Golden) -> None:
+    rows = life(golden("retry-dlq-5.5.0"), FAILED)
+    assert _short(rows) == RETRIED
+    assert "level 3 for %RETRY%CG_fail, due 2026-11-21T06:53:07.312Z" in rows[2]["detail"]
+    assert rows[-1]["detail"] == "the group goes on at 20"
+
+
+def test_an_offset_id_leads_to_the_same_life(golden: Golden) -> None:
+    root = golden("retry-dlq-5.5.0")
+    for copy in _copies("retry-dlq-5.5.0")[FAILED]:
+        assert life(root, copy["msgId"]) == life(root, FAILED)
+    assert life(root, copy["msgId"].lower()) == life(root, FAILED)
+
+
+@pytest.mark.parametrize("name", ["retry-dlq-5.5.0", "delay-tx-5.5.0", "pop-5.5.0"])
+def test_every_copy_is_in_the_timeline(golden: Golden, name: str) -> None:
+    root = golden(name)
+    copies = _copies(name)
+    for message_id in sorted(copies)[:: max(1, len(copies) // 40)]:
+        rows = [row for row in life(root, message_id) if row["time"] is not None and row["physicalOffset"] is not None]
+        found = [row["physicalOffset"] for row in rows if not row["what"].startswith("transaction ")]
+        assert found == [copy["physicalOffset"] for copy in copies[message_id]]
+
+
+def test_a_dead_letter_of_an_orderly_group(golden: Golden) -> None:
+    (message_id,) = (key for key, rows in _copies("retry-dlq-5.5.0").items() if rows[-1]["topic"] == "%DLQ%CG_orderly")
+    assert _short(life(golden("retry-dlq-5.5.0"), message_id)) == [
+        ("born", "Steps", None),
+        ("stored", "Steps", None),
+        ("dead letter", "%DLQ%CG_orderly", "CG_orderly"),
+        ("passed", "Steps", "CG_orderly"),
+    ]
+
+
+def _one(name: str, *topics: str) -> str:
+    """A message whose copies are in these topics."""
+    return next(key for key, rows in sorted(_copies(name).items()) if tuple(row["topic"] for row in rows) == topics)
+
+
+def test_delayed_and_delivered(golden: Golden) -> None:
+    root = golden("delay-tx-5.5.0")
+    level = life(root, _one("delay-tx-5.5.0", "SCHEDULE_TOPIC_XXXX", "Delay"))
+    assert _short(level) == [("born", "Delay", None), ("delayed", "SCHEDULE_TOPIC_XXXX", None), ("delivered", "Delay", None)]
+    timer = life(root, _one("delay-tx-5.5.0", "rmq_sys_wheel_timer", "Timer"))
+    assert _short(timer) == [("born", "Timer", None), ("delayed", "rmq_sys_wheel_timer", None), ("delivered", "Timer", None)]
+    assert timer[1]["detail"].startswith("timer for Timer, due 2026-11-21T06:54:")
+
+
+def test_transactions(golden: Golden) -> None:
+    root = golden("delay-tx-5.5.0")
+    half = "RMQ_SYS_TRANS_HALF_TOPIC"
+    committed = life(root, _one("delay-tx-5.5.0", half, "Tx"))
+    assert [what for what, _, _ in _short(committed)][:3] == ["born", "half message", "committed"]
+    assert committed[1]["detail"] == "for Tx"
+    assert committed[2]["detail"] == f"half message at {committed[1]['physicalOffset']}"
+    assert (committed[3]["what"], committed[3]["topic"], committed[3]["group"]) == (
+        "transaction committed",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "PG_tx",
+    )
+    assert ("passed", "Tx", "CG_tx") in _short(committed)
+    rolled_back = life(root, _one("delay-tx-5.5.0", half))
+    assert [what for what, _, _ in _short(rolled_back)] == ["born", "half message", "transaction rolled back"]
+    asked = life(root, _one("delay-tx-5.5.0", half, half, "Tx"))
+    assert [what for what, _, _ in _short(asked)][1:5] == ["half message", "asked for the 1. time", "committed", "transaction committed"]
+    undecided = life(root, next(key for key, rows in sorted(_copies("delay-tx-5.5.0").items()) if len(rows) == 10))
+    assert [what for what, _, _ in _short(undecided)][-2:] == ["asked for the 9. time", "transaction pending"]
+    assert undecided[-1]["time"] is None
+
+
+def test_a_group_that_has_not_got_there(golden: Golden) -> None:
+    row = next(
+        row for row in goldens.expected_rows("basic-5.5.0") if (row["topic"], row["queueId"], row["queueOffset"]) == ("Orders", 3, 58)
+    )
+    standing = {row["group"]: (row["what"], row["detail"]) for row in life(golden("basic-5.5.0"), row["msgId"]) if row["time"] is None}
+    assert standing == {"CG_some": ("not reached", "the group goes on at 58"), "CG_tags": ("not reached", "the group goes on at 40")}
+
+
+def test_an_unknown_id_has_no_life(golden: Golden) -> None:
+    assert life(golden("basic-5.5.0"), "7F00000129765FFD2B2768793B790026") == []
+    assert life(golden("basic-5.5.0"), "nothing like an id") == []
+
+
+def test_without_index_and_queues(golden: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden("retry-dlq-5.5.0"), tmp_path / "store"))
+    for folder in ("index", "consumequeue"):
+        shutil.rmtree(root / folder)
+    assert _short(life(root, FAILED)) == RETRIED
+
+
+# ---- made up ----------------------------------------------------------------------------------------------------------------
+
+
+def _append(root: Path, topic: str, properties: list[bytes], bodies: list[bytes], **more: Any) -> None:
+    columns = MessageColumns(topic=topic, body=pa.array(bodies, pa.binary()), properties=pa.array(properties, pa.binary()), **more)
+    MessageStore.open(str(root)).append(columns, store_timestamps=np.full(len(bodies), 1_700_000_001_000, np.int64))
+
+
+def test_a_message_without_unique_key_is_found_by_its_origin(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    _append(root, "Orders", [b"KEYS\x01k\x02"], [b"first"])
+    (origin,) = [row["offsetMsgId"] for batch in MessageStore.open(str(root)).scan(["offsetMsgId"]) for row in batch.to_pylist()]
+    back = b"ORIGIN_MESSAGE_ID\x01%s\x02RETRY_TOPIC\x01Orders\x02" % origin.encode()
+    _append(root, "%RETRY%g", [back, b"ORIGIN_MESSAGE_ID\x01other\x02"], [b"first", b"other"], reconsume_times=1)
+    assert [what for what, _, _ in _short(life(root, origin))] == ["born", "stored", "retry 1"]
+
+
+def test_what_clients_traced(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    _append(root, "Orders", [b"UNIQ_KEY\x01ID1\x02"], [b"x"])
+    sent = ["Pub", "1700000000500", "DefaultRegion", "P", "Orders", "ID1", "t", "k", "127.0.0.1:10911", "1", "7", "0", "FF", "true"]
+    other = [*sent[:5], "ID2", *sent[6:]]
+    began = ["SubBefore", "1700000002000", "null", "C", "R1", "ID1", "0", "k"]
+    ended = ["SubAfter", "R1", "ID1", "5", "false", "k", "4", "1700000002005", "C"]
+    body = "".join("\x01".join(record) + "\x02" for record in (sent, other, began, ended, ["Pub", "broken"], ["Nonsense"]))
+    _append(root, "RMQ_SYS_TRACE_TOPIC", [b"KEYS\x01ID1 ID2\x02UNIQ_KEY\x01T1\x02"], [body.encode() + b"\xff"])
+    _append(root, "Replies", [b"KEYS\x01ID1\x02UNIQ_KEY\x01R1\x02"], [b"y"])
+    rows = life(root, "ID1")
+    assert [(row["what"], row["group"], row["detail"]) for row in rows if row["what"].startswith("traced")] == [
+        ("traced: sent", "P", "storeHost=127.0.0.1:10911, costTime=7, success=true"),
+        ("traced: consumption began", "C", "retryTimes=0"),
+        ("traced: consumption ended", "C", "costTime=5, success=false, contextCode=4"),
+    ]
+    assert [row["detail"] for row in rows if row["what"] == "named as a key"] == ["by the message R1"]
+    assert {row["topic"] for row in rows if row["what"].startswith("traced")} == {"RMQ_SYS_TRACE_TOPIC"}
+
+
+@pytest.mark.parametrize("body", [b"", b"\x02\x02", b"Pub", b"Pub\x01\x01\x01\x01\x01ID1\x02", b"\xff\xfe\x01ID1", b"Pub\x01" * 1000])
+def test_trace_records_of_any_bytes(body: bytes) -> None:
+    assert [event.time_ms for event in trace_events(body, {"ID1"})] in ([], [None])
+
+
+def test_a_damaged_copy_is_left_out(golden: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden("retry-dlq-5.5.0"), tmp_path / "store"))
+    victim = next(row for row in _copies("retry-dlq-5.5.0")[FAILED] if row["topic"] == "%RETRY%CG_fail")
+    file = root / "commitlog" / "00000000000000000000"
+    data = bytearray(file.read_bytes())
+    data[victim["physicalOffset"] + 4] ^= 1
+    file.write_bytes(data)
+    assert ("retry 1", "%RETRY%CG_fail", "CG_fail") not in _short(life(root, FAILED))
+    assert ("dead letter", "%DLQ%CG_fail", "CG_fail") in _short(life(root, FAILED))

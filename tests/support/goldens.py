@@ -1,0 +1,67 @@
+"""The stores that real brokers wrote, under `tests/golden`: their names, how to unpack one, and what the broker answered.
+
+Tests reach the archives only through here, so the meaning of a golden file is written once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+import tarfile
+from typing import Any
+
+__all__ = [
+    "NAMES",
+    "ROOT",
+    "brokers",
+    "config",
+    "expected",
+    "expected_rows",
+    "unpack",
+]
+
+ROOT = pathlib.Path(__file__).parents[1] / "golden"
+
+NAMES = tuple(sorted(path.parent.name for path in ROOT.glob("*/store.tar.gz")))
+
+
+def unpack(name: str, directory: pathlib.Path) -> pathlib.Path:
+    """Unpacks the store so that `directory` (made if missing) is its root, and returns `directory`.
+
+    In a cluster the root holds one store root per broker. Holes stay holes (tarfile seeks over them), so the store
+    with default file sizes, 1 GiB and more to look at, takes about a megabyte.
+    """
+    with tarfile.open(ROOT / name / "store.tar.gz") as archive:
+        archive.extractall(directory, filter="data")
+    return directory
+
+
+def expected(name: str) -> dict[str, Any]:  # Any: JSON, its fields are told in golden/README.md
+    """What the broker's own classes answered about the store: offsets, probes, metadata."""
+    return _object(json.loads((ROOT / name / "expected.json").read_bytes()))
+
+
+def expected_rows(name: str) -> list[dict[str, Any]]:
+    """One object per message of every topic and queue, in the order of the file."""
+    with gzip.open(ROOT / name / "expected.jsonl.gz", "rb") as lines:
+        return [_object(json.loads(line)) for line in lines]
+
+
+def config(name: str) -> dict[str, str]:
+    """The broker configuration that differs from the defaults; the values are strings, as in broker.conf."""
+    provenance = _object(json.loads((ROOT / name / "provenance.json").read_bytes()))
+    return {str(key): str(value) for key, value in provenance["configDifferentFromDefaults"].items()}
+
+
+def brokers(name: str, root: pathlib.Path) -> dict[str, tuple[pathlib.Path, dict[str, Any]]]:
+    """Broker name -> (its store root, its answers); one entry named "" where the archive is a single store."""
+    answers = expected(name)
+    if "brokers" not in answers:
+        return {"": (root, answers)}
+    return {broker: (root / broker, _object(answer)) for broker, answer in answers["brokers"].items()}
+
+
+def _object(value: object) -> dict[str, Any]:
+    assert isinstance(value, dict)
+    return value

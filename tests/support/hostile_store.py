@@ -1,0 +1,45 @@
+"""A small store in which every text is hostile: names, tags, keys, properties and bodies, and one body of 4 MB.
+
+What is meant for a terminal, what is meant for a browser, what turns the direction of writing, and bytes that are no UTF-8.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support import oracle
+from tests.support.oracle import Message
+
+__all__ = ["HOSTILE_ID", "HOSTILE_PROPERTIES", "HOSTILE_TOPIC", "LARGE_BODY_SIZE", "MARKUP_BODY", "write_hostile_store"]
+
+HOSTILE_TOPIC = "T\x1b[2J\u202e<svg onload=x>"  # a directory has to have this name
+HOSTILE_ID = "U\x1b]0;x\x07"
+HOSTILE_PROPERTIES = [
+    ("TAGS", "t\x1b[31m<b>"),
+    ("KEYS", "k\u202e \x07 </td>"),
+    ("UNIQ_KEY", HOSTILE_ID),
+    ("<script>alert(1)<", '\x9b1m" onmouseover="alert(1)'),
+    ("&lt;img src=x onerror=alert(1)>", "</style><script>alert(2)<"),
+]
+MARKUP_BODY = b"\xff\xfe\x1b[2J</pre></style><script>alert('body')</script><img src=x onerror=\"alert(1)\">\xe2\x80\xaetxt.exe\n\r\x00"
+LARGE_BODY_SIZE = 4 << 20
+FILE_SIZE = 8 << 20
+
+
+def write_hostile_store(root: Path) -> Path:
+    """Writes it, and returns `root`."""
+    bad = oracle.encode_properties(HOSTILE_PROPERTIES)
+    messages = [
+        Message(HOSTILE_TOPIC.encode(), MARKUP_BODY, bad, 0, 0, 0),
+        Message(HOSTILE_TOPIC.encode(), b"z" * LARGE_BODY_SIZE, b"", 0, 1, 0),
+    ]
+    place, log, units = 0, b"", b""
+    for message in messages:
+        message = Message(message.topic_bytes, message.body, message.properties_bytes, 0, message.queue_offset, place)
+        log += oracle.encode_message(message)
+        units += oracle.cq_unit(place, message.total_size, oracle.tags_code(message))
+        place += message.total_size
+    for path, data in (("commitlog", log.ljust(FILE_SIZE, b"\0")), (f"consumequeue/{HOSTILE_TOPIC}/0", units.ljust(2000, b"\0"))):
+        (root / path).mkdir(parents=True)
+        (root / path / oracle.file_name(0)).write_bytes(data)
+    return root

@@ -1,0 +1,101 @@
+"""Reads a page as a browser would and refuses everything that the project did not make: elements, attributes, values, characters.
+
+What a store says may only be text; `read_page` gives that text, as a reader sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+from store_format.display.page import SIZE_MAX
+
+__all__ = ["Page", "read_page"]
+
+_NUMBER = r"[0-9.]+"
+_COLOUR = r"#[0-9a-f]{6}|currentColor"
+_CLASS = r"rmqlog|[a-z]|r|n z"
+_STYLE = r"[a-z0-9:;.%(), -]*"
+_SIZES = {"width": _NUMBER, "height": _NUMBER}
+_FILL = {"fill": _COLOUR, "fill-opacity": _NUMBER}
+_SVG = {**_SIZES, "viewbox": r"[0-9 ]+", "role": "img", "aria-label": "file map", "font-size": _NUMBER, "fill": _COLOUR, "style": _STYLE}
+
+# Element -> attribute -> what its value may be, as a whole. A tooltip of a column's head is a sentence of the project's.
+_ALLOWED: dict[str, dict[str, str]] = {
+    **{name: {} for name in ("style", "dt", "dd", "thead", "tbody", "tr", "b", "bdi", "br", "title")},
+    "div": {"class": _CLASS, "style": _STYLE}, "span": {"class": _CLASS, "style": _STYLE}, "dl": {"class": "f"}, "pre": {"class": "b"},
+    "table": {"class": "r"}, "th": {"class": "n", "title": r"[^<>]*"}, "td": {"class": _CLASS},
+    "svg": _SVG, "g": {"transform": r"translate\(0 [0-9]+\)"}, "rect": {**_SIZES, **_FILL, "x": _NUMBER, "y": _NUMBER},
+    "path": {**_FILL, "d": r"[Mhvz0-9 -]+"}, "circle": {"cx": _NUMBER, "cy": _NUMBER, "r": _NUMBER, **_FILL},
+    "text": {"x": _NUMBER, "y": _NUMBER, "font-weight": "600", "text-anchor": "end"},
+}  # fmt: skip
+_EMPTY = {"br"}
+_ISOLATES = "\u2068\u2069"
+
+
+@dataclass
+class Page:
+    """The text that is seen, and how often each class and each colour occurs."""
+
+    text: str = ""
+    classes: dict[str, int] = field(default_factory=dict)
+    fills: dict[str, int] = field(default_factory=dict)
+    rows: int = 0
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.page = Page()
+        self.open: list[str] = []
+        self.styles: list[str] = []
+        self.parts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in _ALLOWED, f"<{tag}>"
+        for name, value in attrs:
+            assert name in _ALLOWED[tag], f"<{tag} {name}={value!r}>"
+            assert re.fullmatch(_ALLOWED[tag][name], value or ""), f"<{tag} {name}={value!r}>"
+            counts = {"class": self.page.classes, "fill": self.page.fills}.get(name, {})
+            counts[value or ""] = counts.get(value or "", 0) + 1
+        self.page.rows += tag == "tr"
+        if tag not in _EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        (self.styles if self.open and self.open[-1] == "style" else self.parts).append(data)
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(f"<!--{data}-->")
+
+    def handle_decl(self, decl: str) -> None:
+        raise AssertionError(f"<!{decl}>")
+
+    def handle_pi(self, data: str) -> None:
+        raise AssertionError(f"<?{data}>")
+
+    def unknown_decl(self, data: str) -> None:
+        raise AssertionError(f"<![{data}]>")
+
+
+def read_page(source: str, *, is_whole: bool = True) -> Page:
+    """Checks the page. `is_whole=False`: a piece of one, without its style."""
+    assert len(source.encode()) <= SIZE_MAX
+    unseen = {char for char in source if not char.isprintable() and char not in "\n" + _ISOLATES}
+    assert not unseen
+    reader = _Reader()
+    reader.feed(source)
+    reader.close()
+    assert reader.open == []
+    styles = "".join(reader.styles)
+    assert reader.page.classes.get("rmqlog", 0) == is_whole
+    assert "url" not in styles
+    assert "@import" not in styles
+    assert (".rmqlog .e{" in styles) == is_whole
+    assert len(styles) < 5000
+    reader.page.text = "".join(reader.parts)
+    return reader.page

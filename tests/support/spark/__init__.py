@@ -1,0 +1,1 @@
+"""Programs and frames that tests with Spark share."""

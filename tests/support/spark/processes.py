@@ -1,0 +1,30 @@
+"""Sessions that cannot live beside the classic one of the other tests: a script in a Python of its own, with its own environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["ROOT", "run"]
+
+ROOT = Path(__file__).resolve().parents[3]
+_TIMEOUT_S = 240
+
+
+def run(
+    script: str,
+    *arguments: str,
+    directory: Path,
+    python_path: Path = ROOT,
+    workers: Path = Path(sys.executable),
+    timeout_s: int = _TIMEOUT_S,
+) -> str:
+    """What the script prints. It runs in `directory`; `python_path` is where it and Spark's `workers`, a Python, find modules."""
+    environment = dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYTHONPATH=str(python_path))
+    environment |= {"PYSPARK_PYTHON": str(workers), "PYSPARK_DRIVER_PYTHON": sys.executable}
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=timeout_s)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout

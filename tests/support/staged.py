@@ -1,0 +1,142 @@
+"""Messages of the oracle handed to the writing side: as columns, encoded, staged, committed into a store made for a test."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.append import CommitOptions, CommitResult, commit
+from store_format.commit.create_store import create_store
+from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, StagedFile, StagingWriter
+from store_format.message.encode import MessageColumns, encode
+from tests.support import oracle
+from tests.support.oracle import Message
+
+__all__ = ["append", "columns_of", "deleted_topic", "make_store", "messages_of", "numbered", "settings_from", "stage", "update_topic"]
+
+_SCHEDULED = "SCHEDULE_TOPIC_XXXX"
+_KINDS = {4: NO_QUEUE, 12: NOT_DISPATCHED}  # sysFlag & 12: prepared, rolled back
+
+
+def deleted_topic(root: Path, topic: str) -> None:
+    """What a broker does when a topic is deleted; its messages stay in the commitlog."""
+    path = root / "config" / "topics.json"
+    topics = json.loads(path.read_text())
+    del topics["topicConfigTable"][topic]
+    path.write_text(json.dumps(topics))
+    shutil.rmtree(root / "consumequeue" / topic, ignore_errors=True)
+
+
+def messages_of(root: Path) -> list[Message]:
+    """Every unit of a store's commitlog."""
+    files = {int(path.name): path.read_bytes() for path in (root / "commitlog").iterdir()}
+    return oracle.walk_files(files, len(files[min(files)])).messages if files else []
+
+
+def settings_from(config: Mapping[str, str], broker_name: str = "broker-a") -> StoreSettings:
+    """Those of a broker.conf."""
+    names = {
+        "mappedFileSizeCommitLog": "mapped_file_size_commit_log",
+        "mappedFileSizeConsumeQueue": "mapped_file_size_consume_queue",
+        "maxHashSlotNum": "max_hash_slot_num",
+        "maxIndexNum": "max_index_num",
+    }
+    return StoreSettings(broker_name, **{name: int(config[key]) for key, name in names.items() if key in config})
+
+
+def make_store(root: Path, settings: StoreSettings | None = None) -> Path:
+    create_store(str(root), settings or StoreSettings("broker-a", 1 << 14, 20 * 20, 50, 200), timestamp=1_700_000_000_000)
+    return root
+
+
+def _ip(host: tuple[str, int]) -> bytes:
+    return ipaddress.ip_address(host[0]).packed.ljust(16, b"\0")
+
+
+def columns_of(messages: Sequence[Message], *, crc_property: bool = False) -> MessageColumns:
+    """As a producer would give them: without positions and store times, and without the CRC property where that is appended."""
+    cut = 20 if crc_property else 0
+    return MessageColumns(
+        topic=pa.array([m.topic for m in messages], pa.string()),
+        body=pa.array([m.body for m in messages], pa.binary()),
+        properties=pa.array([m.properties_bytes[: len(m.properties_bytes) - cut] for m in messages], pa.binary()),
+        queue_id=np.array([m.queue_id for m in messages], np.int64),
+        flag=np.array([m.flag for m in messages], np.int64),
+        sys_flag=np.array([m.sys_flag for m in messages], np.int64),
+        born_timestamp=np.array([m.born_timestamp for m in messages], np.int64),
+        born_ip=np.array([_ip(m.born_host) for m in messages], "V16"),
+        born_port=np.array([m.born_host[1] for m in messages], np.int64),
+        store_ip=np.array([_ip(m.store_host) for m in messages], "V16"),
+        store_port=np.array([m.store_host[1] for m in messages], np.int64),
+        reconsume_times=np.array([m.reconsume_times for m in messages], np.int64),
+        prepared_transaction_offset=np.array([m.prepared_transaction_offset for m in messages], np.int64),
+    )
+
+
+def stage(
+    root: Path,
+    messages: Sequence[Message],
+    *,
+    write: str = "w",
+    crc_property: bool = False,
+    tag_keys: bool = True,
+    part: int = 1000,
+    sync: bool = True,
+) -> StagedFile:
+    """One staged file, written in parts of so many messages. Tags codes and index keys are the oracle's."""
+    writer = StagingWriter(str(root), write, sync=sync)
+    for start in range(0, len(messages), part):
+        piece = messages[start : start + part]
+        queues = list(dict.fromkeys((m.topic, m.queue_id) for m in piece if m.sys_flag & 12 not in _KINDS))
+        numbers = np.array([_KINDS.get(m.sys_flag & 12) or queues.index((m.topic, m.queue_id)) for m in piece], np.int64)
+        timed = np.array([m.topic == _SCHEDULED and int(m.properties.get("DELAY", "0")) > 0 for m in piece], bool)
+        codes = [oracle.tags_code(m) - t * m.store_timestamp for m, t in zip(piece, timed.tolist(), strict=True)]
+        keys = [oracle.index_keys(m, tag_keys) if m.sys_flag & 12 != 12 else [] for m in piece]
+        writer.append(
+            encode(columns_of(piece, crc_property=crc_property), crc_property=crc_property),
+            queues,
+            numbers,
+            np.array(codes, np.int64),
+            np.array([oracle.index_key_hash(key) for each in keys for key in each], np.int32),
+            np.repeat(np.arange(len(piece)), [len(each) for each in keys]),
+            timed,
+        )
+    return writer.close()
+
+
+def numbered(topic: str, first: int, count: int, *, queues: int = 4, body_size: int = 60) -> list[Message]:
+    """Messages that can be told apart: body, UNIQ_KEY, a key each and a tag."""
+    made = []
+    for i in range(first, first + count):
+        properties = oracle.encode_properties(
+            {"UNIQ_KEY": f"U{i:07d}", "KEYS": f"k{i} even" if i % 2 == 0 else f"k{i}", "TAGS": f"T{i % 3}"}
+        )
+        body = f"message {i} of {topic}".encode().ljust(body_size, b".")
+        made.append(Message(topic.encode(), body, properties, queue_id=i % queues, born_timestamp=1_700_000_000_000 + i))
+    return made
+
+
+def append(
+    root: Path, messages: Sequence[Message], *, key: tuple[str, int] | None = None, options: CommitOptions | None = None
+) -> CommitResult:
+    """Staged and committed in one go, dated by a clock that stands still. New topics get the queues that `numbered` spreads over."""
+    options = options or CommitOptions(clock=lambda: 1_700_000_100_000)
+    options = replace(options, new_topics=dict.fromkeys({m.topic for m in messages}, 4) | dict(options.new_topics))
+    staged = stage(root, messages, write=f"w{key[1]}" if key else "w", sync=options.sync)
+    return commit(str(root), [staged], key=key, options=options)
+
+
+def update_topic(root: Path, topic: str, queues: int) -> None:
+    """What `mqadmin updateTopic -r -w` leaves in topics.json."""
+    path = root / "config" / "topics.json"
+    config = json.loads(path.read_text())
+    config["topicConfigTable"][topic] |= {"readQueueNums": queues, "writeQueueNums": queues}
+    path.write_text(json.dumps(config))
