@@ -1,1 +1,3 @@
-"""What reading costs: `python -m benchmarks` fills stores, reads them with and without Spark, and prints the figures of README."""
+"""What reading costs: `python -m benchmarks` fills stores, reads them with and without Spark, and prints the
+figures of README.
+"""

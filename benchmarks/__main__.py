@@ -68,13 +68,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Fill stores, read them, write others, print what it costs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Fill stores, read them, write others, print what it costs."
+    )
     extent = parser.add_mutually_exclusive_group()
-    extent.add_argument("--quick", action="store_true", help="a tenth of the messages, three rounds: a minute")
-    extent.add_argument("--smallest", action="store_true", help="one round over a few messages: shows that it runs, not how fast")
-    parser.add_argument("--only", choices=("decode", "spark", "planning", "writing", "streaming"), help="leave out the rest")
-    parser.add_argument("--sizes", type=_sizes, default=(100, 1024, 16384), help="body sizes in bytes (100,1024,16384)")
-    parser.add_argument("--directory", type=Path, help="where to put the stores, up to 2 GB at a time (the system's temporary directory)")
+    extent.add_argument(
+        "--quick", action="store_true", help="a tenth of the messages, three rounds: a minute"
+    )
+    extent.add_argument(
+        "--smallest",
+        action="store_true",
+        help="one round over a few messages: shows that it runs, not how fast",
+    )
+    parser.add_argument(
+        "--only", choices=("decode", "spark", "planning", "writing", "streaming"), help="leave out the rest"
+    )
+    parser.add_argument(
+        "--sizes", type=_sizes, default=(100, 1024, 16384), help="body sizes in bytes (100,1024,16384)"
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="where to put the stores, up to 2 GB at a time (the system's temporary directory)",
+    )
     parser.add_argument("--markdown", type=Path, help="a page to write the figures into, between its marks")
     return parser
 
@@ -86,14 +102,18 @@ def _sizes(text: str) -> tuple[int, ...]:
 @contextmanager
 def _filled(directory: Path, filling: Filling) -> Iterator[Path]:
     """A store, and what is kept beside it, for as long as it is needed: each takes most of a gigabyte."""
-    _say(f"filling {filling.messages:,} messages of {filling.body_size} bytes into {filling.queues:,} queues …")
+    _say(
+        f"filling {filling.messages:,} messages of {filling.body_size} bytes into {filling.queues:,} queues …"
+    )
     with tempfile.TemporaryDirectory(dir=directory) as place:
         root = Path(place) / "store"
         fill(root, filling)
         yield root
 
 
-def _measure_sizes(directory: Path, sizes: Sequence[int], extent: _Extent, only: str | None, report: Report) -> None:
+def _measure_sizes(
+    directory: Path, sizes: Sequence[int], extent: _Extent, only: str | None, report: Report
+) -> None:
     for size in sizes:
         filling = Filling(messages=extent.bytes // (size + _UNIT_BYTES), body_size=size)
         with _filled(directory, filling) as root:
@@ -112,7 +132,11 @@ def _measure_sizes(directory: Path, sizes: Sequence[int], extent: _Extent, only:
 def _measure_queues(directory: Path, extent: _Extent, report: Report) -> None:
     many = _many_queues(extent.queues[0], extent.queue_messages)
     few = Filling(messages=extent.queue_messages, body_size=100)
-    with _filled(directory, few) as few_root, _filled(directory, many) as many_root, session(directory) as spark:
+    with (
+        _filled(directory, few) as few_root,
+        _filled(directory, many) as many_root,
+        session(directory) as spark,
+    ):
         _say("reading few and many queues with Spark …")
         ratio, _ = measure_queues(spark, few_root, many_root, extent.rounds)
     report.queues.append((few.queues, many.queues, ratio))
@@ -154,7 +178,12 @@ def _measure_streaming(directory: Path, extent: _Extent, report: Report) -> None
 
 
 def _many_queues(queues: int, messages: int) -> Filling:
-    return Filling(messages=messages, body_size=100, topics=queues // _QUEUES_PER_TOPIC, queues_per_topic=_QUEUES_PER_TOPIC)
+    return Filling(
+        messages=messages,
+        body_size=100,
+        topics=queues // _QUEUES_PER_TOPIC,
+        queues_per_topic=_QUEUES_PER_TOPIC,
+    )
 
 
 def _say(what: str) -> None:
@@ -162,5 +191,6 @@ def _say(what: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # an end that removes the stores, too
+    # an end that removes the stores, too
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.exit(main())

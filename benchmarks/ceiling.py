@@ -1,7 +1,9 @@
-"""The transport ceiling: a data source that hands Spark ready Arrow batches, the fastest any Python source of this schema can be.
+"""The transport ceiling: a data source that hands Spark ready Arrow batches, the fastest any Python source of
+this schema can be.
 
-The batches are some of those `rmqlog` itself gives for the store, of the same sizes and with the same content; a worker loads
-them once, and a task gives them over and over until it has given as many rows as a task of `rmqlog`.
+The batches are some of those `rmqlog` itself gives for the store, of the same sizes and with the same
+content; a worker loads them once, and a task gives them over and over until it has given as many rows as a
+task of `rmqlog`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ def prepare_batches(scan: Scan, path: Path) -> None:
     """Write the first batches that a task of `scan` gives to `path`, as Arrow's file format."""
     splits = plan(scan.options).splits
     held = 0
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, scan.projection.to_arrow_schema()) as writer:
+    with (
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_file(sink, scan.projection.to_arrow_schema()) as writer,
+    ):
         for batch in scan.read(splits[0]):
             writer.write_batch(batch)
             held += batch.nbytes
@@ -38,7 +43,10 @@ def prepare_batches(scan: Scan, path: Path) -> None:
 
 def split_rows(scan: Scan) -> list[int]:
     """How many rows each task of `scan` gives."""
-    return [sum(piece.stop - piece.start for share in split.shares for piece in share.slices) for split in plan(scan.options).splits]
+    return [
+        sum(piece.stop - piece.start for share in split.shares for piece in share.slices)
+        for split in plan(scan.options).splits
+    ]
 
 
 @lru_cache(maxsize=8)
@@ -50,7 +58,8 @@ def _load(path: str) -> tuple[pa.RecordBatch, ...]:
 
 
 class CeilingDataSource(DataSource):
-    """`spark.read.format("rmqlog_ceiling").schema(…)`, with the options `batches` (a file) and `rows` (of each task).
+    """`spark.read.format("rmqlog_ceiling").schema(…)`, with the options `batches` (a file) and `rows` (of
+    each task).
 
     A stream of it takes `batches`, `rows` (in all), `rowsPerBatch` and `partitions`.
     """
@@ -60,10 +69,15 @@ class CeilingDataSource(DataSource):
         return "rmqlog_ceiling"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _CeilingReader(self.options["batches"], [int(rows) for rows in self.options["rows"].split(",")])
+        return _CeilingReader(
+            self.options["batches"], [int(rows) for rows in self.options["rows"].split(",")]
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return _CeilingStream(self.options["batches"], *(int(self.options[name]) for name in ("rows", "rowsPerBatch", "partitions")))
+        return _CeilingStream(
+            self.options["batches"],
+            *(int(self.options[name]) for name in ("rows", "rowsPerBatch", "partitions")),
+        )
 
 
 class _CeilingReader(DataSourceReader):
@@ -100,7 +114,10 @@ class _CeilingStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"row": self._rows}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        edges = [start["row"] + (end["row"] - start["row"]) * part // self._partitions for part in range(self._partitions + 1)]
+        edges = [
+            start["row"] + (end["row"] - start["row"]) * part // self._partitions
+            for part in range(self._partitions + 1)
+        ]
         return [InputPartition(stop - begin) for begin, stop in pairwise(edges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,6 @@
-"""The ceiling of writing: a sink whose tasks take Spark's Arrow batches and count their rows, and do nothing else."""
+"""The ceiling of writing: a sink whose tasks take Spark's Arrow batches and count their rows, and do nothing
+else.
+"""
 
 from __future__ import annotations
 

@@ -23,8 +23,12 @@ _PROJECTIONS = {
 
 
 def measure_decode(root: Path, rounds: int) -> list[Rates]:
-    """Messages a second for each projection over all queues at once, and for the default columns queue by queue."""
-    cases: dict[str, Callable[[], int]] = {name: partial(_read_together, root, projection) for name, projection in _PROJECTIONS.items()}
+    """Messages a second for each projection over all queues at once, and for the default columns queue by
+    queue.
+    """
+    cases: dict[str, Callable[[], int]] = {
+        name: partial(_read_together, root, projection) for name, projection in _PROJECTIONS.items()
+    }
     cases["default columns, CRC on, queue by queue"] = partial(_read_one_by_one, root)
     return list(interleave(cases, rounds).values())
 

@@ -1,6 +1,8 @@
-"""Stores as a broker leaves them, filled by the project's own encoder: whole commitlog and consume queue files, sparse behind the data.
+"""Stores as a broker leaves them, filled by the project's own encoder: whole commitlog and consume queue
+files, sparse behind the data.
 
-Messages go to the queues in turn, as producers send them, so that the entries of one queue lie far apart in the log.
+Messages go to the queues in turn, as producers send them, so that the entries of one queue lie far apart in
+the log.
 """
 
 from __future__ import annotations
@@ -32,12 +34,15 @@ _CHUNK_BYTES = 32 << 20
 _UNIT_BYTES_WITHOUT_BODY = 256  # estimate, for the size of a chunk
 _START_MS = 1_700_000_000_000
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_CLIENT = bytes.fromhex("0A010203" + "1C61" + "18B4AAC2")  # MessageClientIDSetter: address, process, class loader
+# MessageClientIDSetter: address, process, class loader
+_CLIENT = bytes.fromhex("0A010203" + "1C61" + "18B4AAC2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """What to fill a store with. Every message has TAGS, KEYS, UNIQ_KEY and two user properties, region and traceId."""
+    """What to fill a store with. Every message has TAGS, KEYS, UNIQ_KEY and two user properties, region and
+    traceId.
+    """
 
     messages: int
     body_size: int
@@ -61,11 +66,15 @@ def fill(root: Path, filling: Filling) -> None:
     log = _LogFiles(root / "commitlog", filling.commit_log_file_size)
     parts = [_append(log, filling, start, stop) for start, stop in _chunks(filling)]
     log.close()
-    units = np.concatenate(parts, dtype=CQ_UNIT)  # without it numpy joins structured arrays in native byte order
+    # without it numpy joins structured arrays in native byte order
+    units = np.concatenate(parts, dtype=CQ_UNIT)
     _write_consume_queues(root / "consumequeue", filling, units)
     _write_config(root, filling)
     last_ms, last_offset = _START_MS + filling.messages, int(units["physical_offset"][-1])
-    longs = pack(CHECKPOINT, dict(zip(CHECKPOINT.names or (), (last_ms, last_ms, 0, 0, last_offset, last_offset), strict=True)))
+    longs = pack(
+        CHECKPOINT,
+        dict(zip(CHECKPOINT.names or (), (last_ms, last_ms, 0, 0, last_offset, last_offset), strict=True)),
+    )
     (root / "checkpoint").write_bytes(longs.tobytes().ljust(CHECKPOINT_FILE_SIZE, b"\0"))
     (root / "lock").write_bytes(b"lock")
 
@@ -76,16 +85,23 @@ def _chunks(filling: Filling) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, filling.messages)
 
 
-# ---- messages ---------------------------------------------------------------------------------------------------------
+# ---- messages ----------------------------------------------------------------------------------------------
 
 
 def _append(log: _LogFiles, filling: Filling, start: int, stop: int) -> NDArray[np.void]:
-    """Messages [start, stop) of all, appended to the log. Returns their consume queue units, in the order of the log."""
+    """Messages [start, stop) of all, appended to the log. Returns their consume queue units, in the order of
+    the log.
+    """
     number = np.arange(start, stop)
     messages, tags = message_columns(filling, start, stop)
     units = encode(messages)
     physical = log.place(units.sizes)
-    assign(units, physical_offset=physical, queue_offset=number // filling.queues, store_timestamp=_START_MS + 1 + number)
+    assign(
+        units,
+        physical_offset=physical,
+        queue_offset=number // filling.queues,
+        store_timestamp=_START_MS + 1 + number,
+    )
     log.write(units, physical)
     columns = {"physical_offset": physical, "size": units.sizes, "tags_code": tags_code_many(tags)}
     return pack(CQ_UNIT, columns)
@@ -97,7 +113,9 @@ def message_columns(filling: Filling, start: int, stop: int) -> tuple[MessageCol
     place = number % filling.queues  # topic after topic, and within a topic queue after queue
     rng = np.random.default_rng((filling.seed, start))
     properties, tags = _properties(number, rng)
-    topics = pa.DictionaryArray.from_arrays(pa.array((place // filling.queues_per_topic).astype(np.int32)), filling.topic_names)
+    topics = pa.DictionaryArray.from_arrays(
+        pa.array((place // filling.queues_per_topic).astype(np.int32)), filling.topic_names
+    )
     messages = MessageColumns(
         topic=topics,
         body=fixed_width(np.frombuffer(rng.bytes(len(number) * filling.body_size), f"V{filling.body_size}")),
@@ -113,7 +131,9 @@ def message_columns(filling: Filling, start: int, stop: int) -> tuple[MessageCol
     return messages, tags
 
 
-def _properties(number: NDArray[np.int64], rng: np.random.Generator) -> tuple[pa.LargeBinaryArray, pa.StringArray]:
+def _properties(
+    number: NDArray[np.int64], rng: np.random.Generator
+) -> tuple[pa.LargeBinaryArray, pa.StringArray]:
     """(properties strings, tags)"""
     count = len(number)
     order = pa.array(number).cast(pa.string())
@@ -124,7 +144,13 @@ def _properties(number: NDArray[np.int64], rng: np.random.Generator) -> tuple[pa
     unique[:, 10:14] = (number >> 16).astype(">u4").view(np.uint8).reshape(-1, 4)
     unique[:, 14:] = (number & 0xFFFF).astype(">u2").view(np.uint8).reshape(-1, 2)
     trace = rng.integers(0, 256, (count, 8), dtype=np.uint8)
-    columns = {"KEYS": _prefixed("order-", order), "UNIQ_KEY": _hex(unique), "TAGS": tags, "region": regions, "traceId": _hex(trace)}
+    columns = {
+        "KEYS": _prefixed("order-", order),
+        "UNIQ_KEY": _hex(unique),
+        "TAGS": tags,
+        "region": regions,
+        "traceId": _hex(trace),
+    }
     return encode_property_columns(count, columns), tags
 
 
@@ -136,10 +162,12 @@ def _hex(raw: NDArray[np.uint8]) -> pa.LargeStringArray:
     count, size = raw.shape
     digits = np.empty((count, 2 * size), np.uint8)
     digits[:, 0::2], digits[:, 1::2] = _HEX[raw >> 4], _HEX[raw & 15]
-    return from_flat(digits.reshape(-1), np.arange(0, (count + 1) * 2 * size, 2 * size)).cast(pa.large_string())
+    return from_flat(digits.reshape(-1), np.arange(0, (count + 1) * 2 * size, 2 * size)).cast(
+        pa.large_string()
+    )
 
 
-# ---- files ------------------------------------------------------------------------------------------------------------
+# ---- files -------------------------------------------------------------------------------------------------
 
 
 class _LogFiles:
@@ -151,7 +179,9 @@ class _LogFiles:
         self._end = 0
 
     def place(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where messages of these sizes go: none across two files, and a file's end has room for a BLANK (CommitLog.doAppend)."""
+        """Where messages of these sizes go: none across two files, and a file's end has room for a BLANK
+        (CommitLog.doAppend).
+        """
         physical = np.empty(len(sizes), np.int64)
         start = 0
         while start < len(sizes):
@@ -227,4 +257,6 @@ def _write_config(root: Path, filling: Filling) -> None:
     }
     version = {"counter": len(table), "stateVersion": 0, "timestamp": _START_MS}
     (root / "config").mkdir()
-    (root / "config" / "topics.json").write_text(json.dumps({"dataVersion": version, "topicConfigTable": table}), encoding="utf-8")
+    (root / "config" / "topics.json").write_text(
+        json.dumps({"dataVersion": version, "topicConfigTable": table}), encoding="utf-8"
+    )

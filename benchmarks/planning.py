@@ -1,4 +1,6 @@
-"""What planning costs: options and a store become splits in a process of their own, as on a driver that does nothing else."""
+"""What planning costs: options and a store become splits in a process of their own, as on a driver that does
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """One call of `plan`: how long, how many partitions, and the most memory the process held, its imports included."""
+    """One call of `plan`: how long, how many partitions, and the most memory the process held, its imports
+    included.
+    """
 
     queues: int
     seconds: float
@@ -28,7 +32,9 @@ class Planning:
 
 def measure_planning(root: Path, queues: int, rounds: int) -> list[Planning]:
     """Plan a read of everything in the store, `rounds` times, each in a fresh process."""
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    environment = dict(
+        os.environ, PYTHONPATH=os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    )
     command = [sys.executable, "-m", "benchmarks.planning", str(root)]
     found = []
     for _ in range(rounds):
@@ -46,7 +52,11 @@ def _plan(root: str) -> dict[str, float]:
     splits = plan(options).splits
     seconds = time.perf_counter() - start
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes, on macOS bytes
-    return {"seconds": seconds, "partitions": len(splits), "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+    return {
+        "seconds": seconds,
+        "partitions": len(splits),
+        "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What the processes of a Spark session use, read from /proc: the memory of Python workers while they work, and everyone's CPU time."""
+"""What the processes of a Spark session use, read from /proc: the memory of Python workers while they work,
+and everyone's CPU time.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ _SIZE = re.compile(r"^(VmRSS|RssAnon):\s+(\d+) kB$", re.MULTILINE)
 class WorkerMemory:
     """Within `with`: the most that any one Python worker below this process held.
 
-    `resident_bytes` counts the pages of store files that are mapped at the moment, which the system can take back; `own_bytes` does not.
-    Both stay 0 where there is no /proc.
+    `resident_bytes` counts the pages of store files that are mapped at the moment, which the system can take
+    back; `own_bytes` does not. Both stay 0 where there is no /proc.
     """
 
     def __init__(self) -> None:
@@ -31,7 +33,9 @@ class WorkerMemory:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._done.set()
         self._thread.join()
 
@@ -52,7 +56,9 @@ class WorkerMemory:
 
 
 def cpu_seconds() -> float:
-    """CPU time of all processes below this one so far, the JVM and the Python workers, ended ones included. 0 without /proc."""
+    """CPU time of all processes below this one so far, the JVM and the Python workers, ended ones included. 0
+    without /proc.
+    """
     return sum(map(_cpu_ticks, _descendants())) / os.sysconf("SC_CLK_TCK")
 
 
@@ -61,7 +67,8 @@ def _cpu_ticks(process: int) -> int:
         status = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:  # it has ended since it was listed; its parent counts it from now on
         return 0
-    fields = status[status.rindex(")") + 2 :].split()  # from field 3 of proc(5) on; the name before it may hold spaces
+    # from field 3 of proc(5) on; the name before it may hold spaces
+    fields = status[status.rindex(")") + 2 :].split()
     return sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
 
 
@@ -77,7 +84,11 @@ def _descendants() -> list[int]:
 def _children(process: int) -> list[int]:
     try:
         threads = list(Path(f"/proc/{process}/task").iterdir())
-        return [int(child) for thread in threads for child in (thread / "children").read_text(encoding="ascii").split()]
+        return [
+            int(child)
+            for thread in threads
+            for child in (thread / "children").read_text(encoding="ascii").split()
+        ]
     except OSError:
         return []
 

@@ -1,4 +1,6 @@
-"""The figures as tables: the same Markdown for a terminal and for README, which is written between its two marks."""
+"""The figures as tables: the same Markdown for a terminal and for README, which is written between its two
+marks.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Report:
 
     decode: dict[int, list[Rates]] = field(default_factory=dict)  # by body size
     spark: dict[int, tuple[list[Comparison], Memory]] = field(default_factory=dict)
-    queues: list[tuple[int, int, Figure]] = field(default_factory=list)  # (few, many, time of many by time of few)
+    # (few, many, time of many by time of few)
+    queues: list[tuple[int, int, Figure]] = field(default_factory=list)
     planning: list[list[Planning]] = field(default_factory=list)
     encode: dict[int, Rates] = field(default_factory=dict)
     commit: dict[int, dict[str, Rates]] = field(default_factory=dict)
@@ -56,7 +59,10 @@ class Report:
         if self.decode:
             yield "Decoding alone, one thread, in millions of messages a second (median, minimum):"
             names = [rates.name for rates in next(iter(self.decode.values()))]
-            rows = [[name, *(_millions(cases[i].rate()) for cases in self.decode.values())] for i, name in enumerate(names)]
+            rows = [
+                [name, *(_millions(cases[i].rate()) for cases in self.decode.values())]
+                for i, name in enumerate(names)
+            ]
             yield _table(["columns", *(_size(size) for size in self.decode)], rows)
 
     def _spark(self) -> Iterable[str]:
@@ -68,7 +74,10 @@ class Report:
             "rows by CPU time of all processes:"
         )
         for size, (comparisons, memory) in self.spark.items():
-            yield _table([f"{_size(size)} bodies", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, comparisons))
+            yield _table(
+                [f"{_size(size)} bodies", "rows/s", "ceiling", "ratio", "ratio by CPU"],
+                map(_compared, comparisons),
+            )
             yield (
                 f"Most memory of one Python worker: {_mib(memory.own_bytes)} of its own, {_mib(memory.resident_bytes)} with the "
                 "pages of store files that are mapped."
@@ -95,7 +104,9 @@ class Report:
             yield "Writing without Spark, in millions of messages a second (median, minimum); a commit is the driver's part, one thread:"
             names = list(next(iter(self.commit.values())))
             rows = [["encode", *(_millions(rates.rate()) for rates in self.encode.values())]]
-            rows += [[name, *(_millions(cases[name].rate()) for cases in self.commit.values())] for name in names]
+            rows += [
+                [name, *(_millions(cases[name].rate()) for cases in self.commit.values())] for name in names
+            ]
             yield _table(["", *(f"{_size(size)} bodies" for size in self.encode)], rows)
         if self.spark_write:
             yield (
@@ -103,7 +114,10 @@ class Report:
                 "Arrow batches and only counts:"
             )
         for size, (comparisons, memory) in self.spark_write.items():
-            yield _table([f"{_size(size)} bodies", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, comparisons))
+            yield _table(
+                [f"{_size(size)} bodies", "rows/s", "ceiling", "ratio", "ratio by CPU"],
+                map(_compared, comparisons),
+            )
             yield f"Most memory of one Python worker, tasks and commit: {_mib(memory.own_bytes)} of its own."
 
     def _small_commits(self) -> Iterable[str]:
@@ -124,9 +138,15 @@ class Report:
             yield _table(["", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, self.catching_up))
         if self.looks:
             yield "What `latestOffset` takes, in milliseconds (median, minimum):"
-            figures = [(each.queues, each.idle_milliseconds, each.few_milliseconds, each.all_milliseconds) for each in self.looks]
+            figures = [
+                (each.queues, each.idle_milliseconds, each.few_milliseconds, each.all_milliseconds)
+                for each in self.looks
+            ]
             rows = [[f"{queues:,}", *map(_shown, times)] for queues, *times in figures]
-            yield _table(["queues", "nothing appended", "ten messages appended", "a message appended to each queue"], rows)
+            yield _table(
+                ["queues", "nothing appended", "ten messages appended", "a message appended to each queue"],
+                rows,
+            )
         if self.micro_batches is not None:
             queues, seconds = self.micro_batches
             shown = f"{seconds.median:.2f} s (minimum {seconds.minimum:.2f})"
@@ -134,7 +154,8 @@ class Report:
 
 
 def write_block(path: Path, text: str) -> None:
-    """Replace what stands between the marks of `path` by `text`. Raises ValueError for a file without them."""
+    """Replace what stands between the marks of `path` by `text`. Raises ValueError for a file without them.
+    """
     old = path.read_text(encoding="utf-8")
     head, begin, rest = old.partition(_BEGIN)
     _, end, tail = rest.partition(_END)
@@ -152,7 +173,13 @@ def _machine() -> str:
 def _compared(one: Comparison) -> tuple[str, ...]:
     ratio, cpu_ratio = one.rates.ratio(one.ceiling), one.rates.cpu_ratio(one.ceiling)
     ceiling = f"{one.ceiling.rate().median / 1e6:.2f}"
-    return one.name, _millions(one.rates.rate()), ceiling, f"{ratio.median:.2f} ({ratio.minimum:.2f})", f"{cpu_ratio.median:.2f}"
+    return (
+        one.name,
+        _millions(one.rates.rate()),
+        ceiling,
+        f"{ratio.median:.2f} ({ratio.minimum:.2f})",
+        f"{cpu_ratio.median:.2f}",
+    )
 
 
 def _millions(figure: Figure) -> str:

@@ -1,4 +1,5 @@
-"""How things are measured: all cases in each round, rounds one after another, so that what disturbs the machine meets every case alike.
+"""How things are measured: all cases in each round, rounds one after another, so that what disturbs the
+machine meets every case alike.
 
 A figure is the median and the minimum over the rounds; a ratio is taken within a round, between neighbours.
 """
@@ -48,7 +49,9 @@ class Rates:
 
     def cpu_ratio(self, ceiling: Rates) -> Figure:
         """The same of rows for a second of CPU time, which other load on the machine disturbs less."""
-        return Rates(self.name, self.rows, self.cpu_seconds).ratio(Rates(ceiling.name, ceiling.rows, ceiling.cpu_seconds))
+        return Rates(self.name, self.rows, self.cpu_seconds).ratio(
+            Rates(ceiling.name, ceiling.rows, ceiling.cpu_seconds)
+        )
 
 
 @dataclass(slots=True)
@@ -63,11 +66,11 @@ def interleave(
     cpu: Callable[[], float] | None = None,
     before: Mapping[str, Callable[[], None]] | None = None,
 ) -> dict[str, Rates]:
-    """Run every case once to warm up and then `rounds` times; each returns how many rows it saw. `before` runs untimed ahead of its case.
+    """Run every case once to warm up and then `rounds` times; each returns how many rows it saw. `before`
+    runs untimed ahead of its case.
 
-    Every other round goes backwards: a machine that slows down during a round then favours nobody. `cpu` tells the CPU seconds
-    used so far.
-    Raises ValueError for a case that does not see the same rows each time.
+    Every other round goes backwards: a machine that slows down during a round then favours nobody. `cpu`
+    tells the CPU seconds used so far. Raises ValueError for a case that does not see the same rows each time.
     """
     prepare = before or {}
     rows = {}
@@ -86,7 +89,10 @@ def interleave(
             spent[name].cpu_seconds.append(max((cpu() if cpu else 0.0) - cpu_start, _CPU_TICK_S))
             if seen != rows[name]:
                 raise ValueError(f"{name}: {seen} rows, and {rows[name]} before")
-    return {name: Rates(name, rows[name], tuple(spent[name].seconds), tuple(spent[name].cpu_seconds)) for name in cases}
+    return {
+        name: Rates(name, rows[name], tuple(spent[name].seconds), tuple(spent[name].cpu_seconds))
+        for name in cases
+    }
 
 
 def _nothing() -> None:

@@ -1,4 +1,6 @@
-"""The Spark session that every benchmark of Spark runs in: local[2], the settings of conf/, both sources and the counting sink."""
+"""The Spark session that every benchmark of Spark runs in: local[2], the settings of conf/, both sources and
+the counting sink.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Reading with Spark, local[2], into the noop sink: `rmqlog` beside the transport ceiling of the same columns."""
+"""Reading with Spark, local[2], into the noop sink: `rmqlog` beside the transport ceiling of the same
+columns.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The most that one Python worker held: everything resident (mapped store files included), and its own."""
+    """The most that one Python worker held: everything resident (mapped store files included), and its own.
+    """
 
     resident_bytes: int
     own_bytes: int
@@ -49,14 +52,18 @@ def measure_spark(spark: SparkSession, root: Path, rounds: int) -> tuple[list[Co
     """Every group with CRC on and off, and `count()`. Each DataFrame is planned before it is timed."""
     cases: dict[str, Callable[[], int]] = {}
     for group, options in _GROUPS.items():
-        cases[group] = _consume(_ceiling(spark, root, options, root.with_name(f"{root.name}-{len(cases)}.arrow")))
+        cases[group] = _consume(
+            _ceiling(spark, root, options, root.with_name(f"{root.name}-{len(cases)}.arrow"))
+        )
         for crc in ("on", "off"):
             read = spark.read.format("rmqlog").options(**options, verifyCrc=str(crc == "on").lower())
             cases[f"{group}, CRC {crc}"] = _consume(read.load(str(root)))
     cases[_COUNT] = spark.read.format("rmqlog").load(str(root)).count
     with WorkerMemory() as memory:
         rates = interleave(cases, rounds, cpu_seconds)
-    of_group = {name: group for group in _GROUPS for name in cases if name.startswith(f"{group}, CRC")} | {_COUNT: "default columns"}
+    of_group = {name: group for group in _GROUPS for name in cases if name.startswith(f"{group}, CRC")} | {
+        _COUNT: "default columns"
+    }
     comparisons = [Comparison(name, rates[name], rates[group]) for name, group in of_group.items()]
     return comparisons, Memory(memory.resident_bytes, memory.own_bytes)
 
@@ -82,7 +89,9 @@ def _ceiling(spark: SparkSession, root: Path, options: Mapping[str, str], batche
 
 
 def measure_queues(spark: SparkSession, few: Path, many: Path, rounds: int) -> tuple[Figure, list[Rates]]:
-    """The time of the store `many` by that of `few`, of as many messages in fewer queues: a whole query each, planning too."""
+    """The time of the store `many` by that of `few`, of as many messages in fewer queues: a whole query each,
+    planning too.
+    """
     rates = interleave({str(root): partial(_load_and_consume, spark, root) for root in (few, many)}, rounds)
     seconds = zip(rates[str(many)].seconds, rates[str(few)].seconds, strict=True)
     return Figure.of([mine / other for mine, other in seconds]), list(rates.values())

@@ -20,8 +20,12 @@ _COLUMNS = ("topic", "tags", "keys", "properties", "body")
 _GIVEN = ("region", "traceId")  # user properties; tags, keys and ids have columns of their own
 
 
-def measure_spark_write(spark: SparkSession, source: Path, directory: Path, rounds: int) -> tuple[list[Comparison], Memory]:
-    """Everything in the store `source`, cached, into a new store each time: both kinds of flush, with and without index."""
+def measure_spark_write(
+    spark: SparkSession, source: Path, directory: Path, rounds: int
+) -> tuple[list[Comparison], Memory]:
+    """Everything in the store `source`, cached, into a new store each time: both kinds of flush, with and
+    without index.
+    """
     frame = _cached(spark, source)
     rows = frame.count()
     target = directory / "written"
@@ -29,10 +33,14 @@ def measure_spark_write(spark: SparkSession, source: Path, directory: Path, roun
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         for index in ("true", "false"):
             name = f"{flush}, {'with' if index == 'true' else 'without'} index"
-            cases[name] = partial(_write, frame, target, rows, {"flushDiskType": flush, "messageIndexEnable": index})
+            cases[name] = partial(
+                _write, frame, target, rows, {"flushDiskType": flush, "messageIndexEnable": index}
+            )
     try:
         with WorkerMemory() as memory:
-            rates = interleave(cases, rounds, cpu_seconds, before={name: partial(_remove, target) for name in cases})
+            rates = interleave(
+                cases, rounds, cpu_seconds, before={name: partial(_remove, target) for name in cases}
+            )
     finally:
         frame.unpersist()
         _remove(target)

@@ -1,4 +1,6 @@
-"""Streams: catching up beside a stream of ready Arrow batches, looks that find nothing or something, and micro-batches."""
+"""Streams: catching up beside a stream of ready Arrow batches, looks that find nothing or something, and
+micro-batches.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ _TASK_SLOTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """Milliseconds that `latestOffset` takes when nothing was appended, when ten messages were, and when every queue got one."""
+    """Milliseconds that `latestOffset` takes when nothing was appended, when ten messages were, and when
+    every queue got one.
+    """
 
     queues: int
     idle_milliseconds: Figure
@@ -51,8 +55,12 @@ class Looks:
     all_milliseconds: Figure
 
 
-def measure_catching_up(spark: SparkSession, root: Path, rows_per_batch: int, rounds: int) -> list[Comparison]:
-    """A new stream with AvailableNow, from the beginning to the end of the store, into the noop sink: starting it is in the time."""
+def measure_catching_up(
+    spark: SparkSession, root: Path, rows_per_batch: int, rounds: int
+) -> list[Comparison]:
+    """A new stream with AvailableNow, from the beginning to the end of the store, into the noop sink:
+    starting it is in the time.
+    """
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(rows_per_batch)}
     places = (str(root.with_name(f"checkpoint-{number}")) for number in itertools.count())
     rows = spark.read.format("rmqlog").load(str(root)).count()
@@ -67,7 +75,12 @@ def measure_catching_up(spark: SparkSession, root: Path, rows_per_batch: int, ro
 
 
 def _run(frame: DataFrame, places: Iterator[str]) -> int:
-    query = frame.writeStream.format("noop").option("checkpointLocation", next(places)).trigger(availableNow=True).start()
+    query = (
+        frame.writeStream.format("noop")
+        .option("checkpointLocation", next(places))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     return sum(int(progress["numInputRows"]) for progress in query.recentProgress)
 
@@ -77,8 +90,18 @@ def _ceiling(spark: SparkSession, root: Path, rows: int, rows_per_batch: int) ->
     projection = projection_from_options(read)
     batches = root.with_name(f"{root.name}-stream.arrow")
     prepare_batches(Scan(projection, read), batches)
-    options: Mapping[str, str | int] = {"batches": str(batches), "rows": rows, "rowsPerBatch": rows_per_batch, "partitions": _TASK_SLOTS}
-    return spark.readStream.format("rmqlog_ceiling").schema(projection.to_spark_schema()).options(**options).load()
+    options: Mapping[str, str | int] = {
+        "batches": str(batches),
+        "rows": rows,
+        "rowsPerBatch": rows_per_batch,
+        "partitions": _TASK_SLOTS,
+    }
+    return (
+        spark.readStream.format("rmqlog_ceiling")
+        .schema(projection.to_spark_schema())
+        .options(**options)
+        .load()
+    )
 
 
 def measure_looks(root: Path, filling: Filling) -> Looks:
@@ -101,11 +124,15 @@ def measure_looks(root: Path, filling: Filling) -> Looks:
             raise ValueError(f"{root}: a look did not find what had been appended")
         end = found
         appended[count].append(seconds * 1000)
-    return Looks(filling.queues, Figure.of(idle), Figure.of(appended[_FEW]), Figure.of(appended[filling.queues]))
+    return Looks(
+        filling.queues, Figure.of(idle), Figure.of(appended[_FEW]), Figure.of(appended[filling.queues])
+    )
 
 
 def measure_micro_batches(spark: SparkSession, root: Path, filling: Filling) -> Figure:
-    """Seconds of a micro-batch in which every queue has a new message, as Spark counts them (`triggerExecution`)."""
+    """Seconds of a micro-batch in which every queue has a new message, as Spark counts them
+    (`triggerExecution`).
+    """
     read = spark.readStream.format("rmqlog").option("startingOffsets", "latest").load(str(root))
     with tempfile.TemporaryDirectory(dir=root.parent) as place:
         query = read.writeStream.format("noop").option("checkpointLocation", place).start()
@@ -114,7 +141,11 @@ def measure_micro_batches(spark: SparkSession, root: Path, filling: Filling) -> 
             for number in range(_MICRO_BATCHES):
                 _append_more(root, filling, filling.queues)
                 _wait_for_rows(query, (number + 1) * filling.queues)
-            seconds = [each["durationMs"]["triggerExecution"] / 1000 for each in query.recentProgress if each["numInputRows"]]
+            seconds = [
+                each["durationMs"]["triggerExecution"] / 1000
+                for each in query.recentProgress
+                if each["numInputRows"]
+            ]
         finally:
             query.stop()
     return Figure.of(seconds[1:])  # the first one starts the Python workers

@@ -1,4 +1,6 @@
-"""Writing without Spark: encoding, the driver's commit of what tasks staged, and many small commits one after another."""
+"""Writing without Spark: encoding, the driver's commit of what tasks staged, and many small commits one after
+another.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ _UNIT_BYTES = 512  # a message without its body, with its entries in queue and i
 
 @dataclass(frozen=True, slots=True)
 class SmallCommits:
-    """Milliseconds of a commit of ten messages, staging aside, and of it the part that waited for the disk."""
+    """Milliseconds of a commit of ten messages, staging aside, and of it the part that waited for the disk.
+    """
 
     flush_disk_type: str
     commits: int
@@ -48,7 +51,9 @@ def measure_encode(filling: Filling, rounds: int) -> Rates:
 
 
 def measure_commit(directory: Path, filling: Filling, rounds: int) -> dict[str, Rates]:
-    """The driver's part of a write into a new store, and for scale a copy of as many bytes with the same flush."""
+    """The driver's part of a write into a new store, and for scale a copy of as many bytes with the same
+    flush.
+    """
     place = _Place(directory / "commit", filling)
     cases: dict[str, Callable[[], int]] = {}
     before: dict[str, Callable[[], None]] = {}
@@ -56,7 +61,10 @@ def measure_commit(directory: Path, filling: Filling, rounds: int) -> dict[str, 
         for index in (False, True):
             name = f"commit, {flush}, {'three index entries a message' if index else 'no index'}"
             cases[name], before[name] = partial(place.commit, sync), partial(place.stage, index)
-        cases[f"file copy, {flush}"], before[f"file copy, {flush}"] = partial(place.copy, sync), place.stage_copy
+        cases[f"file copy, {flush}"], before[f"file copy, {flush}"] = (
+            partial(place.copy, sync),
+            place.stage_copy,
+        )
     try:
         return interleave(cases, rounds, before=before)
     finally:
@@ -95,7 +103,11 @@ class _Place:
         return writer.close()
 
     def commit(self, sync: bool) -> int:
-        options = CommitOptions(sync=sync, message_index_enable=self._has_index, new_topics=dict.fromkeys(self._filling.topic_names, 8))
+        options = CommitOptions(
+            sync=sync,
+            message_index_enable=self._has_index,
+            new_topics=dict.fromkeys(self._filling.topic_names, 8),
+        )
         result = commit(self._root, self._staged, options=options)
         return sum(stop - start for start, stop in result.queues.values())
 
@@ -105,12 +117,15 @@ class _Place:
         self._settle()
 
     def _settle(self) -> None:
-        """What was written so far is not the case's to wait for, and its pages are memory that a virtual machine has already been given.
+        """What was written so far is not the case's to wait for, and its pages are memory that a virtual
+        machine has already been given.
 
         Pages that a guest touches for the first time cost ten times as much as writing them.
         """
         with open(self._directory / "scratch", "wb") as scratch:
-            for _ in range(2 * self._filling.messages * (self._filling.body_size + _UNIT_BYTES) // _SCRATCH_BYTES + 1):
+            for _ in range(
+                2 * self._filling.messages * (self._filling.body_size + _UNIT_BYTES) // _SCRATCH_BYTES + 1
+            ):
                 scratch.write(bytes(_SCRATCH_BYTES))
         os.sync()
         os.remove(self._directory / "scratch")
@@ -118,7 +133,11 @@ class _Place:
     def copy(self, sync: bool) -> int:
         """The log's bytes, read and written as a copy would. Its last file is sparse behind the messages."""
         log = MessageStore.open(self._root)
-        stop = max(int(queue.range.bounds.last_physical_offset) for queue in log.queues() if queue.range.bounds is not None)
+        stop = max(
+            int(queue.range.bounds.last_physical_offset)
+            for queue in log.queues()
+            if queue.range.bounds is not None
+        )
         target = self._directory / "copy"
         with open(target, "wb") as output:
             for path in sorted(Path(self._root, "commitlog").iterdir()):
@@ -145,7 +164,12 @@ def measure_small_commits(directory: Path, commits: int) -> list[SmallCommits]:
             stage_columns(writer, messages)
             staged = writer.close()
             begun = time.perf_counter()
-            result = commit(store.path, [staged], key=("stream", number), options=CommitOptions(sync=sync, new_topics={"Orders": 8}))
+            result = commit(
+                store.path,
+                [staged],
+                key=("stream", number),
+                options=CommitOptions(sync=sync, new_topics={"Orders": 8}),
+            )
             spent.append((time.perf_counter() - begun) * 1000)
             waited.append(result.sync_seconds * 1000)
             files = files or _own_files(root)

@@ -1,6 +1,8 @@
-"""A store that a real broker wrote, read with Spark: messages, counts per queue, one SQL query. Then a stream from it into a new log.
+"""A store that a real broker wrote, read with Spark: messages, counts per queue, one SQL query. Then a stream
+from it into a new log.
 
-`make demo` runs it; with a path it reads that store instead, and writes nothing: `python examples/demo.py /data/store`.
+`make demo` runs it; with a path it reads that store instead, and writes nothing: `python examples/demo.py
+/data/store`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,15 @@ def show(spark: SparkSession, store: str) -> None:
     (
         messages.where("tags IS NOT NULL")
         .orderBy("topic", "queueId", "queueOffset")
-        .select("topic", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", f.length("body").alias("bodyBytes"))
+        .select(
+            "topic",
+            "queueId",
+            "queueOffset",
+            "storeTimestamp",
+            "tags",
+            "keys",
+            f.length("body").alias("bodyBytes"),
+        )
         .show(10, truncate=40)
     )
 
@@ -55,7 +65,9 @@ def show(spark: SparkSession, store: str) -> None:
 def copy(spark: SparkSession, store: str, log: str) -> None:
     """One topic into a new log, as a stream: each micro-batch once, however often it is repeated."""
     print("A stream writes the topic Orders into a new log, as OrdersCopy\n")
-    orders = spark.readStream.format("rmqlog").option("subscribe", "Orders").option("startingOffsets", "earliest")
+    orders = (
+        spark.readStream.format("rmqlog").option("subscribe", "Orders").option("startingOffsets", "earliest")
+    )
     query = (
         orders.option("maxOffsetsPerTrigger", 1000)
         .load(store)
@@ -81,7 +93,8 @@ def main() -> None:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.adaptive.enabled", "false")  # a stream turns it off itself, and warns
-        # With this socket, which conf/ turns on for speed, Spark 4.3 leaves a harmless traceback behind the commit of a stream's batch.
+        # With this socket, which conf/ turns on for speed, Spark 4.3 leaves a harmless traceback behind the
+        # commit of a stream's batch.
         .config("spark.python.unix.domain.socket.enabled", "false")
         .getOrCreate()
     )
@@ -93,7 +106,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="rmqlog-demo-") as place:
             store = f"{place}/store"
             with tarfile.open(ARCHIVE) as archive:
-                archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)  # since Python 3.11.4
+                # since Python 3.11.4
+                archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
                 archive.extractall(store)
             show(spark, store)
             copy(spark, store, f"{place}/log")

@@ -1,1 +1,3 @@
-"""Notebooks over stores that real brokers wrote, kept with their outputs; `python -m notebooks.run` runs and rewrites them."""
+"""Notebooks over stores that real brokers wrote, kept with their outputs; `python -m notebooks.run` runs and
+rewrites them.
+"""

@@ -1,6 +1,8 @@
-"""Runs the notebooks, each in a fresh kernel and an empty directory, and keeps what they show: `python -m notebooks.run`.
+"""Runs the notebooks, each in a fresh kernel and an empty directory, and keeps what they show: `python -m
+notebooks.run`.
 
-Names of notebooks choose some of them; `--into DIRECTORY` writes the results there instead of in place, which is what the tests compare.
+Names of notebooks choose some of them; `--into DIRECTORY` writes the results there instead of in place, which
+is what the tests compare.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ def run(name: str, into: Path) -> float:
     with tempfile.TemporaryDirectory(prefix="rmqlog-notebook-") as directory:
         place = os.path.realpath(directory)
         # Kernels and settings that the user has for Jupyter do not count: this Python is the one to run.
-        os.environ |= {"JUPYTER_DATA_DIR": f"{place}/.jupyter", "JUPYTER_CONFIG_DIR": f"{place}/.jupyter", "JUPYTER_PLATFORM_DIRS": "1"}
+        os.environ |= {
+            "JUPYTER_DATA_DIR": f"{place}/.jupyter",
+            "JUPYTER_CONFIG_DIR": f"{place}/.jupyter",
+            "JUPYTER_PLATFORM_DIRS": "1",
+        }
         client = NotebookClient(
             notebook,
             timeout=_CELL_SECONDS,
@@ -92,7 +98,8 @@ def _relative(value: Any, prefix: str) -> Any:  # Any: JSON
 
 
 def _tidy(output: Any) -> Any:  # Any: JSON
-    """Without the text that stands in for a page: it is a repr, with addresses that are others in every run."""
+    """Without the text that stands in for a page: it is a repr, with addresses that are others in every run.
+    """
     if "text/html" in output.get("data", {}):
         output["data"].pop("text/plain", None)
     return output
@@ -100,8 +107,16 @@ def _tidy(output: Any) -> Any:  # Any: JSON
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m notebooks.run", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*NOTEBOOKS, []], metavar="NAME", help=f"one of {', '.join(NOTEBOOKS)}")
-    parser.add_argument("--into", type=Path, default=HERE, metavar="DIRECTORY", help="where the executed notebooks go; default: in place")
+    parser.add_argument(
+        "names", nargs="*", choices=[*NOTEBOOKS, []], metavar="NAME", help=f"one of {', '.join(NOTEBOOKS)}"
+    )
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=HERE,
+        metavar="DIRECTORY",
+        help="where the executed notebooks go; default: in place",
+    )
     options = parser.parse_args(arguments)
     for name in options.names or NOTEBOOKS:
         print(f"{name}: {run(name, options.into):.1f} s", flush=True)

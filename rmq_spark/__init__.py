@@ -14,10 +14,12 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession, by_value: bool = False) -> None:
-    """Make `format("rmqlog")` known to `spark`; with `by_value`, also on executors that do not have this package.
+    """Make `format("rmqlog")` known to `spark`; with `by_value`, also on executors that do not have this
+    package.
 
-    A thread that writes calls it itself: Spark looks up the format of a write in the active session of the thread.
-    By value means that the source of `rmq_spark` and `store_format` travels with each task; numpy and pyarrow must be there.
+    A thread that writes calls it itself: Spark looks up the format of a write in the active session of the
+    thread. By value means that the source of `rmq_spark` and `store_format` travels with each task; numpy and
+    pyarrow must be there.
     """
     from rmq_spark.spark import data_source
 

@@ -1,7 +1,8 @@
 """The tables of options, columns, views and commands as Markdown, made from the rows the code itself uses.
 
-`python -m rmq_spark.reference README.md README.zh-CN.md docs/write.md docs/reference.md` rewrites what stands between
-`<!-- options -->` and `<!-- /options -->`, and the same for the other blocks of a page; a test fails when a file is not current.
+`python -m rmq_spark.reference README.md README.zh-CN.md docs/write.md docs/reference.md` rewrites what stands
+between `<!-- options -->` and `<!-- /options -->`, and the same for the other blocks of a page; a test fails
+when a file is not current.
 """
 
 from __future__ import annotations
@@ -41,7 +42,16 @@ def option_table() -> str:
     """One table per heading."""
     parts = []
     for heading, options in groupby(OPTIONS, key=lambda option: option.heading):
-        rows = [(f"`{option.name}`", option.kind, _default(option), ", ".join(sorted(option.applies)), option.about) for option in options]
+        rows = [
+            (
+                f"`{option.name}`",
+                option.kind,
+                _default(option),
+                ", ".join(sorted(option.applies)),
+                option.about,
+            )
+            for option in options
+        ]
         parts.append(f"**{heading}**\n\n" + _table(("option", "type", "default", "for", "meaning"), rows))
     return "\n\n".join(parts)
 
@@ -55,13 +65,19 @@ def write_option_table() -> str:
 def write_column_table() -> str:
     """What a write looks at, then what it takes and does not look at."""
     columns = sorted(WRITE_COLUMNS, key=lambda column: column.ignored)
-    rows = [(f"`{column.name}`", " or ".join(f"`{kind}`" for kind in column.types) or "any", column.about) for column in columns]
+    rows = [
+        (f"`{column.name}`", " or ".join(f"`{kind}`" for kind in column.types) or "any", column.about)
+        for column in columns
+    ]
     return _table(("column", "type", "meaning"), rows)
 
 
 def column_table() -> str:
     """The default columns, then those on request."""
-    rows = [(f"`{column.name}`", f"`{column.ddl}`", "yes" if column.default else "", column.about) for column in COLUMN_TABLE]
+    rows = [
+        (f"`{column.name}`", f"`{column.ddl}`", "yes" if column.default else "", column.about)
+        for column in COLUMN_TABLE
+    ]
     return _table(("column", "type", "default", "meaning"), rows)
 
 
@@ -89,10 +105,17 @@ def _command(command: click.Command | None, name: str, parent: click.Context) ->
     context = click.Context(command, parent, info_name=name)
     title, *more = inspect.cleandoc(command.help or "").split("\n\n")
     # Behind \b stand examples, whose lines are kept.
-    prose = [f"```text\n{part[1:].strip()}\n```" if part.startswith("\b") else " ".join(part.split()) for part in more]
+    prose = [
+        f"```text\n{part[1:].strip()}\n```" if part.startswith("\b") else " ".join(part.split())
+        for part in more
+    ]
     usage = f"`rmqlog {name} {' '.join(command.collect_usage_pieces(context))}`"
-    records = [option.get_help_record(context) for option in command.params if isinstance(option, click.Option)]
-    table = _table(("option", "meaning"), [(f"`{record[0]}`", record[1]) for record in records if record is not None])
+    records = [
+        option.get_help_record(context) for option in command.params if isinstance(option, click.Option)
+    ]
+    table = _table(
+        ("option", "meaning"), [(f"`{record[0]}`", record[1]) for record in records if record is not None]
+    )
     return "\n\n".join((f"### {name}", title, usage, *prose, table))
 
 
@@ -116,11 +139,19 @@ PAGES: dict[str, Sequence[str]] = {
 
 
 def render(document: str, name: str) -> str:
-    """`document`, the page `name`, with its blocks made anew. Raises ValueError, naming it, where a marker is missing or twice."""
-    for block in next((blocks for page, blocks in PAGES.items() if Path(name).as_posix().endswith(page)), _READ_BLOCKS):
+    """`document`, the page `name`, with its blocks made anew. Raises ValueError, naming it, where a marker is
+    missing or twice.
+    """
+    for block in next(
+        (blocks for page, blocks in PAGES.items() if Path(name).as_posix().endswith(page)), _READ_BLOCKS
+    ):
         make = _BLOCKS[block]
         begin, end = f"<!-- {block} -->", f"<!-- /{block} -->"
-        if document.count(begin) != 1 or document.count(end) != 1 or document.index(begin) > document.index(end):
+        if (
+            document.count(begin) != 1
+            or document.count(end) != 1
+            or document.index(begin) > document.index(end)
+        ):
             raise ValueError(f"{name}: expected {begin} and {end}, once each and in this order")
         before, rest = document.split(begin)
         after = rest.split(end)[1]

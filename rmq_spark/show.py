@@ -1,6 +1,8 @@
-"""What notebooks show: tables, messages, views, the life of a message and a map of the files, each as an object with `_repr_html_`.
+"""What notebooks show: tables, messages, views, the life of a message and a map of the files, each as an
+object with `_repr_html_`.
 
-Stores, queues, what `find` found and what `diagnose` found show themselves. The pages are made in `store_format.display`.
+Stores, queues, what `find` found and what `diagnose` found show themselves. The pages are made in
+`store_format.display`.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ __all__ = ["file_map", "message", "table", "trace", "view"]
 _MESSAGES_MAX = 10
 
 
-def table(rows: Any, *, limit: int = LIMIT, title: str = "rows") -> Html:  # Any: also DataFrames, of Spark or Spark Connect
+# Any: also DataFrames, of Spark or Spark Connect
+def table(rows: Any, *, limit: int = LIMIT, title: str = "rows") -> Html:
     """An Arrow table or batch, or a DataFrame of Spark, of which no more than `limit` rows are fetched."""
     data, total = _arrow(rows, limit)
     return table_card(data.to_batches(), data.schema, title, limit=limit, total=total)
 
 
-def message(row: Any, *, limit: int = _MESSAGES_MAX) -> Html:  # Any: see table; a row is a mapping of columns, or Spark's Row
+# Any: see table; a row is a mapping of columns, or Spark's Row
+def message(row: Any, *, limit: int = _MESSAGES_MAX) -> Html:
     """A message with all its columns: one row, or the rows of what `table` takes, each as a card."""
     single = row.asDict() if hasattr(row, "asDict") else row
     if isinstance(single, Mapping):
@@ -52,7 +56,8 @@ def trace(store: MessageStore, message_id: str) -> Html:
 
 
 def file_map(store: MessageStore, *, read_bytes_max: int = READ_BYTES_MAX) -> Html:
-    """A picture of the store's files: messages, padding, damage and what is not written yet; consume queues and index files by fill.
+    """A picture of the store's files: messages, padding, damage and what is not written yet; consume queues
+    and index files by fill.
 
     At most `read_bytes_max` bytes of the commitlog are read, the newest.
     """
@@ -66,7 +71,9 @@ def _arrow(rows: Any, limit: int) -> tuple[pa.Table, int | None]:  # Any: see ta
     if isinstance(rows, pa.Table):
         return rows, rows.num_rows
     if not hasattr(rows, "toArrow"):
-        raise TypeError(f"expected an Arrow table, a record batch or a DataFrame, found {type(rows).__name__}")
+        raise TypeError(
+            f"expected an Arrow table, a record batch or a DataFrame, found {type(rows).__name__}"
+        )
     found = rows.limit(limit + 1).toArrow()  # one more, to see whether there are more
     return found, None if found.num_rows > limit else found.num_rows
 

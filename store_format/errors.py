@@ -1,7 +1,9 @@
-"""Every error this project raises. Whose fault it is decides the class: the caller's, the bytes', or the world's.
+"""Every error this project raises. Whose fault it is decides the class: the caller's, the bytes', or the
+world's.
 
-Each class is also the fitting one of the standard library, survives pickling (Spark sends errors between processes),
-and its message says where, what was expected, what was found and, where a person can act, what to do.
+Each class is also the fitting one of the standard library, survives pickling (Spark sends errors between
+processes), and its message says where, what was expected, what was found and, where a person can act, what to
+do.
 """
 
 from __future__ import annotations
@@ -27,18 +29,22 @@ class StoreError(Exception):
 
 
 class OptionError(StoreError, ValueError):
-    """The caller's options are unknown, malformed or contradict each other. One sentence, with the nearest right answer."""
+    """The caller's options are unknown, malformed or contradict each other. One sentence, with the nearest
+    right answer.
+    """
 
 
 class IllegalMessageError(StoreError, ValueError):
-    """A message handed to a writer breaks a limit of the client or of the broker. Names the topic and the limit."""
+    """A message handed to a writer breaks a limit of the client or of the broker. Names the topic and the
+    limit.
+    """
 
 
 class CorruptStoreError(StoreError, ValueError):
     """Bytes on disk disagree with the layout.
 
-    `file` is the store file and `position` the byte in it (decimal); `expected` and `found` are short phrases,
-    magic codes in hex.
+    `file` is the store file and `position` the byte in it (decimal); `expected` and `found` are short
+    phrases, magic codes in hex.
     """
 
     def __init__(self, file: str, position: int, expected: str, found: str) -> None:
@@ -75,11 +81,15 @@ class StoreNotFoundError(StoreError, LookupError):
 
 
 class StorePermissionError(StoreError, PermissionError):
-    """This user may not read a file or a directory of a store. Names it, its owner and what to do; the cause has the errno."""
+    """This user may not read a file or a directory of a store. Names it, its owner and what to do; the cause
+    has the errno.
+    """
 
 
 class StoreWriteError(StoreError, OSError):
-    """A file of the store could not be written: disk full, I/O error, no permission. Names the file; the cause has the errno."""
+    """A file of the store could not be written: disk full, I/O error, no permission. Names the file; the
+    cause has the errno.
+    """
 
 
 class UnsupportedFormatError(StoreError, NotImplementedError):

@@ -1,4 +1,5 @@
-"""A store directory as a whole: the facade people meet first, and the reader's side of everything in this package.
+"""A store directory as a whole: the facade people meet first, and the reader's side of everything in this
+package.
 
 store = MessageStore.open("/data/store")
 for batch in store.queue("Orders", 0).read(columns=["queueOffset", "body"]):
@@ -47,7 +48,8 @@ from store_format.read.snapshot import Snapshot, StoreState, take_snapshot
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
 
-# Writing, searching, views and diagnosis are imported where they are used: half of all rooms, and a command line waits for each.
+# Writing, searching, views and diagnosis are imported where they are used: half of all rooms, and a command
+# line waits for each.
 if TYPE_CHECKING:
     from store_format.commit.append import CommitOptions, CommitResult
     from store_format.diagnose.problems import Diagnosis
@@ -69,7 +71,8 @@ _LOOKS_MAX = 100  # while a writer moves rebuilt queues in, which takes it micro
 
 @dataclass(frozen=True, slots=True)
 class MessageStore:
-    """One broker's store directory. Reading changes nothing and takes no lock; only `create`, `append` and `flush` write.
+    """One broker's store directory. Reading changes nothing and takes no lock; only `create`, `append` and
+    `flush` write.
 
     Every question (`topics`, `queue`, `snapshot` …) looks at the files as they are when it is asked.
     """
@@ -79,7 +82,8 @@ class MessageStore:
     log: CommitLog
     commit_log_paths: tuple[str, ...]
     files: FileCache = field(default_factory=FileCache, repr=False, compare=False)
-    unreadable: dict[str, StoreError] | None = field(default=None, repr=False, compare=False)  # passed over so far, by what is said
+    # passed over so far, by what is said
+    unreadable: dict[str, StoreError] | None = field(default=None, repr=False, compare=False)
     _lost: UnfiledQueues = field(default_factory=UnfiledQueues, repr=False, compare=False)
 
     @staticmethod
@@ -93,12 +97,12 @@ class MessageStore:
     ) -> MessageStore:
         """`commit_log_paths` are directories of commitlog files that lie elsewhere (`storePathCommitLog`).
 
-        Stores that are opened one after the other may share the commitlog files they hold open in `files`.
-        A queue that this user may not read, or that is a link, is an error to whom it concerns; with `skip_unreadable` it is passed
-        over, with a warning, and noted in `unreadable`.
+        Stores that are opened one after the other may share the commitlog files they hold open in `files`. A
+        queue that this user may not read, or that is a link, is an error to whom it concerns; with
+        `skip_unreadable` it is passed over, with a warning, and noted in `unreadable`.
 
-        Raises StoreNotFoundError for a path that is no store root, StorePermissionError for one that may not be read, and
-        CorruptStoreError for commitlog files that do not fit together.
+        Raises StoreNotFoundError for a path that is no store root, StorePermissionError for one that may not
+        be read, and CorruptStoreError for commitlog files that do not fit together.
         """
         root = os.path.abspath(path)
         names = entry_names(root)
@@ -112,7 +116,9 @@ class MessageStore:
                 )
         files = FileCache() if files is None else files
         log = CommitLog.open(directories, files)
-        return MessageStore(root, broker_name or _broker_name(root), log, directories, files, {} if skip_unreadable else None)
+        return MessageStore(
+            root, broker_name or _broker_name(root), log, directories, files, {} if skip_unreadable else None
+        )
 
     @staticmethod
     def create(
@@ -124,9 +130,11 @@ class MessageStore:
         max_hash_slot_num: int = DEFAULT_GEOMETRY.hash_slot_num,
         max_index_num: int = DEFAULT_GEOMETRY.index_num,
     ) -> MessageStore:
-        """Makes an empty store that a broker with these settings loads; `.rmqlog/broker.conf` in it says them.
+        """Makes an empty store that a broker with these settings loads; `.rmqlog/broker.conf` in it says
+        them.
 
-        The broker's name is, unless given, that of the directory. Raises OptionError where something is already.
+        The broker's name is, unless given, that of the directory. Raises OptionError where something is
+        already.
         """
         from store_format.commit.create_store import create_store
 
@@ -141,7 +149,7 @@ class MessageStore:
         create_store(root, settings, timestamp=time.time_ns() // 1_000_000)
         return MessageStore.open(root)
 
-    # ---- writing ------------------------------------------------------------------------------------------------------
+    # ---- writing -------------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -151,7 +159,8 @@ class MessageStore:
         store_timestamps: int | NDArray[np.int64] | None = None,
         options: CommitOptions | None = None,
     ) -> CommitResult:
-        """Appends the messages, all or none; with a `key` (id, number) once, however often it is called. See `append.commit`.
+        """Appends the messages, all or none; with a `key` (id, number) once, however often it is called. See
+        `append.commit`.
 
         What this object has listed stays as it was: open the store again to read them.
         """
@@ -164,7 +173,9 @@ class MessageStore:
 
         options = options or CommitOptions()
         options = replace(options, log_directories=options.log_directories or self.commit_log_paths)
-        refuse_lost_log(self.path, CommitLog.open(options.log_directories, self.files), options.log_directories)
+        refuse_lost_log(
+            self.path, CommitLog.open(options.log_directories, self.files), options.log_directories
+        )
         writer = StagingWriter(self.path, secrets.token_hex(8), sync=options.sync)
         try:
             crc_property = ends_with_crc_property(self.log.anew(), read_ledger(self.path))
@@ -181,11 +192,12 @@ class MessageStore:
 
         flush(self.path, options=CommitOptions(log_directories=self.commit_log_paths))
 
-    # ---- what is there ------------------------------------------------------------------------------------------------
+    # ---- what is there -------------------------------------------------------------------------------------
 
     @property
     def state(self) -> StoreState:
-        """Clean, live (another process holds the lock) or crashed (`abort` is there and nobody holds the lock).
+        """Clean, live (another process holds the lock) or crashed (`abort` is there and nobody holds the
+        lock).
 
         An `abort` of ours is no crash: a commit that was broken off is hidden, one without flush is complete.
         """
@@ -194,11 +206,14 @@ class MessageStore:
         return StoreState.CRASHED if abort_mark(self.path) == "" else StoreState.CLEAN
 
     def _log_stop(self) -> int | None:
-        """Where the log ends by a rule instead of its bytes: after a crash, and at a commit of ours that is not complete."""
+        """Where the log ends by a rule instead of its bytes: after a crash, and at a commit of ours that is
+        not complete.
+        """
         return take_snapshot(self.path, self.log, self.state, lambda topic: False).log_end
 
     def time_at(self, physical_offset: int) -> int:
-        """The store time in ms of the message there; -1 where none can be read, as `CommitLog.store_timestamp_at`.
+        """The store time in ms of the message there; -1 where none can be read, as
+        `CommitLog.store_timestamp_at`.
 
         Where none may be read, the file is passed over, or that is an error.
         """
@@ -210,19 +225,30 @@ class MessageStore:
 
     @property
     def has_consume_queues(self) -> bool:
-        """False when RocksDB keeps the consume queues, or they are gone: then only the commitlog can be scanned."""
+        """False when RocksDB keeps the consume queues, or they are gone: then only the commitlog can be
+        scanned.
+        """
         names = entry_names(f"{self.path}/consumequeue", missing_ok=True) - {LOST_AND_FOUND}
         if "CURRENT" in names:
-            return any(os.path.isdir(f"{self.path}/consumequeue/{name}") for name in names)  # both kinds with rocksdbCQDoubleWriteEnable
-        return bool(names) or bool(entry_names(f"{self.path}/batchconsumequeue", missing_ok=True) - {LOST_AND_FOUND}) or not self.log.files
+            # both kinds with rocksdbCQDoubleWriteEnable
+            return any(os.path.isdir(f"{self.path}/consumequeue/{name}") for name in names)
+        return (
+            bool(names)
+            or bool(entry_names(f"{self.path}/batchconsumequeue", missing_ok=True) - {LOST_AND_FOUND})
+            or not self.log.files
+        )
 
     def snapshot(self, select: Callable[[str], bool] = lambda topic: True) -> Snapshot:
-        """Where the queues of the selected topics begin and end now. Raises UnsupportedFormatError without consume queue files.
+        """Where the queues of the selected topics begin and end now. Raises UnsupportedFormatError without
+        consume queue files.
 
-        A configured queue that has messages in the commitlog and no files counts as `damaged`; once an open store, a warning names it.
+        A configured queue that has messages in the commitlog and no files counts as `damaged`; once an open
+        store, a warning names it.
         """
         if not self.has_consume_queues:
-            raise UnsupportedFormatError(f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use survey()")
+            raise UnsupportedFormatError(
+                f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use survey()"
+            )
         for _ in range(_LOOKS_MAX):
             before = rebuild_state(self.path)
             taken = self._taken(select)
@@ -233,7 +259,9 @@ class MessageStore:
 
     def _taken(self, select: Callable[[str], bool]) -> Snapshot:
         refused: list[StoreError] = []
-        taken = take_snapshot(self.path, self.log, self.state, select, refuse if self.unreadable is None else refused.append)
+        taken = take_snapshot(
+            self.path, self.log, self.state, select, refuse if self.unreadable is None else refused.append
+        )
         self.pass_over(refused)
         lost = self._lost.among(self, taken, select)
         if not lost:
@@ -242,7 +270,9 @@ class MessageStore:
         return replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
 
     def pass_over(self, errors: Iterable[StoreError]) -> None:
-        """Notes what may not be read, with one warning for all that is new. Raises the first, unless opened with `skip_unreadable`."""
+        """Notes what may not be read, with one warning for all that is new. Raises the first, unless opened
+        with `skip_unreadable`.
+        """
         if self.unreadable is None:
             for error in errors:
                 raise error
@@ -250,20 +280,30 @@ class MessageStore:
         new = {str(error): error for error in errors if str(error) not in self.unreadable}
         self.unreadable.update(new)
         if new:
-            _log.warning("%d topics, queues or files of %s are passed over: %s", len(new), self.path, "; ".join(islice(new, _SHOWN_MAX)))
+            _log.warning(
+                "%d topics, queues or files of %s are passed over: %s",
+                len(new),
+                self.path,
+                "; ".join(islice(new, _SHOWN_MAX)),
+            )
 
     def _list_log(self) -> None:
-        """The commitlog's files anew: queues may lead to some that were made since. This class is frozen for its users alone."""
+        """The commitlog's files anew: queues may lead to some that were made since. This class is frozen for
+        its users alone.
+        """
         object.__setattr__(self, "log", CommitLog.open(self.commit_log_paths, self.files))
 
-    def survey(self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20) -> Survey:
+    def survey(
+        self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20
+    ) -> Survey:
         """The queues as the commitlog itself shows them, by one walk over all of it."""
         before = read_commit_state(self.path)
         is_live = self.state is StoreState.LIVE
         stop = self._log_stop()
         self._list_log()
         found = survey(self.log, select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
-        if read_commit_state(self.path) != before:  # a commit went on: again, up to where all was committed before
+        # a commit went on: again, up to where all was committed before
+        if read_commit_state(self.path) != before:
             stop = committed_end(self.path)
             self._list_log()
             found = survey(self.log, select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
@@ -281,9 +321,15 @@ class MessageStore:
             found = self.survey(select)
             return [Queue(self, _log_range(queue), queue) for _, queue in sorted(found.queues.items())]
         taken = self.snapshot(select)
-        missing = self.survey(lambda topic: any(topic == damaged for damaged, _ in taken.damaged)).queues if taken.damaged else {}
+        missing = (
+            self.survey(lambda topic: any(topic == damaged for damaged, _ in taken.damaged)).queues
+            if taken.damaged
+            else {}
+        )
         queues = [Queue(self, queue, None) for queue in taken.queues.values()]
-        queues += [Queue(self, _log_range(queue), queue) for key, queue in missing.items() if key in taken.damaged]
+        queues += [
+            Queue(self, _log_range(queue), queue) for key, queue in missing.items() if key in taken.damaged
+        ]
         return sorted(queues, key=lambda queue: (queue.topic, queue.queue_id))
 
     def queue(self, topic: str, queue_id: int) -> Queue:
@@ -294,7 +340,11 @@ class MessageStore:
                 return Queue(self, found.queues[topic, queue_id], None)
             if (topic, queue_id) not in found.damaged:
                 ids = sorted(queue for name, queue in found.queues if name == topic)
-                have = f"its queues are {ids}" if ids else f"the topics are {', '.join(self.topics()[:_SHOWN_MAX])}"
+                have = (
+                    f"its queues are {ids}"
+                    if ids
+                    else f"the topics are {', '.join(self.topics()[:_SHOWN_MAX])}"
+                )
                 raise OffsetOutOfRangeError(f"{self.path} has no queue {topic}-{queue_id}; {have}")
         else:
             self._lost.warn_of_none(self)
@@ -306,28 +356,41 @@ class MessageStore:
     def scanned_queues(self, select: Callable[[str], bool], cut_bytes: int) -> tuple[list[Queue], list[int]]:
         """The queues as `survey` finds them, and physical offsets at which a scan may be cut into parts."""
         found = self.survey(select, cut_bytes=cut_bytes)
-        return [Queue(self, _log_range(queue), queue) for _, queue in sorted(found.queues.items())], found.cuts
+        return [
+            Queue(self, _log_range(queue), queue) for _, queue in sorted(found.queues.items())
+        ], found.cuts
 
     def configured_topics(self) -> frozenset[str]:
         """The topics in topics.json, with messages or without."""
         return frozenset(read_topics(self.path) or ())
 
-    # ---- reading ------------------------------------------------------------------------------------------------------
+    # ---- reading -------------------------------------------------------------------------------------------
 
-    def reader(self, projection: Projection, tolerance: Tolerance, tags_codes: frozenset[int] | None = None) -> QueueReader:
+    def reader(
+        self, projection: Projection, tolerance: Tolerance, tags_codes: frozenset[int] | None = None
+    ) -> QueueReader:
         """What reads slices of this store's queues; see `QueueReader`."""
-        return QueueReader(self.log, self.broker_name, projection, tolerance, tags_codes, f"{self.path}/consumequeue_ext")
+        return QueueReader(
+            self.log, self.broker_name, projection, tolerance, tags_codes, f"{self.path}/consumequeue_ext"
+        )
 
     def scan(
-        self, columns: Sequence[str] = DEFAULT_COLUMNS, *, verify_crc: bool = True, on_damage: str = "FAILFAST"
+        self,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        *,
+        verify_crc: bool = True,
+        on_damage: str = "FAILFAST",
     ) -> Iterator[pa.RecordBatch]:
         """Every unit of the commitlog in its order, those in no queue (rolled back, prepared) included.
 
-        `on_damage`: FAILFAST raises at the first damaged bytes; DROPMALFORMED steps over them, with a warning and a count.
+        `on_damage`: FAILFAST raises at the first damaged bytes; DROPMALFORMED steps over them, with a warning
+        and a count.
         """
         is_live = self.state is StoreState.LIVE
         projection, tolerance = _projection(columns, verify_crc), Tolerance(on_damage)
-        yield from scan_units(self.log, projection, self.broker_name, tolerance, self._log_stop(), is_live=is_live)
+        yield from scan_units(
+            self.log, projection, self.broker_name, tolerance, self._log_stop(), is_live=is_live
+        )
 
     def find(
         self,
@@ -346,26 +409,35 @@ class MessageStore:
         index_num: int | None = None,
         on_scanned: Callable[[int, int], object] | None = None,
     ) -> Found:
-        """Messages with `key` as a word of KEYS or as UNIQ_KEY; with `message_id` as UNIQ_KEY or as offset message id; else all.
+        """Messages with `key` as a word of KEYS or as UNIQ_KEY; with `message_id` as UNIQ_KEY or as offset
+        message id; else all.
 
-        Of a topic, or of any; with one of `tags`; between two store times (both inclusive). Index files are used for the part of the
-        log they cover, the rest is scanned; the answer says which. `on_scanned` is told how far a scan is: bytes looked at, and bytes
-        to look at, at most. See `lookup.look_up`.
+        Of a topic, or of any; with one of `tags`; between two store times (both inclusive). Index files are
+        used for the part of the log they cover, the rest is scanned; the answer says which. `on_scanned` is
+        told how far a scan is: bytes looked at, and bytes to look at, at most. See `lookup.look_up`.
         """
         from store_format.search.look_up import How, Question, look_up
 
         _projection(columns, verify_crc)
         how = How(tuple(columns), on_damage, verify_crc, use_index, hash_slot_num, index_num, on_scanned)
-        return look_up(self, Question(key, message_id, topic, None if tags is None else tuple(tags), begin_ms, end_ms), how)
+        return look_up(
+            self,
+            Question(key, message_id, topic, None if tags is None else tuple(tags), begin_ms, end_ms),
+            how,
+        )
 
     def trace(self, message_id: str) -> pa.Table:
-        """The life of a message as a timeline: its copies, retries, dead letter, and the groups that have passed it. See `trace.trace`."""
+        """The life of a message as a timeline: its copies, retries, dead letter, and the groups that have
+        passed it. See `trace.trace`.
+        """
         from store_format.views.trace import trace
 
         return trace(self, message_id)
 
     def view(self, name: str, *, now_ms: int | None = None) -> pa.Table:
-        """What is in the store, as one of the tables of `views.table.VIEWS`. Ages count to `now_ms`, by default the clock."""
+        """What is in the store, as one of the tables of `views.table.VIEWS`. Ages count to `now_ms`, by
+        default the clock.
+        """
         from store_format.views.registry import view_table
 
         return view_table(self, name, now_ms=now_ms)
@@ -424,26 +496,37 @@ class Queue:
     ) -> Iterator[pa.RecordBatch]:
         """The messages of offsets [start, stop) in order, in batches of about 2 MB.
 
-        Raises OffsetOutOfRangeError when `start` lies outside [min_offset, max_offset], CorruptStoreError at a damaged message.
+        Raises OffsetOutOfRangeError when `start` lies outside [min_offset, max_offset], CorruptStoreError at
+        a damaged message.
         """
         if start is not None and not self.min_offset <= start <= self.max_offset:
             have = f"it holds {self.min_offset} to {self.max_offset}"
-            raise OffsetOutOfRangeError(f"{self.topic}-{self.queue_id}: offset {start} is not in the queue; {have}")
+            raise OffsetOutOfRangeError(
+                f"{self.topic}-{self.queue_id}: offset {start} is not in the queue; {have}"
+            )
         yield from self._read(self.piece(start, stop), _projection(columns, verify_crc), Tolerance())
 
-    def _read(self, piece: QueueSlice, projection: Projection, tolerance: Tolerance) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, piece: QueueSlice, projection: Projection, tolerance: Tolerance
+    ) -> Iterator[pa.RecordBatch]:
         reader = self.store.reader(projection, tolerance)
         if self.scanned is None:
             yield from reader.read([piece])
         else:
             end = self.scanned.physical_stop
-            yield from LogReader(reader, [piece], {(self.topic, self.queue_id): self.scanned}).read(self.store.log.min_offset, end)
+            yield from LogReader(reader, [piece], {(self.topic, self.queue_id): self.scanned}).read(
+                self.store.log.min_offset, end
+            )
 
-    def offset_at(self, timestamp_ms: int, boundary: Boundary = "LOWER", *, on_damage: str = "FAILFAST") -> int:
-        """The queue offset for a store time in ms, between min_offset and max_offset (MessageStore.getOffsetInQueueByTime).
+    def offset_at(
+        self, timestamp_ms: int, boundary: Boundary = "LOWER", *, on_damage: str = "FAILFAST"
+    ) -> int:
+        """The queue offset for a store time in ms, between min_offset and max_offset
+        (MessageStore.getOffsetInQueueByTime).
 
-        LOWER: the first message at or after it; UPPER: the last one at or before it. Where the search meets a message that cannot be
-        read, FAILFAST raises CorruptStoreError; every other mode takes the time of the next message that can be read.
+        LOWER: the first message at or after it; UPPER: the last one at or before it. Where the search meets a
+        message that cannot be read, FAILFAST raises CorruptStoreError; every other mode takes the time of the
+        next message that can be read.
         """
         bounds = self.range.bounds
         if bounds is not None and not self.range.extra and self.max_offset == bounds.max_offset:
@@ -475,14 +558,23 @@ class Queue:
         file = log.file_at(physical_offset)
         if file is None:
             stop = log.files[-1].stop if log.files else 0
-            place = self.range.bounds.directory if self.range.bounds is not None else f"{self.topic}-{self.queue_id}"
+            place = (
+                self.range.bounds.directory
+                if self.range.bounds is not None
+                else f"{self.topic}-{self.queue_id}"
+            )
             return CorruptStoreError(
-                place, 0, f"commitlog offsets between {log.min_offset} and {stop}, inside a file", f"{physical_offset}"
+                place,
+                0,
+                f"commitlog offsets between {log.min_offset} and {stop}, inside a file",
+                f"{physical_offset}",
             )
         position = physical_offset - file.start
         head = log.view(file).read(position, _HEAD_SIZE)
         expected = f"a message of {self.topic}-{self.queue_id}, for a search by time: magic code 0xDAA320A7 (V1) or 0xDAA320AB (V2)"
-        return CorruptStoreError(file.path, position, f"{expected}, physicalOffset {physical_offset}", _head_found(head))
+        return CorruptStoreError(
+            file.path, position, f"{expected}, physicalOffset {physical_offset}", _head_found(head)
+        )
 
     def _repr_html_(self) -> str:
         from store_format.notebook.cards import queue_card
@@ -490,7 +582,9 @@ class Queue:
         return queue_card(self).source
 
     def _search(self, timestamp_ms: int, boundary: Boundary, on_damage: str) -> int:
-        """By definition instead of the broker's steps, for queues that no file of theirs describes whole, or with damaged messages."""
+        """By definition instead of the broker's steps, for queues that no file of theirs describes whole, or
+        with damaged messages.
+        """
         if self.scanned is None:
             piece = self.range.piece(self.min_offset, self.max_offset)
             at = QueueTimes(piece, lambda physical_offset: self._time_at(physical_offset, on_damage))
@@ -499,7 +593,9 @@ class Queue:
             return self.min_offset + (lower if boundary == "LOWER" else max(upper, 0))
         found, before = self.max_offset, self.min_offset
         tolerance = Tolerance("FAILFAST" if on_damage == "FAILFAST" else "DROPMALFORMED")
-        for batch in self._read(self.piece(), _projection(["queueOffset", "storeTimestampMs"], False), tolerance):
+        for batch in self._read(
+            self.piece(), _projection(["queueOffset", "storeTimestampMs"], False), tolerance
+        ):
             offsets, times = batch["queueOffset"].to_numpy(), batch["storeTimestampMs"].to_numpy()
             found = min([found, *offsets[times >= timestamp_ms].tolist()])
             before = max([before, *offsets[times <= timestamp_ms].tolist()])
@@ -520,11 +616,15 @@ def _projection(columns: Sequence[str], verify_crc: bool) -> Projection:
 
 
 def _log_range(queue: LogQueue) -> QueueRange:
-    return QueueRange(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, None, is_batch=queue.is_batch)
+    return QueueRange(
+        queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, None, is_batch=queue.is_batch
+    )
 
 
 def _broker_name(root: str) -> str:
-    """What a store of ours remembers; else from topics.json, where a broker has a topic named after itself; else the directory's name."""
+    """What a store of ours remembers; else from topics.json, where a broker has a topic named after itself;
+    else the directory's name.
+    """
     settings = read_settings(root)
     if settings is not None:
         return settings.broker_name
@@ -535,24 +635,36 @@ def _broker_name(root: str) -> str:
 
 
 def has_config(root: str) -> bool:
-    """Whether the store has the files that name its broker; a broker makes topics.json with its first message."""
+    """Whether the store has the files that name its broker; a broker makes topics.json with its first
+    message.
+    """
     return any(os.path.lexists(path) for path in (settings_path(root), config_path(root, "topics.json")))
 
 
 def _refuse_root(root: str, names: frozenset[str]) -> None:
-    shown = ", ".join(sorted(names)[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "") if names else "nothing"
+    shown = (
+        ", ".join(sorted(names)[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "")
+        if names
+        else "nothing"
+    )
     if any(name.startswith("dledger-") for name in names):
         raise UnsupportedFormatError(
             f"{root} is a DLedger store (enableDLegerCommitLog=true), which is not read; its commitlog is in dledger-*/"
         )
-    if os.path.basename(root) in _ROOT_MARKS and "commitlog" in entry_names(os.path.dirname(root), missing_ok=True):
+    if os.path.basename(root) in _ROOT_MARKS and "commitlog" in entry_names(
+        os.path.dirname(root), missing_ok=True
+    ):
         raise StoreNotFoundError(f"{root} is a part of a store; the store root is {os.path.dirname(root)}")
     advice = ""
     if looks_like_store(names):
         advice = "; if its commitlog lies elsewhere, name the directories of that, as the broker's storePathCommitLog does"
-    raise StoreNotFoundError(f"{root} is no store root: expected a directory `commitlog` in it, found {shown}{advice}")
+    raise StoreNotFoundError(
+        f"{root} is no store root: expected a directory `commitlog` in it, found {shown}{advice}"
+    )
 
 
 def looks_like_store(names: Collection[str]) -> bool:
     """Whether a directory with these names in it is that of a store, even without its commitlog."""
-    return not _QUEUE_FOLDERS.isdisjoint(names) or ("checkpoint" in names and not _BESIDE_CHECKPOINT.isdisjoint(names))
+    return not _QUEUE_FOLDERS.isdisjoint(names) or (
+        "checkpoint" in names and not _BESIDE_CHECKPOINT.isdisjoint(names)
+    )

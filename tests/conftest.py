@@ -1,4 +1,5 @@
-"""What all tests share: one Spark session, unpacked golden stores, hypothesis profiles, and the proof that reading changed nothing.
+"""What all tests share: one Spark session, unpacked golden stores, hypothesis profiles, and the proof that
+reading changed nothing.
 
 The settings of the environment are made here, so that `pytest` alone behaves as `make test` does.
 """
@@ -28,25 +29,35 @@ os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
-# A session lives too short for the JVM's second compiler and its parallel collector to pay: a quarter of the time of these tests.
+# A session lives too short for the JVM's second compiler and its parallel collector to pay: a quarter of the
+# time of these tests.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# A shell that runs something in the background has it ignore Ctrl-C, and what a test starts and interrupts would ignore it too.
+# A shell that runs something in the background has it ignore Ctrl-C, and what a test starts and interrupts
+# would ignore it too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # `--hypothesis-profile=explore` looks where the default, the same examples on every run, does not.
 settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
-settings.register_profile("explore", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile(
+    "explore", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
 settings.load_profile("deterministic")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="proofs go over every point, every order and every kill: hours, not minutes")
+    parser.addoption(
+        "--whole",
+        action="store_true",
+        help="proofs go over every point, every order and every kill: hours, not minutes",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The markers `spark` and `golden` follow from the fixtures a test uses, so nobody can forget them; `whole` needs `--whole`."""
+    """The markers `spark` and `golden` follow from the fixtures a test uses, so nobody can forget them;
+    `whole` needs `--whole`.
+    """
     if not config.getoption("whole"):
         left = [item for item in items if item.get_closest_marker("whole")]
         if left:
@@ -66,7 +77,9 @@ def whole(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """local[2] in UTC, with the data source registered; Spark checks each Arrow batch against the declared schema."""
+    """local[2] in UTC, with the data source registered; Spark checks each Arrow batch against the declared
+    schema.
+    """
     from pyspark.sql import SparkSession
 
     import rmq_spark
@@ -90,7 +103,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """`golden("basic-5.5.0")`: that store unpacked, once a session. Tests read it; one that writes makes a copy."""
+    """`golden("basic-5.5.0")`: that store unpacked, once a session. Tests read it; one that writes makes a
+    copy.
+    """
     from tests.support import goldens
 
     unpacked: dict[str, Path] = {}
@@ -108,5 +123,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def unchanged() -> Callable[[Path], AbstractContextManager[None]]:
-    """`with unchanged(store): ...` fails when a file, a time or a listing below `store` is another one afterwards."""
+    """`with unchanged(store): ...` fails when a file, a time or a listing below `store` is another one
+    afterwards.
+    """
     return _unchanged

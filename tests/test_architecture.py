@@ -1,6 +1,8 @@
-"""The rules of the house that a machine can hold: who may import whom, who may open files, what is public, what is said.
+"""The rules of the house that a machine can hold: who may import whom, who may open files, what is public,
+what is said.
 
-Everything is read from the syntax trees, so a rule also holds for imports inside functions and for code no test runs.
+Everything is read from the syntax trees, so a rule also holds for imports inside functions and for code no
+test runs.
 """
 
 from __future__ import annotations
@@ -21,12 +23,18 @@ ROOT = Path(__file__).resolve().parent.parent
 # The only modules that may import pyspark when they run; others may for the type checker alone.
 SPARK_ROOM = "rmq_spark/spark/"
 
-# These speak of Spark's types: they may import pyspark.sql.types, and only inside functions, so that importing them stays free of it.
+# These speak of Spark's types: they may import pyspark.sql.types, and only inside functions, so that
+# importing them stays free of it.
 TYPE_ROOMS = {"rmq_spark/plan/projection.py"}
 
-# The only modules that open, map or list files: those of a store (write_files.py is the half that changes them), and the
-# project's own pages with generated tables.
-FILE_ROOMS = {"store_format/files/read.py", "store_format/files/write.py", "rmq_spark/reference.py", "store_format/format_tables.py"}
+# The only modules that open, map or list files: those of a store (write_files.py is the half that changes
+# them), and the project's own pages with generated tables.
+FILE_ROOMS = {
+    "store_format/files/read.py",
+    "store_format/files/write.py",
+    "rmq_spark/reference.py",
+    "store_format/format_tables.py",
+}
 FILE_ROOMS |= {"rmq_spark/cli/output_file.py"}  # what an export writes
 
 PACKAGES = ("store_format", "rmq_spark")
@@ -68,7 +76,9 @@ def _imports(nodes: Iterator[ast.AST]) -> set[str]:
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            names.update([f"{module}.{alias.name}" for alias in node.names] if module == "pyspark.sql" else [module])
+            names.update(
+                [f"{module}.{alias.name}" for alias in node.names] if module == "pyspark.sql" else [module]
+            )
     return names
 
 
@@ -88,10 +98,17 @@ def test_store_format_needs_only_numpy_pyarrow_and_the_standard_library(module: 
     assert imported <= allowed, f"{module} imports {sorted(imported - allowed)}"
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if module.startswith("rmq_spark/") and not module.startswith(SPARK_ROOM)])
+@pytest.mark.parametrize(
+    "module",
+    [module for module in MODULES if module.startswith("rmq_spark/") and not module.startswith(SPARK_ROOM)],
+)
 def test_pyspark_is_imported_only_where_spark_calls_us(module: str) -> None:
-    imported = {name for name in _imports(_runtime_nodes(_tree(module))) if name.split(".")[0] in ("pyspark", "py4j")}
-    at_the_top = {name for name in _imports(iter(_tree(module).body)) if name.split(".")[0] in ("pyspark", "py4j")}
+    imported = {
+        name for name in _imports(_runtime_nodes(_tree(module))) if name.split(".")[0] in ("pyspark", "py4j")
+    }
+    at_the_top = {
+        name for name in _imports(iter(_tree(module).body)) if name.split(".")[0] in ("pyspark", "py4j")
+    }
     allowed = {"pyspark.sql.types"} if module in TYPE_ROOMS else set()
     assert imported <= allowed, f"{module} imports {sorted(imported)} when it runs; only {SPARK_ROOM} may"
     assert at_the_top == set(), f"{module} imports pyspark when it is imported"
@@ -119,12 +136,34 @@ def test_the_automatic_registration_offers_the_data_source() -> None:
     assert RmqLogDataSource.name() == "rmqlog"
 
 
-# ---- files ------------------------------------------------------------------------------------------------------------
+# ---- files -------------------------------------------------------------------------------------------------
 
 _FILE_MODULES = {"fileinput", "glob", "mmap", "shutil", "tempfile"}
-_FILE_FUNCTIONS = {"open", "io.open", "np.fromfile", "np.load", "np.memmap", "numpy.fromfile", "numpy.memmap", "pa.memory_map", "pa.OSFile"}
+_FILE_FUNCTIONS = {
+    "open",
+    "io.open",
+    "np.fromfile",
+    "np.load",
+    "np.memmap",
+    "numpy.fromfile",
+    "numpy.memmap",
+    "pa.memory_map",
+    "pa.OSFile",
+}
 _FILE_FUNCTIONS |= {
-    f"os.{name}" for name in ("fdopen", "fwalk", "listdir", "mkdir", "open", "remove", "rename", "replace", "scandir", "walk")
+    f"os.{name}"
+    for name in (
+        "fdopen",
+        "fwalk",
+        "listdir",
+        "mkdir",
+        "open",
+        "remove",
+        "rename",
+        "replace",
+        "scandir",
+        "walk",
+    )
 }
 _PATH_METHODS = {"glob", "iterdir", "read_bytes", "read_text", "rglob", "write_bytes", "write_text"}
 
@@ -134,11 +173,21 @@ def _opens_files(tree: ast.Module) -> Iterator[str]:
         yield f"imports {name}"
     for node in _runtime_nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.module in ("os", "io", "pathlib"):
-            taken = {alias.name for alias in node.names} & {"Path", "PosixPath", "fdopen", "listdir", "open", "scandir", "walk"}
+            taken = {alias.name for alias in node.names} & {
+                "Path",
+                "PosixPath",
+                "fdopen",
+                "listdir",
+                "open",
+                "scandir",
+                "walk",
+            }
             yield from (f"line {node.lineno}: imports {node.module}.{name}" for name in sorted(taken))
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
-            method = node.func.attr if isinstance(node.func, ast.Attribute) and name != "files.read_bytes" else ""
+            method = (
+                node.func.attr if isinstance(node.func, ast.Attribute) and name != "files.read_bytes" else ""
+            )
             if name in _FILE_FUNCTIONS or method in _PATH_METHODS:
                 yield f"line {node.lineno}: calls {name}"
 
@@ -164,7 +213,7 @@ def test_opening_a_file_is_noticed(code: str) -> None:
     assert list(_opens_files(ast.parse(code)))
 
 
-# ---- what is public, and what is said ---------------------------------------------------------------------------------
+# ---- what is public, and what is said ----------------------------------------------------------------------
 
 
 def _import(module: str) -> types.ModuleType:
@@ -195,7 +244,12 @@ def test_public_names_are_listed(module: str) -> None:
 
 
 def _documented() -> list[str]:
-    more = [path for room in ("tests", "benchmarks", "examples") for path in (ROOT / room).rglob("*.py") if path.name != "__init__.py"]
+    more = [
+        path
+        for room in ("tests", "benchmarks", "examples")
+        for path in (ROOT / room).rglob("*.py")
+        if path.name != "__init__.py"
+    ]
     return MODULES + sorted(str(path.relative_to(ROOT)) for path in more)
 
 
@@ -205,22 +259,45 @@ def test_every_room_says_what_lives_in_it(module: str) -> None:
     assert len(docstring.split()) >= 5, f"{module} has no docstring that says what lives there"
 
 
-_TEXT_SUFFIXES = {"", ".cfg", ".conf", ".html", ".ipynb", ".json", ".md", ".properties", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+_TEXT_SUFFIXES = {
+    "",
+    ".cfg",
+    ".conf",
+    ".html",
+    ".ipynb",
+    ".json",
+    ".md",
+    ".properties",
+    ".py",
+    ".sh",
+    ".toml",
+    ".txt",
+    ".yaml",
+    ".yml",
+}
 _HOME = re.compile(r"(?<![\w.])/(?:home|root|Users|work|tmp/w)/\w")
 
 
 def _texts() -> list[Path]:
     """The files of the repository that people read; an unpacked source distribution has no list of them."""
-    done = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         pytest.skip("not a git checkout")
     paths = [ROOT / name for name in done.stdout.split("\0") if name]
-    return [path for path in paths if path.suffix in _TEXT_SUFFIXES and "golden" not in path.parts and path.is_file()]
+    return [
+        path
+        for path in paths
+        if path.suffix in _TEXT_SUFFIXES and "golden" not in path.parts and path.is_file()
+    ]
 
 
 def test_nothing_names_a_directory_of_somebodys_machine() -> None:
     found = []
     for path in _texts():
         lines = path.read_text(encoding="utf-8").splitlines()
-        found += [f"{path.relative_to(ROOT)}:{number}" for number, line in enumerate(lines, 1) if _HOME.search(line)]
+        found += [
+            f"{path.relative_to(ROOT)}:{number}" for number, line in enumerate(lines, 1) if _HOME.search(line)
+        ]
     assert found == []

@@ -1,7 +1,8 @@
-"""Damaged and hostile stores: right rows, or a StoreError that names file and byte; never another error, a hang or a wrong row.
+"""Damaged and hostile stores: right rows, or a StoreError that names file and byte; never another error, a
+hang or a wrong row.
 
-`UNPROTECTED` are the fields in which a flipped bit goes unnoticed, because no length, position or checksum of the format covers
-them: a row may then differ in the columns they are shown in, and in no other.
+`UNPROTECTED` are the fields in which a flipped bit goes unnoticed, because no length, position or checksum of
+the format covers them: a row may then differ in the columns they are shown in, and in no other.
 """
 
 from __future__ import annotations
@@ -43,12 +44,17 @@ UNPROTECTED = {
     "reconsume_times": {"reconsumeTimes"},
     "prepared_transaction_offset": {"preparedTransactionOffset"},
     "properties": {"properties", "tags", "keys", "msgId"},
-    # The compression bits say how the body is read. Those for IPv6 hosts move every field behind them, which is noticed.
+    # The compression bits say how the body is read. Those for IPv6 hosts move every field behind them, which
+    # is noticed.
     "sys_flag": {"sysFlag", "body"},
     "body_crc": {"bodyCRC"},  # of an empty body, which has no sum
 }
 # Without a queue that says them, and in a light queue, which says its own.
-SAID_BY_THE_UNIT = {"topic": {"topic", "storedTopic"}, "queue_id": {"queueId"}, "queue_offset": {"queueOffset"}}
+SAID_BY_THE_UNIT = {
+    "topic": {"topic", "storedTopic"},
+    "queue_id": {"queueId"},
+    "queue_offset": {"queueOffset"},
+}
 
 
 @pytest.fixture
@@ -65,7 +71,9 @@ def read(root: Path, mode: str = "FAILFAST") -> tuple[Rows, Tolerance, StoreErro
         queues = store.queues()
         reader = store.reader(Projection(ALL), tolerance)
         _collect(rows, reader.read([queue.piece() for queue in queues if queue.scanned is None]))
-        scanned = {(queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None}
+        scanned = {
+            (queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None
+        }
         if scanned:
             pieces = [queue.piece() for queue in queues if queue.scanned is not None]
             stop = max(queue.physical_stop for queue in scanned.values())
@@ -93,7 +101,9 @@ def check(rows: Rows, expected: Rows, told: bool, columns: set[str] = frozenset(
                 missing += 1
                 continue
             wrong = {name for name in ALL if found[name] != row[name]}
-            assert wrong <= columns, f"{key} {row['queueOffset']}: {[(name, found[name], row[name]) for name in wrong - columns]}"
+            assert wrong <= columns, (
+                f"{key} {row['queueOffset']}: {[(name, found[name], row[name]) for name in wrong - columns]}"
+            )
         assert not at, f"{key}: rows nobody wrote at {sorted(at)}"
     assert rows.keys() <= expected.keys()
     assert not missing or told, f"{missing} rows are missing, and nothing says so"
@@ -127,7 +137,7 @@ def test_the_undamaged_store_gives_all_rows(store: SmallStore) -> None:
     assert read(store.root)[0] == store.rows
 
 
-# ---- flipped bits -----------------------------------------------------------------------------------------------------
+# ---- flipped bits ------------------------------------------------------------------------------------------
 
 
 class Flips:
@@ -191,7 +201,9 @@ def flip_queue(store: SmallStore, path: Path, step: int) -> None:
     with Flips(path) as flips:
         for byte, bit in flips.each(range(0, 8 * len(flips.data), step)):
             columns = {"tagsCode"} if 12 <= byte % width < 20 else set()
-            read_and_check(store, f"{path.relative_to(store.root)}, byte {byte}, bit {bit}", columns, MODES[bit % 2])
+            read_and_check(
+                store, f"{path.relative_to(store.root)}, byte {byte}, bit {bit}", columns, MODES[bit % 2]
+            )
 
 
 QUEUE_FILES = [
@@ -209,11 +221,13 @@ def test_some_flipped_bits_of_queue_entries(store: SmallStore, directory: str, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("directory", "start"), QUEUE_FILES)
-def test_many_flipped_bits_of_queue_entries(store: SmallStore, directory: str, start: int, whole: bool) -> None:
+def test_many_flipped_bits_of_queue_entries(
+    store: SmallStore, directory: str, start: int, whole: bool
+) -> None:
     flip_queue(store, store.root / directory / oracle.file_name(start), 1 if whole else 3)
 
 
-# ---- cut files --------------------------------------------------------------------------------------------------------
+# ---- cut files ---------------------------------------------------------------------------------------------
 
 
 def cut_everywhere(store: SmallStore, path: Path, step: int) -> None:
@@ -251,11 +265,15 @@ def test_what_stands_before_the_cut_of_a_copied_log_is_read(store: SmallStore) -
     os.truncate(path, first + size)  # in the last file; what follows is gone
     rows, tolerance, _ = read(store.root, "DROPMALFORMED")
     lost = {("Orders", 0): store.messages["crc property"].queue_offset}
-    assert rows == {key: [row for row in right if row["queueOffset"] != lost.get(key)] for key, right in store.rows.items()}
+    assert rows == {
+        key: [row for row in right if row["queueOffset"] != lost.get(key)]
+        for key, right in store.rows.items()
+    }
     assert tolerance.dropped == 1
     (finding,) = MessageStore.open(str(store.root)).log.findings
     assert (
-        str(finding) == f"{path} at byte {first + size}: expected a file of {FILE_SIZE} bytes, like the others, found {first + size} bytes"
+        str(finding)
+        == f"{path} at byte {first + size}: expected a file of {FILE_SIZE} bytes, like the others, found {first + size} bytes"
     )
 
 
@@ -274,7 +292,9 @@ def test_missing_parts(store: SmallStore) -> None:
     assert isinstance(read(store.root)[2], CorruptStoreError)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 4096, b"{", b"[1,2", b'{"topicConfigTable":7}', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 4096, b"{", b"[1,2", b'{"topicConfigTable":7}', b"\xff\xfe", b"[" * 100_000]
+)
 def test_garbage_in_topics_json_does_not_hide_messages(store: SmallStore, content: bytes) -> None:
     """It names the broker, no more."""
     (store.root / "config" / "topics.json").write_bytes(content)
@@ -283,7 +303,7 @@ def test_garbage_in_topics_json_does_not_hide_messages(store: SmallStore, conten
     assert rows == store.rows
 
 
-# ---- absurd numbers ---------------------------------------------------------------------------------------------------
+# ---- absurd numbers ----------------------------------------------------------------------------------------
 
 NUMBERS = [2**31 - 1, 2**31 - 2, -(2**31), -1, 0, 1, 90, 91, FILE_SIZE, FILE_SIZE * 2]
 
@@ -296,7 +316,9 @@ def test_absurd_lengths(store: SmallStore, value: int) -> None:
         data = path.read_bytes()
         topic_at = 84 + 4 + len(message.body)
         for at in (0, 84, topic_at, topic_at + (2 if name == "v2" else 1) + len(message.topic_bytes)):
-            path.write_bytes(data[: first + at] + value.to_bytes(4, "big", signed=True) + data[first + at + 4 :])
+            path.write_bytes(
+                data[: first + at] + value.to_bytes(4, "big", signed=True) + data[first + at + 4 :]
+            )
             for mode in ("FAILFAST", "DROPMALFORMED"):
                 rows, tolerance, error = read(store.root, mode)
                 check_told(error)
@@ -336,7 +358,10 @@ def test_a_queue_with_huge_offsets_is_as_long_as_it_is(store: SmallStore) -> Non
 def test_batches_with_bases_of_2_to_the_60(store: SmallStore) -> None:
     path = store.root / "batchconsumequeue" / "Batches" / "0" / oracle.file_name(0)
     first = store.messages["batch"]
-    units = [oracle.batch_cq_unit(first.physical_offset, first.total_size, 0, 1, base, 3) for base in (0, 2**60, 2**61)]
+    units = [
+        oracle.batch_cq_unit(first.physical_offset, first.total_size, 0, 1, base, 3)
+        for base in (0, 2**60, 2**61)
+    ]
     path.write_bytes(b"".join(units))
     rows, tolerance, _ = read(store.root, "DROPMALFORMED")
     assert rows["Batches", 0] == store.rows["Batches", 0][:3]
@@ -351,7 +376,7 @@ def test_a_queue_that_points_at_messages_of_another(store: SmallStore) -> None:
     assert "expected queueId 0 of Orders, found 1" in str(error)
 
 
-# ---- memory -----------------------------------------------------------------------------------------------------------
+# ---- memory ------------------------------------------------------------------------------------------------
 
 
 def one_queue_store(root: Path, messages: list[Message], file_size: int) -> None:
@@ -368,9 +393,13 @@ def one_queue_store(root: Path, messages: list[Message], file_size: int) -> None
         (path / oracle.file_name(0)).write_bytes(content)
 
 
-@pytest.mark.parametrize("inflated", [pytest.param(20 << 20, id="allowed"), pytest.param(80 << 20, id="too large")])
+@pytest.mark.parametrize(
+    "inflated", [pytest.param(20 << 20, id="allowed"), pytest.param(80 << 20, id="too large")]
+)
 def test_bombs_do_not_fill_the_memory(tmp_path: Path, inflated: int) -> None:
-    """A dozen bodies of 20 MiB, or 80, in a file of a megabyte: one decode batch, were it not for what they inflate to."""
+    """A dozen bodies of 20 MiB, or 80, in a file of a megabyte: one decode batch, were it not for what they
+    inflate to.
+    """
     body = zlib.compress(bytes(inflated), 9)
     one_queue_store(tmp_path, [Message(b"T", body, sys_flag=0x301)] * 12, 4 << 20)
     store = MessageStore.open(str(tmp_path))
@@ -395,9 +424,19 @@ def test_small_messages_with_all_columns_of_a_large_batch(tmp_path: Path) -> Non
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < 400 << 20
 
 
-# ---- hostile directories ----------------------------------------------------------------------------------------------
+# ---- hostile directories -----------------------------------------------------------------------------------
 
-HOSTILE_NAMES = [b"..x", b"... ", b"a\nb", b"\x1b[31mred", b"a\tb", b"x" * 255, b"%s%n", b"'; DROP TABLE", "标签".encode()]
+HOSTILE_NAMES = [
+    b"..x",
+    b"... ",
+    b"a\nb",
+    b"\x1b[31mred",
+    b"a\tb",
+    b"x" * 255,
+    b"%s%n",
+    b"'; DROP TABLE",
+    "标签".encode(),
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))
@@ -430,9 +469,13 @@ def test_names_that_are_no_utf_8(store: SmallStore) -> None:
     assert rows == store.rows
 
 
-@pytest.mark.parametrize("name", ["x", "-1", "00", "1.5", "٣", "2147483648", "99999999999999999999", " 1", "+1", "1_0"])
+@pytest.mark.parametrize(
+    "name", ["x", "-1", "00", "1.5", "٣", "2147483648", "99999999999999999999", " 1", "+1", "1_0"]
+)
 def test_directories_that_are_no_queue_are_passed_over(store: SmallStore, name: str) -> None:
-    shutil.copytree(store.root / "consumequeue" / "Parent" / "0", store.root / "consumequeue" / "Parent" / name)
+    shutil.copytree(
+        store.root / "consumequeue" / "Parent" / "0", store.root / "consumequeue" / "Parent" / name
+    )
     rows, _, error = read(store.root)
     assert error is None
     assert rows == store.rows
@@ -475,7 +518,14 @@ def test_links_at_root_level_are_followed(store: SmallStore, name: str) -> None:
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "path",
-    [f"consumequeue/Orders/0/{0:020d}", f"consumequeue/Parent/0/{0:020d}", f"commitlog/{0:020d}", "config/topics.json", "lock", "abort"],
+    [
+        f"consumequeue/Orders/0/{0:020d}",
+        f"consumequeue/Parent/0/{0:020d}",
+        f"commitlog/{0:020d}",
+        "config/topics.json",
+        "lock",
+        "abort",
+    ],
 )
 def test_a_pipe_in_place_of_a_file(store: SmallStore, path: str) -> None:
     place = store.root / path
@@ -486,18 +536,25 @@ def test_a_pipe_in_place_of_a_file(store: SmallStore, path: str) -> None:
     check(rows, store.rows, error is not None or tolerance.dropped > 0)
 
 
-@pytest.mark.parametrize("path", ["consumequeue", "consumequeue/Orders", "batchconsumequeue", "commitlog", "config"])
+@pytest.mark.parametrize(
+    "path", ["consumequeue", "consumequeue/Orders", "batchconsumequeue", "commitlog", "config"]
+)
 def test_a_file_in_place_of_a_directory(store: SmallStore, path: str) -> None:
     shutil.rmtree(store.root / path)
     (store.root / path).write_bytes(b"x")
     rows, _, error = read(store.root)
     if path == "consumequeue/Orders":  # as any file among the topics: there are no such queues
-        assert (error, rows) == (None, {key: right for key, right in store.rows.items() if key[0] != "Orders"})
+        assert (error, rows) == (
+            None,
+            {key: right for key, right in store.rows.items() if key[0] != "Orders"},
+        )
     else:
         check(rows, store.rows, error is not None)
 
 
-@pytest.mark.parametrize("path", ["lock", "abort", "checkpoint", f"consumequeue/Parent/0/{0:020d}", f"commitlog/{FILE_SIZE:020d}"])
+@pytest.mark.parametrize(
+    "path", ["lock", "abort", "checkpoint", f"consumequeue/Parent/0/{0:020d}", f"commitlog/{FILE_SIZE:020d}"]
+)
 def test_a_directory_in_place_of_a_file(store: SmallStore, path: str) -> None:
     (store.root / path).unlink(missing_ok=True)
     (store.root / path).mkdir()
@@ -510,9 +567,14 @@ def test_a_directory_in_place_of_a_file(store: SmallStore, path: str) -> None:
 def test_plans_of_hostile_queues_stay_small(store: SmallStore, split_by: str) -> None:
     """Offsets and sizes in entries are no reason for a trillion partitions."""
     first = store.messages["batch"]
-    units = [oracle.batch_cq_unit(first.physical_offset, first.total_size, 0, 1, base, 3) for base in (0, 2**60, 2**61)]
+    units = [
+        oracle.batch_cq_unit(first.physical_offset, first.total_size, 0, 1, base, 3)
+        for base in (0, 2**60, 2**61)
+    ]
     (store.root / "batchconsumequeue" / "Batches" / "0" / oracle.file_name(0)).write_bytes(b"".join(units))
     replace_queue(store, [oracle.cq_unit(2**62, 2**31 - 1, 0)] * 3)
     for least in (1, 7, 2**31 - 1):
-        options = parse_read_options({"path": str(store.root), "splitBy": split_by, "minPartitions": str(least)})
+        options = parse_read_options(
+            {"path": str(store.root), "splitBy": split_by, "minPartitions": str(least)}
+        )
         assert 1 <= len(plan(options).splits) <= (8 if least <= 7 else 1000)

@@ -1,4 +1,5 @@
-"""The benchmarks in their smallest form: that they run and tell the truth about what they read, not how fast."""
+"""The benchmarks in their smallest form: that they run and tell the truth about what they read, not how fast.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +30,17 @@ def test_a_filled_store_is_what_was_asked_for(tmp_path: Path) -> None:
     store = MessageStore.open(str(tmp_path / "store"))
     assert (store.broker_name, store.state.value) == (BROKER_NAME, "clean")
     assert {(queue.topic, queue.queue_id): queue.max_offset for queue in store.queues()} == {
-        (topic, queue): 84 if place < 2 else 83 for place, (topic, queue) in enumerate((t, q) for t in _SMALL.topic_names for q in (0, 1))
+        (topic, queue): 84 if place < 2 else 83
+        for place, (topic, queue) in enumerate((t, q) for t in _SMALL.topic_names for q in (0, 1))
     }
     rows = [row for queue in store.queues() for batch in queue.read() for row in batch.to_pylist()]
     assert Counter(len(row["body"]) for row in rows) == {100: 500}
-    assert {tuple(sorted(name for name, _ in row["properties"])) for row in rows} == {("KEYS", "TAGS", "UNIQ_KEY", "region", "traceId")}
+    assert {tuple(sorted(name for name, _ in row["properties"])) for row in rows} == {
+        ("KEYS", "TAGS", "UNIQ_KEY", "region", "traceId")
+    }
     assert len({row["msgId"] for row in rows}) == 500
-    assert sum(batch.num_rows for batch in store.scan()) == 500  # the walk meets the BLANK units and ends in the last file's zeros
+    # the walk meets the BLANK units and ends in the last file's zeros
+    assert sum(batch.num_rows for batch in store.scan()) == 500
 
 
 def test_filled_files_have_their_full_size_and_end_in_a_blank(tmp_path: Path) -> None:
@@ -44,7 +49,9 @@ def test_filled_files_have_their_full_size_and_end_in_a_blank(tmp_path: Path) ->
     assert len(files) > 5
     assert {file.stat().st_size for file in files} == {20 << 10}
     assert all(MAGIC_BLANK.to_bytes(4, "big") in file.read_bytes()[-400:] for file in files[:-1])
-    assert {file.stat().st_size for file in (tmp_path / "store" / "consumequeue").rglob("0*0") if file.is_file()} == {6_000_000}
+    assert {
+        file.stat().st_size for file in (tmp_path / "store" / "consumequeue").rglob("0*0") if file.is_file()
+    } == {6_000_000}
 
 
 def test_a_store_is_filled_the_same_way_every_time(tmp_path: Path) -> None:
@@ -72,7 +79,9 @@ def test_a_case_that_loses_rows_is_an_error() -> None:
 def test_cpu_time_of_processes_below_is_counted_also_when_they_have_ended() -> None:
     before = cpu_seconds()
     parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(20_000_000))']); print('done', flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "done\n"
         spent = cpu_seconds() - before
@@ -103,7 +112,9 @@ def test_the_benchmarks_run(tmp_path: Path) -> None:
         "--markdown",
         str(page),
     ]
-    done = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(
+        command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=280
+    )
     assert done.returncode == 0, done.stderr
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n<!-- measured -->\n")

@@ -1,4 +1,5 @@
-"""Every store that a real broker wrote, through MessageStore: each row and column, bounds, offsets by time and the walk over the log.
+"""Every store that a real broker wrote, through MessageStore: each row and column, bounds, offsets by time
+and the walk over the log.
 
 The Spark twin is tests/spark/test_conformance.py; the expected rows are made once, there.
 """
@@ -27,7 +28,9 @@ Unchanged = Callable[[Path], AbstractContextManager[None]]
 Key = tuple[str, int]
 
 CRASHED = ("crash-5.5.0", "crash-torn-5.5.0")
-STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.expected(name).get("brokers", {"": None})]
+STORES = [
+    (name, broker) for name in goldens.NAMES for broker in goldens.expected(name).get("brokers", {"": None})
+]
 
 
 class Case:
@@ -73,7 +76,8 @@ def test_every_row_and_column(case: Case, unchanged: Unchanged) -> None:
         found = found_rows(case.store())
     assert found.keys() == case.rows.keys()
     for key, rows in found.items():
-        assert [row["queueOffset"] for row in rows] == [row["queueOffset"] for row in case.rows[key]]  # in order
+        # in order
+        assert [row["queueOffset"] for row in rows] == [row["queueOffset"] for row in case.rows[key]]
         assert differences(rows, case.rows[key]) == []
     assert sum(map(len, found.values())) == case.answers["rows"] > 0
 
@@ -81,7 +85,9 @@ def test_every_row_and_column(case: Case, unchanged: Unchanged) -> None:
 def test_queues_and_their_bounds(case: Case, unchanged: Unchanged) -> None:
     with unchanged(case.root):
         store = case.store()
-        found = {(queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset) for queue in store.queues()}
+        found = {
+            (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset) for queue in store.queues()
+        }
         topics = store.topics()
     told = {(q["topic"], q["queueId"]): (q["minOffset"], q["maxOffset"]) for q in case.answers["queues"]}
     # A queue without messages may have no directory (4.9.7), and the commitlog shows none (RocksDB).
@@ -98,7 +104,9 @@ def test_state_and_names(case: Case) -> None:
 
 
 def test_offsets_by_time(case: Case, unchanged: Unchanged) -> None:
-    """Both boundaries of 5.x. The 4.9.7 method has none and trusts modification times: see test_consume_queue_goldens."""
+    """Both boundaries of 5.x. The 4.9.7 method has none and trusts modification times: see
+    test_consume_queue_goldens.
+    """
     probes = [probe for probe in case.answers["offsetsByTime"] if probe["boundary"] != "V4"]
     assert len(probes) > 100 or case.name == "basic-4.9.7"
     with unchanged(case.root):
@@ -112,7 +120,9 @@ def test_offsets_by_time(case: Case, unchanged: Unchanged) -> None:
 
 
 def test_parts_of_queues(case: Case) -> None:
-    """Any two parts that adjoin are the whole: also in the middle of inner batches, of files and of what a crash left."""
+    """Any two parts that adjoin are the whole: also in the middle of inner batches, of files and of what a
+    crash left.
+    """
     for queue in case.store().queues():
         whole = [row["body"] for row in case.rows[queue.topic, queue.queue_id]]
         for cut in {
@@ -144,7 +154,9 @@ def test_scan_and_walk_see_every_unit_of_the_log(case: Case, unchanged: Unchange
 
 
 @pytest.mark.parametrize("name", ["basic-5.5.0", "batchcq-5.5.0", "edge-5.5.0", "crash-torn-5.5.0"])
-def test_without_consume_queues_the_commitlog_gives_the_same_rows(golden: Golden, tmp_path: Path, name: str) -> None:
+def test_without_consume_queues_the_commitlog_gives_the_same_rows(
+    golden: Golden, tmp_path: Path, name: str
+) -> None:
     case = Case(name, "", golden(name))
     for part in ("commitlog", "config"):
         (tmp_path / part).symlink_to(case.root / part)  # links at root level are followed

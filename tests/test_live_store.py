@@ -1,4 +1,6 @@
-"""A store that another process appends to reads as a prefix of what is being written: never torn, never an error, never less again."""
+"""A store that another process appends to reads as a prefix of what is being written: never torn, never an
+error, never less again.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ TRIES = 1000
 
 @contextmanager
 def writer(root: Path, messages: int) -> Iterator[Callable[[], bool]]:
-    """The writer at work; what is yielded says whether it is done. It ends with the block, or by itself after a while."""
+    """The writer at work; what is yielded says whether it is done. It ends with the block, or by itself after
+    a while.
+    """
     command = [sys.executable, "-m", "tests.support.live_writer", str(root), str(messages)]
     directory = Path(__file__).parent.parent
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=directory) as process:
@@ -59,16 +63,23 @@ def read_prefixes(root: Path) -> dict[tuple[str, int], int]:
         offsets: list[int] = []
         for batch in queue.read(columns=["queueOffset", "body", "tags"]):
             offsets += batch["queueOffset"].to_pylist()
-            bodies = [message_body(queue.topic, queue.queue_id, offset) for offset in batch["queueOffset"].to_pylist()]
+            bodies = [
+                message_body(queue.topic, queue.queue_id, offset)
+                for offset in batch["queueOffset"].to_pylist()
+            ]
             assert batch["body"].to_pylist() == bodies
-            assert batch["tags"].to_pylist() == [f"t{offset % 5}" for offset in batch["queueOffset"].to_pylist()]
+            assert batch["tags"].to_pylist() == [
+                f"t{offset % 5}" for offset in batch["queueOffset"].to_pylist()
+            ]
         assert offsets == list(range(queue.max_offset))
         lengths[queue.topic, queue.queue_id] = len(offsets)
     return lengths
 
 
 def scanned(root: Path) -> int:
-    """How many messages a walk of the log finds, after a look at each; then the same from the queues that the log shows."""
+    """How many messages a walk of the log finds, after a look at each; then the same from the queues that the
+    log shows.
+    """
     store = MessageStore.open(str(root))
     next_offset = dict.fromkeys(QUEUES, 0)
     for batch in store.scan(["topic", "queueId", "queueOffset", "body", "tags"]):
@@ -116,7 +127,8 @@ def test_some_reads_see_prefixes(tmp_path: Path) -> None:
             scanned(root)
         assert sum(read_prefixes(root).values()) == scanned(root) == 400
     assert len(seen) > 3
-    assert read_prefixes(root) == dict.fromkeys(QUEUES, 100)  # left as by a crash: abort is there, and nobody holds the lock
+    # left as by a crash: abort is there, and nobody holds the lock
+    assert read_prefixes(root) == dict.fromkeys(QUEUES, 100)
     assert MessageStore.open(str(root)).state is StoreState.CRASHED
 
 
@@ -126,12 +138,22 @@ def test_through_spark(spark: SparkSession, tmp_path: Path) -> None:
     with writer(root, total) as done:
         counts = []
         while not done():
-            frame = spark.read.format("rmqlog").option("columns", "topic,queueId,queueOffset,body").load(str(root))
+            frame = (
+                spark.read.format("rmqlog")
+                .option("columns", "topic,queueId,queueOffset,body")
+                .load(str(root))
+            )
             rows = frame.toArrow().to_pylist()
             counts.append(len(rows))
             for topic, queue_id in QUEUES:
-                mine = sorted((row["queueOffset"], row["body"]) for row in rows if (row["topic"], row["queueId"]) == (topic, queue_id))
-                assert mine == [(offset, message_body(topic, queue_id, offset)) for offset in range(len(mine))]
+                mine = sorted(
+                    (row["queueOffset"], row["body"])
+                    for row in rows
+                    if (row["topic"], row["queueId"]) == (topic, queue_id)
+                )
+                assert mine == [
+                    (offset, message_body(topic, queue_id, offset)) for offset in range(len(mine))
+                ]
         assert counts == sorted(counts)
         assert spark.read.format("rmqlog").load(str(root)).count() == total
     assert len(counts) > 1

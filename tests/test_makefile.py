@@ -1,6 +1,8 @@
-"""`make` on machines that lack something: one line that says what to install, and nothing made before it is said.
+"""`make` on machines that lack something: one line that says what to install, and nothing made before it is
+said.
 
-The machines are real processes with a PATH of their own; a `java` of another version is a script that says so, as java does.
+The machines are real processes with a PATH of their own; a `java` of another version is a script that says
+so, as java does.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def _script(directory: Path, name: str, text: str) -> Path:
 
 def _make(tools: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": str(tools), "HOME": str(tools), "LC_ALL": "C", **environment}
-    return subprocess.run(["make", "-C", str(ROOT), *arguments], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["make", "-C", str(ROOT), *arguments], env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def _one_error(done: subprocess.CompletedProcess[str]) -> str:
@@ -61,8 +65,14 @@ def test_no_java_is_one_line_that_says_what_to_install(tools: Path, target: str)
 
 
 def test_an_old_java_is_named_with_its_version(tools: Path) -> None:
-    _script(tools, "java", """echo 'Picked up JAVA_TOOL_OPTIONS: -Dx="1"' >&2; echo 'java version "1.8.0_292"' >&2\n""")
-    assert _one_error(_make(tools, "check-java")).startswith("error: java is Java 1.8.0_292, Spark needs 17; install a JDK 17")
+    _script(
+        tools,
+        "java",
+        """echo 'Picked up JAVA_TOOL_OPTIONS: -Dx="1"' >&2; echo 'java version "1.8.0_292"' >&2\n""",
+    )
+    assert _one_error(_make(tools, "check-java")).startswith(
+        "error: java is Java 1.8.0_292, Spark needs 17; install a JDK 17"
+    )
 
 
 def test_java_home_goes_before_the_path(tools: Path, tmp_path: Path) -> None:
@@ -85,7 +95,9 @@ def test_a_new_enough_java_is_taken(tools: Path, version: str) -> None:
 
 def test_no_python_is_one_line_that_says_what_to_install(tools: Path) -> None:
     (tools / "python3").unlink()
-    assert _one_error(_make(tools, "check-python")).startswith("error: no Python 3.11 or newer found; install one")
+    assert _one_error(_make(tools, "check-python")).startswith(
+        "error: no Python 3.11 or newer found; install one"
+    )
 
 
 def test_a_python_that_is_too_old_or_no_python_is_named(tools: Path) -> None:
@@ -105,7 +117,10 @@ def test_a_python_without_its_venv_module_is_named(tools: Path, tmp_path: Path) 
     (tmp_path / "ensurepip.py").write_text("raise ImportError('No module named ensurepip')\n")
     python = _script(tools, "python3.11", f'PYTHONPATH="{tmp_path}" exec "{sys.executable}" "$@"\n')
     error = _one_error(_make(tools, "check-python", f"PYTHON={python}"))
-    assert error == f"error: {python} cannot make virtual environments; install its venv module (Debian: apt-get install python3-venv)"
+    assert (
+        error
+        == f"error: {python} cannot make virtual environments; install its venv module (Debian: apt-get install python3-venv)"
+    )
 
 
 def test_the_settings_directory_is_the_checkouts(tools: Path) -> None:

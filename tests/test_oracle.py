@@ -1,6 +1,7 @@
 """The oracle against the byte vectors: every section it covers, byte for byte, both ways where there are two.
 
-A vector is a fact; where the oracle and the project's own code disagree, this file says which of them is wrong.
+A vector is a fact; where the oracle and the project's own code disagree, this file says which of them is
+wrong.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def test_messages(vector: dict[str, Any]) -> None:
     base = inputs["physical_offset"] - 3  # any place in a buffer will do
     decoded = oracle.decode_message(b"abc" + unit, 3, base)
     assert oracle.encode_message(decoded) == unit
-    assert decoded.properties == dict(inputs["properties"]) | ({"__CRC32#": unit[-11:-1].decode()} if inputs["append_prop_crc"] else {})
+    assert decoded.properties == dict(inputs["properties"]) | (
+        {"__CRC32#": unit[-11:-1].decode()} if inputs["append_prop_crc"] else {}
+    )
     assert (decoded.topic, decoded.body.hex()) == (inputs["topic"], inputs["body_hex"])
     assert (decoded.sys_flag, decoded.total_size) == (vector["sys_flag_stored"], vector["total_size"])
     assert decoded.body_crc == vector["body_crc"]
@@ -62,7 +65,10 @@ def test_messages(vector: dict[str, Any]) -> None:
     assert struct.unpack_from(">q", unit, vector["store_timestamp_pos"]) == (inputs["store_timestamp"],)
     assert oracle.verify_crc_property(unit) is inputs["append_prop_crc"]
     assert oracle.tags_code(decoded) == vector["tags_code"]
-    assert oracle.cq_unit(decoded.physical_offset, decoded.total_size, oracle.tags_code(decoded)).hex() == vector["cq_entry_hex"]
+    assert (
+        oracle.cq_unit(decoded.physical_offset, decoded.total_size, oracle.tags_code(decoded)).hex()
+        == vector["cq_entry_hex"]
+    )
 
 
 def test_a_unit_is_refused_wherever_it_is_cut_or_stands() -> None:
@@ -116,7 +122,9 @@ def test_properties(vector: dict[str, Any]) -> None:
     assert list(oracle.decode_properties(encoded).items()) == [tuple(pair) for pair in vector["pairs"]]
 
 
-@pytest.mark.parametrize("vector", VECTORS["properties_parse"], ids=lambda vector: vector["raw_hex"] or "empty")
+@pytest.mark.parametrize(
+    "vector", VECTORS["properties_parse"], ids=lambda vector: vector["raw_hex"] or "empty"
+)
 def test_properties_parse(vector: dict[str, Any]) -> None:
     assert oracle.decode_properties(bytes.fromhex(vector["raw_hex"])) == vector["expect"]
 
@@ -140,10 +148,13 @@ def test_java_utf8(data: str, text: str) -> None:
     assert oracle.java_utf8(bytes.fromhex(data)) == text
 
 
-@pytest.mark.parametrize("vector", VECTORS["java_string_hash"], ids=lambda vector: vector["utf16_be_hex"][:40] or "empty")
+@pytest.mark.parametrize(
+    "vector", VECTORS["java_string_hash"], ids=lambda vector: vector["utf16_be_hex"][:40] or "empty"
+)
 def test_java_string_hash(vector: dict[str, Any]) -> None:
     text = bytes.fromhex(vector["utf16_be_hex"]).decode("utf-16-be", "surrogatepass")
-    assert text == vector["s"] or (vector["s"] is None and not text.isprintable())  # JSON holds no lone surrogate
+    # JSON holds no lone surrogate
+    assert text == vector["s"] or (vector["s"] is None and not text.isprintable())
     assert oracle.java_hash(text) == vector["hash"] == vector["tags_code"]
     assert oracle.java_hash(text) % 2**32 == int(vector["hash_u32_hex"], 16)
     assert oracle.cq_unit(0, 0, vector["tags_code"])[12:].hex() == vector["cq_tags_code_hex"]
@@ -155,7 +166,11 @@ def test_java_string_hash(vector: dict[str, Any]) -> None:
 def test_index_key_hash(vector: dict[str, Any]) -> None:
     composed = f"{vector['topic']}#{vector['key']}"
     key_hash = oracle.index_key_hash(composed)
-    assert (composed, oracle.java_hash(composed), key_hash) == (vector["composed"], vector["java_hash"], vector["index_hash"])
+    assert (composed, oracle.java_hash(composed), key_hash) == (
+        vector["composed"],
+        vector["java_hash"],
+        vector["index_hash"],
+    )
     assert (key_hash % 5_000_000, key_hash % 100) == (vector["slot_default_5000000"], vector["slot_100"])
     assert oracle.index_slot_position(key_hash % 5_000_000) == vector["slot_byte_pos_default"]
 
@@ -170,20 +185,33 @@ def test_crc() -> None:
 
 def test_identifiers_and_names() -> None:
     for vector in VECTORS["offset_msg_id"]:
-        assert oracle.offset_msg_id((vector["ip"], vector["port"]), vector["commitlog_offset"]) == vector["msg_id"]
+        assert (
+            oracle.offset_msg_id((vector["ip"], vector["port"]), vector["commitlog_offset"])
+            == vector["msg_id"]
+        )
     for vector in VECTORS["uniq_key_id"]:
-        parts = (vector["pid"], vector["class_loader_hash"], vector["ms_since_month_start"], vector["counter"])
+        parts = (
+            vector["pid"],
+            vector["class_loader_hash"],
+            vector["ms_since_month_start"],
+            vector["counter"],
+        )
         assert oracle.uniq_key_id(vector["ip"], *parts) == vector["id"]
     for vector in VECTORS["file_names"]:
         assert oracle.file_name(vector["offset"]) == vector["name"]
     for vector in VECTORS["index_file_name"]:
         assert oracle.index_file_name(vector["epoch_ms"], vector["utc_offset_minutes"]) == vector["name"]
-    assert {str(level): ms for level, ms in oracle.delay_levels().items()} == VECTORS["delay_levels_default_ms"]
+    assert {str(level): ms for level, ms in oracle.delay_levels().items()} == VECTORS[
+        "delay_levels_default_ms"
+    ]
 
 
 def test_java_hashmap_order() -> None:
     for vector in VECTORS["java_hashmap_order"]:
-        assert oracle.java_hashmap_order(vector["insertion_order"], vector["table_size"]) == vector["iteration_order"]
+        assert (
+            oracle.java_hashmap_order(vector["insertion_order"], vector["table_size"])
+            == vector["iteration_order"]
+        )
 
 
 def test_batch_wire_body() -> None:
@@ -204,13 +232,18 @@ def test_batch_wire_body() -> None:
 
 def test_consume_queue_units() -> None:
     for vector in VECTORS["cq_entry"]:
-        assert oracle.cq_unit(vector["physical_offset"], vector["size"], vector["tags_code"]).hex() == vector["hex"]
+        assert (
+            oracle.cq_unit(vector["physical_offset"], vector["size"], vector["tags_code"]).hex()
+            == vector["hex"]
+        )
     assert oracle.pre_blank_cq_unit().hex() == VECTORS["cq_pre_blank_entry"]["hex"]
     names = ("physical_offset", "size", "tags_code", "store_time", "msg_base_offset", "batch_size")
     for vector in VECTORS["batch_cq_entry"]:
         assert oracle.batch_cq_unit(*(vector[name] for name in names)).hex() == vector["hex"]
     for vector in VECTORS["cq_ext"]["units"]:
-        unit = oracle.cq_ext_unit(vector["tags_code"], vector["store_time"], bytes.fromhex(vector["bitmap_hex"]))
+        unit = oracle.cq_ext_unit(
+            vector["tags_code"], vector["store_time"], bytes.fromhex(vector["bitmap_hex"])
+        )
         assert unit.hex() == vector["hex"]
     for vector in VECTORS["cq_ext"]["address"]:
         address = oracle.cq_ext_address(vector["ext_offset"])
@@ -222,19 +255,28 @@ def test_blank() -> None:
     first = VECTORS["blank"][0]
     assert oracle.blank(first["file_size"] - first["wrote_position"]).hex() == first["hex_first_8"]
     for vector in VECTORS["blank"]:
-        assert (vector["msg_len_to_append"] + 8 > vector["file_size"] - vector["wrote_position"]) is vector["rolls"]
+        assert (vector["msg_len_to_append"] + 8 > vector["file_size"] - vector["wrote_position"]) is vector[
+            "rolls"
+        ]
 
 
 def test_checkpoint() -> None:
     vector = VECTORS["checkpoint"]
-    names = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp", "master_flushed_offset", "confirm_phy_offset")
+    names = (
+        "physic_msg_timestamp",
+        "logics_msg_timestamp",
+        "index_msg_timestamp",
+        "master_flushed_offset",
+        "confirm_phy_offset",
+    )
     data = oracle.checkpoint(*(vector[name] for name in names))
     assert (data[:40].hex(), len(data)) == (vector["hex_first_40"], vector["file_length"])
     assert not any(data[40:])
 
 
 def test_index_worked_default() -> None:
-    """The default file is 420 MB: only its header, slot and units are made, which is what the vector holds."""
+    """The default file is 420 MB: only its header, slot and units are made, which is what the vector holds.
+    """
     vector = VECTORS["index_worked_default"]
     builder = oracle.IndexFileBuilder(5_000_000, 20_000_000)
     for number, put in enumerate((vector["first_put"], vector["second_put"]), 1):
@@ -250,7 +292,14 @@ def test_index_worked_default() -> None:
 
 def test_timer() -> None:
     unit = VECTORS["timer"]["timerlog_unit"][0]
-    fields = (unit["prev_pos"], unit["magic"], unit["write_time"], unit["delay_ms"], unit["offset_py"], unit["size_py"])
+    fields = (
+        unit["prev_pos"],
+        unit["magic"],
+        unit["write_time"],
+        unit["delay_ms"],
+        unit["offset_py"],
+        unit["size_py"],
+    )
     made = oracle.timer_log_unit(*fields, real_topic="")
     assert made[:40].hex() + unit["hex"][80:88] + made[44:].hex() == unit["hex"]
     assert int(unit["hex"][80:88], 16) - 2**32 == unit["topic_hash"]  # of a topic the vector does not name
@@ -258,7 +307,9 @@ def test_timer() -> None:
     assert oracle.timer_log_blank(end["file_size"] - end["wrote"]).hex() == end["hex"]
     slot = VECTORS["timer"]["wheel_slot"]
     place = (slot["slot_time_ms"], slot["precision_ms"])
-    assert oracle.timer_wheel_slot(*place, slot["first_pos"], slot["last_pos"], slot["num"]).hex() == slot["hex"]
+    assert (
+        oracle.timer_wheel_slot(*place, slot["first_pos"], slot["last_pos"], slot["num"]).hex() == slot["hex"]
+    )
     assert oracle.timer_wheel_slot_index(*place) == slot["slot_index"]
 
 
@@ -269,10 +320,16 @@ def test_rocksdb_cq() -> None:
     fields = ("physical_offset", "size", "tags_code", "store_time")
     assert oracle.rocksdb_cq_value(*(value[name] for name in fields)).hex() == value["hex"]
     for which in ("max", "min"):
-        assert oracle.rocksdb_offset_key(key["topic"], key["queue_id"], which).hex() == vector[f"offset_key_{which}"]
+        assert (
+            oracle.rocksdb_offset_key(key["topic"], key["queue_id"], which).hex()
+            == vector[f"offset_key_{which}"]
+        )
     assert oracle.rocksdb_offset_value(offset["physical_offset"], offset["cq_offset"]).hex() == offset["hex"]
     assert oracle.rocksdb_offset_key("CHECKPOINT_TOPIC", 0, "max").hex() == vector["max_phy_checkpoint_key"]
-    assert struct.pack(">q", vector["max_phy_checkpoint_value"]["value"]).hex() == vector["max_phy_checkpoint_value"]["hex"]
+    assert (
+        struct.pack(">q", vector["max_phy_checkpoint_value"]["value"]).hex()
+        == vector["max_phy_checkpoint_value"]["hex"]
+    )
 
 
 def test_dledger() -> None:
@@ -287,7 +344,11 @@ def test_pop_records(name: str) -> None:
     text = VECTORS["pop_json"][name]
     record = oracle.parse_pop_record(text)
     assert oracle.pop_record(record) == text
-    assert (record["consumerGroup"], record["startOffset"], record["popTime"]) == ("GID_a", 100, 1_700_000_000_000)
+    assert (record["consumerGroup"], record["startOffset"], record["popTime"]) == (
+        "GID_a",
+        100,
+        1_700_000_000_000,
+    )
     assert record.get("ackOffsetList") == ([100, 101] if name == "batch_ack" else None)
 
 
@@ -299,11 +360,13 @@ def test_pop_checkpoint_of_5_5_has_sp() -> None:
     assert oracle.pop_record(record) == new
 
 
-# ---- the tiny store -------------------------------------------------------------------------------------------------
+# ---- the tiny store ----------------------------------------------------------------------------------------
 
 
 def lay_mini_store(append: Callable[[Message], None]) -> dict[int, bytes]:
-    """The commitlog of `mini_store` from its inputs alone: positions, queue offsets and blanks are computed here."""
+    """The commitlog of `mini_store` from its inputs alone: positions, queue offsets and blanks are computed
+    here.
+    """
     config = VECTORS["mini_store"]["config"]
     file_size = config["mappedFileSizeCommitLog"]
     files = {0: b""}
@@ -333,7 +396,10 @@ def test_mini_store() -> None:
 
     walk = oracle.walk_files(files, config["mappedFileSizeCommitLog"])
     assert (walk.messages, walk.stop, walk.blank) == (messages, store["max_phy_offset"], False)
-    told = [(told["physical_offset"], told["size"], told["queue_id"], told["queue_offset"]) for told in store["messages"]]
+    told = [
+        (told["physical_offset"], told["size"], told["queue_id"], told["queue_offset"])
+        for told in store["messages"]
+    ]
     assert [(m.physical_offset, m.total_size, m.queue_id, m.queue_offset) for m in messages] == told
 
     queues: dict[str, dict[str, str]] = {}
@@ -344,5 +410,7 @@ def test_mini_store() -> None:
         queue[name] = queue.get(name, "") + unit.hex()
     assert queues == store["consumequeue"]
 
-    index = oracle.build_index_files(messages, config["maxHashSlotNum"], config["maxIndexNum"], tag_keys=False)
+    index = oracle.build_index_files(
+        messages, config["maxHashSlotNum"], config["maxIndexNum"], tag_keys=False
+    )
     assert [data.hex() for data in index] == [told["hex"] for told in store["index_files_in_order"]]

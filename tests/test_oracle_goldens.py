@@ -1,4 +1,5 @@
-"""The oracle against stores a real broker wrote: every row and field the broker's own classes gave, and every index byte.
+"""The oracle against stores a real broker wrote: every row and field the broker's own classes gave, and every
+index byte.
 
 When a golden test of the project's code fails and this one passes, the project's code is wrong.
 """
@@ -73,7 +74,11 @@ def test_every_row_and_field(store: Store) -> None:
         made = row(store.by_offset[told["physicalOffset"]])
         if "storedTopic" in told:  # a light message queue: the place in it is the queue's own
             queue = {"topic": told["topic"], "queueId": told["queueId"], "queueOffset": told["queueOffset"]}
-            stored = {"storedTopic": made["topic"], "storedQueueId": made["queueId"], "storedQueueOffset": made["queueOffset"]}
+            stored = {
+                "storedTopic": made["topic"],
+                "storedQueueId": made["queueId"],
+                "storedQueueOffset": made["queueOffset"],
+            }
             made |= stored | queue
         assert made == told
 
@@ -103,7 +108,9 @@ def test_consume_queue_bytes(store: Store) -> None:
 
 def test_index_bytes(store: Store) -> None:
     config = goldens.config(store.name)
-    made = oracle.build_index_files(store.walk.messages, int(config["maxHashSlotNum"]), int(config["maxIndexNum"]))
+    made = oracle.build_index_files(
+        store.walk.messages, int(config["maxHashSlotNum"]), int(config["maxIndexNum"])
+    )
     files = [path.read_bytes() for path in sorted((store.root / "index").iterdir())]
     assert made == files
 

@@ -15,7 +15,11 @@ from tests.support.doc_pages import blocks
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OURS = {"rmq_spark", "store_format", "pyspark_rmqlog"}
-PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "notebooks" / "README.md"]
+PAGES = [
+    *sorted(ROOT.glob("README*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "notebooks" / "README.md",
+]
 
 
 def _names(requirements: list[str]) -> set[str]:
@@ -35,20 +39,31 @@ def _imported(source: str) -> set[str]:
 
 def test_a_plain_installation_has_all_that_the_command_imports() -> None:
     """`pip install .` puts `rmqlog` on the path, so that what it imports may not be in an extra."""
-    imported = {name for path in (ROOT / "rmq_spark" / "cli").glob("*.py") for name in _imported(path.read_text(encoding="utf-8"))}
+    imported = {
+        name
+        for path in (ROOT / "rmq_spark" / "cli").glob("*.py")
+        for name in _imported(path.read_text(encoding="utf-8"))
+    }
     assert "click" in imported
-    assert imported - {"pyspark"} <= _names(PROJECT["dependencies"])  # `doctor` imports pyspark to see whether it is there
+    # `doctor` imports pyspark to see whether it is there
+    assert imported - {"pyspark"} <= _names(PROJECT["dependencies"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_docs_use_what_an_installation_brings(page: Path) -> None:
-    """pandas is in no extra of ours; the tests' own environment has it only because Spark Connect wants it."""
+    """pandas is in no extra of ours; the tests' own environment has it only because Spark Connect wants it.
+    """
     text = page.read_text(encoding="utf-8")
     extras = PROJECT["optional-dependencies"]
-    brought = _names(PROJECT["dependencies"] + [each for name, each_of in extras.items() if name != "dev" for each in each_of])
+    brought = _names(
+        PROJECT["dependencies"]
+        + [each for name, each_of in extras.items() if name != "dev" for each in each_of]
+    )
     for block in blocks(text):
         if block.language == "python":
             assert _imported(block.text) <= brought, block.line
-            assert not re.search(r"\bto_?pandas\b|pandas_udf|mapInPandas", block.text, re.IGNORECASE), block.line
+            assert not re.search(r"\bto_?pandas\b|pandas_udf|mapInPandas", block.text, re.IGNORECASE), (
+                block.line
+            )
     for extra in (name for names in re.findall(r"\.\[([\w,]+)\]", text) for name in names.split(",")):
         assert extra in extras

@@ -59,7 +59,8 @@ def test_both_languages_have_the_same_outline_and_code() -> None:
 def test_both_languages_name_the_same_things() -> None:
     # Code spans are not translated; how often one is named is the translator's own.
     english, chinese = (
-        set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))) for text in (ENGLISH, CHINESE)
+        set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)))
+        for text in (ENGLISH, CHINESE)
     )
     assert english == chinese
 
@@ -81,7 +82,9 @@ def test_the_sql_runs(spark: SparkSession, golden: Callable[[str], Path]) -> Non
     assert {row.tags: row.messages for row in rows} == Counter(map(_tags, _expected_orders()))
 
 
-def test_the_dataframe_and_the_write_run(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_dataframe_and_the_write_run(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
     script, _, streaming, grouped, writing = _blocks(ENGLISH, "python")
     names: dict[str, object] = {}
     with redirect_stdout(StringIO()) as output:
@@ -90,7 +93,9 @@ def test_the_dataframe_and_the_write_run(spark: SparkSession, golden: Callable[[
     assert "|TagA|" in output.getvalue()
     assert names["orders"].count() == len(_expected_orders())  # type: ignore[attr-defined]  # a DataFrame
     for path in ("orders-checkpoint", "orders", "store"):
-        streaming = streaming.replace(f"/data/{path}", str(golden(STORE) if path == "store" else tmp_path / path))
+        streaming = streaming.replace(
+            f"/data/{path}", str(golden(STORE) if path == "store" else tmp_path / path)
+        )
     exec(streaming, names)
     assert spark.read.parquet(str(tmp_path / "orders")).count() == len(_expected_orders())
     own = copy_of(golden, STORE, tmp_path)  # a group's offsets are kept in the store
@@ -100,7 +105,10 @@ def test_the_dataframe_and_the_write_run(spark: SparkSession, golden: Callable[[
     assert spark.read.parquet(str(tmp_path / "audit")).count() == len(_expected_orders())
     exec(writing.replace("/data/archive", str(tmp_path / "archive")), names)
     written = [
-        row for queue in MessageStore.open(str(tmp_path / "archive")).queues() for batch in queue.read() for row in batch.to_pylist()
+        row
+        for queue in MessageStore.open(str(tmp_path / "archive")).queues()
+        for batch in queue.read()
+        for row in batch.to_pylist()
     ]
     assert {row["topic"] for row in written} == {"Archive"}
     assert Counter((row["tags"], row["body"]) for row in written) == Counter(
@@ -113,25 +121,41 @@ def test_the_plain_python_runs(golden: Callable[[str], Path]) -> None:
     with redirect_stdout(StringIO()) as output:
         exec(script.replace("/data/store", str(golden(STORE))), {})
     lines = output.getvalue().splitlines()
-    assert sum(int(line.split()[0]) for line in lines) == sum(row["queueId"] == 0 for row in _expected_orders())
+    assert sum(int(line.split()[0]) for line in lines) == sum(
+        row["queueId"] == 0 for row in _expected_orders()
+    )
     assert all("queueOffset" in line for line in lines)
 
 
 @pytest.mark.spark
 def test_the_demo_shows_the_store_and_nothing_else(tmp_path: Path) -> None:
-    environment = dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
+    environment = dict(
+        os.environ,
+        SPARK_CONF_DIR=str(ROOT / "conf"),
+        PYSPARK_PYTHON=sys.executable,
+        PYSPARK_DRIVER_PYTHON=sys.executable,
+    )
     command = [sys.executable, str(ROOT / "examples" / "demo.py")]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     counts = Counter(
-        (row["topic"], row["queueId"]) for row in goldens.expected_rows(STORE) if row["topic"] in ("Audit", "Metrics", "Orders")
+        (row["topic"], row["queueId"])
+        for row in goldens.expected_rows(STORE)
+        if row["topic"] in ("Audit", "Metrics", "Orders")
     )
     assert len(counts) == 13
     for (topic, queue), count in counts.items():
-        assert re.search(rf"\| *{topic}\| *{queue}\| *{count}\|", done.stdout), f"{topic} {queue}: {count} not in\n{done.stdout}"
+        assert re.search(rf"\| *{topic}\| *{queue}\| *{count}\|", done.stdout), (
+            f"{topic} {queue}: {count} not in\n{done.stdout}"
+        )
     orders = [count for (topic, _), count in counts.items() if topic == "Orders"]
     assert f"{sum(orders)} messages, by 2 micro-batches" in done.stdout
     assert re.search(rf"\| *OrdersCopy\| *{sum(orders)}\| *{sum(orders)}\|", done.stdout), done.stdout
-    # The JVM's own remark about a module that Spark asks for; and Spark's about pandas, which nothing of ours uses.
-    noise = [line for line in done.stderr.splitlines() if "incubator modules" not in line and "pandas" not in line]
+    # The JVM's own remark about a module that Spark asks for; and Spark's about pandas, which nothing of ours
+    # uses.
+    noise = [
+        line for line in done.stderr.splitlines() if "incubator modules" not in line and "pandas" not in line
+    ]
     assert noise == []

@@ -1,4 +1,6 @@
-"""What the strategies draw is what they promise: the oracle reads it back, and each feature they name does turn up."""
+"""What the strategies draw is what they promise: the oracle reads it back, and each feature they name does
+turn up.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from tests.support.oracle import Message, OracleError
 from tests.support.strategies import StoredLog, commit_logs, inner_batches, messages, torn
 
 # The first example that fits will do: looking for the smallest takes minutes.
-QUICKLY = settings(max_examples=500, phases=[Phase.generate], database=None, deadline=None, suppress_health_check=list(HealthCheck))
+QUICKLY = settings(
+    max_examples=500,
+    phases=[Phase.generate],
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @given(messages(), st.binary(max_size=9))
@@ -38,7 +46,9 @@ def test_the_crc_property_is_right_when_asked_for(message: Message) -> None:
 
 @given(inner_batches())
 def test_inner_batches_split(message: Message) -> None:
-    parts = oracle.split_inner_batch(oracle.decode_message(oracle.encode_message(message), 0, message.physical_offset).body)
+    parts = oracle.split_inner_batch(
+        oracle.decode_message(oracle.encode_message(message), 0, message.physical_offset).body
+    )
     assert len(parts) == int(message.properties["INNER_NUM"])
     assert oracle.encode_inner_batch(parts) == message.body
 
@@ -56,13 +66,17 @@ FEATURES: dict[str, Callable[[Message], bool]] = {
     "zstd": lambda m: m.sys_flag & 0x701 == 0x201 and m.decompressed != m.body,
     "zlib": lambda m: m.sys_flag & 0x701 == 0x301 and m.decompressed != m.body,
     "no properties": lambda m: not m.properties_bytes,
-    "a name twice": lambda m: max(Counter(s.split(b"\x01")[0] for s in m.properties_bytes.split(b"\x02")).values()) > 1,
+    "a name twice": lambda m: (
+        max(Counter(s.split(b"\x01")[0] for s in m.properties_bytes.split(b"\x02")).values()) > 1
+    ),
     "0x01 in a value": lambda m: any("\x01" in value for value in m.properties.values()),
     "open at the end": lambda m: bool(m.properties) and not m.properties_bytes.endswith(b"\x02"),
     "no UTF-8": lambda m: any("\ufffd" in value for value in m.properties.values()),
     "not ASCII": lambda m: any(value > "\uffff" for value in m.properties.values()),
     "a segment Java drops": lambda m: m.properties_bytes.count(b"\x02") > len(m.properties),
-    "CRC property": lambda m: m.properties_bytes.endswith(b"\x02") and b"__CRC32#\x01" in m.properties_bytes[-20:],
+    "CRC property": lambda m: (
+        m.properties_bytes.endswith(b"\x02") and b"__CRC32#\x01" in m.properties_bytes[-20:]
+    ),
     "half message": lambda m: m.sys_flag & 0xC == 0x4,
     "negative born time": lambda m: m.born_timestamp < 0,
 }
@@ -85,7 +99,11 @@ def test_commit_logs_walk(log: StoredLog) -> None:
     used = sum(message.total_size for message in log.messages)
     padding = 0
     for start in starts[:-1]:
-        units = [message.total_size for message in log.messages if start <= message.physical_offset < start + log.file_size]
+        units = [
+            message.total_size
+            for message in log.messages
+            if start <= message.physical_offset < start + log.file_size
+        ]
         padding += log.file_size - sum(units)
     assert starts[0] + used + padding == log.stop
 
@@ -101,9 +119,14 @@ def test_commit_logs_have_their_queues(log: StoredLog) -> None:
         for message in entries:
             start = message.queue_offset * 20 // log.cq_file_size * log.cq_file_size
             unit = files[start][message.queue_offset * 20 - start :][:20]
-            assert unit == oracle.cq_unit(message.physical_offset, message.total_size, oracle.tags_code(message))
+            assert unit == oracle.cq_unit(
+                message.physical_offset, message.total_size, oracle.tags_code(message)
+            )
             file_start = message.physical_offset // log.file_size * log.file_size
-            assert oracle.decode_message(log.files[file_start], message.physical_offset - file_start, file_start) == message
+            assert (
+                oracle.decode_message(log.files[file_start], message.physical_offset - file_start, file_start)
+                == message
+            )
 
 
 def test_a_log_with_several_files_and_a_late_queue_turns_up() -> None:
@@ -124,7 +147,9 @@ def test_write_leaves_what_was_drawn(tmp_path: Path) -> None:
     assert read == log.files
     for topic, queue_id in log.queues:
         directory = tmp_path / "consumequeue" / topic / str(queue_id)
-        assert {int(path.name): path.read_bytes() for path in directory.iterdir()} == log.consume_queue(topic, queue_id)
+        assert {int(path.name): path.read_bytes() for path in directory.iterdir()} == log.consume_queue(
+            topic, queue_id
+        )
     assert (tmp_path / "checkpoint").stat().st_size == 4096
 
 

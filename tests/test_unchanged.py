@@ -1,4 +1,5 @@
-"""The proof itself is tried: each change that a reader could make by mistake must fail it, and none must not."""
+"""The proof itself is tried: each change that a reader could make by mistake must fail it, and none must not.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ SIZE = 3 << 20
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A sparse file with its data in the middle, as a commitlog of default size is, and a small one in a directory."""
+    """A sparse file with its data in the middle, as a commitlog of default size is, and a small one in a
+    directory.
+    """
     root = tmp_path / "store"
     (root / "config").mkdir(parents=True)
     (root / "config" / "topics.json").write_text("{}")
@@ -41,8 +44,12 @@ def _add_and_remove(path: Path) -> None:
 
 CHANGES: dict[str, Callable[[Path], object]] = {
     "a byte in a hole, times put back": lambda root: _write_and_put_the_times_back(root / "sparse", 17, b"x"),
-    "the last byte, times put back": lambda root: _write_and_put_the_times_back(root / "sparse", SIZE - 1, b"x"),
-    "the same byte at another place": lambda root: _write_and_put_the_times_back(root / "sparse", SIZE // 2, b"\0message"),
+    "the last byte, times put back": lambda root: _write_and_put_the_times_back(
+        root / "sparse", SIZE - 1, b"x"
+    ),
+    "the same byte at another place": lambda root: _write_and_put_the_times_back(
+        root / "sparse", SIZE // 2, b"\0message"
+    ),
     "a modification time alone": lambda root: os.utime(root / "sparse", ns=(0, 1)),
     "a new file": lambda root: (root / "config" / "new").touch(),
     "a file made and removed": lambda root: _add_and_remove(root / "config" / "temporary"),

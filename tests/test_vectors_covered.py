@@ -1,4 +1,6 @@
-"""Every section of vectors.json is used by a test; a section that nobody lists here, or a test that no longer names it, fails."""
+"""Every section of vectors.json is used by a test; a section that nobody lists here, or a test that no longer
+names it, fails.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,15 @@ USED = {
     "index_file_name": ["store_format/index/test_file.py"],
     "delay_levels_default_ms": ["test_vectors_covered.py"],
     "properties": ["store_format/message/test_properties.py"],
-    "properties_parse": ["store_format/message/test_property_table.py", "store_format/message/test_properties.py"],
-    "messages": ["store_format/message/test_columns.py", "store_format/message/test_encode.py", "store_format/message/test_check.py"],
+    "properties_parse": [
+        "store_format/message/test_property_table.py",
+        "store_format/message/test_properties.py",
+    ],
+    "messages": [
+        "store_format/message/test_columns.py",
+        "store_format/message/test_encode.py",
+        "store_format/message/test_check.py",
+    ],
     "batch_wire_body": ["store_format/message/test_inner_batch.py", "store_format/message/test_encode.py"],
     "batch_cq_entry": ["store_format/consumequeue/test_batch.py"],
     "cq_entry": ["store_format/consumequeue/test_simple.py"],
@@ -64,13 +73,15 @@ def test_the_tests_listed_name_the_section(section: str) -> None:
         assert f'["{section}"]' in (ROOT / test).read_text(), test
 
 
-# ---- sections that no room's own test uses ------------------------------------------------------------------------------
+# ---- sections that no room's own test uses -----------------------------------------------------------------
 
 
 def test_small_tables() -> None:
     for vector in VECTORS["file_names"]:
         assert offset_file_name(vector["offset"]) == vector["name"]
-    assert {str(level): delay for level, delay in enumerate(DELAY_LEVELS_MS, 1)} == VECTORS["delay_levels_default_ms"]
+    assert {str(level): delay for level, delay in enumerate(DELAY_LEVELS_MS, 1)} == VECTORS[
+        "delay_levels_default_ms"
+    ]
 
 
 @pytest.mark.parametrize("vector", VECTORS["blank"], ids=lambda vector: str(vector["wrote_position"]))
@@ -80,13 +91,17 @@ def test_blank(vector: dict[str, Any]) -> None:
     assert rolls is vector["rolls"]
     if rolls and "hex_first_8" in vector:
         head = bytes.fromhex(vector["hex_first_8"])
-        assert check_unit(head + b"stale", 0, remaining, physical_offset=vector["wrote_position"]) == UnitCheck(UnitKind.BLANK, remaining)
+        assert check_unit(
+            head + b"stale", 0, remaining, physical_offset=vector["wrote_position"]
+        ) == UnitCheck(UnitKind.BLANK, remaining)
 
 
 def test_dledger() -> None:
     vector = VECTORS["dledger"]["entry_header"]
     (head,) = unpack(bytes.fromhex(vector["hex"]), DLEDGER_HEAD).tolist()
-    assert dict(zip(DLEDGER_HEAD.names or (), head, strict=True)) == {name: vector[name] for name in DLEDGER_HEAD.names or ()}
+    assert dict(zip(DLEDGER_HEAD.names or (), head, strict=True)) == {
+        name: vector[name] for name in DLEDGER_HEAD.names or ()
+    }
 
 
 def test_mini_store(tmp_path: Path) -> None:
@@ -107,7 +122,9 @@ def test_mini_store(tmp_path: Path) -> None:
     assert store.state is StoreState.CLEAN
     assert [(queue.topic, queue.queue_id) for queue in store.queues()] == [("TopicTest", 0), ("TopicTest", 1)]
     for queue in store.queues():
-        right = [expected_row(m, tags_code=oracle.tags_code(m)) for m in messages if m.queue_id == queue.queue_id]
+        right = [
+            expected_row(m, tags_code=oracle.tags_code(m)) for m in messages if m.queue_id == queue.queue_id
+        ]
         assert table_rows(queue.read(columns=ALL)) == right
     assert table_rows(store.scan(ALL)) == [expected_row(m, tags_code=oracle.tags_code(m)) for m in messages]
     walk = store.log.walk(0)
@@ -119,7 +136,9 @@ def test_mini_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", VECTORS["pop_json"])
 @pytest.mark.parametrize("form", ["as listed", "5.5"])
 def test_pop_records_are_bodies_like_others(tmp_path: Path, name: str, form: str) -> None:
-    """The listed forms are those before 5.5, which writes `sp` into checkpoints; either is JSON in a message's body."""
+    """The listed forms are those before 5.5, which writes `sp` into checkpoints; either is JSON in a
+    message's body.
+    """
     record = json.loads(VECTORS["pop_json"][name])
     if form == "5.5" and name == "ck":
         record |= {"sp": False}
@@ -127,7 +146,9 @@ def test_pop_records_are_bodies_like_others(tmp_path: Path, name: str, form: str
     assert form == "5.5" or body.decode() == VECTORS["pop_json"][name]
     message = oracle.Message(b"rmq_sys_REVIVE_LOG_DefaultCluster", body, f"TAGS\x01{name}\x02".encode())
     (tmp_path / "commitlog").mkdir()
-    (tmp_path / "commitlog" / offset_file_name(0)).write_bytes(oracle.encode_message(message).ljust(1024, b"\0"))
+    (tmp_path / "commitlog" / offset_file_name(0)).write_bytes(
+        oracle.encode_message(message).ljust(1024, b"\0")
+    )
     (row,) = table_rows(MessageStore.open(str(tmp_path)).scan(["body", "tags"]))
     assert row["tags"] == name
     assert oracle.parse_pop_record(row["body"].decode()) == oracle.parse_pop_record(json.dumps(record))

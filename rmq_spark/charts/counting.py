@@ -1,6 +1,8 @@
-"""Messages counted a batch at a time, by step of store time and by topic or queue, with what is kept bounded by the steps.
+"""Messages counted a batch at a time, by step of store time and by topic or queue, with what is kept bounded
+by the steps.
 
-Columns and times are taken as they come: from `MessageStore`, from a DataFrame's `toArrow()`, with times in ms or as timestamps.
+Columns and times are taken as they come: from `MessageStore`, from a DataFrame's `toArrow()`, with times in
+ms or as timestamps.
 """
 
 from __future__ import annotations
@@ -15,7 +17,17 @@ from numpy.typing import NDArray
 
 from store_format.errors import OptionError
 
-__all__ = ["MESSAGE_COLUMNS", "CountedTimes", "Messages", "batches_with", "column_of", "count", "is_usable", "times_of", "with_ones"]
+__all__ = [
+    "MESSAGE_COLUMNS",
+    "CountedTimes",
+    "Messages",
+    "batches_with",
+    "column_of",
+    "count",
+    "is_usable",
+    "times_of",
+    "with_ones",
+]
 
 Messages: TypeAlias = "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]"
 
@@ -32,7 +44,9 @@ _KINDS = {"queueId": pa.int32()}
 
 
 class CountedTimes:
-    """`messages` and `bytes` by `bin`, the number of a step of time, and by `keys`. The step grows until `times_max` of them suffice."""
+    """`messages` and `bytes` by `bin`, the number of a step of time, and by `keys`. The step grows until
+    `times_max` of them suffice.
+    """
 
     def __init__(self, keys: tuple[str, ...], times_max: int) -> None:
         self._keys = keys
@@ -49,7 +63,11 @@ class CountedTimes:
 
     @property
     def notes(self) -> list[str]:
-        return [f"{self._unusable} messages with a store time outside the years 1 to 9999 are not shown"] if self._unusable else []
+        return (
+            [f"{self._unusable} messages with a store time outside the years 1 to 9999 are not shown"]
+            if self._unusable
+            else []
+        )
 
     def bins(self) -> NDArray[np.int64]:
         """All steps from the first to the last that has a message."""
@@ -76,12 +94,18 @@ class CountedTimes:
             self._merge(finer.set_column(0, "bin", wider))
 
     def _span(self) -> range:
-        """The same steps as `bins`; as a range, for before they are few a store may span a thousand years of milliseconds."""
+        """The same steps as `bins`; as a range, for before they are few a store may span a thousand years of
+        milliseconds.
+        """
         found = self.table["bin"].to_numpy()
         return range(int(found.min()), int(found.max()) + 1) if len(found) else range(0)
 
     def _merge(self, part: pa.Table) -> None:
-        self.table = count(pa.concat_tables([self.table, part.select(self.table.schema.names)]), self._keys, ("messages", "bytes"))
+        self.table = count(
+            pa.concat_tables([self.table, part.select(self.table.schema.names)]),
+            self._keys,
+            ("messages", "bytes"),
+        )
 
 
 def count(table: pa.Table, keys: tuple[str, ...], sums: tuple[str, ...] = ("messages",)) -> pa.Table:
@@ -94,8 +118,12 @@ def with_ones(table: pa.Table) -> pa.Table:
     return table.append_column("messages", pa.array(np.ones(table.num_rows, np.int64)))
 
 
-def batches_with(messages: Messages, names: tuple[str, ...], times: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The batches, if they have these columns; `times` as `storeTimestamp` or `storeTimestampMs`. Else an OptionError names them."""
+def batches_with(
+    messages: Messages, names: tuple[str, ...], times: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """The batches, if they have these columns; `times` as `storeTimestamp` or `storeTimestampMs`. Else an
+    OptionError names them.
+    """
     if isinstance(messages, pa.RecordBatch):
         messages = [messages]
     for batch in messages.to_batches() if isinstance(messages, pa.Table) else messages:
@@ -103,7 +131,9 @@ def batches_with(messages: Messages, names: tuple[str, ...], times: tuple[str, .
         missing = [name for name in names if name not in have and name != "brokerName"]
         missing += [f"{name}Ms" for name in times if not {name, f"{name}Ms"} & have]
         if missing:
-            raise OptionError(f"the messages lack {', '.join(missing)}; read them with the columns {','.join(MESSAGE_COLUMNS)}")
+            raise OptionError(
+                f"the messages lack {', '.join(missing)}; read them with the columns {','.join(MESSAGE_COLUMNS)}"
+            )
         yield batch
 
 

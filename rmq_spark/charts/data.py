@@ -1,4 +1,5 @@
-"""What the charts draw, without the drawing: small Arrow tables with a row for each mark, so many at most, and notes on what is not shown.
+"""What the charts draw, without the drawing: small Arrow tables with a row for each mark, so many at most,
+and notes on what is not shown.
 
 Names in them are harmless wherever a chart may put them; numbers are exact.
 """
@@ -13,7 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.charts.counting import CountedTimes, Messages, batches_with, column_of, count, is_usable, times_of, with_ones
+from rmq_spark.charts.counting import (
+    CountedTimes,
+    Messages,
+    batches_with,
+    column_of,
+    count,
+    is_usable,
+    times_of,
+    with_ones,
+)
 from store_format.errors import OptionError
 from store_format.views.lag import LAG_COLUMNS
 
@@ -32,7 +42,9 @@ _Key = tuple[str | int, ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Drawn:
-    """A row for each mark, what the picture has to say beside them, and the step of its time axis in ms (0 without one)."""
+    """A row for each mark, what the picture has to say beside them, and the step of its time axis in ms (0
+    without one).
+    """
 
     table: pa.Table
     notes: tuple[str, ...]
@@ -62,14 +74,20 @@ def rate_data(messages: Messages, *, topics_max: int = _TOPICS_MAX, times_max: i
     return Drawn(pa.table(columns), (*counted.notes, *_put_together(others)), counted.step_ms)
 
 
-def heat_data(messages: Messages, *, queues_max: int = _QUEUES_MAX, times_max: int = _HEAT_TIMES_MAX) -> Drawn:
+def heat_data(
+    messages: Messages, *, queues_max: int = _QUEUES_MAX, times_max: int = _HEAT_TIMES_MAX
+) -> Drawn:
     """Messages and bytes of each queue in equal steps of store time; only steps that have some."""
     keys = ("brokerName", "topic", "queueId")
     counted = CountedTimes(keys, times_max)
     counted.add_all(messages)
     kept, others = _largest(counted.table, keys, queues_max)
     place = {key: i for i, key in enumerate(kept)}
-    rows = [(place[key], row) for row in counted.table.to_pylist() if (key := tuple(row[name] for name in keys)) in place]
+    rows = [
+        (place[key], row)
+        for row in counted.table.to_pylist()
+        if (key := tuple(row[name] for name in keys)) in place
+    ]
     rows.sort(key=lambda each: (each[0], each[1]["bin"]))
     labels, step = _queue_labels(kept), counted.step_ms
     columns = {
@@ -81,16 +99,26 @@ def heat_data(messages: Messages, *, queues_max: int = _QUEUES_MAX, times_max: i
     }
     notes = [*counted.notes]
     if others:
-        notes.append(f"{len(others)} queues with fewer messages, {sum(others.values())} in all, are not shown")
+        notes.append(
+            f"{len(others)} queues with fewer messages, {sum(others.values())} in all, are not shown"
+        )
     return Drawn(pa.table(columns), tuple(notes), step)
 
 
 def latency_data(messages: Messages, *, topics_max: int = _TOPICS_MAX) -> Drawn:
-    """How long from the producer's clock to the broker's: each topic's messages counted by powers of two of a millisecond.
+    """How long from the producer's clock to the broker's: each topic's messages counted by powers of two of a
+    millisecond.
 
-    `fromMs` and `toMs` are inclusive; the bucket -1 holds messages that were stored before they were born: the clocks disagree.
+    `fromMs` and `toMs` are inclusive; the bucket -1 holds messages that were stored before they were born:
+    the clocks disagree.
     """
-    table = pa.table({"bin": pa.array([], pa.int64()), "topic": pa.array([], pa.string()), "messages": pa.array([], pa.int64())})
+    table = pa.table(
+        {
+            "bin": pa.array([], pa.int64()),
+            "topic": pa.array([], pa.string()),
+            "messages": pa.array([], pa.int64()),
+        }
+    )
     unusable = 0
     for batch in batches_with(messages, ("topic",), ("bornTimestamp", "storeTimestamp")):
         born, stored = times_of(batch, "bornTimestamp"), times_of(batch, "storeTimestamp")
@@ -103,7 +131,9 @@ def latency_data(messages: Messages, *, topics_max: int = _TOPICS_MAX) -> Drawn:
     names = _topic_names(kept, others)
     found = table["bin"].to_numpy()
     buckets = np.arange(found.min(), found.max() + 1) if len(found) else found
-    counts = _grid(table.append_column("series", _series(table["topic"], kept)), buckets, len(names), "messages")
+    counts = _grid(
+        table.append_column("series", _series(table["topic"], kept)), buckets, len(names), "messages"
+    )
     low, high = _bucket_bounds(buckets)
     delays = [_delay_label(*bounds) for bounds in zip(low.tolist(), high.tolist(), strict=True)]
     columns = {
@@ -121,7 +151,8 @@ def latency_data(messages: Messages, *, topics_max: int = _TOPICS_MAX) -> Drawn:
 
 
 def lag_data(lag: pa.Table, *, rows_max: int = _LAG_ROWS_MAX) -> Drawn:
-    """A table like the view `lag` -> the queues with the longest lags, in its order; those with an unknown one are the first to go.
+    """A table like the view `lag` -> the queues with the longest lags, in its order; those with an unknown
+    one are the first to go.
 
     `readable` and `lost` (to retention) are the parts of `lagMessages`; `state` says why there is neither.
     """
@@ -136,7 +167,9 @@ def lag_data(lag: pa.Table, *, rows_max: int = _LAG_ROWS_MAX) -> Drawn:
     lost = [min(row["lostMessages"] or 0, lag) for row, lag in zip(rows, behind, strict=True)]
     columns = {
         "group": pa.array([_label(row["group"]) for row in rows], pa.string()),
-        "queue": pa.array(_queue_labels([(row["brokerName"], row["topic"], row["queueId"]) for row in rows]), pa.string()),
+        "queue": pa.array(
+            _queue_labels([(row["brokerName"], row["topic"], row["queueId"]) for row in rows]), pa.string()
+        ),
         "readable": pa.array([lag - gone for lag, gone in zip(behind, lost, strict=True)], pa.int64()),
         "lost": pa.array(lost, pa.int64()),
         "state": pa.array([_lag_state(row["lagMessages"]) for row in rows], pa.string()),
@@ -144,7 +177,11 @@ def lag_data(lag: pa.Table, *, rows_max: int = _LAG_ROWS_MAX) -> Drawn:
         "lagMs": pa.array([row["lagMs"] for row in rows], pa.int64()),
     }
     behind_too = pc.sum(others["lagMessages"]).as_py() or 0
-    notes = [f"{others.num_rows} more queues, {behind_too} messages behind in all, are not shown"] if others.num_rows else []
+    notes = (
+        [f"{others.num_rows} more queues, {behind_too} messages behind in all, are not shown"]
+        if others.num_rows
+        else []
+    )
     return Drawn(pa.table(columns), tuple(notes))
 
 
@@ -154,7 +191,7 @@ def _lag_state(lag: int | None) -> str:
     return "" if lag > 0 else "nothing left" if lag == 0 else "offset behind the queue's end"
 
 
-# ---- the largest ones, and the rest -------------------------------------------------------------------------------------
+# ---- the largest ones, and the rest ------------------------------------------------------------------------
 
 
 def _largest(table: pa.Table, keys: tuple[str, ...], count_max: int) -> tuple[list[_Key], dict[_Key, int]]:
@@ -183,11 +220,13 @@ def _series(names: pa.ChunkedArray, kept: Sequence[_Key]) -> pa.ChunkedArray:
 def _grid(table: pa.Table, bins: NDArray[np.int64], width: int, name: str) -> NDArray[np.int64]:
     grid = np.zeros((len(bins), width), np.int64)
     if len(bins):
-        np.add.at(grid, (table["bin"].to_numpy() - bins[0], table["series"].to_numpy()), table[name].to_numpy())
+        np.add.at(
+            grid, (table["bin"].to_numpy() - bins[0], table["series"].to_numpy()), table[name].to_numpy()
+        )
     return grid
 
 
-# ---- buckets of delay ---------------------------------------------------------------------------------------------------
+# ---- buckets of delay --------------------------------------------------------------------------------------
 
 
 def _buckets(delays: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -223,17 +262,23 @@ def _percentiles(high: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator
     """By the ends of the buckets, which are in their order."""
     if len(high):
         summed = np.cumsum(counts)
-        half, most = (_span(max(int(high[np.searchsorted(summed, np.ceil(summed[-1] * share))]), 0)) for share in (0.5, 0.99))
+        half, most = (
+            _span(max(int(high[np.searchsorted(summed, np.ceil(summed[-1] * share))]), 0))
+            for share in (0.5, 0.99)
+        )
         yield f"half of {int(summed[-1])} messages within {half}, 99 % within {most}"
 
 
-# ---- names --------------------------------------------------------------------------------------------------------------
+# ---- names -------------------------------------------------------------------------------------------------
 
 
 def _queue_labels(queues: Sequence[_Key]) -> list[str]:
     """`topic-queue`; with the broker where there are several."""
     several = len({broker for broker, _, _ in queues}) > 1
-    return [f"{_label(broker)} {_label(topic)}-{queue}" if several else f"{_label(topic)}-{queue}" for broker, topic, queue in queues]
+    return [
+        f"{_label(broker)} {_label(topic)}-{queue}" if several else f"{_label(topic)}-{queue}"
+        for broker, topic, queue in queues
+    ]
 
 
 def _label(name: str | int | None) -> str:

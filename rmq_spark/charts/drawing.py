@@ -30,7 +30,9 @@ _TICKS_MS = (
 
 
 def rate(messages: Messages, *, title: str = "Messages and bytes over time") -> alt.VConcatChart:
-    """Messages and bytes a second by store time, one colour a topic; needs topic, storeTimestampMs, storeSize."""
+    """Messages and bytes a second by store time, one colour a topic; needs topic, storeTimestampMs,
+    storeSize.
+    """
     _require_altair()
     import altair as alt
 
@@ -55,7 +57,9 @@ def rate(messages: Messages, *, title: str = "Messages and bytes over time") -> 
 
 
 def heat_map(messages: Messages, *, bytes_: bool = False, title: str = "Queues over time") -> alt.Chart:
-    """Which queues were busy when; needs topic, queueId, storeTimestampMs, storeSize. `bytes_` colours by bytes instead of messages."""
+    """Which queues were busy when; needs topic, queueId, storeTimestampMs, storeSize. `bytes_` colours by
+    bytes instead of messages.
+    """
     _require_altair()
     import altair as alt
 
@@ -67,9 +71,14 @@ def heat_map(messages: Messages, *, bytes_: bool = False, title: str = "Queues o
         .encode(
             x=_time(drawn),
             x2="stopMs",
-            y=alt.Y("queue:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, grid=True, tickBand="extent")),
+            y=alt.Y(
+                "queue:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, grid=True, tickBand="extent")
+            ),
             color=alt.Color(
-                f"{name}:Q", title=name, scale=alt.Scale(scheme="yellowgreenblue", domainMin=0), legend=alt.Legend(format="~s")
+                f"{name}:Q",
+                title=name,
+                scale=alt.Scale(scheme="yellowgreenblue", domainMin=0),
+                legend=alt.Legend(format="~s"),
             ),
             tooltip=["queue:N", "messages:Q", "bytes:Q", "from:N", "to:N"],
         )
@@ -78,7 +87,9 @@ def heat_map(messages: Messages, *, bytes_: bool = False, title: str = "Queues o
     return chart
 
 
-def latency(messages: Messages, *, title: str = "From the producer's clock to the broker's") -> alt.LayerChart:
+def latency(
+    messages: Messages, *, title: str = "From the producer's clock to the broker's"
+) -> alt.LayerChart:
     """How many messages took how long from born to stored; needs topic, bornTimestampMs, storeTimestampMs."""
     _require_altair()
     import altair as alt
@@ -92,15 +103,21 @@ def latency(messages: Messages, *, title: str = "From the producer's clock to th
         color=alt.Color("topic:N", title=None, sort=None),
         tooltip=["topic:N", "delay:O", "messages:Q"],
     )
-    sums = data.mark_text(dy=-6, color="#333").encode(x=x, y="sum(messages):Q", text=alt.Text("sum(messages):Q", format=","))
-    chart: alt.LayerChart = (bars + sums).properties(width=_WIDTH, height=_HEIGHT * 2, title=_title(title, drawn))
+    sums = data.mark_text(dy=-6, color="#333").encode(
+        x=x, y="sum(messages):Q", text=alt.Text("sum(messages):Q", format=",")
+    )
+    chart: alt.LayerChart = (bars + sums).properties(
+        width=_WIDTH, height=_HEIGHT * 2, title=_title(title, drawn)
+    )
     return chart
 
 
 def lag(table: pa.Table, *, title: str = "Lag of groups") -> alt.FacetChart:
-    """Messages that each group has still to read, queue by queue; `table` is `store.view("lag")`, or one made by `consume.lag`.
+    """Messages that each group has still to read, queue by queue; `table` is `store.view("lag")`, or one made
+    by `consume.lag`.
 
-    What retention took away before it was read has a colour of its own; a queue without a committed offset says so.
+    What retention took away before it was read has a colour of its own; a queue without a committed offset
+    says so.
     """
     _require_altair()
     import altair as alt
@@ -114,16 +131,23 @@ def lag(table: pa.Table, *, title: str = "Lag of groups") -> alt.FacetChart:
         .transform_calculate(part="datum.part == 'lost' ? 'lost to retention' : 'can be read'")
         .mark_bar()
         .encode(
-            x=alt.X("messages:Q", title="messages behind", axis=alt.Axis(format="~s", tickMinStep=1, tickCount=8)),
+            x=alt.X(
+                "messages:Q", title="messages behind", axis=alt.Axis(format="~s", tickMinStep=1, tickCount=8)
+            ),
             y=queue,
             color=alt.Color(
-                "part:N", title=None, scale=alt.Scale(domain=parts, range=["#4c78a8", "#e45756"]), legend=alt.Legend(orient="top")
+                "part:N",
+                title=None,
+                scale=alt.Scale(domain=parts, range=["#4c78a8", "#e45756"]),
+                legend=alt.Legend(orient="top"),
             ),
             order=alt.Order("part:N", sort="descending"),  # what is lost came first
             tooltip=["group:N", "queue:N", "readable:Q", "lost:Q", "lagBytes:Q", "lagMs:Q"],
         )
     )
-    words = data.mark_text(align="left", dx=4, color="#666", fontStyle="italic").encode(x=alt.value(0), y=queue, text="state:N")
+    words = data.mark_text(align="left", dx=4, color="#666", fontStyle="italic").encode(
+        x=alt.value(0), y=queue, text="state:N"
+    )
     numbers = (
         data.transform_filter("datum.behind > 0")
         .mark_text(align="left", dx=4, color="#333")
@@ -140,7 +164,7 @@ def lag(table: pa.Table, *, title: str = "Lag of groups") -> alt.FacetChart:
     return chart
 
 
-# ---- altair -------------------------------------------------------------------------------------------------------------
+# ---- altair ------------------------------------------------------------------------------------------------
 
 
 def _require_altair() -> None:
@@ -148,7 +172,9 @@ def _require_altair() -> None:
         import altair  # noqa: F401 # the callers import it too, where their types can be checked
     except ImportError as error:
         hint = "pip install 'rmq-spark[notebook]'"
-        raise UnsupportedFormatError(f"charts are drawn by altair, which is not installed or too old; install it: {hint}") from error
+        raise UnsupportedFormatError(
+            f"charts are drawn by altair, which is not installed or too old; install it: {hint}"
+        ) from error
 
 
 def _values(table: pa.Table) -> alt.InlineData:
@@ -159,24 +185,41 @@ def _values(table: pa.Table) -> alt.InlineData:
 
 
 def _time(drawn: Drawn) -> alt.X:
-    """An axis of ms since the epoch, labelled in UTC. Not Vega's own of times: it has one tick a second at most."""
+    """An axis of ms since the epoch, labelled in UTC. Not Vega's own of times: it has one tick a second at
+    most.
+    """
     import altair as alt
 
     starts = drawn.table["startMs"].to_numpy()
     first, stop = (int(starts.min()), int(starts.max()) + drawn.step_ms) if len(starts) else (0, 1)
     step = next((step for step in _TICKS_MS if (stop - first) / step <= _TICKS_MAX), _TICKS_MS[-1])
-    labels = "%H:%M:%S.%L" if step < 1000 else "%H:%M:%S" if step < _MINUTE else "%b %d %H:%M" if step < _DAY else "%Y-%m-%d"
-    axis = alt.Axis(values=list(range(-(-first // step) * step, stop + 1, step)), labelExpr=f"utcFormat(datum.value, '{labels}')")
+    labels = (
+        "%H:%M:%S.%L"
+        if step < 1000
+        else "%H:%M:%S"
+        if step < _MINUTE
+        else "%b %d %H:%M"
+        if step < _DAY
+        else "%Y-%m-%d"
+    )
+    axis = alt.Axis(
+        values=list(range(-(-first // step) * step, stop + 1, step)),
+        labelExpr=f"utcFormat(datum.value, '{labels}')",
+    )
     title = f"stored, from {np.datetime64(first, 'ms').astype('datetime64[D]')} (UTC)"
     return alt.X("startMs:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=axis)
 
 
 def _in_steps(drawn: Drawn) -> alt.Chart:
-    """A chart of a table with steps of time; `from` and `to` are for tooltips, which know no time zone of their own."""
+    """A chart of a table with steps of time; `from` and `to` are for tooltips, which know no time zone of
+    their own.
+    """
     import altair as alt
 
     moment = "utcFormat(datum.{}, '%Y-%m-%d %H:%M:%S.%L')"
-    return alt.Chart(_values(drawn.table)).transform_calculate(**{"from": moment.format("startMs"), "to": moment.format("stopMs")})
+    return alt.Chart(_values(drawn.table)).transform_calculate(
+        **{"from": moment.format("startMs"), "to": moment.format("stopMs")}
+    )
 
 
 def _title(text: str, drawn: Drawn) -> alt.TitleParams:

@@ -1,4 +1,5 @@
-"""Shell completion from the store itself: its topics and its groups. Only configuration and directory names are read.
+"""Shell completion from the store itself: its topics and its groups. Only configuration and directory names
+are read.
 
 bash: `eval "$(_RMQLOG_COMPLETE=bash_source rmqlog)"`; zsh and fish with zsh_source and fish_source.
 """
@@ -17,7 +18,9 @@ __all__ = ["complete_group", "complete_topic"]
 _OFFERED_MAX = 500
 
 
-def complete_topic(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_topic(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Topics of the STORE before it that begin so."""
     from store_format.metadata.read import read_topics
     from store_format.read.snapshot import list_queues
@@ -32,7 +35,9 @@ def complete_topic(context: click.Context, parameter: click.Parameter, incomplet
     return _offer(names, incomplete)
 
 
-def complete_group(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_group(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Groups of the STORE before it that begin so."""
     from store_format.metadata.read import read_subscription_groups
     from store_format.views.lag import read_committed
@@ -41,7 +46,9 @@ def complete_group(context: click.Context, parameter: click.Parameter, incomplet
     if store is None:
         return []
     try:
-        names = set(read_subscription_groups(store) or ()) | {group for group, _ in read_committed(store).pairs()}
+        names = set(read_subscription_groups(store) or ()) | {
+            group for group, _ in read_committed(store).pairs()
+        }
     except (StoreError, OSError):
         return []
     return _offer(names, incomplete)
@@ -49,11 +56,17 @@ def complete_group(context: click.Context, parameter: click.Parameter, incomplet
 
 def _store(context: click.Context) -> str | None:
     """An option without its value ends click's parsing: then the STORE is still among the arguments."""
-    given = context.params.get("store") or next((each for each in context.args if not each.startswith("-")), None)
+    given = context.params.get("store") or next(
+        (each for each in context.args if not each.startswith("-")), None
+    )
     return os.path.abspath(given) if isinstance(given, str) else None
 
 
 def _offer(names: set[str], incomplete: str) -> list[CompletionItem]:
     """Without names that a shell could take for something else: they come from the store."""
-    safe = sorted(name for name in names if name.startswith(incomplete) and name.isprintable() and not set(name) & set(" '\"`$\\;&|<>()\n"))
+    safe = sorted(
+        name
+        for name in names
+        if name.startswith(incomplete) and name.isprintable() and not set(name) & set(" '\"`$\\;&|<>()\n")
+    )
     return [CompletionItem(name) for name in safe[:_OFFERED_MAX]]

@@ -1,6 +1,8 @@
-"""What has to be right for `format("rmqlog")` to work, one check each. Nothing of Spark is imported: a broken one must not break these.
+"""What has to be right for `format("rmqlog")` to work, one check each. Nothing of Spark is imported: a broken
+one must not break these.
 
-Spark imports every top-level module `pyspark_*` and registers what it finds; one that fails to import switches this off for all.
+Spark imports every top-level module `pyspark_*` and registers what it finds; one that fails to import
+switches this off for all.
 """
 
 from __future__ import annotations
@@ -57,14 +59,19 @@ def environment_checks(environment: Mapping[str, str], python: str) -> list[Chec
 
 
 def _run(*command: str) -> tuple[int, str]:
-    """(exit code, the output's last line, or all that stderr ends with); 127 where there is no such program."""
+    """(exit code, the output's last line, or all that stderr ends with); 127 where there is no such program.
+    """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS_MAX, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_SECONDS_MAX, check=False
+        )
     except FileNotFoundError:
         return 127, f"{command[0]}: no such program"
     except (OSError, subprocess.TimeoutExpired) as error:
         return 126, str(error)
-    lines = (done.stdout if done.returncode == 0 and done.stdout.strip() else done.stderr).strip().splitlines()
+    lines = (
+        (done.stdout if done.returncode == 0 and done.stdout.strip() else done.stderr).strip().splitlines()
+    )
     return done.returncode, lines[-1] if lines else ""
 
 
@@ -75,7 +82,12 @@ def _package(name: str) -> Check:
         return Check(name, "fails", "not installed", f"pip install '{_EXTRAS[name]}'")
     least = ".".join(map(str, NEEDED[name]))
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < NEEDED[name]:
-        return Check(name, "fails", f"version {version}", f"At least {least} is needed: pip install --upgrade '{name}>={least}'")
+        return Check(
+            name,
+            "fails",
+            f"version {version}",
+            f"At least {least} is needed: pip install --upgrade '{name}>={least}'",
+        )
     return Check(name, "ok", f"version {version}")
 
 
@@ -83,44 +95,86 @@ def _java(environment: Mapping[str, str]) -> Check:
     home = environment.get("JAVA_HOME")
     program = f"{home}/bin/java" if home else "java"
     try:
-        done = subprocess.run([program, "-version"], capture_output=True, text=True, errors="replace", timeout=_SECONDS_MAX, check=False)
+        done = subprocess.run(
+            [program, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS_MAX,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
-        where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "no java on the PATH, and JAVA_HOME is not set"
-        return Check("java", "fails", where, f"Spark needs a JDK of version {_JAVA_MIN} or later; install one, or set JAVA_HOME to it")
+        where = (
+            f"JAVA_HOME is {home}, and there is no bin/java in it"
+            if home
+            else "no java on the PATH, and JAVA_HOME is not set"
+        )
+        return Check(
+            "java",
+            "fails",
+            where,
+            f"Spark needs a JDK of version {_JAVA_MIN} or later; install one, or set JAVA_HOME to it",
+        )
     match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
     if match is None:
         return Check("java", "warning", f"{program} does not say its version")
     major = int(match[2] or 0) if match[1] == "1" else int(match[1])
     if major < _JAVA_MIN:
-        return Check("java", "fails", f"{program} is of version {major}", f"Spark needs {_JAVA_MIN} or later; set JAVA_HOME to such a JDK")
+        return Check(
+            "java",
+            "fails",
+            f"{program} is of version {major}",
+            f"Spark needs {_JAVA_MIN} or later; set JAVA_HOME to such a JDK",
+        )
     return Check("java", "ok", f"{program}, version {major}")
 
 
 def _spark_home(environment: Mapping[str, str]) -> Check:
     home = environment.get("SPARK_HOME")
     if home:
-        return Check("SPARK_HOME", "warning", home, "Spark is taken from there, whatever pip installed: both must be of one version")
+        return Check(
+            "SPARK_HOME",
+            "warning",
+            home,
+            "Spark is taken from there, whatever pip installed: both must be of one version",
+        )
     return Check("SPARK_HOME", "ok", "not set: pyspark's own Spark is used")
 
 
 def _neighbours(python: str) -> list[Check]:
     """Each other module that Spark imports to find data sources, imported by itself."""
-    names = sorted({module.name for module in pkgutil.iter_modules() if module.name.startswith("pyspark_")} - {"pyspark_rmqlog"})
+    names = sorted(
+        {module.name for module in pkgutil.iter_modules() if module.name.startswith("pyspark_")}
+        - {"pyspark_rmqlog"}
+    )
     found = []
     for name in names:
         code, said = _run(python, "-c", f"import {name}")
-        advice = f"It switches automatic registration off, for all data sources: repair or remove it, {_REGISTER}"
-        found.append(Check(name, "ok", "imports") if code == 0 else Check(name, "fails", f"does not import: {said}", advice))
+        advice = (
+            f"It switches automatic registration off, for all data sources: repair or remove it, {_REGISTER}"
+        )
+        found.append(
+            Check(name, "ok", "imports")
+            if code == 0
+            else Check(name, "fails", f"does not import: {said}", advice)
+        )
     return found
 
 
 def _registration(python: str) -> Check:
     if importlib.util.find_spec("pyspark_rmqlog") is None:
-        return Check("pyspark_rmqlog", "fails", "not on the path of this Python", f"pip install rmq-spark, {_REGISTER}")
+        return Check(
+            "pyspark_rmqlog", "fails", "not on the path of this Python", f"pip install rmq-spark, {_REGISTER}"
+        )
     code, _ = _run(python, "-c", _REGISTERED)
     if code == 0:
         return Check("pyspark_rmqlog", "ok", 'offers format("rmqlog") to Spark')
-    return Check("pyspark_rmqlog", "fails", f"offers nothing: {_run(python, '-c', _REASON)[1]}", "See what is missing above")
+    return Check(
+        "pyspark_rmqlog",
+        "fails",
+        f"offers nothing: {_run(python, '-c', _REASON)[1]}",
+        "See what is missing above",
+    )
 
 
 def _workers(environment: Mapping[str, str], python: str) -> Check:
@@ -146,5 +200,12 @@ def start_check(python: str) -> Check:
     code, said = _run(python, "-c", _START)
     if code == 0 and said == "seen":
         return Check("Spark", "ok", 'started, and knows format("rmqlog")')
-    found = 'started, and does not know format("rmqlog")' if said == "not found" else f"does not start: {said}"
-    return Check("Spark", "fails", found, f"See what fails above, {_REGISTER}" if said == "not found" else "See what fails above")
+    found = (
+        'started, and does not know format("rmqlog")' if said == "not found" else f"does not start: {said}"
+    )
+    return Check(
+        "Spark",
+        "fails",
+        found,
+        f"See what fails above, {_REGISTER}" if said == "not found" else "See what fails above",
+    )

@@ -1,4 +1,6 @@
-"""How a run can end: the exit codes, and the two ends that are no error of the store's: nothing was found, a part is missing."""
+"""How a run can end: the exit codes, and the two ends that are no error of the store's: nothing was found, a
+part is missing.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What of a store a command is about: the same options everywhere, as one value.
 
-Start is inclusive, end exclusive, as in the options of the DataFrame; without `--topic` RocketMQ's own topics are left out.
+Start is inclusive, end exclusive, as in the options of the DataFrame; without `--topic` RocketMQ's own topics
+are left out.
 """
 
 from __future__ import annotations
@@ -74,24 +75,46 @@ class Filters:
         return bool(self.tags) or self.key is not None or self.where is not None
 
     def refuse_unknown_topic(self, known: Iterable[str]) -> None:
-        """Raises NotFoundError, with the nearest name, when `--topic` means none of the topics that are there."""
+        """Raises NotFoundError, with the nearest name, when `--topic` means none of the topics that are
+        there.
+        """
         names = sorted(known)
         if self.topic is None or any(map(self.chooses_topic, names)):
             return
         meant = nearest(self.topic, names)
         have = ", ".join(names[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "") or "none"
-        raise NotFoundError(f"no topic is named {self.topic!r}; " + (f"did you mean {meant}?" if meant else f"the topics are {have}"))
+        raise NotFoundError(
+            f"no topic is named {self.topic!r}; "
+            + (f"did you mean {meant}?" if meant else f"the topics are {have}")
+        )
 
 
 _OPTIONS: dict[str, Callable[[Command], Command]] = {
-    "topic": click.option("-t", "--topic", metavar="GLOB", shell_complete=complete_topic, help="Topics, such as Orders or 'Order*'."),
+    "topic": click.option(
+        "-t",
+        "--topic",
+        metavar="GLOB",
+        shell_complete=complete_topic,
+        help="Topics, such as Orders or 'Order*'.",
+    ),
     "all": click.option("-a", "--all", "all_topics", is_flag=True, help="RocketMQ's own topics too."),
-    "queue": click.option("-q", "--queue", "queue_ids", type=click.IntRange(0), multiple=True, help="A queue of these topics; repeatable."),
+    "queue": click.option(
+        "-q",
+        "--queue",
+        "queue_ids",
+        type=click.IntRange(0),
+        multiple=True,
+        help="A queue of these topics; repeatable.",
+    ),
     "tag": click.option("--tag", "tags", multiple=True, help="Messages with this tag; repeatable."),
     "key": click.option("-k", "--key", help="Messages with this key, or this UNIQ_KEY."),
-    "since": click.option("--since", metavar="TIME", help="Stored at or after: ISO 8601, ms since 1970, or -2h."),
+    "since": click.option(
+        "--since", metavar="TIME", help="Stored at or after: ISO 8601, ms since 1970, or -2h."
+    ),
     "until": click.option("--until", metavar="TIME", help="Stored before: the same."),
-    "where": click.option("--where", metavar="SQL92", help="A condition on properties, as a consumer's: \"region = 'north'\"."),
+    "where": click.option(
+        "--where", metavar="SQL92", help="A condition on properties, as a consumer's: \"region = 'north'\"."
+    ),
     "limit": click.option("-n", "--limit", type=click.IntRange(1), help="At most so many."),
 }
 
@@ -122,7 +145,11 @@ def _filters(given: dict[str, Any], limit: int | None) -> Filters:  # Any: what 
         if name in given:
             text = given.pop(name)
             given[f"{name}_ms"] = None if text is None else timestamp_ms(Given(f"--{name}", text, now_ms))
-    if given.get("since_ms") is not None and given.get("until_ms") is not None and given["since_ms"] >= given["until_ms"]:
+    if (
+        given.get("since_ms") is not None
+        and given.get("until_ms") is not None
+        and given["since_ms"] >= given["until_ms"]
+    ):
         raise click.UsageError("--since is not before --until, so nothing can be between them")
     if given.get("where") is not None:
         from rmq_spark.consume.sql92 import parse_sql92

@@ -22,8 +22,12 @@ __all__ = ["find_in"]
 _LOOKED_AT = ("topic", "queueId", "properties")
 
 
-def find_in(store: MessageStore, filters: Filters, message_id: str | None, names: Sequence[str], *, use_index: bool) -> Found:
-    """The messages asked for, in the order of the log, with the columns `names` among others, and how they were found."""
+def find_in(
+    store: MessageStore, filters: Filters, message_id: str | None, names: Sequence[str], *, use_index: bool
+) -> Found:
+    """The messages asked for, in the order of the log, with the columns `names` among others, and how they
+    were found.
+    """
     with Progress("find", 0) as progress:
         if filters.key is None and message_id is None:
             return _by_time(store, filters, names, progress)
@@ -43,9 +47,13 @@ def find_in(store: MessageStore, filters: Filters, message_id: str | None, names
 
 
 def _chosen(table: pa.Table, filters: Filters) -> pa.Table:
-    """A key or an id names its message, so RocketMQ's own topics are searched too, unless `--topic` says otherwise."""
+    """A key or an id names its message, so RocketMQ's own topics are searched too, unless `--topic` says
+    otherwise.
+    """
     if filters.topic is not None:
-        table = table.filter(pa.array([filters.chooses_topic(topic) for topic in table["topic"].to_pylist()], pa.bool_()))
+        table = table.filter(
+            pa.array([filters.chooses_topic(topic) for topic in table["topic"].to_pylist()], pa.bool_())
+        )
     if filters.queue_ids:
         table = table.filter(pc.is_in(table["queueId"], value_set=pa.array(filters.queue_ids, pa.int32())))
     if filters.where is not None:
@@ -70,6 +78,8 @@ def _by_time(store: MessageStore, filters: Filters, names: Sequence[str], progre
             progress.reach_of(size, total)
         table = pa.Table.from_batches(batches) if batches else arrow_schema(tuple(names)).empty_table()
         if batches:
-            table = table.take(pc.sort_indices(table, [("physicalOffset", "ascending"), ("queueOffset", "ascending")]))
+            table = table.take(
+                pc.sort_indices(table, [("physicalOffset", "ascending"), ("queueOffset", "ascending")])
+            )
     topics = tuple(sorted({queue.topic for queue in chosen_queues(store, filters)}))
     return Found(table, "consume queue", Searched(topics, (), (), 0, (), 0, 0))

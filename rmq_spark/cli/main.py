@@ -1,6 +1,8 @@
-"""`rmqlog`: the list of commands, and how a run ends. Each command is imported when it is called, so that help is quick.
+"""`rmqlog`: the list of commands, and how a run ends. Each command is imported when it is called, so that
+help is quick.
 
-Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part of the answer is missing, 5 the system refused (I/O, locks).
+Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part of the answer is missing, 5 the system
+refused (I/O, locks).
 """
 
 from __future__ import annotations
@@ -83,7 +85,9 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             meant = nearest(args[0], COMMANDS)
             advice = f"did you mean {meant}?" if meant else f"the commands are {', '.join(COMMANDS)}"
@@ -108,7 +112,14 @@ def _say_version(context: click.Context, parameter: click.Parameter, value: bool
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version and exit.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_say_version,
+    help="Show the version and exit.",
+)
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Look at the store directory of a RocketMQ broker: running, stopped, crashed, or a copy.
@@ -131,7 +142,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except click.UsageError as error:
-        _say(f"{shown(error.format_message())}" + (f"; see {error.ctx.command_path} --help" if error.ctx is not None else ""))
+        _say(
+            f"{shown(error.format_message())}"
+            + (f"; see {error.ctx.command_path} --help" if error.ctx is not None else "")
+        )
         return USAGE
     except click.exceptions.Exit as error:
         return error.exit_code
@@ -175,7 +189,8 @@ def run() -> NoReturn:
     """The process: what `main` leaves alone because a test or a notebook has it already."""
     skip_what_is_not_needed()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no Chinese is no reason to stop
+        # a terminal that has no Chinese is no reason to stop
+        sys.stdout.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler()
     handler.setFormatter(Remarks())
     logging.getLogger().addHandler(handler)

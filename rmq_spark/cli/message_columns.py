@@ -1,4 +1,6 @@
-"""Which columns of a message a command gives: those asked for, those a table has room for, or all that a program may want."""
+"""Which columns of a message a command gives: those asked for, those a table has room for, or all that a
+program may want.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,23 @@ from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
 __all__ = ["ALL_COLUMNS", "TABLE_COLUMNS", "message_columns"]
 
 # The body comes last: what is left of the line is its.
-TABLE_COLUMNS = ("storeTimestamp", "topic", "queueId", "queueOffset", "physicalOffset", "tags", "keys", "msgId", "body")
+TABLE_COLUMNS = (
+    "storeTimestamp",
+    "topic",
+    "queueId",
+    "queueOffset",
+    "physicalOffset",
+    "tags",
+    "keys",
+    "msgId",
+    "body",
+)
 
 # Without the body as it is compressed, and the reason why a row is none.
-ALL_COLUMNS = (*DEFAULT_COLUMNS, *(name for name in COLUMNS if name not in DEFAULT_COLUMNS and name not in ("rawBody", "_corrupt_record")))
+ALL_COLUMNS = (
+    *DEFAULT_COLUMNS,
+    *(name for name in COLUMNS if name not in DEFAULT_COLUMNS and name not in ("rawBody", "_corrupt_record")),
+)
 
 
 def message_columns(output: Output) -> tuple[str, ...]:
@@ -31,5 +46,6 @@ def _column(name: str) -> str:
         return by_lower[name.lower()]
     meant = nearest(name, COLUMNS)
     raise OptionError(
-        f"--columns: messages have no column {name!r}; " + (f"did you mean {meant}?" if meant else f"there are {', '.join(COLUMNS)}")
+        f"--columns: messages have no column {name!r}; "
+        + (f"did you mean {meant}?" if meant else f"there are {', '.join(COLUMNS)}")
     )

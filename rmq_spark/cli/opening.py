@@ -23,7 +23,9 @@ _PATH = click.Path(readable=False)  # click would call what may not be read a wr
 
 
 def store_argument(*, opened: bool = True) -> Callable[[Command], Command]:
-    """STORE and what says more about it. The command gets `stores`, or with `opened=False` the paths of their roots as `roots`."""
+    """STORE and what says more about it. The command gets `stores`, or with `opened=False` the paths of their
+    roots as `roots`.
+    """
 
     def decorate(command: Command) -> Command:
         def called(store: str, commit_log: tuple[str, ...], broker_name: str | None, **others: Any) -> Any:
@@ -31,12 +33,20 @@ def store_argument(*, opened: bool = True) -> Callable[[Command], Command]:
                 stores = open_all(store, broker_name, commit_log)
                 code = command(stores=stores, **others)
                 return PARTIAL if not code and any(each.unreadable for each in stores) else code
-            return command(roots=open_roots(store, commit_log), commit_log_paths=tuple(map(os.path.abspath, commit_log)), **others)
+            return command(
+                roots=open_roots(store, commit_log),
+                commit_log_paths=tuple(map(os.path.abspath, commit_log)),
+                **others,
+            )
 
         called = standing_for(command, called)
         about = "Where the commitlog files are, if elsewhere (storePathCommitLog); repeatable."
-        called = click.option("--commitlog", "commit_log", type=_PATH, multiple=True, metavar="PATH", help=about)(called)
-        called = click.option("--broker-name", metavar="NAME", help="The broker's name, if the store does not say it.")(called)
+        called = click.option(
+            "--commitlog", "commit_log", type=_PATH, multiple=True, metavar="PATH", help=about
+        )(called)
+        called = click.option(
+            "--broker-name", metavar="NAME", help="The broker's name, if the store does not say it."
+        )(called)
         return click.argument("store", type=_PATH)(called)
 
     return decorate
@@ -47,16 +57,21 @@ def now_option(command: Command) -> Command:
 
     def called(now: str | None, **others: Any) -> Any:
         clock_ms = time.time_ns() // 1_000_000
-        return command(now_ms=clock_ms if now is None else timestamp_ms(Given("--now", now, clock_ms)), **others)
+        return command(
+            now_ms=clock_ms if now is None else timestamp_ms(Given("--now", now, clock_ms)), **others
+        )
 
     about = "The moment that ages count to, such as that of a copy; by default the clock."
     return click.option("--now", metavar="TIME", help=about)(standing_for(command, called))
 
 
-def open_roots(path: str, commit_log: tuple[str, ...] = (), left_out: list[StoreError] | None = None) -> list[str]:
+def open_roots(
+    path: str, commit_log: tuple[str, ...] = (), left_out: list[StoreError] | None = None
+) -> list[str]:
     """The store roots that a path means; the path itself where it holds none, for whoever reads it to say so.
 
-    Members of a cluster that may not be read, or have no commitlog, are put into `left_out`; without it they are an error.
+    Members of a cluster that may not be read, or have no commitlog, are put into `left_out`; without it they
+    are an error.
     """
     from store_format.files.read import entry_names
 
@@ -76,15 +91,24 @@ def open_roots(path: str, commit_log: tuple[str, ...] = (), left_out: list[Store
     return members or [root]
 
 
-def open_all(path: str, broker_name: str | None = None, commit_log: tuple[str, ...] = ()) -> list[MessageStore]:
-    """The stores of a path; what may not be read of them is left out with a warning. Raises StoreNotFoundError where there is none."""
+def open_all(
+    path: str, broker_name: str | None = None, commit_log: tuple[str, ...] = ()
+) -> list[MessageStore]:
+    """The stores of a path; what may not be read of them is left out with a warning. Raises
+    StoreNotFoundError where there is none.
+    """
     from store_format import MessageStore
 
     left_out: list[StoreError] = []
     roots = open_roots(path, commit_log, left_out)
     if len(roots) > 1 and broker_name is not None:
-        raise OptionError(f"--broker-name is for one store and {path} is a cluster of {len(roots)}; leave it out, each store says its own")
+        raise OptionError(
+            f"--broker-name is for one store and {path} is a cluster of {len(roots)}; leave it out, each store says its own"
+        )
     logs = tuple(map(os.path.abspath, commit_log))
-    stores = [MessageStore.open(root, broker_name=broker_name, commit_log_paths=logs, skip_unreadable=True) for root in roots]
+    stores = [
+        MessageStore.open(root, broker_name=broker_name, commit_log_paths=logs, skip_unreadable=True)
+        for root in roots
+    ]
     stores[0].pass_over(left_out)
     return stores

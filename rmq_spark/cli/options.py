@@ -1,4 +1,6 @@
-"""How several options become one argument of a command: a function around it that takes what click parsed, and stands for it."""
+"""How several options become one argument of a command: a function around it that takes what click parsed,
+and stands for it.
+"""
 
 from __future__ import annotations
 

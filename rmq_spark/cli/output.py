@@ -1,4 +1,5 @@
-"""Rows on stdout, in the five forms of `--output`: a table for people, JSON, JSON lines, CSV, and the bare bodies.
+"""Rows on stdout, in the five forms of `--output`: a table for people, JSON, JSON lines, CSV, and the bare
+bodies.
 
 Everything streams: memory is that of one batch, and of the rows by which a table takes its measure.
 """
@@ -37,7 +38,9 @@ _GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where and how rows are written. `columns` are those asked for, () for those the command shows by itself."""
+    """Where and how rows are written. `columns` are those asked for, () for those the command shows by
+    itself.
+    """
 
     form: str
     columns: tuple[str, ...] = ()
@@ -51,23 +54,34 @@ class Output:
 
 
 def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
-    """`--output` and what belongs to it; the command gets an `output`. `raw` says that it has bodies to give."""
+    """`--output` and what belongs to it; the command gets an `output`. `raw` says that it has bodies to give.
+    """
     forms = FORMATS if raw else FORMATS[:-1]
 
     def decorate(command: Command) -> Command:
         def called(output: str, columns: str | None, bodies: str = "base64", **others: Any) -> Any:
-            names = () if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip())
+            names = (
+                () if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip())
+            )
             return command(output=_output(output, names, bodies == "text"), **others)
 
         called = standing_for(command, called)
         if raw:
             about = "How JSON and CSV give a body."
-            called = click.option("--bodies", type=click.Choice(["base64", "text"]), default="base64", show_default=True, help=about)(
-                called
-            )
-        called = click.option("--columns", metavar="NAMES", help="Columns to give, separated by commas.")(called)
+            called = click.option(
+                "--bodies",
+                type=click.Choice(["base64", "text"]),
+                default="base64",
+                show_default=True,
+                help=about,
+            )(called)
+        called = click.option("--columns", metavar="NAMES", help="Columns to give, separated by commas.")(
+            called
+        )
         about = "How to write; JSON and CSV have the DataFrame's columns."
-        return click.option("-o", "--output", type=click.Choice(forms), default="table", show_default=True, help=about)(called)
+        return click.option(
+            "-o", "--output", type=click.Choice(forms), default="table", show_default=True, help=about
+        )(called)
 
     return decorate
 
@@ -75,7 +89,9 @@ def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
 def _output(form: str, columns: tuple[str, ...], bodies_as_text: bool) -> Output:
     to_terminal = sys.stdout.isatty()
     colour = to_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Output(form, columns, bodies_as_text, to_terminal, colour, _terminal_columns() if to_terminal else None)
+    return Output(
+        form, columns, bodies_as_text, to_terminal, colour, _terminal_columns() if to_terminal else None
+    )
 
 
 def _terminal_columns() -> int | None:
@@ -86,14 +102,24 @@ def _terminal_columns() -> int | None:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
 
 
-def write_rows(output: Output, batches: Iterable[pa.RecordBatch], names: Sequence[str], *, following: int | None = None) -> int:
+def write_rows(
+    output: Output, batches: Iterable[pa.RecordBatch], names: Sequence[str], *, following: int | None = None
+) -> int:
     """Writes the rows, with the columns `names`; how many there were.
 
-    `following` says that rows come for as long as one looks, the first so many at once: each batch is then written out as it comes.
+    `following` says that rows come for as long as one looks, the first so many at once: each batch is then
+    written out as it comes.
     """
-    counted = _Counted(row for batch in batches for row in _flushing(plain_rows(batch), following is not None))
+    counted = _Counted(
+        row for batch in batches for row in _flushing(plain_rows(batch), following is not None)
+    )
     if output.form == "table":
-        _write_table(output, counted, list(names), _MEASURED_ROWS if following is None else min(max(following, 1), _MEASURED_ROWS))
+        _write_table(
+            output,
+            counted,
+            list(names),
+            _MEASURED_ROWS if following is None else min(max(following, 1), _MEASURED_ROWS),
+        )
         sys.stdout.flush()
         return counted.count
     writer = {"json": _write_json, "jsonl": _write_jsonl, "csv": _write_csv, "raw": _write_raw}[output.form]
@@ -121,7 +147,7 @@ class _Counted:
             yield row
 
 
-# ---- for programs ---------------------------------------------------------------------------------------------------------
+# ---- for programs ------------------------------------------------------------------------------------------
 
 
 def _json(row: Row, names: Sequence[str], bodies_as_text: bool) -> str:
@@ -141,23 +167,34 @@ def _write_jsonl(output: Output, rows: Iterable[Row], names: Sequence[str]) -> N
     write_jsonl(sys.stdout.write, rows, names, bodies_as_text=output.bodies_as_text)
 
 
-def write_jsonl(write: Callable[[str], object], rows: Iterable[Row], names: Sequence[str], *, bodies_as_text: bool) -> None:
+def write_jsonl(
+    write: Callable[[str], object], rows: Iterable[Row], names: Sequence[str], *, bodies_as_text: bool
+) -> None:
     """A JSON object a line."""
     for row in rows:
         write(_json(row, names, bodies_as_text) + "\n")
 
 
 def _write_csv(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
-    write_csv(sys.stdout.write, rows, names, bodies_as_text=output.bodies_as_text, harmless=output.to_terminal)
+    write_csv(
+        sys.stdout.write, rows, names, bodies_as_text=output.bodies_as_text, harmless=output.to_terminal
+    )
 
 
 def write_csv(
-    write: Callable[[str], object], rows: Iterable[Row], names: Sequence[str], *, bodies_as_text: bool, harmless: bool = False
+    write: Callable[[str], object],
+    rows: Iterable[Row],
+    names: Sequence[str],
+    *,
+    bodies_as_text: bool,
+    harmless: bool = False,
 ) -> None:
     """The names, then the rows; with `harmless` as a terminal may have them."""
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\n")
-    for values in chain([names], ([csv_value(row[name], bodies_as_text=bodies_as_text) for name in names] for row in rows)):
+    for values in chain(
+        [names], ([csv_value(row[name], bodies_as_text=bodies_as_text) for name in names] for row in rows)
+    ):
         writer.writerow([shown(value) if harmless and isinstance(value, str) else value for value in values])
         write(line.getvalue())
         line.seek(0)
@@ -182,7 +219,7 @@ def write_bytes(output: Output, data: bytes) -> None:
     binary.write(data)
 
 
-# ---- for people -----------------------------------------------------------------------------------------------------------
+# ---- for people --------------------------------------------------------------------------------------------
 
 
 def _write_table(output: Output, rows: Iterable[Row], names: Sequence[str], measured_rows: int) -> None:
@@ -192,12 +229,21 @@ def _write_table(output: Output, rows: Iterable[Row], names: Sequence[str], meas
     if not measured:
         return
     numeric = [
-        all(row[name] is None or (isinstance(row[name], int | float) and row[name] is not True) for row in measured) for name in names
+        all(
+            row[name] is None or (isinstance(row[name], int | float) and row[name] is not True)
+            for row in measured
+        )
+        for name in names
     ]
     cells = [[cell(row[name]) for name in names] for row in measured]
-    widths = [min(_CELL_COLUMNS_MAX, max(width(line[i]) for line in [list(names), *cells])) for i in range(len(names))]
+    widths = [
+        min(_CELL_COLUMNS_MAX, max(width(line[i]) for line in [list(names), *cells]))
+        for i in range(len(names))
+    ]
     widths = _fit(
-        widths, [widths[i] if numeric[i] else min(widths[i], _TEXT_COLUMNS_MIN) for i in range(len(names))], output.terminal_columns
+        widths,
+        [widths[i] if numeric[i] else min(widths[i], _TEXT_COLUMNS_MIN) for i in range(len(names))],
+        output.terminal_columns,
     )
     header = _line(names, widths, numeric)
     sys.stdout.write((f"\x1b[1m{header}\x1b[0m" if output.colour else header) + "\n")
@@ -206,7 +252,9 @@ def _write_table(output: Output, rows: Iterable[Row], names: Sequence[str], meas
 
 
 def _fit(widths: list[int], least: list[int], columns: int | None) -> list[int]:
-    """The widest columns give way until all fit the terminal, none below what is `least` for it: a number is never cut."""
+    """The widest columns give way until all fit the terminal, none below what is `least` for it: a number is
+    never cut.
+    """
     if columns is None:
         return widths
     fitted = list(widths)

@@ -1,4 +1,6 @@
-"""The only room of the command line that opens files: the file that an export writes, and the nowhere that a closed pipe is left to."""
+"""The only room of the command line that opens files: the file that an export writes, and the nowhere that a
+closed pipe is left to.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ __all__ = ["forget_output", "new_file"]
 
 
 def forget_output() -> None:
-    """What is still buffered for stdout goes nowhere: the interpreter flushes it when it ends, and would complain."""
+    """What is still buffered for stdout goes nowhere: the interpreter flushes it when it ends, and would
+    complain.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

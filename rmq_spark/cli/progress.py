@@ -1,4 +1,5 @@
-"""How far long work has got, on one line of stderr: bytes, rate, time left. Only where stderr is a terminal."""
+"""How far long work has got, on one line of stderr: bytes, rate, time left. Only where stderr is a terminal.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +32,19 @@ class Progress:
     """A context manager; the line is gone when the work is. `total` may be 0, for not known."""
 
     def __init__(
-        self, what: str, total: int, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic, quiet: bool = False
+        self,
+        what: str,
+        total: int,
+        *,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        quiet: bool = False,
     ) -> None:
         self._what, self._total = what, total
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self.is_shown = not quiet and self._stream.isatty()  # else there is no need to find out how much work there is
+        # else there is no need to find out how much work there is
+        self.is_shown = not quiet and self._stream.isatty()
         self._begun = self._drawn = clock()
         self.done = 0
 
@@ -69,7 +77,9 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.is_shown:
             self._stream.write(_CLEAR)
             self._stream.flush()

@@ -1,6 +1,7 @@
 """The messages that a command's filters mean: all of them as a stream, or the first or last so many.
 
-Whole queues are read together, in the order of the commitlog; where the consume queues are gone, the commitlog is scanned.
+Whole queues are read together, in the order of the commitlog; where the consume queues are gone, the
+commitlog is scanned.
 """
 
 from __future__ import annotations
@@ -23,12 +24,22 @@ from store_format.read.tolerance import Tolerance
 if TYPE_CHECKING:
     from store_format import MessageStore, Queue
 
-__all__ = ["SIZE", "bytes_to_read", "chosen_queues", "first_messages", "last_messages", "read_messages", "read_range", "wanted_range"]
+__all__ = [
+    "SIZE",
+    "bytes_to_read",
+    "chosen_queues",
+    "first_messages",
+    "last_messages",
+    "read_messages",
+    "read_range",
+    "wanted_range",
+]
 
 SIZE = "storeSize"  # the column that says how much of the log a message is
 _ORDER = "physicalOffset"
 _HELPERS = ("storeTimestampMs", _ORDER, "queueOffset")
-_WINDOW = 256  # offsets of a queue looked at first, from its end backwards; each further look takes twice as many
+# offsets of a queue looked at first, from its end backwards; each further look takes twice as many
+_WINDOW = 256
 _WINDOW_MAX = 1 << 18
 
 
@@ -38,7 +49,9 @@ def chosen_queues(store: MessageStore, filters: Filters) -> list[Queue]:
 
 
 def wanted_range(queue: Queue, filters: Filters, mode: str) -> tuple[int, int]:
-    """The offsets in which messages of the time window can be, as the broker searches by time. A BatchCQ queue is not narrowed."""
+    """The offsets in which messages of the time window can be, as the broker searches by time. A BatchCQ
+    queue is not narrowed.
+    """
     start, stop = queue.min_offset, queue.max_offset
     if queue.range.is_batch or queue.scanned is not None:
         return start, stop
@@ -50,11 +63,26 @@ def wanted_range(queue: Queue, filters: Filters, mode: str) -> tuple[int, int]:
 
 
 def bytes_to_read(stores: Sequence[MessageStore], filters: Filters) -> int:
-    """How much of the log `read_messages` will give; 0, not known, where messages have to be looked at to know."""
-    if filters.looks_at_messages or filters.limit or filters.since_ms is not None or filters.until_ms is not None:
+    """How much of the log `read_messages` will give; 0, not known, where messages have to be looked at to
+    know.
+    """
+    if (
+        filters.looks_at_messages
+        or filters.limit
+        or filters.since_ms is not None
+        or filters.until_ms is not None
+    ):
         return 0
-    rows = (row for store in stores for row in store.view("queues").select(["topic", "queueId", "bytes"]).to_pylist())
-    return sum(row["bytes"] or 0 for row in rows if filters.chooses_topic(row["topic"]) and filters.chooses_queue(row["queueId"]))
+    rows = (
+        row
+        for store in stores
+        for row in store.view("queues").select(["topic", "queueId", "bytes"]).to_pylist()
+    )
+    return sum(
+        row["bytes"] or 0
+        for row in rows
+        if filters.chooses_topic(row["topic"]) and filters.chooses_queue(row["queueId"])
+    )
 
 
 def _reader(store: MessageStore, filters: Filters, names: Sequence[str], tolerance: Tolerance) -> QueueReader:
@@ -78,7 +106,11 @@ def _in_time(batch: pa.RecordBatch, filters: Filters) -> pa.RecordBatch:
 
 
 def read_range(
-    store: MessageStore, ranges: Sequence[tuple[Queue, int, int]], filters: Filters, names: Sequence[str], tolerance: Tolerance
+    store: MessageStore,
+    ranges: Sequence[tuple[Queue, int, int]],
+    filters: Filters,
+    names: Sequence[str],
+    tolerance: Tolerance,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of these offsets, with the columns `names` and those that put them in order."""
     reader = _reader(store, filters, names, tolerance)
@@ -92,21 +124,27 @@ def read_range(
     for batch in reader.read(slices):
         yield _in_time(batch, filters)
     if of_log:
-        queues = {(queue.topic, queue.queue_id): queue.scanned for queue in scanned if queue.scanned is not None}
+        queues = {
+            (queue.topic, queue.queue_id): queue.scanned for queue in scanned if queue.scanned is not None
+        }
         log_stop = max(queue.physical_stop for queue in queues.values())
         for batch in LogReader(reader, of_log, queues).read(store.log.min_offset, log_stop):
             yield _in_time(batch, filters)
 
 
-def read_messages(store: MessageStore, filters: Filters, names: Sequence[str], tolerance: Tolerance) -> Iterator[pa.RecordBatch]:
+def read_messages(
+    store: MessageStore, filters: Filters, names: Sequence[str], tolerance: Tolerance
+) -> Iterator[pa.RecordBatch]:
     """All of them, however many: memory is that of a batch and of the entries of some queues."""
-    ranges = [(queue, *wanted_range(queue, filters, tolerance.mode)) for queue in chosen_queues(store, filters)]
+    ranges = [
+        (queue, *wanted_range(queue, filters, tolerance.mode)) for queue in chosen_queues(store, filters)
+    ]
     for batch in read_range(store, ranges, filters, names, tolerance):
         if batch.num_rows:
             yield batch
 
 
-# ---- the first and the last -----------------------------------------------------------------------------------------------
+# ---- the first and the last --------------------------------------------------------------------------------
 
 
 class _Kept:
@@ -120,12 +158,15 @@ class _Kept:
         if not batch.num_rows:
             return
         table = pa.concat_tables([self.table, pa.Table.from_batches([batch])])
-        order = pc.sort_indices(table, [(_ORDER, "ascending"), ("queueOffset", "ascending")])  # the parts of a batch share their place
+        # the parts of a batch share their place
+        order = pc.sort_indices(table, [(_ORDER, "ascending"), ("queueOffset", "ascending")])
         table = table.take(order[max(len(order) - self._count, 0) :] if self._last else order[: self._count])
         self.table = table.combine_chunks()
 
     def edge(self) -> int | None:
-        """The place that a message must be before (of the last: behind) to be kept; None as long as there is room."""
+        """The place that a message must be before (of the last: behind) to be kept; None as long as there is
+        room.
+        """
         if self.table.num_rows < self._count:
             return None
         return int(self.table[_ORDER][0 if self._last else -1].as_py())
@@ -135,17 +176,27 @@ _Range = tuple["Queue", int, int]
 
 
 def _ranges(store: MessageStore, filters: Filters, tolerance: Tolerance) -> tuple[list[_Range], list[_Range]]:
-    """Of queues with files of their own, and of those that only the commitlog has: these are read in one pass over it."""
-    ranges = [(queue, *wanted_range(queue, filters, tolerance.mode)) for queue in chosen_queues(store, filters)]
-    return [each for each in ranges if each[0].scanned is None], [each for each in ranges if each[0].scanned is not None]
+    """Of queues with files of their own, and of those that only the commitlog has: these are read in one pass
+    over it.
+    """
+    ranges = [
+        (queue, *wanted_range(queue, filters, tolerance.mode)) for queue in chosen_queues(store, filters)
+    ]
+    return [each for each in ranges if each[0].scanned is None], [
+        each for each in ranges if each[0].scanned is not None
+    ]
 
 
-def first_messages(store: MessageStore, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance) -> pa.Table:
+def first_messages(
+    store: MessageStore, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance
+) -> pa.Table:
     """The first so many in the log, in its order."""
     kept = _Kept(names, count, last=False)
     ranges, scanned = _ranges(store, filters, tolerance)
     at_once = [(queue, start, min(stop, start + count)) for queue, start, stop in ranges]
-    for batch in read_range(store, scanned if filters.looks_at_messages else at_once + scanned, filters, names, tolerance):
+    for batch in read_range(
+        store, scanned if filters.looks_at_messages else at_once + scanned, filters, names, tolerance
+    ):
         kept.add(batch)
     for one in ranges if filters.looks_at_messages else ():
         found = 0
@@ -158,7 +209,9 @@ def first_messages(store: MessageStore, filters: Filters, names: Sequence[str], 
     return kept.table
 
 
-def last_messages(store: MessageStore, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance) -> pa.Table:
+def last_messages(
+    store: MessageStore, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance
+) -> pa.Table:
     """The last so many in the log, in its order. Queues are looked at from their ends backwards."""
     kept = _Kept(names, count, last=True)
     ranges, scanned = _ranges(store, filters, tolerance)

@@ -1,6 +1,8 @@
-"""What a process of `rmqlog` leaves out of its libraries' start and of its own end: time that would be waited for at each call.
+"""What a process of `rmqlog` leaves out of its libraries' start and of its own end: time that would be waited
+for at each call.
 
-Measured on two busy cores, of 0.34 s: pandas 0.3 s more where it is installed, docstrings 0.02 s, tearing the interpreter down 0.03 s.
+Measured on two busy cores, of 0.34 s: pandas 0.3 s more where it is installed, docstrings 0.02 s, tearing the
+interpreter down 0.03 s.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class _WithoutPandas:
 
 
 class _NoDocstring(dict[str, list[object]]):
-    """Stands for numpydoc's parser, by which pyarrow.compute makes help texts of its functions when it is imported."""
+    """Stands for numpydoc's parser, by which pyarrow.compute makes help texts of its functions when it is
+    imported.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(Parameters=[])

@@ -32,19 +32,33 @@ def show_view(
     time_column: str | None = None,
     keep: KeepWhere | None = None,
 ) -> int:
-    """Writes the view; how many rows there were. `shown` are the columns of the table for people, () for all."""
+    """Writes the view; how many rows there were. `shown` are the columns of the table for people, () for all.
+    """
     from store_format.views.registry import view_batches, view_named
 
-    batches: Iterable[pa.RecordBatch] = chain.from_iterable(view_batches(store, view, now_ms=now_ms) for store in stores)
+    batches: Iterable[pa.RecordBatch] = chain.from_iterable(
+        view_batches(store, view, now_ms=now_ms) for store in stores
+    )
     if filters is not None:
         batches = filtered(batches, filters, time_column)
     if keep is not None:
         batches = (batch.filter(keep(batch)) for batch in batches)
-    return show_batches(output, batches, view_named(view).schema.names, shown, limit=None if filters is None else filters.limit)
+    return show_batches(
+        output,
+        batches,
+        view_named(view).schema.names,
+        shown,
+        limit=None if filters is None else filters.limit,
+    )
 
 
 def show_batches(
-    output: Output, batches: Iterable[pa.RecordBatch], names: Sequence[str], shown: Sequence[str] = (), *, limit: int | None = None
+    output: Output,
+    batches: Iterable[pa.RecordBatch],
+    names: Sequence[str],
+    shown: Sequence[str] = (),
+    *,
+    limit: int | None = None,
 ) -> int:
     """Writes rows with the columns `names`: those asked for, else in a table those `shown`, else all."""
     asked = [_column(name, names) for name in output.columns]
@@ -58,7 +72,8 @@ def _column(name: str, known: Sequence[str]) -> str:
             return column
     meant = nearest(name, known)
     raise OptionError(
-        f"--columns: there is no column {name!r}; " + (f"did you mean {meant}?" if meant else f"there are {', '.join(known)}")
+        f"--columns: there is no column {name!r}; "
+        + (f"did you mean {meant}?" if meant else f"there are {', '.join(known)}")
     )
 
 
@@ -73,7 +88,11 @@ class KeepWhere:
 
         columns = [(batch[name].to_pylist(), pattern) for name, pattern in self.patterns]
         return pa.array(
-            [all(fnmatchcase(values[i] or "", pattern) for values, pattern in columns) for i in range(batch.num_rows)], pa.bool_()
+            [
+                all(fnmatchcase(values[i] or "", pattern) for values, pattern in columns)
+                for i in range(batch.num_rows)
+            ],
+            pa.bool_(),
         )
 
     def matches(self, name: str) -> bool:
@@ -82,7 +101,11 @@ class KeepWhere:
 
 
 def keep_where(
-    *, group: str | None = None, topic: str | None = None, state: str | None = None, topic_column: str = "topic"
+    *,
+    group: str | None = None,
+    topic: str | None = None,
+    state: str | None = None,
+    topic_column: str = "topic",
 ) -> KeepWhere | None:
     """What keeps the rows that are asked for; None for all."""
     given = (("group", group), (topic_column, topic), ("state", state))
@@ -90,7 +113,9 @@ def keep_where(
     return KeepWhere(patterns) if patterns else None
 
 
-def filtered(batches: Iterable[pa.RecordBatch], filters: Filters, time_column: str | None) -> Iterator[pa.RecordBatch]:
+def filtered(
+    batches: Iterable[pa.RecordBatch], filters: Filters, time_column: str | None
+) -> Iterator[pa.RecordBatch]:
     """The rows that the filters mean, by the columns that views have for topic, queue, tags and time."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -98,17 +123,27 @@ def filtered(batches: Iterable[pa.RecordBatch], filters: Filters, time_column: s
     for batch in batches:
         if "topic" in batch.schema.names and (filters.topic is not None or not filters.all_topics):
             topics = batch["topic"].to_pylist()
-            batch = batch.filter(pa.array([topic is not None and filters.chooses_topic(topic) for topic in topics], pa.bool_()))
+            batch = batch.filter(
+                pa.array([topic is not None and filters.chooses_topic(topic) for topic in topics], pa.bool_())
+            )
         if filters.queue_ids:
-            batch = batch.filter(pc.is_in(batch["queueId"], value_set=pa.array(filters.queue_ids, batch["queueId"].type)))
+            batch = batch.filter(
+                pc.is_in(batch["queueId"], value_set=pa.array(filters.queue_ids, batch["queueId"].type))
+            )
         if filters.tags:
             batch = batch.filter(pc.is_in(batch["tags"], value_set=pa.array(filters.tags, pa.string())))
         if filters.key is not None:
             words = zip(batch["keys"].to_pylist(), batch["msgId"].to_pylist(), strict=True)
-            batch = batch.filter(pa.array([filters.key in (keys or ()) or filters.key == id_ for keys, id_ in words], pa.bool_()))
+            batch = batch.filter(
+                pa.array(
+                    [filters.key in (keys or ()) or filters.key == id_ for keys, id_ in words], pa.bool_()
+                )
+            )
         for bound, compare in ((filters.since_ms, pc.greater_equal), (filters.until_ms, pc.less)):
             if bound is not None and time_column is not None:
-                batch = batch.filter(compare(batch[time_column].cast(pa.int64()), pa.scalar(bound * 1000, pa.int64())))
+                batch = batch.filter(
+                    compare(batch[time_column].cast(pa.int64()), pa.scalar(bound * 1000, pa.int64()))
+                )
         yield batch
 
 

@@ -1,8 +1,9 @@
-"""Which client of a group reads which queues of a topic: the six strategies of RocketMQ's clients, name for name.
+"""Which client of a group reads which queues of a topic: the six strategies of RocketMQ's clients, name for
+name.
 
-Strategies are positional and do not sort, as in Java: `message_queue` has the order that both lists must have first.
-Each strategy's `allocate(consumer_group, current_cid, mq_all, cid_all)` answers for one client, so every member of a group
-comes to the same picture from the same two lists.
+Strategies are positional and do not sort, as in Java: `message_queue` has the order that both lists must have
+first. Each strategy's `allocate(consumer_group, current_cid, mq_all, cid_all)` answers for one client, so
+every member of a group comes to the same picture from the same two lists.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class AllocateMessageQueueStrategy(Protocol):
 
 
 def _check(group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> bool:
-    """AbstractAllocateMessageQueueStrategy.check: False for a client that is not in the list, which owns nothing."""
+    """AbstractAllocateMessageQueueStrategy.check: False for a client that is not in the list, which owns
+    nothing.
+    """
     if not current_cid:
         raise OptionError("currentCID is empty")
     if not mq_all:
@@ -61,11 +64,15 @@ def _check(group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all
 
 @dataclass(frozen=True, slots=True)
 class _Averagely:
-    """Blocks of neighbours; the first clients get one more. 8 queues on 3 clients: 0-2, 3-5, 6-7 (AllocateMessageQueueAveragely)."""
+    """Blocks of neighbours; the first clients get one more. 8 queues on 3 clients: 0-2, 3-5, 6-7
+    (AllocateMessageQueueAveragely).
+    """
 
     name: str = "AVG"
 
-    def allocate(self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]
+    ) -> list[MessageQueue]:
         if not _check(consumer_group, current_cid, mq_all, cid_all):
             return []
         index, (size, rest) = cid_all.index(current_cid), divmod(len(mq_all), len(cid_all))
@@ -75,11 +82,15 @@ class _Averagely:
 
 @dataclass(frozen=True, slots=True)
 class _AveragelyByCircle:
-    """Queues dealt like cards. 8 queues on 3 clients: 0 3 6, 1 4 7, 2 5 (AllocateMessageQueueAveragelyByCircle)."""
+    """Queues dealt like cards. 8 queues on 3 clients: 0 3 6, 1 4 7, 2 5
+    (AllocateMessageQueueAveragelyByCircle).
+    """
 
     name: str = "AVG_BY_CIRCLE"
 
-    def allocate(self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]
+    ) -> list[MessageQueue]:
         if not _check(consumer_group, current_cid, mq_all, cid_all):
             return []
         return list(mq_all[cid_all.index(current_cid) :: len(cid_all)])
@@ -87,26 +98,34 @@ class _AveragelyByCircle:
 
 @dataclass(frozen=True, slots=True)
 class _ByConfig:
-    """What was configured, as it is (AllocateMessageQueueByConfig); with several clients in one query, by client id."""
+    """What was configured, as it is (AllocateMessageQueueByConfig); with several clients in one query, by
+    client id.
+    """
 
     config: Mapping[str, Sequence[MessageQueue]] | Sequence[MessageQueue]
     name: str = "CONFIG"
 
-    def allocate(self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]
+    ) -> list[MessageQueue]:
         return list(self.config.get(current_cid, ()) if isinstance(self.config, Mapping) else self.config)
 
 
 @dataclass(frozen=True, slots=True)
 class _ByMachineRoom:
-    """Only the queues of the rooms named, in blocks, and the remainder from the tail (AllocateMessageQueueByMachineRoom).
+    """Only the queues of the rooms named, in blocks, and the remainder from the tail
+    (AllocateMessageQueueByMachineRoom).
 
-    7 queues on 3 clients: 0 1 6, 2 3, 4 5. A queue's room is what stands before the one `@` of its broker's name.
+    7 queues on 3 clients: 0 1 6, 2 3, 4 5. A queue's room is what stands before the one `@` of its broker's
+    name.
     """
 
     consumer_idcs: frozenset[str]
     name: str = "MACHINE_ROOM"
 
-    def allocate(self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]
+    ) -> list[MessageQueue]:
         if not _check(consumer_group, current_cid, mq_all, cid_all):
             return []
         kept = [queue for queue in mq_all if self._is_kept(queue.broker_name)]
@@ -115,13 +134,15 @@ class _ByMachineRoom:
         return kept[size * index : size * (index + 1)] + tail
 
     def _is_kept(self, broker_name: str) -> bool:
-        parts = broker_name.rstrip(_ROOM_SEPARATOR).split(_ROOM_SEPARATOR)  # String.split drops empty parts at the end
+        # String.split drops empty parts at the end
+        parts = broker_name.rstrip(_ROOM_SEPARATOR).split(_ROOM_SEPARATOR)
         return len(parts) == 2 and parts[0] in self.consumer_idcs
 
 
 @dataclass(frozen=True, slots=True)
 class _NearbyMachineRoom:
-    """First the queues of a client's own room, by another strategy among the clients there (AllocateMachineRoomNearby).
+    """First the queues of a client's own room, by another strategy among the clients there
+    (AllocateMachineRoomNearby).
 
     A room without clients is shared among all of them; a room that has clients never is.
     """
@@ -134,7 +155,9 @@ class _NearbyMachineRoom:
     def name(self) -> str:
         return f"MACHINE_ROOM_NEARBY-{self.inner.name}"
 
-    def allocate(self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]
+    ) -> list[MessageQueue]:
         if not _check(consumer_group, current_cid, mq_all, cid_all):
             return []
         queues: dict[str, list[MessageQueue]] = {}
@@ -142,7 +165,9 @@ class _NearbyMachineRoom:
             queues.setdefault(_room(self.room_of_queue(queue), f"mq {queue}"), []).append(queue)
         clients: dict[str, list[str]] = {}
         for client_id in cid_all:
-            clients.setdefault(_room(self.room_of_client(client_id), f"consumer id {client_id}"), []).append(client_id)
+            clients.setdefault(_room(self.room_of_client(client_id), f"consumer id {client_id}"), []).append(
+                client_id
+            )
         own = self.room_of_client(current_cid)
         found = []
         if own in queues:
@@ -170,7 +195,8 @@ def client_room(client_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ConsistentHash:
-    """A client owns the queues whose hash comes next before one of its places on a ring (AllocateMessageQueueConsistentHash).
+    """A client owns the queues whose hash comes next before one of its places on a ring
+    (AllocateMessageQueueConsistentHash).
 
     Few queues move when a client comes or goes, and shares are uneven: some clients may own nothing.
     """
@@ -178,13 +204,19 @@ class _ConsistentHash:
     virtual_node_count: int = _VIRTUAL_NODE_COUNT
     name: str = "CONSISTENT_HASH"
 
-    def allocate(self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> list[MessageQueue]:
+    def allocate(
+        self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]
+    ) -> list[MessageQueue]:
         if not _check(consumer_group, current_cid, mq_all, cid_all):
             return []
         places, owners = _ring(tuple(cid_all), self.virtual_node_count)
         if not places:
             return []
-        return [queue for queue in mq_all if owners[bisect_left(places, _md5(str(queue))) % len(places)] == current_cid]
+        return [
+            queue
+            for queue in mq_all
+            if owners[bisect_left(places, _md5(str(queue))) % len(places)] == current_cid
+        ]
 
 
 @lru_cache(maxsize=8)
@@ -205,7 +237,7 @@ def _md5(key: str) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-# ---- by name ----------------------------------------------------------------------------------------------------------
+# ---- by name -----------------------------------------------------------------------------------------------
 
 STRATEGIES = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "CONSISTENT_HASH")
 _NEEDS = "allocateMessageQueueStrategy {} needs {}"
@@ -221,7 +253,8 @@ def strategy(
     room_of_queue: Callable[[MessageQueue], str] = queue_room,
     room_of_client: Callable[[str], str] = client_room,
 ) -> AllocateMessageQueueStrategy:
-    """The strategy of that name. Each of the other arguments belongs to one of them and is left alone by the rest.
+    """The strategy of that name. Each of the other arguments belongs to one of them and is left alone by the
+    rest.
 
     >>> queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(5)]
     >>> [queue.queue_id for queue in strategy("AVG").allocate("g", "b", queues, ["a", "b"])]
@@ -240,7 +273,9 @@ def strategy(
             return _ByConfig(config)
         case "MACHINE_ROOM":
             if consumer_idcs is None:
-                raise OptionError(_NEEDS.format("MACHINE_ROOM", "consumerIdcs, the rooms whose queues are read"))
+                raise OptionError(
+                    _NEEDS.format("MACHINE_ROOM", "consumerIdcs, the rooms whose queues are read")
+                )
             return _ByMachineRoom(frozenset(consumer_idcs))
         case "MACHINE_ROOM_NEARBY":
             nested = _inner(inner, virtual_node_count) if isinstance(inner, str) else inner
@@ -256,7 +291,9 @@ def strategy(
 
 
 def described(chosen: AllocateMessageQueueStrategy) -> str:
-    """The strategy with all that members must have in common to come to the same picture; not CONFIG's queues, which are each one's own."""
+    """The strategy with all that members must have in common to come to the same picture; not CONFIG's
+    queues, which are each one's own.
+    """
     match chosen:
         case _ConsistentHash():
             return f"{chosen.name} virtualNodeCount={chosen.virtual_node_count}"

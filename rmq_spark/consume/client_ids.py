@@ -1,4 +1,6 @@
-"""How the members of a group are called: client ids as RocketMQ's ClientConfig builds them, and what a group may be named."""
+"""How the members of a group are called: client ids as RocketMQ's ClientConfig builds them, and what a group
+may be named.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +13,37 @@ __all__ = ["BROADCASTING", "CLUSTERING", "check_client_id", "check_group", "clie
 
 CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 
-_GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)  # TopicValidator's table, and Validators.CHARACTER_MAX_LENGTH
+# TopicValidator's table, and Validators.CHARACTER_MAX_LENGTH
+_GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
 _NAME_BYTES_MAX = 255  # of a directory: a broadcasting client's offsets lie under its id
 
 
 def check_group(group: str) -> str:
-    """The name itself, which may then be a directory's. Raises OptionError for one that RocketMQ would not take (Validators.checkGroup)."""
+    """The name itself, which may then be a directory's. Raises OptionError for one that RocketMQ would not
+    take (Validators.checkGroup).
+    """
     if not _GROUP.fullmatch(group):
-        raise OptionError(f"group: expected 1 to 255 letters, digits and any of % | - _, found {group[:100]!r}")
+        raise OptionError(
+            f"group: expected 1 to 255 letters, digits and any of % | - _, found {group[:100]!r}"
+        )
     return group
 
 
 def check_client_id(client_id: str) -> str:
     """The id itself. Raises OptionError for one that could not be a directory's name."""
     if not client_id or client_id in (".", "..") or not client_id.isprintable() or "/" in client_id:
-        raise OptionError(f"clientId: expected a name without slashes and control characters, found {client_id[:100]!r}")
+        raise OptionError(
+            f"clientId: expected a name without slashes and control characters, found {client_id[:100]!r}"
+        )
     if len(client_id.encode("utf-8", "replace")) > _NAME_BYTES_MAX:
         raise OptionError(f"clientId: expected at most {_NAME_BYTES_MAX} bytes, found {client_id[:100]!r}…")
     return client_id
 
 
 def default_client_id(message_model: str, *, process_id: int, now_ns: int) -> str:
-    """`ip@pid#nanos` for one start; when BROADCASTING `ip@DEFAULT`, which finds its offsets again (changeInstanceNameToPID)."""
+    """`ip@pid#nanos` for one start; when BROADCASTING `ip@DEFAULT`, which finds its offsets again
+    (changeInstanceNameToPID).
+    """
     try:
         address = socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -41,7 +52,8 @@ def default_client_id(message_model: str, *, process_id: int, now_ns: int) -> st
 
 
 def client_ids(client_id: str, consumers: int) -> list[str]:
-    """The ids of a query's logical clients: its own for one, else with the number where RocketMQ has the unit name.
+    """The ids of a query's logical clients: its own for one, else with the number where RocketMQ has the unit
+    name.
 
     >>> client_ids("10.0.0.7@4711#1", 2)
     ['10.0.0.7@4711#1@0', '10.0.0.7@4711#1@1']

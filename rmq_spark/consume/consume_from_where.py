@@ -1,7 +1,8 @@
-"""Where a group begins on a queue: at its committed offset, else by ConsumeFromWhere (RebalancePushImpl.computePullFromWhere).
+"""Where a group begins on a queue: at its committed offset, else by ConsumeFromWhere
+(RebalancePushImpl.computePullFromWhere).
 
-A committed offset is taken as it is, and where the queue no longer holds it that is a loss for others to tell. A computed start is
-moved up to the queue's minimum without a word: nothing was promised below it.
+A committed offset is taken as it is, and where the queue no longer holds it that is a loss for others to
+tell. A computed start is moved up to the queue's minimum without a word: nothing was promised below it.
 """
 
 from __future__ import annotations
@@ -56,18 +57,24 @@ def consume_from_where(text: str) -> ConsumeFromWhere:
         return found
     meant = nearest(text, [each.value for each in ConsumeFromWhere])
     hint = f"did you mean {meant}?" if meant else "write one of them"
-    raise OptionError(f"consumeFromWhere: expected one of {', '.join(ConsumeFromWhere)}, found {text!r}; {hint}")
+    raise OptionError(
+        f"consumeFromWhere: expected one of {', '.join(ConsumeFromWhere)}, found {text!r}; {hint}"
+    )
 
 
 def consume_timestamp_ms(text: str) -> int:
-    """`consumeTimestamp`, yyyyMMddHHmmss in this machine's time zone, as the client's lenient SimpleDateFormat reads it.
+    """`consumeTimestamp`, yyyyMMddHHmmss in this machine's time zone, as the client's lenient
+    SimpleDateFormat reads it.
 
-    Thirteen digits are taken too (the last field has one), month 13 is the next January, and what follows the digits is not looked at.
+    Thirteen digits are taken too (the last field has one), month 13 is the next January, and what follows the
+    digits is not looked at.
 
     Raises OptionError for anything else, with the sentence a client would say.
     """
     match = _FIELD.match(text)
-    error = OptionError(f"consumeTimestamp is invalid, the valid format is yyyyMMddHHmmss,but received {text}")
+    error = OptionError(
+        f"consumeTimestamp is invalid, the valid format is yyyyMMddHHmmss,but received {text}"
+    )
     if match is None:
         raise error
     digits = match[0]
@@ -88,7 +95,9 @@ def is_retry_topic(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first offset to read. `is_committed` says that the group had one; else `origin` is the rule that gave it."""
+    """The first offset to read. `is_committed` says that the group had one; else `origin` is the rule that
+    gave it.
+    """
 
     offset: int
     origin: str
@@ -107,24 +116,28 @@ def start_offset(
 ) -> Start:
     """Where a group begins on a queue that holds [min_offset, max_offset).
 
-    `committed` None or -1 is unknown. `offset_at` looks up the offset of consumeTimestamp (LOWER), and is asked only where it decides.
-    `young_from_zero` (`consumeYoungQueueFromZero`): a queue from which nothing was deleted yet is read from its beginning, whatever
-    `where` says. A broker answers so while message 0 is still in its page cache (ConsumerManageProcessor.queryConsumerOffset), which
-    no file tells.
+    `committed` None or -1 is unknown. `offset_at` looks up the offset of consumeTimestamp (LOWER), and is
+    asked only where it decides. `young_from_zero` (`consumeYoungQueueFromZero`): a queue from which nothing
+    was deleted yet is read from its beginning, whatever `where` says. A broker answers so while message 0 is
+    still in its page cache (ConsumerManageProcessor.queryConsumerOffset), which no file tells.
 
     Raises OffsetOutOfRangeError for an offset below -1, which a client takes for a failed query.
     """
     if committed is not None and committed >= 0:
         return Start(committed, "committed", is_committed=True)
     if committed is not None and committed < _UNKNOWN:
-        raise OffsetOutOfRangeError(f"the committed offset {committed} is none: expected 0 or more, or -1; reset the group on this queue")
+        raise OffsetOutOfRangeError(
+            f"the committed offset {committed} is none: expected 0 or more, or -1; reset the group on this queue"
+        )
     if young_from_zero and min_offset <= 0:
         return Start(max(min_offset, 0), "young queue")
     start, origin = _by_where(where, max_offset, offset_at, is_retry=is_retry)
     return Start(max(start, min_offset), origin)
 
 
-def _by_where(where: ConsumeFromWhere, max_offset: int, offset_at: Callable[[], int], *, is_retry: bool) -> tuple[int, str]:
+def _by_where(
+    where: ConsumeFromWhere, max_offset: int, offset_at: Callable[[], int], *, is_retry: bool
+) -> tuple[int, str]:
     match where:
         case ConsumeFromWhere.FIRST:
             return 0, "first"

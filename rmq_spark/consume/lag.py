@@ -1,7 +1,8 @@
-"""How far a group is behind wherever its offsets are, whether and when it catches up, and how many threads that takes.
+"""How far a group is behind wherever its offsets are, whether and when it catches up, and how many threads
+that takes.
 
-The table is that of the view `lag` (`store_format.views.lag`), made from a group's offset store, or from the progress that Spark reports.
-What is not known is null: never 0, and never -1.
+The table is that of the view `lag` (`store_format.views.lag`), made from a group's offset store, or from the
+progress that Spark reports. What is not known is null: never 0, and never -1.
 """
 
 from __future__ import annotations
@@ -34,8 +35,15 @@ __all__ = [
 ]
 
 
-def group_lag(stores: Sequence[MessageStore], group: str, offsets: OffsetStore | None = None, *, now_ms: int | None = None) -> pa.Table:
-    """One row for each queue of the group, over all stores. Without `offsets` by what the brokers have in their files.
+def group_lag(
+    stores: Sequence[MessageStore],
+    group: str,
+    offsets: OffsetStore | None = None,
+    *,
+    now_ms: int | None = None,
+) -> pa.Table:
+    """One row for each queue of the group, over all stores. Without `offsets` by what the brokers have in
+    their files.
 
     `now_ms` is what ages count to, by default the clock.
     """
@@ -54,27 +62,34 @@ def group_lag(stores: Sequence[MessageStore], group: str, offsets: OffsetStore |
     return pa.concat_tables(tables) if tables else schema_of(LAG_COLUMNS).empty_table()
 
 
-# ---- what Spark reports -------------------------------------------------------------------------------------------------
+# ---- what Spark reports ------------------------------------------------------------------------------------
 
 
 def lag_from_progress(progress: str | Mapping[str, object], *, group: str | None = None) -> pa.Table:
-    """The same table from a query's progress: `lag_from_progress(event.progress.json)` in a StreamingQueryListener.
+    """The same table from a query's progress: `lag_from_progress(event.progress.json)` in a
+    StreamingQueryListener.
 
-    `committedOffset` is the end of the micro-batch, `maxOffset` what the queue had then (`reportLatestOffset`); bytes and times are not
-    in the progress. Sources of other formats are left out. Raises OptionError for what is no progress.
+    `committedOffset` is the end of the micro-batch, `maxOffset` what the queue had then
+    (`reportLatestOffset`); bytes and times are not in the progress. Sources of other formats are left out.
+    Raises OptionError for what is no progress.
     """
     try:
         value: Any = json.loads(progress) if isinstance(progress, str) else progress
         offsets = [(source.get("endOffset"), source.get("latestOffset")) for source in value["sources"]]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise OptionError(f"expected the JSON of a StreamingQueryProgress, found something else ({str(error)[:100]})") from error
+        raise OptionError(
+            f"expected the JSON of a StreamingQueryProgress, found something else ({str(error)[:100]})"
+        ) from error
     rows = []
     for end, latest in offsets:
         committed = _positions(end)
         if committed is None:
             continue
         known = _positions(latest) or {}
-        rows += [_progress_row(group, queue, committed.get(queue), known.get(queue)) for queue in sorted(committed.keys() | known.keys())]
+        rows += [
+            _progress_row(group, queue, committed.get(queue), known.get(queue))
+            for queue in sorted(committed.keys() | known.keys())
+        ]
     return pa.Table.from_batches([batch_of(LAG_COLUMNS, rows)])
 
 
@@ -87,7 +102,9 @@ def _positions(offset: object) -> dict[QueueKey, int] | None:
         return None
 
 
-def _progress_row(group: str | None, queue: QueueKey, committed: int | None, latest: int | None) -> tuple[object, ...]:
+def _progress_row(
+    group: str | None, queue: QueueKey, committed: int | None, latest: int | None
+) -> tuple[object, ...]:
     topic, broker, queue_id = queue
     lag = None if committed is None or latest is None else latest - committed
     known = {
@@ -102,12 +119,14 @@ def _progress_row(group: str | None, queue: QueueKey, committed: int | None, lat
     return tuple(known.get(column.name) for column in LAG_COLUMNS)
 
 
-# ---- whether it catches up ----------------------------------------------------------------------------------------------
+# ---- whether it catches up ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """`seconds` until nothing is left at these rates (messages a second); None when that never comes, or a rate is not known."""
+    """`seconds` until nothing is left at these rates (messages a second); None when that never comes, or a
+    rate is not known.
+    """
 
     backlog: int
     consumption_rate: float | None
@@ -120,7 +139,11 @@ class CatchUp:
         if self.consumption_rate is None or self.production_rate is None:
             return f"{self.backlog} messages behind; the rates are not known"
         rates = f"{self.backlog} messages behind, {self.consumption_rate:.1f} read and {self.production_rate:.1f} written a second"
-        return f"{rates}: it never catches up" if self.seconds is None else f"{rates}: it has caught up in {self.seconds:.0f} s"
+        return (
+            f"{rates}: it never catches up"
+            if self.seconds is None
+            else f"{rates}: it has caught up in {self.seconds:.0f} s"
+        )
 
 
 def catch_up(backlog: int, consumption_rate: float | None, production_rate: float | None) -> CatchUp:
@@ -149,8 +172,11 @@ CATCH_UP_COLUMNS = (
 )
 
 
-def catch_up_table(before: pa.Table, after: pa.Table, seconds: float, *, now_ms: int | None = None) -> pa.Table:
-    """One row a group, from two lag tables that were made `seconds` apart. A queue that only one of them knows has no rate.
+def catch_up_table(
+    before: pa.Table, after: pa.Table, seconds: float, *, now_ms: int | None = None
+) -> pa.Table:
+    """One row a group, from two lag tables that were made `seconds` apart. A queue that only one of them
+    knows has no rate.
 
     Raises OptionError when no time has passed between them.
     """
@@ -190,13 +216,15 @@ def _sum(values: Sequence[object]) -> int | None:
     return sum(value for value in values if isinstance(value, int)) if values and None not in values else None
 
 
-# ---- how much it takes ----------------------------------------------------------------------------------------------------
+# ---- how much it takes -------------------------------------------------------------------------------------
 
 
 def threads_per_node(cores: int, computing_ms: float, waiting_ms: float) -> int:
-    """The usual formula: threads ≈ cores × (T1 + T2) / T1, where T1 is the time that a message computes and T2 the time that it waits.
+    """The usual formula: threads ≈ cores × (T1 + T2) / T1, where T1 is the time that a message computes and
+    T2 the time that it waits.
 
-    A core is busy with one message while others wait for their database. It is where a load test begins, not where it ends.
+    A core is busy with one message while others wait for their database. It is where a load test begins, not
+    where it ends.
 
     >>> threads_per_node(4, 5, 45)
     40
@@ -204,12 +232,16 @@ def threads_per_node(cores: int, computing_ms: float, waiting_ms: float) -> int:
     Raises OptionError without a core or a computing time.
     """
     if cores < 1 or not computing_ms > 0 or not waiting_ms >= 0 or math.isinf(computing_ms + waiting_ms):
-        raise OptionError(f"expected cores and times above 0, found {cores} cores, {computing_ms} ms computing, {waiting_ms} ms waiting")
+        raise OptionError(
+            f"expected cores and times above 0, found {cores} cores, {computing_ms} ms computing, {waiting_ms} ms waiting"
+        )
     return max(1, round(cores * (computing_ms + waiting_ms) / computing_ms))
 
 
 def nodes_needed(peak_rate: float, node_rate: float) -> int:
     """Nodes for a peak, in messages a second, when one of them was measured to do `node_rate`."""
     if not peak_rate >= 0 or not node_rate > 0 or math.isinf(peak_rate):
-        raise OptionError(f"expected rates above 0, found {peak_rate} messages a second at the peak and {node_rate} of one node")
+        raise OptionError(
+            f"expected rates above 0, found {peak_rate} messages a second at the peak and {node_rate} of one node"
+        )
     return max(1, math.ceil(peak_rate / node_rate))

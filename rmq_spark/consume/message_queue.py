@@ -1,6 +1,7 @@
 """What a client calls a queue, and the orders that RocketMQ's clients share: of queues and of client ids.
 
-Both compare UTF-16 code units, as String.compareTo does; members of a group agree only because their lists have one order.
+Both compare UTF-16 code units, as String.compareTo does; members of a group agree only because their lists
+have one order.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ def utf16(text: str) -> bytes:
 
 
 class MessageQueue(NamedTuple):
-    """RocketMQ's partition; equal to the plain tuple of its parts. Its text is the one that CONSISTENT_HASH hashes."""
+    """RocketMQ's partition; equal to the plain tuple of its parts. Its text is the one that CONSISTENT_HASH
+    hashes.
+    """
 
     topic: str
     broker_name: str

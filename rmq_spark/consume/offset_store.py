@@ -1,7 +1,8 @@
-"""Where a group keeps how far it has read: in the broker's own file, in a client's, or nowhere. `offsetStore` chooses.
+"""Where a group keeps how far it has read: in the broker's own file, in a client's, or nowhere. `offsetStore`
+chooses.
 
-Values are RocketMQ's, the next offset to read, and never go down but by a reset. Spark's checkpoint stays the truth about a query; these
-are what other members, RocketMQ's tools and a later broker see.
+Values are RocketMQ's, the next offset to read, and never go down but by a reset. Spark's checkpoint stays the
+truth about a query; these are what other members, RocketMQ's tools and a later broker see.
 """
 
 from __future__ import annotations
@@ -29,14 +30,25 @@ from store_format.metadata.group_offsets import (
 from store_format.metadata.merge_offsets import merge_local_offsets
 from store_format.metadata.read_state import read_local_offsets
 
-__all__ = ["OFFSET_STORES", "CheckedOffsets", "LocalOffsets", "NoOffsets", "OffsetStore", "StoreOffsets", "make_path", "offset_store"]
+__all__ = [
+    "OFFSET_STORES",
+    "CheckedOffsets",
+    "LocalOffsets",
+    "NoOffsets",
+    "OffsetStore",
+    "StoreOffsets",
+    "make_path",
+    "offset_store",
+]
 
 _log = logging.getLogger(__name__)
 
 OFFSET_STORES = ("store", "local", "none")
 _WAIT_SECONDS = 5.0  # for another writer of ours, which is quick; a broker holds on for as long as it lives
 _SAVE_WAIT_SECONDS = 0.5  # in between micro-batches; once it was in vain nobody waits again until it works
-_ADVICE = "a broker overwrites consumerOffset.json while it runs: stop it, or set offsetStore to local or none"
+_ADVICE = (
+    "a broker overwrites consumerOffset.json while it runs: stop it, or set offsetStore to local or none"
+)
 
 
 class OffsetStore(Protocol):
@@ -73,7 +85,10 @@ class _Saver:
             self.write(offsets, is_reset=is_reset)
         except (StoreInUseError, StoreWriteError) as error:
             if brokers not in self._failing:
-                _log.warning("offsets are not recorded for now, Spark's checkpoint goes on and this is tried again: %s", error)
+                _log.warning(
+                    "offsets are not recorded for now, Spark's checkpoint goes on and this is tried again: %s",
+                    error,
+                )
             self._failing.add(brokers)
             return False
         if brokers in self._failing:
@@ -86,7 +101,9 @@ class _Saver:
 
 
 class StoreOffsets(_Saver):
-    """`store`: config/consumerOffset.json of each broker's store, under the store's lock. `roots` is by broker name."""
+    """`store`: config/consumerOffset.json of each broker's store, under the store's lock. `roots` is by
+    broker name.
+    """
 
     kind = "store"
 
@@ -114,7 +131,9 @@ class StoreOffsets(_Saver):
             except StoreInUseError as error:
                 raise StoreInUseError(f"{error}; {_ADVICE}") from error
             except StoreWriteError as error:
-                raise StoreWriteError(f"{error}; offsetStore=store writes there: set it to local or none") from error
+                raise StoreWriteError(
+                    f"{error}; offsetStore=store writes there: set it to local or none"
+                ) from error
 
     def identity(self) -> object:
         return tuple(offsets_identity(root) for root in self._roots.values())
@@ -167,11 +186,16 @@ class LocalOffsets(_Saver):
         }
 
     def write(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> None:
-        wanted = {(queue.topic, queue.broker_name, queue.queue_id): offset for queue, offset in offsets.items()}
+        wanted = {
+            (queue.topic, queue.broker_name, queue.queue_id): offset for queue, offset in offsets.items()
+        }
         with self._locked():
-            # A client overwrites the file in place; renaming it aside first keeps one of both whole at any moment, and it reads both.
+            # A client overwrites the file in place; renaming it aside first keeps one of both whole at any
+            # moment, and it reads both.
             rewrite_config(
-                self.path, lambda data, file: merge_local_offsets(data, wanted, is_reset=is_reset, file=file), FileWrites(sync=True)
+                self.path,
+                lambda data, file: merge_local_offsets(data, wanted, is_reset=is_reset, file=file),
+                FileWrites(sync=True),
             )
 
     def _locked(self) -> StoreLock:
@@ -187,12 +211,17 @@ def _committed(fallback: OffsetStore | None) -> dict[MessageQueue, int]:
     try:
         return fallback.read()
     except UnsupportedFormatError as error:
-        _log.warning("what the broker has committed is not known, queues without an offset of their own begin anew: %s", error)
+        _log.warning(
+            "what the broker has committed is not known, queues without an offset of their own begin anew: %s",
+            error,
+        )
         return {}
 
 
 class NoOffsets:
-    """`none`: nothing is kept, and reading asks the store only. Each start without a checkpoint begins where the broker's group stands."""
+    """`none`: nothing is kept, and reading asks the store only. Each start without a checkpoint begins where
+    the broker's group stands.
+    """
 
     kind = "none"
 
@@ -218,7 +247,9 @@ class NoOffsets:
 class CheckedOffsets:
     """Another store, whose offsets `check` looks at whenever they are read: it raises, or leaves some out."""
 
-    def __init__(self, inner: OffsetStore, check: Callable[[dict[MessageQueue, int]], dict[MessageQueue, int]]) -> None:
+    def __init__(
+        self, inner: OffsetStore, check: Callable[[dict[MessageQueue, int]], dict[MessageQueue, int]]
+    ) -> None:
         self._inner = inner
         self._check = check
         self.kind = inner.kind
@@ -251,9 +282,11 @@ def offset_store(
     client_id: str = "",
     offset_store_path: str | None = None,
 ) -> OffsetStore:
-    """The store that the options choose; None is `local` when BROADCASTING, else `store`. `roots` are store roots by broker name.
+    """The store that the options choose; None is `local` when BROADCASTING, else `store`. `roots` are store
+    roots by broker name.
 
-    `offset_store_path` is by default RocketMQ's own, `.rocketmq_offsets` in the home directory. Nothing is opened yet.
+    `offset_store_path` is by default RocketMQ's own, `.rocketmq_offsets` in the home directory. Nothing is
+    opened yet.
     """
     kind = kind or ("local" if message_model == BROADCASTING else "store")
     group = check_group(group)
@@ -262,7 +295,9 @@ def offset_store(
     match kind:
         case "store":
             if is_broadcasting:
-                raise OptionError("offsetStore=store is for CLUSTERING: when BROADCASTING each client has offsets of its own, in local")
+                raise OptionError(
+                    "offsetStore=store is for CLUSTERING: when BROADCASTING each client has offsets of its own, in local"
+                )
             return in_store
         case "local":
             base = offset_store_path or os.path.join(os.path.expanduser("~"), ".rocketmq_offsets")
@@ -271,4 +306,6 @@ def offset_store(
         case "none":
             return NoOffsets(None if is_broadcasting else in_store)
     meant = nearest(kind, OFFSET_STORES)
-    raise OptionError(f"offsetStore: expected store, local or none, found {kind!r}{f'; did you mean {meant}?' if meant else ''}")
+    raise OptionError(
+        f"offsetStore: expected store, local or none, found {kind!r}{f'; did you mean {meant}?' if meant else ''}"
+    )

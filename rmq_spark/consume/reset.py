@@ -1,7 +1,9 @@
-"""Moving a group's offsets on purpose: by time, to an end, to given ones, or to another group's. First a preview, then `apply`.
+"""Moving a group's offsets on purpose: by time, to an end, to given ones, or to another group's. First a
+preview, then `apply`.
 
-A reset raises the group's reset number, by which queries that are running jump along, backwards too. The broker of the store must be
-stopped, for it would overwrite the file; a running one is asked with mqadmin (resetOffsetByTime, cloneGroupOffset).
+A reset raises the group's reset number, by which queries that are running jump along, backwards too. The
+broker of the store must be stopped, for it would overwrite the file; a running one is asked with mqadmin
+(resetOffsetByTime, cloneGroupOffset).
 """
 
 from __future__ import annotations
@@ -50,15 +52,23 @@ RESET_COLUMNS = (
     ViewColumn("queueId", INT, "The queue."),
     ViewColumn("committedOffset", LONG, "Where the group stands; null when nobody knows."),
     ViewColumn("targetOffset", LONG, "Where it will stand: the next offset to read."),
-    ViewColumn("minOffset", LONG, "The first offset in the queue; null when the store does not have the queue."),
+    ViewColumn(
+        "minOffset", LONG, "The first offset in the queue; null when the store does not have the queue."
+    ),
     ViewColumn("maxOffset", LONG, "The offset behind the last message."),
-    ViewColumn("change", LONG, "`targetOffset` less `committedOffset`: so many messages are skipped, or with a minus read again."),
+    ViewColumn(
+        "change",
+        LONG,
+        "`targetOffset` less `committedOffset`: so many messages are skipped, or with a minus read again.",
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """A group, its offsets, and the directory where its Spark members meet, if there is one; `others` are where they met before."""
+    """A group, its offsets, and the directory where its Spark members meet, if there is one; `others` are
+    where they met before.
+    """
 
     group: str
     offsets: OffsetStore
@@ -74,7 +84,9 @@ def group_place(
     offset_store_path: str | None = None,
     group_path: str | None = None,
 ) -> GroupPlace:
-    """Where a CLUSTERING group has its offsets, by the options `offsetStore`, `offsetStorePath` and `groupPath` of its queries."""
+    """Where a CLUSTERING group has its offsets, by the options `offsetStore`, `offsetStorePath` and
+    `groupPath` of its queries.
+    """
     roots = {store.broker_name: store.path for store in stores}
     offsets = offset_store(kind, group=group, roots=roots, offset_store_path=offset_store_path)
     directory = group_directory(offsets, group=group, roots=roots, group_path=group_path)
@@ -93,13 +105,24 @@ class OffsetPlan:
 
     def table(self) -> pa.Table:
         """One row a queue, by `RESET_COLUMNS`, in the order of queues."""
-        return pa.Table.from_batches([batch_of(RESET_COLUMNS, (self._row(queue) for queue in sort_queues(self.targets)))])
+        return pa.Table.from_batches(
+            [batch_of(RESET_COLUMNS, (self._row(queue) for queue in sort_queues(self.targets)))]
+        )
 
     def _row(self, queue: MessageQueue) -> tuple[object, ...]:
         target, committed = self.targets[queue], self.committed.get(queue, -1)
         known = committed if committed >= 0 else None
         low, high = self.limits.get(queue, (None, None))
-        return queue.topic, queue.broker_name, queue.queue_id, known, target, low, high, None if known is None else target - known
+        return (
+            queue.topic,
+            queue.broker_name,
+            queue.queue_id,
+            known,
+            target,
+            low,
+            high,
+            None if known is None else target - known,
+        )
 
     def apply(self, *, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> int:
         """Writes the targets, and gives the group's new reset number; 0 for a group without a directory.
@@ -125,7 +148,8 @@ class OffsetPlan:
             # The offsets first: a reset that a crash cuts off here is followed where it goes back (`mirror`).
             self.place.offsets.write(self.targets, is_reset=True)
             for each, state in states.items():
-                state.reset = number  # the same next one everywhere: a checkpoint does not know where its query met the others
+                # the same next one everywhere: a checkpoint does not know where its query met the others
+                state.reset = number
                 change = Change(state, "", clock_ms())
                 change.reset(self.targets)
                 state.log_size = append_events(each, change.events, state.log_size, files)
@@ -134,10 +158,12 @@ class OffsetPlan:
         return number + 1
 
 
-# ---- where to -------------------------------------------------------------------------------------------------------------
+# ---- where to ----------------------------------------------------------------------------------------------
 
 
-def reset_by_time(place: GroupPlace, stores: Sequence[MessageStore], timestamp_ms: int, topics: Iterable[str] | None = None) -> OffsetPlan:
+def reset_by_time(
+    place: GroupPlace, stores: Sequence[MessageStore], timestamp_ms: int, topics: Iterable[str] | None = None
+) -> OffsetPlan:
     """To the first message stored at or after a time, the end where there is none (resetOffsetByTime).
 
     `topics` are by default those that the group has offsets of, its retry topic among them.
@@ -149,18 +175,26 @@ def reset_by_time(place: GroupPlace, stores: Sequence[MessageStore], timestamp_m
     return _plan(place, stores, topics, offset_of)
 
 
-def reset_to_earliest(place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None) -> OffsetPlan:
+def reset_to_earliest(
+    place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None
+) -> OffsetPlan:
     """To the first message that is still there."""
     return _plan(place, stores, topics, lambda queue: 0 if queue is None else queue.min_offset)
 
 
-def reset_to_latest(place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None) -> OffsetPlan:
+def reset_to_latest(
+    place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None
+) -> OffsetPlan:
     """To the end: all that waits is skipped (skipAccumulatedMessage)."""
     return _plan(place, stores, topics, lambda queue: 0 if queue is None else queue.max_offset)
 
 
-def reset_to(place: GroupPlace, stores: Sequence[MessageStore], targets: Mapping[MessageQueue, int]) -> OffsetPlan:
-    """To these offsets. Raises OptionError for a queue that no store has, and for an offset that its queue does not have."""
+def reset_to(
+    place: GroupPlace, stores: Sequence[MessageStore], targets: Mapping[MessageQueue, int]
+) -> OffsetPlan:
+    """To these offsets. Raises OptionError for a queue that no store has, and for an offset that its queue
+    does not have.
+    """
     queues = _queues(stores, {queue.topic for queue in targets})
     limits = _limits(queues)
     for queue, target in targets.items():
@@ -173,8 +207,12 @@ def reset_to(place: GroupPlace, stores: Sequence[MessageStore], targets: Mapping
     return OffsetPlan(place, dict(targets), place.offsets.read(), limits)
 
 
-def copy_offsets(source: GroupPlace, place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None) -> OffsetPlan:
-    """To where another group stands, queue by queue (cloneGroupOffset). Retry topics are each group's own and are left out."""
+def copy_offsets(
+    source: GroupPlace, place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None
+) -> OffsetPlan:
+    """To where another group stands, queue by queue (cloneGroupOffset). Retry topics are each group's own and
+    are left out.
+    """
     wanted = None if topics is None else set(topics)
     targets = {
         queue: offset
@@ -189,7 +227,10 @@ def copy_offsets(source: GroupPlace, place: GroupPlace, stores: Sequence[Message
 
 
 def _plan(
-    place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None, target: Callable[[Queue | None], int]
+    place: GroupPlace,
+    stores: Sequence[MessageStore],
+    topics: Iterable[str] | None,
+    target: Callable[[Queue | None], int],
 ) -> OffsetPlan:
     committed = place.offsets.read()
     names = {queue.topic for queue in committed} if topics is None else set(topics)
@@ -199,11 +240,15 @@ def _plan(
     missing = sorted(names - {queue.topic for queue in queues})
     if missing and topics is not None:
         raise OptionError(f"no store has a topic {missing[0]!r}")
-    return OffsetPlan(place, {name: target(queue) for name, queue in queues.items()}, committed, _limits(queues))
+    return OffsetPlan(
+        place, {name: target(queue) for name, queue in queues.items()}, committed, _limits(queues)
+    )
 
 
 def _queues(stores: Sequence[MessageStore], topics: set[str]) -> dict[MessageQueue, Queue | None]:
-    """The queues of these topics: those on disk, and those below readQueueNums, which are None while they have no message."""
+    """The queues of these topics: those on disk, and those below readQueueNums, which are None while they
+    have no message.
+    """
     found: dict[MessageQueue, Queue | None] = {}
     for store in stores:
         configured: Mapping[str, TopicConfig] = read_topics(store.path) or {}
@@ -217,7 +262,10 @@ def _queues(stores: Sequence[MessageStore], topics: set[str]) -> dict[MessageQue
 
 
 def _limits(queues: Mapping[MessageQueue, Queue | None]) -> dict[MessageQueue, tuple[int, int]]:
-    return {name: (0, 0) if queue is None else (queue.min_offset, queue.max_offset) for name, queue in queues.items()}
+    return {
+        name: (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        for name, queue in queues.items()
+    }
 
 
 def _short(queue: MessageQueue) -> str:

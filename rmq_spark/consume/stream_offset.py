@@ -1,8 +1,10 @@
-"""The offset of a stream as Spark stores it, `{"topic":{"broker":{"queue":n}},"$from":{…},"$reset":n,"$again":true}`, always in one order.
+"""The offset of a stream as Spark stores it,
+`{"topic":{"broker":{"queue":n}},"$from":{…},"$reset":n,"$again":true}`, always in one order.
 
-Spark compares offsets by their JSON. Keys are strings; topics and brokers are sorted, queues are in the order of their numbers, and
-`$from`, the starts that the previous offset does not tell, comes behind them; then `$reset`, once a group's offsets were reset; and
-`$again` where all the rest is equal to the offset before: a topic was created again, and is read to the same place as before.
+Spark compares offsets by their JSON. Keys are strings; topics and brokers are sorted, queues are in the order
+of their numbers, and `$from`, the starts that the previous offset does not tell, comes behind them; then
+`$reset`, once a group's offsets were reset; and `$again` where all the rest is equal to the offset before: a
+topic was created again, and is read to the same place as before.
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ def queue_name(key: QueueKey) -> str:
 class StreamOffset:
     """The next queue offset to read of each queue.
 
-    `starts` has the queues whose start in the batch that ends here is not their value in the offset before: all of them in the
-    first batch, later new ones, and those that were moved. `reset` is the number of the last reset of the group that it has seen.
-    `again` tells the offset from the one before where nothing else does: Spark makes no batch of two equal ones.
+    `starts` has the queues whose start in the batch that ends here is not their value in the offset before:
+    all of them in the first batch, later new ones, and those that were moved. `reset` is the number of the
+    last reset of the group that it has seen. `again` tells the offset from the one before where nothing else
+    does: Spark makes no batch of two equal ones.
     """
 
     positions: dict[QueueKey, int] = field(default_factory=dict)
@@ -61,7 +64,9 @@ class StreamOffset:
             elif name == AGAIN:
                 again = _true(members, AGAIN)
             elif name.startswith(MARK):
-                raise _refusal(f"no key {name!r}: the checkpoint was written by a later version; use that, or a new checkpoint")
+                raise _refusal(
+                    f"no key {name!r}: the checkpoint was written by a later version; use that, or a new checkpoint"
+                )
             else:
                 topics[name] = members
         return StreamOffset(_flat(topics, ""), starts, reset, again)

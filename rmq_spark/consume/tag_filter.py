@@ -1,7 +1,8 @@
-"""Subscription expressions, which say what of a topic is wanted; TAG expressions, `TagA || TagB`, are read here.
+"""Subscription expressions, which say what of a topic is wanted; TAG expressions, `TagA || TagB`, are read
+here.
 
-The rules are those of FilterAPI.buildSubscriptionData. A match has two halves: the hash in the consume queue entry, which
-may let too much through, and the TAGS string of the message, which decides.
+The rules are those of FilterAPI.buildSubscriptionData. A match has two halves: the hash in the consume queue
+entry, which may let too much through, and the TAGS string of the message, which decides.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ class TagFilter:
         return not self.tags
 
     def match_codes(self, tags_codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which consume queue entries may match (ExpressionMessageFilter.isMatchedByConsumeQueue): never too few.
+        """Which consume queue entries may match (ExpressionMessageFilter.isMatchedByConsumeQueue): never too
+        few.
 
-        A code outside int32 is no hash: an address in the CQ extension file, or a delivery time in SCHEDULE_TOPIC_XXXX.
-        Such entries pass, and the string decides.
+        A code outside int32 is no hash: an address in the CQ extension file, or a delivery time in
+        SCHEDULE_TOPIC_XXXX. Such entries pass, and the string decides.
         """
         if self.subscribe_all:
             return np.ones(len(tags_codes), np.bool_)
@@ -48,15 +50,21 @@ class TagFilter:
         return hashes | (tags_codes < _INT_MIN) | (tags_codes > _INT_MAX)
 
     def match_tags(self, tags: pa.StringArray) -> NDArray[np.bool_]:
-        """Which messages match (PullAPIWrapper.processPullResult): case counts, a message without TAGS matches only `*`."""
+        """Which messages match (PullAPIWrapper.processPullResult): case counts, a message without TAGS
+        matches only `*`.
+        """
         if self.subscribe_all:
             return np.ones(len(tags), np.bool_)
-        matched: NDArray[np.bool_] = pc.is_in(tags, value_set=pa.array(sorted(self.tags), tags.type)).to_numpy(zero_copy_only=False)
+        matched: NDArray[np.bool_] = pc.is_in(
+            tags, value_set=pa.array(sorted(self.tags), tags.type)
+        ).to_numpy(zero_copy_only=False)
         return matched
 
 
 def parse_subscription(expression_type: str, expression: str | None) -> tuple[TagFilter, Sql92Filter | None]:
-    """What `expressionType` (TAG or SQL92) and `subExpression` ask for. Raises OptionError where RocketMQ's client or broker does."""
+    """What `expressionType` (TAG or SQL92) and `subExpression` ask for. Raises OptionError where RocketMQ's
+    client or broker does.
+    """
     if expression_type == "TAG":
         return parse_tags(expression), None
     if expression is None:
@@ -72,8 +80,9 @@ def parse_tags(expression: str | None) -> TagFilter:
     >>> sorted(parse_tags("TagA || TagB ||").tags)
     ['TagA', 'TagB']
 
-    `*` is only a wildcard alone: `* || TagA` and ` * ` name a tag `*`, as in RocketMQ. Raises OptionError when no tag is
-    left: `||` fails in RocketMQ too; a blank expression matches nothing there in the broker and everything in the client.
+    `*` is only a wildcard alone: `* || TagA` and ` * ` name a tag `*`, as in RocketMQ. Raises OptionError
+    when no tag is left: `||` fails in RocketMQ too; a blank expression matches nothing there in the broker
+    and everything in the client.
     """
     if not expression or expression == _ALL:
         return TagFilter()

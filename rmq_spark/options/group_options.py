@@ -1,4 +1,5 @@
-"""A group's options as values, and what they are made into: a strategy, an offset store, and who a query is in its group.
+"""A group's options as values, and what they are made into: a strategy, an offset store, and who a query is
+in its group.
 
 The texts are read here, one function an option; `group_option_table` has the rows.
 """
@@ -12,8 +13,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_spark.consume.allocate import STRATEGIES, AllocateMessageQueueStrategy, strategy
-from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING, check_client_id, check_group, client_ids, default_client_id
-from rmq_spark.consume.consume_from_where import CONSUME_FROM_WHERE, ConsumeFromWhere, consume_from_where, consume_timestamp_ms
+from rmq_spark.consume.client_ids import (
+    BROADCASTING,
+    CLUSTERING,
+    check_client_id,
+    check_group,
+    client_ids,
+    default_client_id,
+)
+from rmq_spark.consume.consume_from_where import (
+    CONSUME_FROM_WHERE,
+    ConsumeFromWhere,
+    consume_from_where,
+    consume_timestamp_ms,
+)
 from rmq_spark.consume.group.membership import Membership
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore, offset_store
@@ -50,7 +63,9 @@ def parse_client_id(given: Given) -> str:
 def parse_consume_from_where(given: Given) -> ConsumeFromWhere:
     if given.text.strip().upper() not in CONSUME_FROM_WHERE:
         meant = nearest(given.text, [each.value for each in ConsumeFromWhere])
-        raise given.error(f"one of {', '.join(ConsumeFromWhere)}", advice=f"did you mean {meant}?" if meant else "")
+        raise given.error(
+            f"one of {', '.join(ConsumeFromWhere)}", advice=f"did you mean {meant}?" if meant else ""
+        )
     return consume_from_where(given.text)
 
 
@@ -82,7 +97,9 @@ def parse_allocate_config(given: Given) -> _Config:
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """`consumers` None: one client, whose queues are packed into partitions. `client_id` None: a new one for each start."""
+    """`consumers` None: one client, whose queues are packed into partitions. `client_id` None: a new one for
+    each start.
+    """
 
     group: str
     consumers: int | None = None
@@ -104,7 +121,8 @@ class GroupOptions:
 
     @staticmethod
     def from_read(read: Mapping[str, object], given: Collection[str], now_ms: int) -> GroupOptions | None:
-        """From the values of the rows in `group_option_table`; None without `group`. `given` are the options that the caller wrote.
+        """From the values of the rows in `group_option_table`; None without `group`. `given` are the options
+        that the caller wrote.
 
         Raises OptionError for a group's option without `group`, and for those that contradict each other.
         """
@@ -131,7 +149,9 @@ class GroupOptions:
     def check(self, given: Collection[str]) -> None:
         count, configured = self.consumers or 1, self.allocate_config
         if configured is not None and len(configured) != count:
-            raise OptionError(f"allocateConfig has the queues of {len(configured)} clients, consumers is {count}: write {_CONFIG_EXAMPLE}")
+            raise OptionError(
+                f"allocateConfig has the queues of {len(configured)} clients, consumers is {count}: write {_CONFIG_EXAMPLE}"
+            )
         if self.lease_seconds < _LEASE_SECONDS_MIN:
             raise OptionError(
                 f"leaseTime: expected at least {_LEASE_SECONDS_MIN:g}s, found {self.lease_seconds:g}s; a busy process needs it"
@@ -142,7 +162,9 @@ class GroupOptions:
 
     def make_client_ids(self) -> tuple[str, ...]:
         """Those of the logical clients; a new base for each start, unless `clientId` is given."""
-        base = self.client_id or default_client_id(self.message_model, process_id=os.getpid(), now_ns=time.monotonic_ns())
+        base = self.client_id or default_client_id(
+            self.message_model, process_id=os.getpid(), now_ns=time.monotonic_ns()
+        )
         return tuple(client_ids(base, self.consumers or 1))
 
     def make_strategy(self, clients: Sequence[str], brokers: Sequence[str]) -> AllocateMessageQueueStrategy:
@@ -151,7 +173,10 @@ class GroupOptions:
         config = None
         if self.allocate_config is not None:
             parts = zip(clients, self.allocate_config, strict=True)
-            config = {client: [queue for each in queues for queue in _queues(each, brokers)] for client, queues in parts}
+            config = {
+                client: [queue for each in queues for queue in _queues(each, brokers)]
+                for client, queues in parts
+            }
         return strategy(
             name,
             config=config,

@@ -18,7 +18,12 @@ _row = Option
 _stream_row = partial(Option, applies=frozenset({STREAM}))
 
 GROUP_OPTIONS: tuple[Option, ...] = (
-    _row("group", "text", parse.parse_group, "Read as this consumer group: from its committed offsets, and its `%RETRY%` topic too."),
+    _row(
+        "group",
+        "text",
+        parse.parse_group,
+        "Read as this consumer group: from its committed offsets, and its `%RETRY%` topic too.",
+    ),
     _stream_row(
         "consumers",
         "number",
@@ -26,7 +31,13 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         "Logical clients of this query. Each is one partition, and reads the queues that the strategy gives it.",
         otherwise="one, whose queues are packed into partitions",
     ),
-    _stream_row("clientId", "text", parse.parse_client_id, "The client's name in the group.", otherwise="`ip@pid#time`"),
+    _stream_row(
+        "clientId",
+        "text",
+        parse.parse_client_id,
+        "The client's name in the group.",
+        otherwise="`ip@pid#time`",
+    ),
     _stream_row(
         "allocateMessageQueueStrategy",
         "word",
@@ -35,10 +46,16 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         "AVG",
     ),
     _stream_row(
-        "allocateConfig", "JSON", parse.parse_allocate_config, "For `CONFIG`: queues as `assign` has them, or a list with each client's."
+        "allocateConfig",
+        "JSON",
+        parse.parse_allocate_config,
+        "For `CONFIG`: queues as `assign` has them, or a list with each client's.",
     ),
     _stream_row(
-        "consumerIdcs", "list", values.names, "For `MACHINE_ROOM`: rooms whose queues are read. A queue's is before the `@` of its broker."
+        "consumerIdcs",
+        "list",
+        values.names,
+        "For `MACHINE_ROOM`: rooms whose queues are read. A queue's is before the `@` of its broker.",
     ),
     _stream_row(
         "machineRoomNearbyInner",
@@ -47,7 +64,13 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         "For `MACHINE_ROOM_NEARBY`: how a room's clients share its queues. A client's room is what stands before the `-` of its id.",
         "AVG",
     ),
-    _stream_row("virtualNodeCount", "number", values.number(0, _VIRTUAL_NODES_MAX), "For `CONSISTENT_HASH`: places of each client.", "10"),
+    _stream_row(
+        "virtualNodeCount",
+        "number",
+        values.number(0, _VIRTUAL_NODES_MAX),
+        "For `CONSISTENT_HASH`: places of each client.",
+        "10",
+    ),
     _row(
         "messageModel",
         "word",
@@ -83,7 +106,13 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         "Where offsets are kept: the broker's own file (`store`; the broker must be stopped), a client's (`local`), or `none`.",
         otherwise="`store`; `local` when BROADCASTING",
     ),
-    _row("offsetStorePath", "path", values.text, "For `local`: the directory.", otherwise="`.rocketmq_offsets` in the home directory"),
+    _row(
+        "offsetStorePath",
+        "path",
+        values.text,
+        "For `local`: the directory.",
+        otherwise="`.rocketmq_offsets` in the home directory",
+    ),
     _stream_row(
         "groupPath",
         "path",
@@ -92,9 +121,17 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         otherwise="`.rmqlog/groups` in the path; `local`: beside the offsets",
     ),
     _stream_row(
-        "leaseTime", "time", values.duration_ms, "How long a member on another host may be silent before its queues go to others.", "30s"
+        "leaseTime",
+        "time",
+        values.duration_ms,
+        "How long a member on another host may be silent before its queues go to others.",
+        "30s",
     ),
     _stream_row(
-        "persistConsumerOffsetInterval", "time", values.duration_ms, "How often offsets are recorded; `0s` is after each micro-batch.", "5s"
+        "persistConsumerOffsetInterval",
+        "time",
+        values.duration_ms,
+        "How often offsets are recorded; `0s` is after each micro-batch.",
+        "5s",
     ),
 )

@@ -1,8 +1,9 @@
-"""Where reading begins and ends, queue by queue: earliest, latest, an offset or a time, from `startingOffsets` and its kin.
+"""Where reading begins and ends, queue by queue: earliest, latest, an offset or a time, from
+`startingOffsets` and its kin.
 
-The JSON is `{"topic":{"broker":{"0":23}}}` or `{"topic":{"0":23}}`; -2 means earliest, -1 latest, `"*"` any topic,
-broker or queue, and a queue that is not named has the default. The most exactly named place decides: topic before
-broker before queue.
+The JSON is `{"topic":{"broker":{"0":23}}}` or `{"topic":{"0":23}}`; -2 means earliest, -1 latest, `"*"` any
+topic, broker or queue, and a queue that is not named has the default. The most exactly named place decides:
+topic before broker before queue.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ _Place = tuple[str | None, str | None, int | None]
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """One end of a read. `option` is the one that decided it, for errors; `entries` are the queues it names."""
+    """One end of a read. `option` is the one that decided it, for errors; `entries` are the queues it names.
+    """
 
     option: str
     default: Position
@@ -120,8 +122,12 @@ class OffsetSpec:
         return tuple(name for name, _ in self.entries)
 
     def unread(self, queues: Iterable[tuple[str, str, int]]) -> tuple[QueueName, ...]:
-        """Named places that none of the (topic, broker, queue id) in `queues` is at: a typo or a topic not subscribed."""
-        missing: dict[_Place, QueueName] = {name: name for name in self.named_queues() if name != (None, None, None)}
+        """Named places that none of the (topic, broker, queue id) in `queues` is at: a typo or a topic not
+        subscribed.
+        """
+        missing: dict[_Place, QueueName] = {
+            name: name for name in self.named_queues() if name != (None, None, None)
+        }
         for queue in queues:
             if not missing:
                 break
@@ -134,7 +140,11 @@ class OffsetSpec:
             return str(self.default)
         tree: dict[str, dict[str, dict[str, object]]] = {}
         for name, position in self.entries:
-            topic, broker, queue = str(name.topic or _ANY), str(name.broker or _ANY), _ANY if name.queue_id is None else str(name.queue_id)
+            topic, broker, queue = (
+                str(name.topic or _ANY),
+                str(name.broker or _ANY),
+                _ANY if name.queue_id is None else str(name.queue_id),
+            )
             tree.setdefault(topic, {}).setdefault(broker, {})[queue] = _json_value(position)
         return json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
 
@@ -152,7 +162,9 @@ def _json_value(position: Position) -> object:
 
 
 def _names_of(topic: str, broker: str, queue_id: int) -> tuple[_Place, ...]:
-    """All places a queue is at, the most exact first. Plain tuples, which equal QueueNames: a store may have 128,000 queues."""
+    """All places a queue is at, the most exact first. Plain tuples, which equal QueueNames: a store may have
+    128,000 queues.
+    """
     return (
         (topic, broker, queue_id),
         (topic, broker, None),
@@ -174,7 +186,10 @@ def parse_offsets(given: Given, *, default: Position, refused: Position | None) 
     by_word: dict[str, Position] = {"earliest": EARLIEST, "latest": LATEST}
     if word in by_word:
         if by_word[word] == refused:
-            raise given.error(f"{default} or JSON in a batch read", advice=f"a batch read with {given.name}={word} is always empty")
+            raise given.error(
+                f"{default} or JSON in a batch read",
+                advice=f"a batch read with {given.name}={word} is always empty",
+            )
         return OffsetSpec(given.name, by_word[word])
     if not word.startswith("{"):
         raise given.error("earliest, latest or JSON", advice=f"write JSON as {_OFFSETS_EXAMPLE}")
@@ -182,7 +197,10 @@ def parse_offsets(given: Given, *, default: Position, refused: Position | None) 
     for name, where, value in _walk(given, json_object(given, _OFFSETS_EXAMPLE), _OFFSETS_EXAMPLE):
         position = _offset(given, where, value)
         if position == refused:
-            raise given.error(f"an offset or {_json_value(default)} ({default}) at {where} in a batch read", found_json(value))
+            raise given.error(
+                f"an offset or {_json_value(default)} ({default}) at {where} in a batch read",
+                found_json(value),
+            )
         entries.append((name, position))
     return OffsetSpec(given.name, default, _once(given, entries))
 
@@ -202,14 +220,20 @@ def parse_timestamp(given: Given) -> OffsetSpec:
     return OffsetSpec(given.name, Timestamp(timestamp_ms(given)))
 
 
-def _walk(given: Given, topics: Mapping[str, object], example: str) -> Iterator[tuple[QueueName, str, object]]:
-    """(queue, where in the JSON, value) of every leaf. A value that is an object makes its name a broker, else a queue."""
+def _walk(
+    given: Given, topics: Mapping[str, object], example: str
+) -> Iterator[tuple[QueueName, str, object]]:
+    """(queue, where in the JSON, value) of every leaf. A value that is an object makes its name a broker,
+    else a queue.
+    """
     for topic, members in topics.items():
         if topic in (FROM, RESET, AGAIN):
             continue  # of the offset of a stream, as its progress shows it: for its own query only
         at_topic = json.dumps(topic, ensure_ascii=False)
         if not isinstance(members, dict):
-            raise given.error(f"an object of queues or brokers at {at_topic}", found_json(members), f"write it as {example}")
+            raise given.error(
+                f"an object of queues or brokers at {at_topic}", found_json(members), f"write it as {example}"
+            )
         for name, value in members.items():
             where = f"{at_topic} → {json.dumps(name, ensure_ascii=False)}"
             if not isinstance(value, dict):
@@ -224,7 +248,9 @@ def _queue(given: Given, topic: str, broker: str, queue: str, where: str) -> Que
     if not topic or not broker:
         raise given.error(f"a name at {where}", '""')
     if queue != _ANY and (not _QUEUE_ID.fullmatch(queue) or int(queue) >= 1 << 31):
-        raise given.error(f'a queue id or "*" at {where}', found_json(queue), f"write it as {_OFFSETS_EXAMPLE}")
+        raise given.error(
+            f'a queue id or "*" at {where}', found_json(queue), f"write it as {_OFFSETS_EXAMPLE}"
+        )
     return QueueName(
         None if topic == _ANY else topic,
         None if broker == _ANY else broker,
@@ -234,7 +260,11 @@ def _queue(given: Given, topic: str, broker: str, queue: str, where: str) -> Que
 
 def _offset(given: Given, where: str, value: object) -> Position:
     if isinstance(value, bool) or not isinstance(value, int) or not _EARLIEST_VALUE <= value <= _LONG_MAX:
-        advice = "write the number without quotes" if isinstance(value, str) and value.lstrip("-").isdecimal() else ""
+        advice = (
+            "write the number without quotes"
+            if isinstance(value, str) and value.lstrip("-").isdecimal()
+            else ""
+        )
         raise given.error(f"an offset, -1 (latest) or -2 (earliest) at {where}", found_json(value), advice)
     if value == _EARLIEST_VALUE:
         return EARLIEST

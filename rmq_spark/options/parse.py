@@ -1,4 +1,5 @@
-"""The text of one option -> its value: numbers, sizes, words, lists, patterns, times and JSON. Nothing is guessed.
+"""The text of one option -> its value: numbers, sizes, words, lists, patterns, times and JSON. Nothing is
+guessed.
 
 What does not parse is an OptionError with the option's documented name, what was expected and what was found.
 """
@@ -40,9 +41,24 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # JavaUtils.byteStringAs of Spark: binary units, with or without the B.
 _SIZE = re.compile(r"([0-9]+)([a-z]*)", re.ASCII)
-_SIZE_UNITS = {"": 0, "b": 0, "k": 1, "kb": 1, "m": 2, "mb": 2, "g": 3, "gb": 3, "t": 4, "tb": 4, "p": 5, "pb": 5}
+_SIZE_UNITS = {
+    "": 0,
+    "b": 0,
+    "k": 1,
+    "kb": 1,
+    "m": 2,
+    "mb": 2,
+    "g": 3,
+    "gb": 3,
+    "t": 4,
+    "tb": 4,
+    "p": 5,
+    "pb": 5,
+}
 
-_ISO = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII | re.IGNORECASE)
+_ISO = re.compile(
+    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII | re.IGNORECASE
+)
 _BELOW_MICROSECONDS = re.compile(r"\.\d{6}0*[1-9]", re.ASCII)
 _RELATIVE = re.compile(r"-\s*(\d+\s*[a-z]+\s*)+", re.ASCII)
 _DURATION = re.compile(r"(\d+\s*[a-z]+\s*)+", re.ASCII)
@@ -61,7 +77,9 @@ _A_TIME = "ms since the epoch, ISO 8601 (2024-05-01T12:00:00Z) or a time back fr
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One option as the caller wrote it: the documented name, the text, and the clock for times relative to now."""
+    """One option as the caller wrote it: the documented name, the text, and the clock for times relative to
+    now.
+    """
 
     name: str
     text: str
@@ -72,7 +90,9 @@ class Given:
         shown = found or repr(self.text)
         if len(shown) > _SHOWN_MAX:
             shown = shown[:_SHOWN_MAX] + "…"
-        return OptionError(f"{self.name}: expected {expected}, found {shown}" + (f"; {advice}" if advice else ""))
+        return OptionError(
+            f"{self.name}: expected {expected}, found {shown}" + (f"; {advice}" if advice else "")
+        )
 
 
 def text(given: Given) -> str:
@@ -146,7 +166,8 @@ def one_of(*words: str) -> Callable[[Given], str]:
 
 
 def names(given: Given) -> tuple[str, ...]:
-    """A list separated by commas, each trimmed, empty ones left out (as Kafka's `subscribe`), at least one."""
+    """A list separated by commas, each trimmed, empty ones left out (as Kafka's `subscribe`), at least one.
+    """
     found = tuple(name for name in map(str.strip, given.text.split(",")) if name)
     if not found:
         raise given.error("names separated by commas")
@@ -156,8 +177,8 @@ def names(given: Given) -> tuple[str, ...]:
 def pattern(given: Given) -> str:
     """A regular expression that has to match a whole name, as Kafka's `subscribePattern` does.
 
-    It is Python's `re` with ASCII classes, which is what Java means by `\\w`, `\\d` and `\\s`. Java's `\\p{..}`, `\\Q..\\E`,
-    `(?<name>..)` and `[a-z&&[^b]]` are not in it.
+    It is Python's `re` with ASCII classes, which is what Java means by `\\w`, `\\d` and `\\s`. Java's
+    `\\p{..}`, `\\Q..\\E`, `(?<name>..)` and `[a-z&&[^b]]` are not in it.
     """
     advice = "patterns are those of Python's re, matched against the whole topic name"
     try:
@@ -170,7 +191,9 @@ def pattern(given: Given) -> str:
 
 
 def duration_ms(given: Given) -> int:
-    """A length of time with its unit: `30s`, `24 hours`, `1h 30m`. A bare number is an error, for its unit would be a guess."""
+    """A length of time with its unit: `30s`, `24 hours`, `1h 30m`. A bare number is an error, for its unit
+    would be a guess.
+    """
     word = given.text.strip().lower()
     error = given.error("a length of time such as 30s, 10m or 24h", advice=_TIME_UNITS_ADVICE)
     if not _DURATION.fullmatch(word):
@@ -179,7 +202,8 @@ def duration_ms(given: Given) -> int:
 
 
 def timestamp_ms(given: Given, where: str = "", value: str | int | None = None) -> int:
-    """Milliseconds since the epoch from digits, ISO 8601 (UTC where it names no zone) or `-2 hours` before `now_ms`.
+    """Milliseconds since the epoch from digits, ISO 8601 (UTC where it names no zone) or `-2 hours` before
+    `now_ms`.
 
     Parts of a millisecond round up, so that no message before the moment is at or after the result.
     """
@@ -192,7 +216,8 @@ def timestamp_ms(given: Given, where: str = "", value: str | int | None = None) 
         return int(word)
     if _RELATIVE.fullmatch(word.lower()):
         return given.now_ms - sum(
-            _time_part_ms(given.error(expected, found, _TIME_UNITS_ADVICE), *part) for part in _RELATIVE_PART.findall(word.lower())
+            _time_part_ms(given.error(expected, found, _TIME_UNITS_ADVICE), *part)
+            for part in _RELATIVE_PART.findall(word.lower())
         )
     if not _ISO.fullmatch(word):
         raise given.error(expected, found, _time_advice(word))
@@ -235,7 +260,9 @@ def found_json(value: object) -> str:
 
 
 def json_object(given: Given, example: str) -> dict[str, object]:
-    """The text as a JSON object. A name twice in one object, NaN and the like are errors here, unlike in `json.loads`."""
+    """The text as a JSON object. A name twice in one object, NaN and the like are errors here, unlike in
+    `json.loads`.
+    """
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         members = dict(pairs)

@@ -1,4 +1,5 @@
-"""Paths as Spark writes them -> absolute local paths: plain ones, `file:` URIs, JSON lists. No file is looked at.
+"""Paths as Spark writes them -> absolute local paths: plain ones, `file:` URIs, JSON lists. No file is looked
+at.
 
 Tasks run in other directories than the caller's, so nothing relative leaves this room.
 """
@@ -43,9 +44,15 @@ def _local(given: Given, path: str) -> str:
     plain = _FILE_URI.sub("", path, count=1)
     scheme = _SCHEME.match(plain)
     if scheme is not None:
-        raise given.error("a local path", repr(path), f"file systems such as {scheme[1]}: are not read; copy or mount the store")
+        raise given.error(
+            "a local path",
+            repr(path),
+            f"file systems such as {scheme[1]}: are not read; copy or mount the store",
+        )
     if not plain.strip() or "\0" in plain:
-        raise given.error("a path", repr(path), "give the broker's store directory, as in load('/data/store')")
+        raise given.error(
+            "a path", repr(path), "give the broker's store directory, as in load('/data/store')"
+        )
     return os.path.abspath(plain)
 
 

@@ -1,7 +1,7 @@
 """The strings that Spark hands over -> a `ReadOptions` of plain values, by the rows of `option_table`.
 
-Names match in any case, because Spark lower-cases them, and errors say them as documented. What is unknown or contradicts
-itself is one sentence with the nearest right answer.
+Names match in any case, because Spark lower-cases them, and errors say them as documented. What is unknown or
+contradicts itself is one sentence with the nearest right answer.
 """
 
 from __future__ import annotations
@@ -24,14 +24,36 @@ from rmq_spark.options.view_name import refuse_beside_view
 from rmq_spark.plan.group_start import retry_topic, subscription_text
 from store_format.errors import OptionError
 
-__all__ = ["FOREIGN_NAMES", "OPTIONS", "ReadOptions", "is_catalog", "nearest", "parse_read_options", "user_options"]
+__all__ = [
+    "FOREIGN_NAMES",
+    "OPTIONS",
+    "ReadOptions",
+    "is_catalog",
+    "nearest",
+    "parse_read_options",
+    "user_options",
+]
 
-# What Spark puts among the options of its own accord: TableCatalog's reserved properties, and a stream's checkpoint.
-_SPARKS_OWN = frozenset(("checkpointlocation", "owner", "provider", "location", "comment", "external", "is_managed_location", "collation"))
-_CATALOG_MARK = "provider"  # CREATE TABLE puts it there, and TBLPROPERTIES, and each option also as `option.<name>`
+# What Spark puts among the options of its own accord: TableCatalog's reserved properties, and a stream's
+# checkpoint.
+_SPARKS_OWN = frozenset(
+    (
+        "checkpointlocation",
+        "owner",
+        "provider",
+        "location",
+        "comment",
+        "external",
+        "is_managed_location",
+        "collation",
+    )
+)
+# CREATE TABLE puts it there, and TBLPROPERTIES, and each option also as `option.<name>`
+_CATALOG_MARK = "provider"
 _CATALOG_PREFIX = "option."
 
-# Names that people bring along, from a write, from Kafka's source and from RocketMQ's clients -> what is meant, the first that is there.
+# Names that people bring along, from a write, from Kafka's source and from RocketMQ's clients -> what is
+# meant, the first that is there.
 FOREIGN_NAMES = {
     "topic": ("subscribe",),
     "topics": ("topic", "subscribe"),
@@ -98,8 +120,11 @@ class ReadOptions:
         return list(self.effective)
 
 
-def parse_read_options(options: Mapping[str, str], *, where: str | None = BATCH, now_ms: int | None = None) -> ReadOptions:
-    """Read options of a batch or, with `where` = STREAM, of a stream; None takes what either may have, when only the columns matter.
+def parse_read_options(
+    options: Mapping[str, str], *, where: str | None = BATCH, now_ms: int | None = None
+) -> ReadOptions:
+    """Read options of a batch or, with `where` = STREAM, of a stream; None takes what either may have, when
+    only the columns matter.
 
     `now_ms` is what relative times count back from; by default the clock.
     """
@@ -113,7 +138,9 @@ def parse_read_options(options: Mapping[str, str], *, where: str | None = BATCH,
     _refuse_empty_time(read[starting], read[ending])
     if len(read["paths"] or ()) > 1:
         _refuse_for_many(given)
-    tag_filter, sql_filter = parse_subscription(read["expressionType"], read["subExpression"] if "subExpression" in given else None)
+    tag_filter, sql_filter = parse_subscription(
+        read["expressionType"], read["subExpression"] if "subExpression" in given else None
+    )
     group = GroupOptions.from_read(read, given, now)
     _refuse_beside_consumers(group, given)
     topics = _topics(read, group)
@@ -151,8 +178,11 @@ def parse_read_options(options: Mapping[str, str], *, where: str | None = BATCH,
     )
 
 
-def user_options(options: Mapping[str, str], where: str | None = BATCH, table: Sequence[Option] = OPTIONS) -> dict[str, str]:
-    """The caller's own options under the documented names of `table`; what Spark adds is left out. `where` None is any kind of query.
+def user_options(
+    options: Mapping[str, str], where: str | None = BATCH, table: Sequence[Option] = OPTIONS
+) -> dict[str, str]:
+    """The caller's own options under the documented names of `table`; what Spark adds is left out. `where`
+    None is any kind of query.
 
     Raises OptionError for a name that is none, names an option of another kind of query, or comes twice.
     """
@@ -171,13 +201,16 @@ def user_options(options: Mapping[str, str], where: str | None = BATCH, table: S
             continue  # from TBLPROPERTIES
         option = _known(name, by_lower)
         if where is not None and where not in option.applies:
-            raise OptionError(f"{option.name} does not apply to a {where} query; it is for {' and '.join(sorted(option.applies))} queries")
+            raise OptionError(
+                f"{option.name} does not apply to a {where} query; it is for {' and '.join(sorted(option.applies))} queries"
+            )
         found[option.name] = options[name]
     return found
 
 
 def is_catalog(options: Mapping[str, str]) -> bool:
-    """Whether these are the properties of a table in a catalog: CREATE TABLE asks for the schema with them."""
+    """Whether these are the properties of a table in a catalog: CREATE TABLE asks for the schema with them.
+    """
     return any(name.lower() == _CATALOG_MARK for name in options)
 
 
@@ -187,7 +220,11 @@ def _known(name: str, by_lower: Mapping[str, Option]) -> Option:
         return option
     meant = next((other for other in FOREIGN_NAMES.get(name.lower(), ()) if other.lower() in by_lower), None)
     meant = meant or nearest(name, (option.name for option in by_lower.values()))
-    hint = f"did you mean {meant}?" if meant else f"the options are {', '.join(option.name for option in by_lower.values())}"
+    hint = (
+        f"did you mean {meant}?"
+        if meant
+        else f"the options are {', '.join(option.name for option in by_lower.values())}"
+    )
     raise OptionError(f"unknown option {name!r}; {hint}")
 
 
@@ -202,14 +239,18 @@ def _refuse_contradictions(given: Mapping[str, Given]) -> None:
         if len(both) > 1:
             raise OptionError(f"{' and '.join(both)} are given together; use only one of {', '.join(names)}")
     if not any(name in given for name in CHOICES[0]):
-        raise OptionError("path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')")
+        raise OptionError(
+            "path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')"
+        )
 
 
 def _refuse_for_many(given: Mapping[str, Given]) -> None:
     """Several roots are several stores, and each has a name and a commitlog of its own."""
     for name in ("brokerName", "storePathCommitLog"):
         if name in given:
-            raise OptionError(f"{name} is for one store and paths names several; load the stores one by one and union them")
+            raise OptionError(
+                f"{name} is for one store and paths names several; load the stores one by one and union them"
+            )
 
 
 def _first_given(given: Mapping[str, Given], names: tuple[str, ...]) -> str:
@@ -223,9 +264,16 @@ def _refuse_empty_time(starting: OffsetSpec, ending: OffsetSpec) -> None:
 
 
 def _topics(read: Mapping[str, Any], group: GroupOptions | None) -> TopicChoice:
-    # When BROADCASTING nothing is sent back, and no retry topic is subscribed (DefaultMQPushConsumerImpl.copySubscription).
+    # When BROADCASTING nothing is sent back, and no retry topic is subscribed
+    # (DefaultMQPushConsumerImpl.copySubscription).
     retry = retry_topic(group.group) if group is not None and group.message_model == CLUSTERING else ""
-    return TopicChoice(read["subscribe"] or (), read["subscribePattern"], read["assign"] or (), read["includeSystemTopics"], retry)
+    return TopicChoice(
+        read["subscribe"] or (),
+        read["subscribePattern"],
+        read["assign"] or (),
+        read["includeSystemTopics"],
+        retry,
+    )
 
 
 def _refuse_beside_consumers(group: GroupOptions | None, given: Mapping[str, Given]) -> None:
@@ -234,7 +282,9 @@ def _refuse_beside_consumers(group: GroupOptions | None, given: Mapping[str, Giv
         return
     for name in ("minPartitions", "maxBytesPerPartition", "splitBy"):
         if name in given:
-            raise OptionError(f"consumers and {name} are given together: each of the consumers is one partition; leave one of both out")
+            raise OptionError(
+                f"consumers and {name} are given together: each of the consumers is one partition; leave one of both out"
+            )
 
 
 def _refuse_inverted_rate(read: Mapping[str, Any]) -> None:
@@ -247,7 +297,9 @@ def _effective(read: Mapping[str, Any], deciding: set[str], where: str | None) -
     beaten = {name for names in PRECEDENCE for name in names} - deciding
     beaten |= {option.name for option in OPTIONS if where is not None and where not in option.applies}
     beaten |= {option.name for option in GROUP_OPTIONS} if read["group"] is None else set(PRECEDENCE[0])
-    return tuple((name, _shown(value)) for name, value in read.items() if value is not None and name not in beaten)
+    return tuple(
+        (name, _shown(value)) for name, value in read.items() if value is not None and name not in beaten
+    )
 
 
 def _shown(value: Any) -> str:

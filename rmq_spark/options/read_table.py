@@ -1,4 +1,5 @@
-"""Every option, once: a row says its name, how its text is read, its default, where it applies and what it is for.
+"""Every option, once: a row says its name, how its text is read, its default, where it applies and what it is
+for.
 
 Nothing else in the project knows an option's default. The README's table is made from the rows.
 """
@@ -10,7 +11,13 @@ from functools import partial
 
 from rmq_spark.options import parse as values
 from rmq_spark.options.group_table import GROUP_OPTIONS
-from rmq_spark.options.offset_spec import EARLIEST, LATEST, parse_offsets, parse_offsets_by_timestamp, parse_timestamp
+from rmq_spark.options.offset_spec import (
+    EARLIEST,
+    LATEST,
+    parse_offsets,
+    parse_offsets_by_timestamp,
+    parse_timestamp,
+)
 from rmq_spark.options.option import BATCH, STREAM, Option
 from rmq_spark.options.paths import path_list, paths_json, single_path
 from rmq_spark.options.topic_choice import parse_assign, parse_subscribe
@@ -33,10 +40,20 @@ _BY_TIME_TO = partial(parse_offsets_by_timestamp, default=LATEST)
 _FROM_INDEX = "from an index file's size"
 
 _WHERE = (
-    Option("path", "path", single_path, "A store root, or a directory of store roots: a cluster.", otherwise="required"),
+    Option(
+        "path",
+        "path",
+        single_path,
+        "A store root, or a directory of store roots: a cluster.",
+        otherwise="required",
+    ),
     Option("paths", "JSON list", paths_json, "Several of them, as `load([path, path])` sets it."),
     Option(
-        "brokerName", "text", values.text, "Name of the broker, for the column.", otherwise="the store's own, else the directory's name"
+        "brokerName",
+        "text",
+        values.text,
+        "Name of the broker, for the column.",
+        otherwise="the store's own, else the directory's name",
     ),
     Option(
         "storePathCommitLog",
@@ -45,8 +62,20 @@ _WHERE = (
         "The broker's setting of that name: where commitlog files lie elsewhere, or on several disks (separated by commas).",
         otherwise="`commitlog` in the store root",
     ),
-    Option("maxHashSlotNum", "number", values.whole_number, "Hash slots of an index file, as the broker was set.", otherwise=_FROM_INDEX),
-    Option("maxIndexNum", "number", values.whole_number, "Entries of an index file, as the broker was set.", otherwise=_FROM_INDEX),
+    Option(
+        "maxHashSlotNum",
+        "number",
+        values.whole_number,
+        "Hash slots of an index file, as the broker was set.",
+        otherwise=_FROM_INDEX,
+    ),
+    Option(
+        "maxIndexNum",
+        "number",
+        values.whole_number,
+        "Entries of an index file, as the broker was set.",
+        otherwise=_FROM_INDEX,
+    ),
 )
 
 _WHAT = (
@@ -64,7 +93,9 @@ _WHAT = (
         "Topics whose whole name matches. Python's `re` with ASCII classes; Java's `\\p{..}`, `\\Q..\\E` and `&&` are not in it. "
         "System topics only with `includeSystemTopics`, or those with `%` if the pattern begins with `%`.",
     ),
-    Option("assign", "JSON", parse_assign, 'Queues: `{"TopicTest":[0,1]}` or `{"TopicTest":{"broker-a":[0,1]}}`.'),
+    Option(
+        "assign", "JSON", parse_assign, 'Queues: `{"TopicTest":[0,1]}` or `{"TopicTest":{"broker-a":[0,1]}}`.'
+    ),
     Option(
         "includeSystemTopics",
         "boolean",
@@ -94,9 +125,18 @@ _WHAT = (
         "Only messages with this key: one word of KEYS, or the UNIQ_KEY. Index files are used where they cover the log.",
     ),
     Option(
-        "messageId", "text", values.text, "Only this message: the id a client shows (UNIQ_KEY), or an offset message id. Not with `key`."
+        "messageId",
+        "text",
+        values.text,
+        "Only this message: the id a client shows (UNIQ_KEY), or an offset message id. Not with `key`.",
     ),
-    Option("columns", "list", values.names, "Only these columns, in this order: `queueOffset,body`.", otherwise="the default columns"),
+    Option(
+        "columns",
+        "list",
+        values.names,
+        "Only these columns, in this order: `queueOffset,body`.",
+        otherwise="the default columns",
+    ),
     Option(
         "propertyColumns",
         "list",
@@ -140,7 +180,13 @@ _FROM_TO = (
         f"The same JSON with times: {_TIME}. Beats `startingOffsets`.",
         stream=(_BY_TIME_FROM_IN_STREAM, None),
     ),
-    Option("endingOffsetsByTimestamp", "JSON", _BY_TIME_TO, "The same, exclusive. Beats `endingOffsets`.", applies=_IN_BATCH),
+    Option(
+        "endingOffsetsByTimestamp",
+        "JSON",
+        _BY_TIME_TO,
+        "The same, exclusive. Beats `endingOffsets`.",
+        applies=_IN_BATCH,
+    ),
     Option(
         "startingTimestamp",
         "time",
@@ -148,7 +194,13 @@ _FROM_TO = (
         f"Messages stored at or after it: {_TIME}. Beats the other `starting…` options. A queue without such a message, idle since "
         "then, is an error unless `startingOffsetsByTimestampStrategy` is `latest`.",
     ),
-    Option("endingTimestamp", "time", parse_timestamp, "Messages stored before it. Beats the other `ending…` options.", applies=_IN_BATCH),
+    Option(
+        "endingTimestamp",
+        "time",
+        parse_timestamp,
+        "Messages stored before it. Beats the other `ending…` options.",
+        applies=_IN_BATCH,
+    ),
     Option(
         "startingOffsetsByTimestampStrategy",
         "word",
@@ -159,11 +211,19 @@ _FROM_TO = (
 )
 
 _PARALLEL = (
-    Option("minPartitions", "number", values.whole_number, "At least so many partitions, by cutting queues.", otherwise="by size"),
+    Option(
+        "minPartitions",
+        "number",
+        values.whole_number,
+        "At least so many partitions, by cutting queues.",
+        otherwise="by size",
+    ),
     Option(
         "maxBytesPerPartition",
         "size",
-        values.sized(_PARTITION_SIZE_MIN, _LONG_MAX, "a number without a unit is bytes: write 64m for 64 MiB"),
+        values.sized(
+            _PARTITION_SIZE_MIN, _LONG_MAX, "a number without a unit is bytes: write 64m for 64 MiB"
+        ),
         "Queues share a partition up to this size; a larger queue is cut. At least `64k`, and never more than 100,000 partitions.",
         "64m",
     ),
@@ -228,7 +288,14 @@ _RATE = (
         otherwise="no waiting",
         applies=_IN_STREAM,
     ),
-    Option("maxTriggerDelay", "time", values.duration_ms, "How long `minOffsetsPerTrigger` may wait.", "15m", applies=_IN_STREAM),
+    Option(
+        "maxTriggerDelay",
+        "time",
+        values.duration_ms,
+        "How long `minOffsetsPerTrigger` may wait.",
+        "15m",
+        applies=_IN_STREAM,
+    ),
 )
 
 

@@ -1,7 +1,8 @@
-"""Which topics and queues a read is about: the answer to `subscribe`, `subscribePattern`, `assign` and `includeSystemTopics`.
+"""Which topics and queues a read is about: the answer to `subscribe`, `subscribePattern`, `assign` and
+`includeSystemTopics`.
 
-System topics are RocketMQ's own (TopicValidator): they hold its bookkeeping, and `%RETRY%`, `%DLQ%` and `%LMQ%` hold
-messages that another topic holds already, so nobody sees them without asking.
+System topics are RocketMQ's own (TopicValidator): they hold its bookkeeping, and `%RETRY%`, `%DLQ%` and
+`%LMQ%` hold messages that another topic holds already, so nobody sees them without asking.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _ASSIGN_EXAMPLE = '{"TopicTest":[0,1]} or {"TopicTest":{"broker-a":[0,1]}}'
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether a plain read leaves the topic out: TopicValidator.isSystemTopic, or a name that begins with `%`.
+    """Whether a plain read leaves the topic out: TopicValidator.isSystemTopic, or a name that begins with
+    `%`.
 
     >>> is_system_topic("%RETRY%orders"), is_system_topic("orders")
     (True, False)
@@ -47,10 +49,12 @@ def is_system_topic(topic: str) -> bool:
 
 @dataclass(frozen=True)
 class TopicChoice:
-    """Plain values that decide about a topic or a queue. At most one of `names`, `pattern` and `queues` is given.
+    """Plain values that decide about a topic or a queue. At most one of `names`, `pattern` and `queues` is
+    given.
 
-    Named topics and queues are always in. A pattern, and no choice at all, see system topics with `include_system_topics`
-    only; a pattern that itself begins with `%` asks for the topics that do. `retry_topic`, a group's own, is in whatever they say.
+    Named topics and queues are always in. A pattern, and no choice at all, see system topics with
+    `include_system_topics` only; a pattern that itself begins with `%` asks for the topics that do.
+    `retry_topic`, a group's own, is in whatever they say.
     """
 
     names: tuple[str, ...] = ()
@@ -74,7 +78,9 @@ class TopicChoice:
     @property
     def named_topics(self) -> tuple[str, ...]:
         """The topics given by name, in the caller's order: planning refuses those the store does not have."""
-        return self.names or tuple(dict.fromkeys(queue.topic for queue in self.queues if queue.topic is not None))
+        return self.names or tuple(
+            dict.fromkeys(queue.topic for queue in self.queues if queue.topic is not None)
+        )
 
     def chooses_topic(self, topic: str) -> bool:
         if self.retry_topic and topic == self.retry_topic:
@@ -89,10 +95,15 @@ class TopicChoice:
         """For a topic that `chooses_topic`: is this queue of it read?"""
         if not self.queues or topic == self.retry_topic:
             return True
-        return QueueName(topic, broker, queue_id) in self._queues or QueueName(topic, None, queue_id) in self._queues
+        return (
+            QueueName(topic, broker, queue_id) in self._queues
+            or QueueName(topic, None, queue_id) in self._queues
+        )
 
     def hides(self, topic: str) -> bool:
-        """Whether the topic is left out only because it is a system topic, which `includeSystemTopics` would change."""
+        """Whether the topic is left out only because it is a system topic, which `includeSystemTopics` would
+        change.
+        """
         if self.names or self.queues or self.include_system_topics or not is_system_topic(topic):
             return False
         return not (topic.startswith("%") and (self.pattern or "").startswith("%"))
@@ -102,7 +113,9 @@ def parse_subscribe(given: Given) -> tuple[str, ...]:
     """Topics, each once."""
     topics = tuple(dict.fromkeys(names(given)))
     if "*" in topics:
-        raise given.error("names of topics", '"*"', "leave subscribe out to read every topic, or use subscribePattern")
+        raise given.error(
+            "names of topics", '"*"', "leave subscribe out to read every topic, or use subscribePattern"
+        )
     return topics
 
 
@@ -113,9 +126,15 @@ def parse_assign(given: Given) -> tuple[QueueName, ...]:
         where = json.dumps(_name(given, topic, "a topic"), ensure_ascii=False)
         brokers = value if isinstance(value, dict) else {None: value}
         for broker, ids in brokers.items():
-            place = where if broker is None else f"{where} → {json.dumps(_name(given, broker, 'a broker'), ensure_ascii=False)}"
+            place = (
+                where
+                if broker is None
+                else f"{where} → {json.dumps(_name(given, broker, 'a broker'), ensure_ascii=False)}"
+            )
             if not isinstance(ids, list) or not ids:
-                raise given.error(f"a list of queue ids at {place}", found_json(ids), f"write it as {_ASSIGN_EXAMPLE}")
+                raise given.error(
+                    f"a list of queue ids at {place}", found_json(ids), f"write it as {_ASSIGN_EXAMPLE}"
+                )
             queues += [QueueName(topic, broker, _assigned_id(given, place, queue_id)) for queue_id in ids]
     if not queues:
         raise given.error("at least one queue", advice=f"write it as {_ASSIGN_EXAMPLE}")
@@ -133,5 +152,7 @@ def _assigned_id(given: Given, where: str, value: object) -> int:
 
 def _name(given: Given, name: str, what: str) -> str:
     if not name or name == "*":
-        raise given.error(f"the name of {what}", found_json(name), "assign names its queues; use subscribe for whole topics")
+        raise given.error(
+            f"the name of {what}", found_json(name), "assign names its queues; use subscribe for whole topics"
+        )
     return name

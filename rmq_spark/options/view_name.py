@@ -1,4 +1,6 @@
-"""What the option `view` may say, and which other options have a meaning beside a view that is not the messages."""
+"""What the option `view` may say, and which other options have a meaning beside a view that is not the
+messages.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def parse_view(given: Given) -> str:
     if word in by_lower:
         return by_lower[word]
     meant = nearest(word, by_lower)
-    raise given.error(f"one of {', '.join(by_lower.values())}", advice=f"did you mean {by_lower[meant]}?" if meant else "")
+    raise given.error(
+        f"one of {', '.join(by_lower.values())}", advice=f"did you mean {by_lower[meant]}?" if meant else ""
+    )
 
 
 def refuse_beside_view(given: Mapping[str, Given]) -> None:
@@ -32,4 +36,6 @@ def refuse_beside_view(given: Mapping[str, Given]) -> None:
         return
     for name in given:
         if name not in _BESIDE:
-            raise OptionError(f"{name} has no meaning with view={view}, which shows the whole store; leave it out and filter the DataFrame")
+            raise OptionError(
+                f"{name} has no meaning with view={view}, which shows the whole store; leave it out and filter the DataFrame"
+            )

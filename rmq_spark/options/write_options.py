@@ -1,4 +1,5 @@
-"""The strings of a write's options -> a `WriteOptions` of plain values, by the rows of `write_option_table`."""
+"""The strings of a write's options -> a `WriteOptions` of plain values, by the rows of `write_option_table`.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +119,9 @@ def _compression(read: Mapping[str, Any]) -> Compression | None:
     if kind == NO_COMPRESSION:
         return None
     if kind == "ZLIB" and level > _ZLIB_LEVEL_MAX:
-        raise OptionError(f"compressLevel: expected 1 to {_ZLIB_LEVEL_MAX} for compressType ZLIB, found {level}")
+        raise OptionError(
+            f"compressLevel: expected 1 to {_ZLIB_LEVEL_MAX} for compressType ZLIB, found {level}"
+        )
     return Compression(kind, read["compressMsgBodyOverHowmuch"], level)
 
 
@@ -134,5 +137,7 @@ def _txn(read: Mapping[str, Any]) -> tuple[str, int] | None:
         return None
     if name is None or version is None:
         missing, there = ("txnAppId", "txnVersion") if name is None else ("txnVersion", "txnAppId")
-        raise OptionError(f"{there} is given without {missing}; a write is done once per both, so give both or neither")
+        raise OptionError(
+            f"{there} is given without {missing}; a write is done once per both, so give both or neither"
+        )
     return name, version

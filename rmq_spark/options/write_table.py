@@ -35,7 +35,13 @@ _row = partial(Option, heading="Write", applies=frozenset({WRITE}))
 _OWN = "the store's own; {} for a new one"
 
 WRITE_OPTIONS: tuple[Option, ...] = (
-    _row("path", "path", single_path, "A store root, or a directory of store roots: a cluster. Made when missing.", otherwise="required"),
+    _row(
+        "path",
+        "path",
+        single_path,
+        "A store root, or a directory of store roots: a cluster. Made when missing.",
+        otherwise="required",
+    ),
     _row("topic", "text", values.text, "The topic of all rows.", otherwise="the column `topic`"),
     _row(
         "propertyColumns",
@@ -74,7 +80,13 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "`MessageStore.flush()` before a broker starts.",
         "SYNC_FLUSH",
     ),
-    _row("messageIndexEnable", "boolean", values.boolean, "Index keys, UNIQ_KEY and tags, for queries by key.", "true"),
+    _row(
+        "messageIndexEnable",
+        "boolean",
+        values.boolean,
+        "Index keys, UNIQ_KEY and tags, for queries by key.",
+        "true",
+    ),
     _row(
         "compressType",
         "word",
@@ -83,8 +95,20 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "writing several times slower.",
         NO_COMPRESSION,
     ),
-    _row("compressMsgBodyOverHowmuch", "size", values.byte_size, "Bodies of this size and above are compressed.", "4096"),
-    _row("compressLevel", "number", values.number(1, _LEVEL_MAX), "1 to 9 for `ZLIB`, to 22 for `ZSTD`; `LZ4` has no levels.", "5"),
+    _row(
+        "compressMsgBodyOverHowmuch",
+        "size",
+        values.byte_size,
+        "Bodies of this size and above are compressed.",
+        "4096",
+    ),
+    _row(
+        "compressLevel",
+        "number",
+        values.number(1, _LEVEL_MAX),
+        "1 to 9 for `ZLIB`, to 22 for `ZSTD`; `LZ4` has no levels.",
+        "5",
+    ),
     _row(
         "strictProperties",
         "boolean",
@@ -108,7 +132,11 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         otherwise="this machine's address, port 0",
     ),
     _row(
-        "storeHost", "ip:port", _host, "The broker in the messages and in their offset ids.", otherwise="this machine's address, port 10911"
+        "storeHost",
+        "ip:port",
+        _host,
+        "The broker in the messages and in their offset ids.",
+        otherwise="this machine's address, port 10911",
     ),
     _row(
         "txnAppId",
@@ -137,9 +165,17 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "the queues. `false`: they were deleted and created again, the old messages stay deleted. Unset: an error, unless consumer "
         "offsets tell that they were lost.",
     ),
-    _row("writerLockTimeout", "duration", values.duration_ms, "How long to wait for another writer of the store.", "10m"),
+    _row(
+        "writerLockTimeout",
+        "duration",
+        values.duration_ms,
+        "How long to wait for another writer of the store.",
+        "10m",
+    ),
     _row("stagingRetention", "duration", values.duration_ms, "How long files of dead tasks are kept.", "24h"),
-    _row("brokerName", "text", values.text, "The broker's name.", otherwise=_OWN.format("the directory's name")),
+    _row(
+        "brokerName", "text", values.text, "The broker's name.", otherwise=_OWN.format("the directory's name")
+    ),
     _row(
         "mappedFileSizeCommitLog",
         "size",
@@ -154,6 +190,18 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "The size of a consume queue file, made a multiple of 20.",
         otherwise=_OWN.format("6000000"),
     ),
-    _row("maxHashSlotNum", "number", values.whole_number, "The hash slots of an index file.", otherwise=_OWN.format("5000000")),
-    _row("maxIndexNum", "number", values.whole_number, "The entries of an index file.", otherwise=_OWN.format("20000000")),
+    _row(
+        "maxHashSlotNum",
+        "number",
+        values.whole_number,
+        "The hash slots of an index file.",
+        otherwise=_OWN.format("5000000"),
+    ),
+    _row(
+        "maxIndexNum",
+        "number",
+        values.whole_number,
+        "The entries of an index file.",
+        otherwise=_OWN.format("20000000"),
+    ),
 )

@@ -1,7 +1,7 @@
 """Options and stores become a plan: which queues are read, from where to where, and whose share each is.
 
-Planning looks at each queue's first and last entries only. What does not fit the stores, a misspelt topic or an offset that is not
-there, is said here, before any task runs.
+Planning looks at each queue's first and last entries only. What does not fit the stores, a misspelt topic or
+an offset that is not there, is said here, before any task runs.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ class Plan:
 
 
 def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
-    """Look at the stores once and say who reads what. `cores` (default: this machine's) is how many tasks are worth having.
+    """Look at the stores once and say who reads what. `cores` (default: this machine's) is how many tasks are
+    worth having.
 
-    Raises StoreNotFoundError for paths, OptionError for topics, queues or options that fit no store, OffsetOutOfRangeError
-    for offsets asked for that are not there (unless failOnDataLoss is false).
+    Raises StoreNotFoundError for paths, OptionError for topics, queues or options that fit no store,
+    OffsetOutOfRangeError for offsets asked for that are not there (unless failOnDataLoss is false).
     """
     stores = open_stores(options)
     found = Findings()
@@ -61,7 +62,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# ---- queues and their ranges ------------------------------------------------------------------------------------------
+# ---- queues and their ranges -------------------------------------------------------------------------------
 
 
 def _look(store: MessageStore, options: ReadOptions, found: Findings, starts: Starts) -> None:
@@ -71,7 +72,9 @@ def _look(store: MessageStore, options: ReadOptions, found: Findings, starts: St
     for queue in filter(starts.reads, there.queues):
         found.queues.append((queue.topic, store.broker_name, queue.queue_id))
         piece = _slice(queue, options, found, starts)
-        for part in [piece] if known is None else narrowed(piece, known.get((queue.topic, queue.queue_id), ())):
+        for part in (
+            [piece] if known is None else narrowed(piece, known.get((queue.topic, queue.queue_id), ()))
+        ):
             if part.start < part.stop:
                 found.pieces.append(Piece(store, part, min(estimate_bytes(part), log_bytes)))
     slices = []
@@ -93,7 +96,9 @@ def _slice(queue: Queue, options: ReadOptions, found: Findings, starts: Starts) 
         if not low <= offset <= high:
             message = f"{name}: {option} {offset} is not in the queue, which holds {low} to {high}"
             if options.fail_on_data_loss:
-                raise OffsetOutOfRangeError(f"{message}; correct it, or set failOnDataLoss=false to read what is there")
+                raise OffsetOutOfRangeError(
+                    f"{message}; correct it, or set failOnDataLoss=false to read what is there"
+                )
             if offset < low:
                 lost = min(low, max(stop, offset)) - offset if option == start_option else 0
                 found.lost += max(lost, 0)
@@ -104,7 +109,9 @@ def _slice(queue: Queue, options: ReadOptions, found: Findings, starts: Starts) 
     if start > stop and options.group is not None:
         start = stop  # the group has consumed the queue beyond the end: nothing of it is left to read
     if start > stop:
-        raise OptionError(f"{name}: {start_option} leads to offset {start}, behind {options.ending.option}, which leads to {stop}")
+        raise OptionError(
+            f"{name}: {start_option} leads to offset {start}, behind {options.ending.option}, which leads to {stop}"
+        )
     return queue.range.piece(start, stop)
 
 
@@ -128,7 +135,9 @@ def refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: 
         configured = _configured_queues(stores) if unread else {}
         for queue in unread:
             if not _is_configured(configured, queue) or not _may_choose(options.topics, queue):
-                raise OptionError(f"{spec.option}: {queue} is none of the queues read; {_nearest_queue(queue.topic, found.queues)}")
+                raise OptionError(
+                    f"{spec.option}: {queue} is none of the queues read; {_nearest_queue(queue.topic, found.queues)}"
+                )
             _refuse_offset_of_none(spec, queue, options)
 
 
@@ -152,7 +161,9 @@ def refuse_unknown_names(stores: Sequence[MessageStore], options: ReadOptions, f
 
 
 def _queues_there(stores: Sequence[MessageStore]) -> list[tuple[str, str, int]]:
-    """(topic, broker, queue id) for advice, which is worth no other error: none of a store where some may not be read."""
+    """(topic, broker, queue id) for advice, which is worth no other error: none of a store where some may not
+    be read.
+    """
     found: list[tuple[str, str, int]] = []
     for store in stores:
         with suppress(StoreError):
@@ -166,7 +177,9 @@ def _names_any(queue: QueueName, there: set[tuple[str, str, int]], stores: Seque
 
 
 def _configured_queues(stores: Sequence[MessageStore]) -> dict[tuple[str, str], int]:
-    """By (topic, broker) how many queues topics.json has. A broker makes the files of a queue with its first message."""
+    """By (topic, broker) how many queues topics.json has. A broker makes the files of a queue with its first
+    message.
+    """
     return {
         (name, store.broker_name): max(topic.read_queue_nums, topic.write_queue_nums)
         for store in stores
@@ -200,7 +213,9 @@ def _refuse_offset_of_none(spec: OffsetSpec, queue: QueueName, options: ReadOpti
         return
     message = f"{queue}: {spec.option} {offset} is not in the queue, which holds 0 to 0"
     if options.fail_on_data_loss:
-        raise OffsetOutOfRangeError(f"{message}; correct it, or set failOnDataLoss=false to read what is there")
+        raise OffsetOutOfRangeError(
+            f"{message}; correct it, or set failOnDataLoss=false to read what is there"
+        )
     _log.warning("reading what is there: %s", message)
 
 
@@ -209,7 +224,9 @@ def warn_of_no_match(stores: Sequence[MessageStore], options: ReadOptions, found
     pattern = options.topics.pattern
     if pattern is not None and not any(options.topics.chooses_topic(topic) for topic, _, _ in found.queues):
         known = sorted({topic for topic, _, _ in _queues_there(stores)})
-        _log.warning("subscribePattern %s matches no topic; %s. The stream waits for one", pattern, _listed(known))
+        _log.warning(
+            "subscribePattern %s matches no topic; %s. The stream waits for one", pattern, _listed(known)
+        )
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
@@ -225,8 +242,14 @@ def _listed(known: Sequence[str]) -> str:
     return f"the topics are {shown}" if plain else "the store is empty"
 
 
-def _nearest_queue(topic: str | None, queues: Iterable[tuple[str, str, int]], what: str = "the queues read") -> str:
-    names = [f"{name}/{broker}/{number}" for name, broker, number in queues if topic is None or name == topic] or [
-        f"{name}/{broker}/{number}" for name, broker, number in queues
-    ]
-    return f"{what} are {', '.join(names[:_NAMED_MAX])}{', …' if len(names) > _NAMED_MAX else ''}" if names else f"{what} are none"
+def _nearest_queue(
+    topic: str | None, queues: Iterable[tuple[str, str, int]], what: str = "the queues read"
+) -> str:
+    names = [
+        f"{name}/{broker}/{number}" for name, broker, number in queues if topic is None or name == topic
+    ] or [f"{name}/{broker}/{number}" for name, broker, number in queues]
+    return (
+        f"{what} are {', '.join(names[:_NAMED_MAX])}{', …' if len(names) > _NAMED_MAX else ''}"
+        if names
+        else f"{what} are none"
+    )

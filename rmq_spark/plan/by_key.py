@@ -1,7 +1,9 @@
-"""Where the messages with a key or an id stand, by the index files: so that a read of one message is not a read of all.
+"""Where the messages with a key or an id stand, by the index files: so that a read of one message is not a
+read of all.
 
-What is known is only where to look; each message is then read and tested as every other. Where the index leaves too much of the
-commitlog to be scanned, or cannot know, nothing is known, and the tasks look at everything.
+What is known is only where to look; each message is then read and tested as every other. Where the index
+leaves too much of the commitlog to be scanned, or cannot know, nothing is known, and the tasks look at
+everything.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ _SCAN_BYTES_MAX = 1 << 30  # about a second of planning; more is for the tasks
 _LIGHT_PREFIX = "%LMQ%"
 
 
-def places_of_key(store: MessageStore, queues: Sequence[Queue], options: ReadOptions) -> Mapping[tuple[str, int], list[int]] | None:
-    """The queue offsets of the messages asked for by `key` or `messageId`, by queue; None when all messages have to be looked at.
+def places_of_key(
+    store: MessageStore, queues: Sequence[Queue], options: ReadOptions
+) -> Mapping[tuple[str, int], list[int]] | None:
+    """The queue offsets of the messages asked for by `key` or `messageId`, by queue; None when all messages
+    have to be looked at.
 
-    The index knows the topic that a message is stored under, so light queues are looked at; and PERMISSIVE shows damaged messages,
-    which have no key.
+    The index knows the topic that a message is stored under, so light queues are looked at; and PERMISSIVE
+    shows damaged messages, which have no key.
     """
     if (options.key is None and options.message_id is None) or not queues or options.permissive:
         return None
@@ -46,7 +51,10 @@ def places_of_key(store: MessageStore, queues: Sequence[Queue], options: ReadOpt
         if bytes_to_scan(store, question, how) > _SCAN_BYTES_MAX:
             return None
         found = look_up(store, question, how)
-    except (CorruptStoreError, StorePermissionError) as error:  # perhaps of a topic that nobody asked for: the tasks will say it, or not
+    except (
+        CorruptStoreError,
+        StorePermissionError,
+    ) as error:  # perhaps of a topic that nobody asked for: the tasks will say it, or not
         _log.info("%s: looking at all messages, since the index or the log is damaged: %s", store.path, error)
         return None
     _log.info("%s: %d messages found by %s: %s", store.path, found.table.num_rows, found.how, found.searched)

@@ -1,4 +1,6 @@
-"""What a group reads and from where, on the stores as they are: the queues that its members share, and the first offset of each."""
+"""What a group reads and from where, on the stores as they are: the queues that its members share, and the
+first offset of each.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,11 @@ def retry_topic(group: str) -> str:
 
 
 def subscribe_set(stores: Iterable[MessageStore], choice: TopicChoice, group: str) -> list[MessageQueue]:
-    """mqAll: the readable queues of the chosen topics and of the group's retry topic (topicRouteData2TopicSubscribeInfo), sorted.
+    """mqAll: the readable queues of the chosen topics and of the group's retry topic
+    (topicRouteData2TopicSubscribeInfo), sorted.
 
-    Ids go from 0 to readQueueNums, with messages or without. Where topics.json does not tell (RocksDB), they are the queues on disk.
+    Ids go from 0 to readQueueNums, with messages or without. Where topics.json does not tell (RocksDB), they
+    are the queues on disk.
     """
     retry = retry_topic(group)
     found: set[MessageQueue] = set()
@@ -43,9 +47,18 @@ def subscribe_set(stores: Iterable[MessageStore], choice: TopicChoice, group: st
         if configured is None:
             queues = [(queue.topic, queue.queue_id) for queue in store.queues(chooses)]
         else:
-            queues = [(name, number) for name in configured if chooses(name) for number in _readable(configured[name])]
+            queues = [
+                (name, number)
+                for name in configured
+                if chooses(name)
+                for number in _readable(configured[name])
+            ]
         broker = store.broker_name
-        found |= {MessageQueue(topic, broker, n) for topic, n in queues if topic == retry or choice.chooses_queue(topic, broker, n)}
+        found |= {
+            MessageQueue(topic, broker, n)
+            for topic, n in queues
+            if topic == retry or choice.chooses_queue(topic, broker, n)
+        }
     return sort_queues(found)
 
 
@@ -55,11 +68,16 @@ def _readable(topic: TopicConfig) -> range:
 
 
 def usable_offsets(
-    known: Mapping[MessageQueue, int], group: str, queues: Collection[MessageQueue], *, fail_on_data_loss: bool
+    known: Mapping[MessageQueue, int],
+    group: str,
+    queues: Collection[MessageQueue],
+    *,
+    fail_on_data_loss: bool,
 ) -> dict[MessageQueue, int]:
     """The committed offsets without those below -1, which no client and no broker commits.
 
-    Raises OffsetOutOfRangeError for one of `queues`, or, when failOnDataLoss is false, warns: the queue begins where consumeFromWhere says.
+    Raises OffsetOutOfRangeError for one of `queues`, or, when failOnDataLoss is false, warns: the queue
+    begins where consumeFromWhere says.
     """
     bad = {queue: offset for queue, offset in known.items() if offset < _UNKNOWN}
     named = sort_queues(queue for queue in bad if queue in queues)
@@ -85,19 +103,26 @@ def start_of(queue: Queue | None, committed: int | None, options: GroupOptions) 
         where=options.where,
         min_offset=low,
         max_offset=high,
-        offset_at=lambda: 0 if queue is None else queue.offset_at(options.consume_timestamp_ms, "LOWER", on_damage="DROPMALFORMED"),
+        offset_at=lambda: (
+            0
+            if queue is None
+            else queue.offset_at(options.consume_timestamp_ms, "LOWER", on_damage="DROPMALFORMED")
+        ),
         is_retry=queue is not None and is_retry_topic(queue.topic),
         young_from_zero=options.young_from_zero,
     )
 
 
 def begin_of(queues: Mapping[MessageQueue, Queue], options: GroupOptions) -> Callable[[MessageQueue], int]:
-    """What `Member.settle` asks for a queue of which nobody knows a position. `queues` may be filled later."""
+    """What `Member.settle` asks for a queue of which nobody knows a position. `queues` may be filled later.
+    """
     return lambda queue: start_of(queues.get(queue), None, options).offset
 
 
 def subscription_text(choice: TopicChoice, expression_type: str, expression: str) -> str:
-    """A subscription as members compare it: topics by name, queue or pattern in an order that does not count, and the expression."""
+    """A subscription as members compare it: topics by name, queue or pattern in an order that does not count,
+    and the expression.
+    """
     if choice.names:
         what = ",".join(sorted(set(choice.names)))
     elif choice.queues:

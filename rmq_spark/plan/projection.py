@@ -1,7 +1,8 @@
 """The columns a message can have, and which of them one read gives, under which names: a `Projection`.
 
-Arrow types are the base (`store_format.message.columns`); Spark's are derived from them here and nowhere else. Every field is
-nullable, as Kafka's source has it, unless a caller's schema says NOT NULL for a column that is never null.
+Arrow types are the base (`store_format.message.columns`); Spark's are derived from them here and nowhere
+else. Every field is nullable, as Kafka's source has it, unless a caller's schema says NOT NULL for a column
+that is never null.
 """
 
 from __future__ import annotations
@@ -59,15 +60,29 @@ class Column:
 
 
 COLUMN_TABLE: tuple[Column, ...] = (
-    Column("topic", "The queue's topic; with `group`, of a retried or scheduled message the topic it was sent to.", True),
+    Column(
+        "topic",
+        "The queue's topic; with `group`, of a retried or scheduled message the topic it was sent to.",
+        True,
+    ),
     Column("flag", "The user's flag.", True),
     Column("body", "Decompressed: exactly the bytes the producer gave.", True),
-    Column("properties", "As the Java client gives them: the last of equal names counts, malformed segments are dropped.", True),
+    Column(
+        "properties",
+        "As the Java client gives them: the last of equal names counts, malformed segments are dropped.",
+        True,
+    ),
     Column("brokerName", "The broker of the message queue.", True),
     Column("queueId", "The message queue.", True),
     Column("queueOffset", "The place in the message queue.", True),
-    Column("bornTimestamp", "When the producer made it; null before 0001-01-03 and after 9999-12-29, which Python cannot show."),
-    Column("storeTimestamp", "When the broker stored it; null before 0001-01-03 and after 9999-12-29, which Python cannot show."),
+    Column(
+        "bornTimestamp",
+        "When the producer made it; null before 0001-01-03 and after 9999-12-29, which Python cannot show.",
+    ),
+    Column(
+        "storeTimestamp",
+        "When the broker stored it; null before 0001-01-03 and after 9999-12-29, which Python cannot show.",
+    ),
     Column("tags", "The property TAGS; null when absent."),
     Column("keys", "The property KEYS, split at spaces; null when absent."),
     Column("msgId", "UNIQ_KEY, else the offset message id: what a client's `getMsgId()` says.", True),
@@ -83,7 +98,11 @@ COLUMN_TABLE: tuple[Column, ...] = (
     Column("physicalOffset", "The place in the commitlog.", True),
     Column("storeSize", "Bytes in the commitlog.", True),
     Column("tagsCode", "The consume queue's tags code: the Java hash of the tags.", True),
-    Column("storedTopic", "The topic that the stored bytes carry, where `topic` shows another. With `group` a default column.", True),
+    Column(
+        "storedTopic",
+        "The topic that the stored bytes carry, where `topic` shows another. With `group` a default column.",
+        True,
+    ),
     Column("rawBody", "The body as stored: compressed, if it is.", True),
     Column(CORRUPT_RECORD, "With `mode` PERMISSIVE: why the message could not be read, null when it could."),
 )
@@ -93,7 +112,9 @@ _BY_LOWER = {column.name.lower(): column for column in COLUMN_TABLE}
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One field of the result: `source` is a documented column or, with `is_property`, a property; `name` is what the field is called."""
+    """One field of the result: `source` is a documented column or, with `is_property`, a property; `name` is
+    what the field is called.
+    """
 
     name: str
     source: str
@@ -109,7 +130,9 @@ class Output:
 class Projection:
     """The fields of a read in their order. Plain values: it travels to tasks."""
 
-    outputs: tuple[Output, ...] = field(default_factory=lambda: tuple(Output(name, name) for name in DEFAULT_COLUMNS))
+    outputs: tuple[Output, ...] = field(
+        default_factory=lambda: tuple(Output(name, name) for name in DEFAULT_COLUMNS)
+    )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,21 +152,31 @@ class Projection:
     @property
     def corrupt_record(self) -> int | None:
         """The place of `_corrupt_record`; None when nobody asks for it."""
-        return next((i for i, output in enumerate(self.outputs) if output.source == CORRUPT_RECORD and not output.is_property), None)
+        return next(
+            (
+                i
+                for i, output in enumerate(self.outputs)
+                if output.source == CORRUPT_RECORD and not output.is_property
+            ),
+            None,
+        )
 
     def to_arrow_schema(self) -> pa.Schema:
         """Equal to what Spark makes of `to_spark_schema()`; it refuses batches of any other."""
-        return pa.schema([pa.field(output.name, output.arrow_type, output.nullable) for output in self.outputs])
+        return pa.schema(
+            [pa.field(output.name, output.arrow_type, output.nullable) for output in self.outputs]
+        )
 
     def to_spark_schema(self) -> StructType:
         return to_spark_schema(self.to_arrow_schema())
 
 
 def projection_from_options(options: ReadOptions) -> Projection:
-    """The columns that `columns` names, or the default ones; then `propertyColumns`; then, in PERMISSIVE, `_corrupt_record`.
+    """The columns that `columns` names, or the default ones; then `propertyColumns`; then, in PERMISSIVE,
+    `_corrupt_record`.
 
-    With `columns` given, `_corrupt_record` comes only if it is among them. A group's rows show the topic that a message was sent to, so
-    `storedTopic` is one of their default columns.
+    With `columns` given, `_corrupt_record` comes only if it is among them. A group's rows show the topic that
+    a message was sent to, so `storedTopic` is one of their default columns.
     """
     defaults = DEFAULT_COLUMNS if options.group is None else (*DEFAULT_COLUMNS, "storedTopic")
     outputs = [Output(column.name, column.name) for column in map(_column, options.columns or defaults)]
@@ -155,27 +188,37 @@ def projection_from_options(options: ReadOptions) -> Projection:
 
 
 def projection_from_schema(schema: StructType, options: ReadOptions) -> Projection:
-    """The columns of a caller's schema, under the names it gives them; each name, type and NOT NULL is checked.
+    """The columns of a caller's schema, under the names it gives them; each name, type and NOT NULL is
+    checked.
 
-    `propertyColumns` declares which further names it may have. `columns`, if given too, has to name the same ones.
+    `propertyColumns` declares which further names it may have. `columns`, if given too, has to name the same
+    ones.
     """
     declared = {name.lower(): name for name in _property_columns(options)}
-    outputs = [_output(field.name, field.dataType, field.nullable, declared, options) for field in schema.fields]
+    outputs = [
+        _output(field.name, field.dataType, field.nullable, declared, options) for field in schema.fields
+    ]
     _refuse_duplicates("schema", (output.name for output in outputs))
     if options.columns is not None:
         named = {_column(name).name for name in options.columns}
         has = {output.source for output in outputs if not output.is_property}
         if named != has:
             other = ", ".join(sorted(named ^ has))
-            raise OptionError(f"columns and the schema are given together and differ in {other}; give only one of them")
+            raise OptionError(
+                f"columns and the schema are given together and differ in {other}; give only one of them"
+            )
     return Projection(tuple(outputs))
 
 
-def _output(name: str, spark_type: DataType, nullable: bool, properties: dict[str, str], options: ReadOptions) -> Output:
+def _output(
+    name: str, spark_type: DataType, nullable: bool, properties: dict[str, str], options: ReadOptions
+) -> Output:
     source = properties.get(name.lower())
     if source is not None:
         if name != source:  # property names are case-sensitive, so the schema's spelling must be the option's
-            raise OptionError(f"schema: expected the property column {source} as propertyColumns spells it, found {name}")
+            raise OptionError(
+                f"schema: expected the property column {source} as propertyColumns spells it, found {name}"
+            )
         output = Output(name, source, is_property=True, nullable=nullable)
     else:
         output = Output(name, _column(name, "schema", tuple(properties.values())).name, nullable=nullable)
@@ -184,7 +227,9 @@ def _output(name: str, spark_type: DataType, nullable: bool, properties: dict[st
         if found == type_name(output.arrow_type):
             found += " whose elements may not be null"
         raise OptionError(f"schema: expected {name} {type_name(output.arrow_type)}, found {name} {found}")
-    never_null = not output.is_property and _BY_LOWER[output.source.lower()].never_null and not options.permissive
+    never_null = (
+        not output.is_property and _BY_LOWER[output.source.lower()].never_null and not options.permissive
+    )
     if not (nullable or never_null):
         raise OptionError(f"schema: expected {name} to allow null, found {name} NOT NULL; leave NOT NULL out")
     return output
@@ -196,7 +241,9 @@ def _column(name: str, where: str = "columns", properties: Iterable[str] = ()) -
         return column
     meant = nearest(name, [*(column.name for column in COLUMN_TABLE), *properties])
     hint = f"did you mean {meant}? A" if meant else "a"
-    raise OptionError(f"{where}: unknown column {name!r}; {hint} message property becomes a column by the option propertyColumns")
+    raise OptionError(
+        f"{where}: unknown column {name!r}; {hint} message property becomes a column by the option propertyColumns"
+    )
 
 
 def _property_columns(options: ReadOptions) -> tuple[str, ...]:
@@ -217,7 +264,8 @@ def _refuse_duplicates(where: str, names: Iterable[str]) -> None:
         if name.lower() in seen:
             both = name if seen[name.lower()] == name else f"{seen[name.lower()]} and {name}"
             raise OptionError(
-                f"{where}: expected each column once, found {both!r}" + ("" if both == name else ", which Spark takes for one")
+                f"{where}: expected each column once, found {both!r}"
+                + ("" if both == name else ", which Spark takes for one")
             )
         seen[name.lower()] = name
 
@@ -283,7 +331,9 @@ def _spark_type(arrow_type: pa.DataType) -> DataType:
 
 
 def same_type(found: DataType, arrow_type: pa.DataType) -> bool:
-    """A string of any collation is a string; elements and values that may not be null are another type to Arrow."""
+    """A string of any collation is a string; elements and values that may not be null are another type to
+    Arrow.
+    """
     from pyspark.sql.types import StringType
 
     return found == _spark_type(arrow_type) or (arrow_type == pa.string() and isinstance(found, StringType))

@@ -25,8 +25,9 @@ __all__ = ["Scan"]
 
 _log = logging.getLogger(__name__)
 
-# Files stay mapped from task to task, as Spark keeps its Python workers: each page that a task touches first costs a fault, and
-# tasks of interleaved queues touch the same pages. Spark ends a worker that had nothing to do for a minute.
+# Files stay mapped from task to task, as Spark keeps its Python workers: each page that a task touches first
+# costs a fault, and tasks of interleaved queues touch the same pages. Spark ends a worker that had nothing to
+# do for a minute.
 _FILES = FileCache(capacity=64, bytes_max=4 << 30)
 _LOG_ORDER_ENTRIES = 1 << 21  # one pass over the files needs all entries of a partition at once: about 80 MB
 
@@ -47,19 +48,32 @@ class Scan:
             for batch in self._read_share(share, tolerance, where):
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
         if tolerance.dropped or tolerance.lost:
-            _log.warning("%d malformed messages and %d lost ones in this task", tolerance.dropped, tolerance.lost)
+            _log.warning(
+                "%d malformed messages and %d lost ones in this task", tolerance.dropped, tolerance.lost
+            )
         if where is not None and where.errors:
-            _log.warning("%d evaluations of subExpression failed; such messages are left out, as a broker does", where.errors)
+            _log.warning(
+                "%d evaluations of subExpression failed; such messages are left out, as a broker does",
+                where.errors,
+            )
 
-    def _read_share(self, share: Share, tolerance: Tolerance, where: CountingFilter | None) -> Iterator[pa.RecordBatch]:
+    def _read_share(
+        self, share: Share, tolerance: Tolerance, where: CountingFilter | None
+    ) -> Iterator[pa.RecordBatch]:
         _FILES.forget_deleted()
-        store = MessageStore.open(share.store_path, broker_name=share.broker_name, commit_log_paths=share.commit_log_paths, files=_FILES)
+        store = MessageStore.open(
+            share.store_path,
+            broker_name=share.broker_name,
+            commit_log_paths=share.commit_log_paths,
+            files=_FILES,
+        )
         retry = self.options.topics.retry_topic
         for is_retry in (False, True):
             slices = [piece for piece in share.slices if (piece.topic == retry) == is_retry]
             if not slices:
                 continue
-            # What a group gets again it asked for once: brokers do not filter it another time (the subscription of it is "*").
+            # What a group gets again it asked for once: brokers do not filter it another time (the
+            # subscription of it is "*").
             tags = TagFilter() if is_retry else self.options.tag_filter
             decoding = DecodeProjection(
                 self.projection.sources,

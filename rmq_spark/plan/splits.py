@@ -1,7 +1,7 @@
 """Splits: plain values, each one Spark task's share of what planning found, packed by bytes.
 
-Queues are packed into partitions because a Python task costs 15 to 60 ms before its first row; a queue is cut only where
-it is larger than a partition may be.
+Queues are packed into partitions because a Python task costs 15 to 60 ms before its first row; a queue is cut
+only where it is larger than a partition may be.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _SAMPLES = 8
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a split has of one store: slices of queues. `in_log_order` asks for one pass over the files for all of them.
+    """What a split has of one store: slices of queues. `in_log_order` asks for one pass over the files for
+    all of them.
 
-    `scan`, a physical range, says that the commitlog has to be walked there, because no consume queue leads to these
-    messages; `repeated` are then the queues whose offsets began anew.
+    `scan`, a physical range, says that the commitlog has to be walked there, because no consume queue leads
+    to these messages; `repeated` are then the queues whose offsets began anew.
     """
 
     store_path: str
@@ -68,7 +69,9 @@ class Findings:
     """What is to be read of all stores: by queue, and by scan."""
 
     pieces: list[Piece] = field(default_factory=list)
-    scanned: list[tuple[MessageStore, list[QueueSlice], list[LogQueue], list[int]]] = field(default_factory=list)
+    scanned: list[tuple[MessageStore, list[QueueSlice], list[LogQueue], list[int]]] = field(
+        default_factory=list
+    )
     queues: list[tuple[str, str, int]] = field(default_factory=list)
     lost: int = 0
 
@@ -81,25 +84,37 @@ def make_splits(found: Findings, options: ReadOptions, cores: int) -> list[Split
 
 
 def splits_of_clients(found: Findings, clients: Sequence[frozenset[tuple[str, str, int]]]) -> list[Split]:
-    """One split for each client, in their order, with exactly its queues (topic, broker, queue id); empty where it has none."""
+    """One split for each client, in their order, with exactly its queues (topic, broker, queue id); empty
+    where it has none.
+    """
     splits = []
     for mine in clients:
-        own = [piece for piece in found.pieces if (piece.slice.topic, piece.store.broker_name, piece.slice.queue_id) in mine]
+        own = [
+            piece
+            for piece in found.pieces
+            if (piece.slice.topic, piece.store.broker_name, piece.slice.queue_id) in mine
+        ]
         shares = list(_shares(own))
         for store, slices, repeated, cuts in found.scanned:
-            of_client = [piece for piece in slices if (piece.topic, store.broker_name, piece.queue_id) in mine]
-            again = tuple(queue for queue in repeated if (queue.topic, store.broker_name, queue.queue_id) in mine)
+            of_client = [
+                piece for piece in slices if (piece.topic, store.broker_name, piece.queue_id) in mine
+            ]
+            again = tuple(
+                queue for queue in repeated if (queue.topic, store.broker_name, queue.queue_id) in mine
+            )
             if of_client:
                 shares.append(replace(_share(store, of_client), scan=(cuts[0], cuts[-1]), repeated=again))
         splits.append(Split(tuple(shares)))
     return splits
 
 
-# ---- sizes --------------------------------------------------------------------------------------------------------------
+# ---- sizes -------------------------------------------------------------------------------------------------
 
 
 def estimate_bytes(piece: QueueSlice) -> int:
-    """Bytes of the slice's messages: its length times the mean of a few message sizes, at most what its queue spans in the log."""
+    """Bytes of the slice's messages: its length times the mean of a few message sizes, at most what its queue
+    spans in the log.
+    """
     count = piece.stop - piece.start
     if piece.bounds is None or count <= 0:
         return len(piece.extra) or 1
@@ -110,14 +125,20 @@ def estimate_bytes(piece: QueueSlice) -> int:
             _, units = read_slice(replace(piece, start=start, stop=min(start + 1, piece.stop)))
             sizes += units["size"].tolist()
         mean_size = sum(sizes) / len(sizes)
-    spanned = piece.bounds.last_physical_offset + piece.bounds.last_size - max(piece.bounds.first_physical_offset, 0)
+    spanned = (
+        piece.bounds.last_physical_offset
+        + piece.bounds.last_size
+        - max(piece.bounds.first_physical_offset, 0)
+    )
     estimate = int(count * mean_size)
     return max(estimate if piece.extra else min(estimate, spanned), 1)
 
 
 def _target(total: int, options: ReadOptions, queues: int, cores: int) -> tuple[int, int]:
     """(bytes a partition should have, how many partitions there should be at least)."""
-    wanted = min(options.min_partitions or max(1, min(queues, cores, total // _PARTITION_BYTES_MIN)), _PARTITIONS_MAX)
+    wanted = min(
+        options.min_partitions or max(1, min(queues, cores, total // _PARTITION_BYTES_MIN)), _PARTITIONS_MAX
+    )
     target, least = min(options.max_bytes_per_partition, -(-total // wanted)), -(-total // _PARTITIONS_MAX)
     if target < least:
         told = "maxBytesPerPartition %d would make %d partitions, more than Spark can plan well: making %d of %d bytes instead"
@@ -125,7 +146,7 @@ def _target(total: int, options: ReadOptions, queues: int, cores: int) -> tuple[
     return max(target, least, 1), wanted
 
 
-# ---- splits -------------------------------------------------------------------------------------------------------------
+# ---- splits ------------------------------------------------------------------------------------------------
 
 
 def _by_queue(pieces: list[Piece], options: ReadOptions, cores: int) -> list[Split]:
@@ -174,10 +195,13 @@ def _share(store: MessageStore, slices: Sequence[QueueSlice]) -> Share:
 
 
 def _by_commitlog(pieces: list[Piece], options: ReadOptions, cores: int) -> list[Split]:
-    """Physical ranges of each store; a task reads what its queues have in its range, in the order of the log."""
+    """Physical ranges of each store; a task reads what its queues have in its range, in the order of the log.
+    """
     splits = []
     total = sum(piece.bytes for piece in pieces)
-    for store, slices in {piece.store.path: (piece.store, _slices_of(piece.store, pieces)) for piece in pieces}.values():
+    for store, slices in {
+        piece.store.path: (piece.store, _slices_of(piece.store, pieces)) for piece in pieces
+    }.values():
         low, high = _physical_range(slices)
         held = sum(piece.bytes for piece in pieces if piece.store is store)
         target, wanted = _target(held, options, len(slices), max(1, cores * held // max(total, 1)))
@@ -186,9 +210,14 @@ def _by_commitlog(pieces: list[Piece], options: ReadOptions, cores: int) -> list
         ranges: dict[int, list[QueueSlice]] = {}
         for piece in slices:
             cuts = cuts_at(piece, edges)
-            for number in np.flatnonzero(cuts[:-1] < cuts[1:]).tolist():  # most of many ranges have nothing of a queue
-                ranges.setdefault(number, []).append(replace(piece, start=int(cuts[number]), stop=int(cuts[number + 1])))
-        splits += [Split((replace(_share(store, mine), in_log_order=True),)) for _, mine in sorted(ranges.items())]
+            # most of many ranges have nothing of a queue
+            for number in np.flatnonzero(cuts[:-1] < cuts[1:]).tolist():
+                ranges.setdefault(number, []).append(
+                    replace(piece, start=int(cuts[number]), stop=int(cuts[number + 1]))
+                )
+        splits += [
+            Split((replace(_share(store, mine), in_log_order=True),)) for _, mine in sorted(ranges.items())
+        ]
     return splits
 
 

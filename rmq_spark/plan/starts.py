@@ -1,4 +1,6 @@
-"""Where a read begins in each queue: where the `starting…` options say, or, for a consumer group, where the group stands."""
+"""Where a read begins in each queue: where the `starting…` options say, or, for a consumer group, where the
+group stands.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _NAMED_MAX = 5
 
 
 class Starts:
-    """Of a batch read. A group's offsets are only looked at: a batch writes nothing of them and joins nothing."""
+    """Of a batch read. A group's offsets are only looked at: a batch writes nothing of them and joins
+    nothing.
+    """
 
     def __init__(self, stores: Sequence[MessageStore], options: ReadOptions) -> None:
         self._options = options
@@ -40,7 +44,9 @@ class Starts:
                 _warn_of_nothing(stores, group)
 
     def reads(self, queue: Queue) -> bool:
-        """Whether the queue is read: a group sees those that may be read (topics.json), in whatever files there are."""
+        """Whether the queue is read: a group sees those that may be read (topics.json), in whatever files
+        there are.
+        """
         return self._group is None or _name(queue) in self._shared
 
     def of(self, queue: Queue) -> tuple[str, int]:
@@ -55,7 +61,11 @@ def _warn_of_nothing(stores: Sequence[MessageStore], group: str) -> None:
     """A misspelt name looks like a group that has nothing to read."""
     known = {name for store in stores for name in known_groups(store.path)} - {group}
     meant = nearest(group, known)
-    hint = f"did you mean {meant}?" if meant else f"the groups are {', '.join(sorted(known)[:_NAMED_MAX]) or 'none'}"
+    hint = (
+        f"did you mean {meant}?"
+        if meant
+        else f"the groups are {', '.join(sorted(known)[:_NAMED_MAX]) or 'none'}"
+    )
     _log.warning(
         "group %s has no committed offset in the queues read, so a batch read begins at their ends and gives no rows; %s To read a new "
         "group's messages set consumeFromWhere=%s",
@@ -90,7 +100,8 @@ def start_offset(queue: Queue, options: ReadOptions) -> int:
 def offset_at(queue: Queue, timestamp_ms: int, mode: str) -> int:
     """The first message stored at or after a time, the maximum when there is none.
 
-    For a time behind the end of a BatchCQ queue a broker answers with the last unit, which was stored before it.
+    For a time behind the end of a BatchCQ queue a broker answers with the last unit, which was stored before
+    it.
     """
     offset = queue.offset_at(timestamp_ms, "LOWER", on_damage=mode)
     if queue.range.is_batch and offset < queue.max_offset:

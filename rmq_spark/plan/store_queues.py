@@ -1,4 +1,6 @@
-"""The queues of a store that a read is about, each served by its consume queue or, where that is not there, by a scan of the commitlog."""
+"""The queues of a store that a read is about, each served by its consume queue or, where that is not there,
+by a scan of the commitlog.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ _SCAN_CUT_BYTES = 64 << 10  # a scan may be cut between windows of a walk, 1 MiB
 
 @dataclass(frozen=True, slots=True)
 class StoreQueues:
-    """`scanned` are those for which only the commitlog says where their messages are; it may be cut at `cuts`.
+    """`scanned` are those for which only the commitlog says where their messages are; it may be cut at
+    `cuts`.
 
-    `log_end` is the end of the commitlog where it had to be found: after a crash, for a scan, and where a recovery has left whole messages
-    behind it (`has_remains`).
+    `log_end` is the end of the commitlog where it had to be found: after a crash, for a scan, and where a
+    recovery has left whole messages behind it (`has_remains`).
     """
 
     queues: list[Queue]
@@ -34,17 +37,22 @@ def find_queues(store: MessageStore, choice: TopicChoice, *, level: int = loggin
     """The chosen queues as the files are now. That some are scanned for is logged at `level`."""
 
     def chosen(queues: list[Queue]) -> list[Queue]:
-        return [queue for queue in queues if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)]
+        return [
+            queue for queue in queues if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
+        ]
 
     if not store.has_consume_queues:
-        _log.log(level, "%s has no consume queue files (RocksDB, or deleted): scanning its commitlog", store.path)
+        _log.log(
+            level, "%s has no consume queue files (RocksDB, or deleted): scanning its commitlog", store.path
+        )
         scanned, cuts = store.scanned_queues(choice.chooses_topic, _SCAN_CUT_BYTES)
         return StoreQueues([], chosen(scanned), cuts, cuts[-1])
     snapshot = store.snapshot(choice.chooses_topic)
     queues = chosen([Queue(store, queue, None) for queue in snapshot.queues.values()])
     if not snapshot.damaged:
         return StoreQueues(queues, log_end=snapshot.log_end, has_remains=snapshot.has_remains)
-    damaged = [(key, error) for key, error in snapshot.damaged.items() if key not in snapshot.lost]  # the store has named the lost ones
+    # the store has named the lost ones
+    damaged = [(key, error) for key, error in snapshot.damaged.items() if key not in snapshot.lost]
     if damaged:
         (topic, queue_id), error = damaged[0]
         told = "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s"
@@ -54,4 +62,6 @@ def find_queues(store: MessageStore, choice: TopicChoice, *, level: int = loggin
         return StoreQueues(queues, log_end=snapshot.log_end, has_remains=snapshot.has_remains)
     topics = {name for name, _ in lost}
     scanned, cuts = store.scanned_queues(topics.__contains__, _SCAN_CUT_BYTES)
-    return StoreQueues(queues, chosen([queue for queue in scanned if (queue.topic, queue.queue_id) in lost]), cuts, cuts[-1])
+    return StoreQueues(
+        queues, chosen([queue for queue in scanned if (queue.topic, queue.queue_id) in lost]), cuts, cuts[-1]
+    )

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from store_format import MessageStore
 from store_format.errors import OptionError, StoreError, StoreNotFoundError
-from store_format.files.read import LOST_AND_FOUND, Refused, directory_identity, entry_names, is_directory, refuse
+from store_format.files.read import (
+    LOST_AND_FOUND,
+    Refused,
+    directory_identity,
+    entry_names,
+    is_directory,
+    refuse,
+)
 from store_format.store import looks_like_store
 
 if TYPE_CHECKING:
@@ -23,10 +30,12 @@ _log = logging.getLogger(__name__)
 def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) -> list[MessageStore]:
     """The stores of all paths, in the order of paths and of names within a cluster.
 
-    With `skip_unreadable`, by default where failOnDataLoss is false, members and queues that may not be read are left out with a warning.
+    With `skip_unreadable`, by default where failOnDataLoss is false, members and queues that may not be read
+    are left out with a warning.
 
-    Raises StoreNotFoundError for a path that holds none, and OptionError when two paths lead to one store, or two stores have one
-    broker name: their queues could not be told apart (master and slave of one broker are such a pair, and hold the same messages).
+    Raises StoreNotFoundError for a path that holds none, and OptionError when two paths lead to one store, or
+    two stores have one broker name: their queues could not be told apart (master and slave of one broker are
+    such a pair, and hold the same messages).
     """
     skip = not options.fail_on_data_loss if skip_unreadable is None else skip_unreadable
     refused: list[StoreError] = []
@@ -35,10 +44,15 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
     for path in options.paths:
         roots = _roots(path, options, refused.append if skip else refuse)
         if len(roots) > 1 and options.broker_name is not None:
-            raise OptionError(f"brokerName is for one store and {path} is a cluster of {len(roots)}; leave it out, each store says its own")
+            raise OptionError(
+                f"brokerName is for one store and {path} is a cluster of {len(roots)}; leave it out, each store says its own"
+            )
         for root in roots:
             store = MessageStore.open(
-                root, broker_name=options.broker_name, commit_log_paths=options.commit_log_paths, skip_unreadable=skip
+                root,
+                broker_name=options.broker_name,
+                commit_log_paths=options.commit_log_paths,
+                skip_unreadable=skip,
             )
             stores.append(store)
             given.append((path, store))
@@ -56,9 +70,11 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
 
 
 def refuse_repeated(stores: Iterable[tuple[str, str, Sequence[str]]]) -> None:
-    """Raises OptionError where two of these, each (path as given, store root, directories of its commitlog), are one store.
+    """Raises OptionError where two of these, each (path as given, store root, directories of its commitlog),
+    are one store.
 
-    A store is its commitlog: two ways to one, by a link, a mount or the directory of a cluster, would give all messages twice.
+    A store is its commitlog: two ways to one, by a link, a mount or the directory of a cluster, would give
+    all messages twice.
     """
     seen: dict[object, tuple[int, str]] = {}
     for number, (path, root, directories) in enumerate(stores):
@@ -75,9 +91,11 @@ def refuse_repeated(stores: Iterable[tuple[str, str, Sequence[str]]]) -> None:
 
 
 def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) -> list[str]:
-    """The store roots among the `names` in a directory, by name; none where it is itself the directory of a store.
+    """The store roots among the `names` in a directory, by name; none where it is itself the directory of a
+    store.
 
-    What looks like a store without a commitlog, or may not be looked into, is `refused`, and left out where that does not raise.
+    What looks like a store without a commitlog, or may not be looked into, is `refused`, and left out where
+    that does not raise.
     """
     if looks_like_store(names := frozenset(names)):
         return []
@@ -95,7 +113,9 @@ def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) 
 
 
 class Newcomers:
-    """Warns of each store that comes into the directory of a cluster after a query began: its next start reads it."""
+    """Warns of each store that comes into the directory of a cluster after a query began: its next start
+    reads it.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -116,9 +136,15 @@ class Newcomers:
         for name in sorted(self._coming):
             errors: list[StoreError] = []
             if cluster_members(self._path, [name], errors.append):
-                _log.warning("%s/%s came after the query began; it is read when the query is started again", self._path, name)
+                _log.warning(
+                    "%s/%s came after the query began; it is read when the query is started again",
+                    self._path,
+                    name,
+                )
             elif errors:
-                _log.warning("%s/%s came after the query began and cannot be read: %s", self._path, name, errors[0])
+                _log.warning(
+                    "%s/%s came after the query began and cannot be read: %s", self._path, name, errors[0]
+                )
             else:
                 continue
             self._coming.discard(name)

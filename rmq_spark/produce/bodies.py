@@ -1,4 +1,6 @@
-"""Bodies as they are stored: within the limits, and compressed where a client would (DefaultMQProducerImpl.tryToCompressMessage)."""
+"""Bodies as they are stored: within the limits, and compressed where a client would
+(DefaultMQProducerImpl.tryToCompressMessage).
+"""
 
 from __future__ import annotations
 
@@ -27,23 +29,32 @@ class Compression:
 
 
 def checked_bodies(rows: Rows, message_size_max: int) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
-    """The bodies and their sizes. Raises IllegalMessageError for one that is null, empty or too large (Validators.checkMessage)."""
+    """The bodies and their sizes. Raises IllegalMessageError for one that is null, empty or too large
+    (Validators.checkMessage).
+    """
     body = pa.array([], _KIND) if rows.count == 0 else rows.bytes("body")
     if body is None or body.null_count:
-        rows.refuse(0 if body is None else body.is_null().index(pa.scalar(True)).as_py(), "body null, at least 1 byte is needed")
+        rows.refuse(
+            0 if body is None else body.is_null().index(pa.scalar(True)).as_py(),
+            "body null, at least 1 byte is needed",
+        )
     sizes: NDArray[np.int64] = pc.binary_length(body).to_numpy()
     if not sizes.all():
         rows.refuse((sizes == 0).argmax(), "body of 0 bytes, at least 1 is needed")
     if int(sizes.max(initial=0)) > message_size_max:
         row = sizes.argmax()
-        rows.refuse(row, f"body of {sizes[row]} bytes, at most {message_size_max} are allowed (maxMessageSize)")
+        rows.refuse(
+            row, f"body of {sizes[row]} bytes, at most {message_size_max} are allowed (maxMessageSize)"
+        )
     return body, sizes
 
 
 def compress_bodies(
     body: pa.LargeBinaryArray, sizes: NDArray[np.int64], compression: Compression | None
 ) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
-    """The stored bodies and their bits of the sys flag. As in a client, what compresses badly is compressed all the same."""
+    """The stored bodies and their bits of the sys flag. As in a client, what compresses badly is compressed
+    all the same.
+    """
     flags = np.zeros(len(sizes), np.int64)
     if compression is None:
         return body, flags

@@ -1,7 +1,8 @@
-"""Messages for later: where a broker parks them until they are due, and what it writes into them (HookUtils, spec 8.1, 8.3).
+"""Messages for later: where a broker parks them until they are due, and what it writes into them (HookUtils,
+spec 8.1, 8.3).
 
-A level parks a message in SCHEDULE_TOPIC_XXXX, in the level's queue; a time parks it in rmq_sys_wheel_timer. Both remember
-the topic and the queue it is meant for.
+A level parks a message in SCHEDULE_TOPIC_XXXX, in the level's queue; a time parks it in rmq_sys_wheel_timer.
+Both remember the topic and the queue it is meant for.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _INT_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Where the messages are stored. `asked` are properties a client sets, `added` those that the broker adds when it parks one."""
+    """Where the messages are stored. `asked` are properties a client sets, `added` those that the broker adds
+    when it parks one.
+    """
 
     topics: tuple[str, ...]
     topic: NDArray[np.int64]
@@ -39,7 +42,8 @@ class Parked:
 
 
 def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
-    """The stored places of rows that are meant for `queue_id`: those themselves, and where messages for later are parked.
+    """The stored places of rows that are meant for `queue_id`: those themselves, and where messages for later
+    are parked.
 
     Raises IllegalMessageError for a row with a level and a time, and a time more than three days off.
     """
@@ -48,7 +52,9 @@ def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
     if times is None and (level is None or not level.any()):
         return Parked(rows.topics, rows.codes, queue_id, np.zeros(rows.count, np.int64), {}, {})
     level = np.zeros(rows.count, np.int64) if level is None else np.minimum(level, len(DELAY_LEVELS_MS))
-    deliver, timed = (np.zeros(rows.count, np.int64), np.zeros(rows.count, np.bool_)) if times is None else times
+    deliver, timed = (
+        (np.zeros(rows.count, np.int64), np.zeros(rows.count, np.bool_)) if times is None else times
+    )
     _check(rows, level, deliver, timed, now_ms)
     scheduled, parked = level > 0, timed & (deliver > now_ms)
     # One precision early when it is already a multiple: floor of the millisecond before, in both cases.
@@ -72,7 +78,9 @@ def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
     )
 
 
-def _check(rows: Rows, level: NDArray[np.int64], deliver: NDArray[np.int64], timed: NDArray[np.bool_], now_ms: int) -> None:
+def _check(
+    rows: Rows, level: NDArray[np.int64], deliver: NDArray[np.int64], timed: NDArray[np.bool_], now_ms: int
+) -> None:
     both = (level > 0) & timed
     if both.any():
         row = int(both.argmax())
@@ -81,7 +89,8 @@ def _check(rows: Rows, level: NDArray[np.int64], deliver: NDArray[np.int64], tim
     if late.any():
         row = int(late.argmax())
         rows.refuse(
-            row, f"deliverTimestamp {deliver[row]} is {deliver[row] - now_ms} ms from now, at most {TIMER_DELAY_MAX_MS} are allowed"
+            row,
+            f"deliverTimestamp {deliver[row]} is {deliver[row] - now_ms} ms from now, at most {TIMER_DELAY_MAX_MS} are allowed",
         )
 
 

@@ -1,7 +1,8 @@
-"""Rows to messages: what a RocketMQ client makes of what it is given, and what the broker then writes into the log.
+"""Rows to messages: what a RocketMQ client makes of what it is given, and what the broker then writes into
+the log.
 
-A task has one `Producer`; each batch becomes `ProducedMessages`, which lack only what the commit decides: offsets, store
-time and store host.
+A task has one `Producer`; each batch becomes `ProducedMessages`, which lack only what the commit decides:
+offsets, store time and store host.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class ProducerSettings:
     compression: Compression | None = None
     strict_properties: bool = False
     message_size_max: int = MESSAGE_SIZE_MAX
-    file_sizes: tuple[int, ...] = (1 << 30,)  # of the commitlog files of each store, in the order of the routes
+    # of the commitlog files of each store, in the order of the routes
+    file_sizes: tuple[int, ...] = (1 << 30,)
     store_host_v6: bool = False
     crc_property: bool = False  # enabledAppendPropCRC: 20 more bytes of properties
 
@@ -59,7 +61,9 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProducedMessages:
-    """Messages in the order of the rows, a column at a time; `topic` and `store` are places in `topics` and in `Routes.stores`."""
+    """Messages in the order of the rows, a column at a time; `topic` and `store` are places in `topics` and
+    in `Routes.stores`.
+    """
 
     topics: tuple[str, ...]
     real_topics: tuple[str, ...]  # what the rows said: those of delayed messages are not in `topic`
@@ -74,7 +78,8 @@ class ProducedMessages:
     born_ip: NDArray[np.void] | bytes
     born_port: Integers
     tags_code: NDArray[np.int64]
-    timed: NDArray[np.bool_]  # tags_code is a delay in ms, to which the commit adds the store time: SCHEDULE_TOPIC_XXXX
+    # tags_code is a delay in ms, to which the commit adds the store time: SCHEDULE_TOPIC_XXXX
+    timed: NDArray[np.bool_]
     uniq_key: pa.LargeBinaryArray
     keys: pa.LargeBinaryArray  # separated by spaces; null where there are none
     tags: pa.LargeBinaryArray
@@ -116,18 +121,26 @@ class ProducedMessages:
         )
 
     def queues(self) -> tuple[list[tuple[str, int]], NDArray[np.int32]]:
-        """The distinct queues, and which of them each message goes to; of one store, or those of all stores count as one."""
+        """The distinct queues, and which of them each message goes to; of one store, or those of all stores
+        count as one.
+        """
         coded = pa.array(self.topic << 32 | self.queue_id).dictionary_encode()
-        distinct = [(self.topics[number >> 32], number & 0xFFFFFFFF) for number in coded.dictionary.to_pylist()]
+        distinct = [
+            (self.topics[number >> 32], number & 0xFFFFFFFF) for number in coded.dictionary.to_pylist()
+        ]
         places: NDArray[np.int32] = coded.indices.to_numpy()
         return distinct, places
 
     def queue_nums(self) -> dict[str, int]:
-        """How many queues each topic of the rows needs at least, and each topic in which messages wait; of all stores together."""
+        """How many queues each topic of the rows needs at least, and each topic in which messages wait; of
+        all stores together.
+        """
         nums = np.zeros(len(self.topics), np.int64)
         np.maximum.at(nums, self.topic, self.queue_id + 1)
         np.maximum.at(nums, self.real_topic, self.real_queue_id + 1)
-        return {topic: int(number) for topic, number in zip(self.topics, nums.tolist(), strict=True) if number}
+        return {
+            topic: int(number) for topic, number in zip(self.topics, nums.tolist(), strict=True) if number
+        }
 
     def parked_queues(self) -> list[tuple[str, int]]:
         """The queues that messages for later are delivered to."""
@@ -146,7 +159,14 @@ class ProducedMessages:
 class Producer:
     """Makes messages of the batches of one task, one after the other."""
 
-    def __init__(self, settings: ProducerSettings, selector: QueueSelector, ids: UniqueIds, *, partition: int | None = None) -> None:
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        selector: QueueSelector,
+        ids: UniqueIds,
+        *,
+        partition: int | None = None,
+    ) -> None:
         """`partition` is Spark's number of the rows' partition; errors name it."""
         self._settings = settings
         self._partition = partition
@@ -158,11 +178,17 @@ class Producer:
     def produce(self, batch: pa.RecordBatch, now_ms: int) -> ProducedMessages:
         """The messages of a batch, made at `now_ms`.
 
-        Raises OptionError for its columns; IllegalMessageError, with the row, for what no client or no broker would
-        take; and what `QueueSelector.select` raises.
+        Raises OptionError for its columns; IllegalMessageError, with the row, for what no client or no broker
+        would take; and what `QueueSelector.select` raises.
         """
         settings = self._settings
-        rows = Rows(batch, settings.topic, property_columns=settings.property_columns, first=self._rows, partition=self._partition)
+        rows = Rows(
+            batch,
+            settings.topic,
+            property_columns=settings.property_columns,
+            first=self._rows,
+            partition=self._partition,
+        )
         self._rows += rows.count
         body, sizes = checked_bodies(rows, settings.message_size_max)
         properties = MessageProperties(rows, strict=settings.strict_properties)
@@ -215,8 +241,13 @@ class Producer:
         """Refuses a unit that no commitlog file of the store can hold (spec 2.9)."""
         settings = self._settings
         topic_sizes = np.array([len(topic) for topic in messages.topics], np.int64)
-        sizes = pc.add(pc.binary_length(messages.body), pc.binary_length(messages.properties)).to_numpy() + topic_sizes[messages.topic]
-        sizes += np.where(messages.sys_flag & BORN_HOST_V6 != 0, *(self._overhead(born_v6) for born_v6 in (1, 0)))
+        sizes = (
+            pc.add(pc.binary_length(messages.body), pc.binary_length(messages.properties)).to_numpy()
+            + topic_sizes[messages.topic]
+        )
+        sizes += np.where(
+            messages.sys_flag & BORN_HOST_V6 != 0, *(self._overhead(born_v6) for born_v6 in (1, 0))
+        )
         if int(sizes.max(initial=0)) + BLANK_HEAD.itemsize <= min(settings.file_sizes):
             return
         file_sizes = np.array(settings.file_sizes)[messages.store]
@@ -233,7 +264,9 @@ class Producer:
         """Bytes of a unit besides body, topic and properties."""
         settings = self._settings
         return (
-            int(MESSAGE_HEADS[born_v6 | settings.store_host_v6 << 1].itemsize) + _LENGTH_FIELDS + CRC_PROPERTY_SIZE * settings.crc_property
+            int(MESSAGE_HEADS[born_v6 | settings.store_host_v6 << 1].itemsize)
+            + _LENGTH_FIELDS
+            + CRC_PROPERTY_SIZE * settings.crc_property
         )
 
 

@@ -1,4 +1,5 @@
-"""The properties of the messages of a batch: the caller's map and columns, and what client and broker add to them.
+"""The properties of the messages of a batch: the caller's map and columns, and what client and broker add to
+them.
 
 What RocketMQ sets itself and what the store cannot hold is left out and counted, or refused.
 """
@@ -33,7 +34,9 @@ class MessageProperties:
     """Of one batch. `left_out` counts the properties of the map that are not written, by name."""
 
     def __init__(self, rows: Rows, *, strict: bool = False) -> None:
-        """Raises IllegalMessageError for a separator in a name or in a value, and with `strict` for what would be left out."""
+        """Raises IllegalMessageError for a separator in a name or in a value, and with `strict` for what
+        would be left out.
+        """
         self._rows = rows
         self._maps, self.left_out = _written_maps(rows, strict=strict)
         self._columns = self._property_columns(strict=strict)
@@ -43,7 +46,9 @@ class MessageProperties:
             "KEYS": _unless_same(rows.keys(), self._entry("KEYS")),
             "__SHARDINGKEY": rows.text("shardingKey"),
         }
-        self.tags, self.keys, self.sharding_key = (_first(column, self._entry(name)) for name, column in self._given.items())
+        self.tags, self.keys, self.sharding_key = (
+            _first(column, self._entry(name)) for name, column in self._given.items()
+        )
 
     def uniq_keys(self, ids: UniqueIds, now_ms: int) -> pa.LargeBinaryArray:
         """Those that the rows bring, and new ones for the others."""
@@ -57,20 +62,26 @@ class MessageProperties:
     def strings(self, uniq_key: pa.LargeBinaryArray, parked: Parked, size_max: int) -> pa.LargeBinaryArray:
         """The properties strings as the broker stores them.
 
-        The map comes first, so that what was read and is written again keeps its order, where names share a bucket.
+        The map comes first, so that what was read and is written again keeps its order, where names share a
+        bucket.
         """
         given = self._columns | {name: column for name, column in self._given.items() if column is not None}
-        columns: dict[str, Any] = {name: _first(column, self._columns.get(name)) for name, column in given.items()}
+        columns: dict[str, Any] = {
+            name: _first(column, self._columns.get(name)) for name, column in given.items()
+        }
         wait = self._entry("WAIT")
         if wait is None or wait.null_count:
-            columns["WAIT"] = "true" if wait is None else pc.fill_null(wait, b"true")  # the constructors of Message
+            # the constructors of Message
+            columns["WAIT"] = "true" if wait is None else pc.fill_null(wait, b"true")
         columns |= parked.asked
         if "UNIQ_KEY" in self._columns or uniq_key is not self._entry("UNIQ_KEY"):
             columns["UNIQ_KEY"] = uniq_key
         columns |= parked.added
         for name, column in given.items():
             if (place := _separator_in(column)) is not None:
-                self._rows.refuse(place, f"property {name}: its value has a 0x02, which ends a property in the store")
+                self._rows.refuse(
+                    place, f"property {name}: its value has a 0x02, which ends a property in the store"
+                )
         strings = encode_property_columns(self._rows.count, columns, self._maps)
         sizes = pc.binary_length(strings).to_numpy()
         if int(sizes.max(initial=0)) > size_max:
@@ -83,7 +94,9 @@ class MessageProperties:
         return _first(self._columns.get(name), None if self._maps is None else self._maps.column(name))
 
     def _property_columns(self, *, strict: bool) -> dict[str, pa.LargeBinaryArray]:
-        """The columns of the option propertyColumns that have a value in some row; RocketMQ's own are left out as those of the map."""
+        """The columns of the option propertyColumns that have a value in some row; RocketMQ's own are left
+        out as those of the map.
+        """
         found = {}
         for name in self._rows.property_columns:
             column = self._rows.text(name)
@@ -106,11 +119,16 @@ def _written_maps(rows: Rows, *, strict: bool) -> tuple[PropertyMaps | None, Cou
     maps = PropertyMaps.of(column)
     for name in maps.names:
         if any(separator in name for separator in _SEPARATORS):
-            rows.refuse(maps.rows[_of_name(maps, name).argmax()], f"property {name!r}: 0x01 and 0x02 separate properties in the store")
+            rows.refuse(
+                maps.rows[_of_name(maps, name).argmax()],
+                f"property {name!r}: 0x01 and 0x02 separate properties in the store",
+            )
     place = _separator_in(maps.values)
     if place is not None:
         name = maps.names[maps.codes[place]]
-        rows.refuse(maps.rows[place], f"property {name}: its value has a 0x02, which ends a property in the store")
+        rows.refuse(
+            maps.rows[place], f"property {name}: its value has a 0x02, which ends a property in the store"
+        )
     own = NOT_WRITTEN_PROPERTIES.intersection(maps.names)
     gone = maps.empty()
     for name in own:
@@ -120,10 +138,16 @@ def _written_maps(rows: Rows, *, strict: bool) -> tuple[PropertyMaps | None, Cou
     if strict:
         entry = int(gone.argmax())
         name = maps.names[maps.codes[entry]]
-        why = _SET_BY_ROCKETMQ if name in own else "the store cannot hold an empty name or value (strictProperties)"
+        why = (
+            _SET_BY_ROCKETMQ
+            if name in own
+            else "the store cannot hold an empty name or value (strictProperties)"
+        )
         rows.refuse(maps.rows[entry], f"property {name!r}: {why}")
     counts = np.bincount(maps.codes[gone], minlength=len(maps.names)).tolist()
-    return maps.where(~gone), Counter({name: count for name, count in zip(maps.names, counts, strict=True) if count})
+    return maps.where(~gone), Counter(
+        {name: count for name, count in zip(maps.names, counts, strict=True) if count}
+    )
 
 
 def _of_name(maps: PropertyMaps, name: str) -> NDArray[np.bool_]:
@@ -138,20 +162,28 @@ def _separator_in(values: pa.LargeBinaryArray) -> int | None:
     return int(np.searchsorted(offsets, places[0], side="right")) - 1 if len(places) else None
 
 
-def _unless_same(keys: pa.LargeBinaryArray | None, entry: pa.LargeBinaryArray | None) -> pa.LargeBinaryArray | None:
-    """The column, null where the map's entry has the same keys: reading splits at spaces, and some producers write more than one."""
+def _unless_same(
+    keys: pa.LargeBinaryArray | None, entry: pa.LargeBinaryArray | None
+) -> pa.LargeBinaryArray | None:
+    """The column, null where the map's entry has the same keys: reading splits at spaces, and some producers
+    write more than one.
+    """
     if keys is None or entry is None:
         return keys
     other = pc.fill_null(pc.not_equal(keys, entry), False)
     if not pc.any(other).as_py():
         return keys
     pairs = zip(keys.filter(other).to_pylist(), entry.filter(other).to_pylist(), strict=True)
-    same = pa.array([[*filter(None, own.split(b" "))] == [*filter(None, mapped.split(b" "))] for own, mapped in pairs])
+    same = pa.array(
+        [[*filter(None, own.split(b" "))] == [*filter(None, mapped.split(b" "))] for own, mapped in pairs]
+    )
     kept = pc.if_else(same, pa.scalar(None, _KIND), keys.filter(other))
     return pc.replace_with_mask(keys, other, kept)
 
 
-def _first(column: pa.LargeBinaryArray | None, entry: pa.LargeBinaryArray | None) -> pa.LargeBinaryArray | None:
+def _first(
+    column: pa.LargeBinaryArray | None, entry: pa.LargeBinaryArray | None
+) -> pa.LargeBinaryArray | None:
     """The column, and the map's entry where it is null."""
     if column is None or entry is None:
         return entry if column is None else column

@@ -1,7 +1,8 @@
-"""Which queue each message goes to: RocketMQ's selectors over the publish list of its topic, a batch at a time.
+"""Which queue each message goes to: RocketMQ's selectors over the publish list of its topic, a batch at a
+time.
 
-The publish list of a topic has the queues of its stores one behind the other, stores by name; `hash` and the column
-`queueId` name one queue of it, `roundrobin` and `random` any that takes messages now.
+The publish list of a topic has the queues of its stores one behind the other, stores by name; `hash` and the
+column `queueId` name one queue of it, `roundrobin` and `random` any that takes messages now.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _INT_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Each message's store (its place in `Routes.stores`), its queue, and whether the topic there is of the filter type MULTI_TAG."""
+    """Each message's store (its place in `Routes.stores`), its queue, and whether the topic there is of the
+    filter type MULTI_TAG.
+    """
 
     store: NDArray[np.int64]
     queue_id: NDArray[np.int64]
@@ -48,7 +51,9 @@ class _Lists:
         self.named_queue_nums = np.array([group.named_queue_nums for group in flat], np.int64)
         self.store = np.array([group.store for group in flat], np.int64)
         self.multi_tags = np.array([group.multi_tags for group in flat], np.bool_)
-        self.topic_nums = np.array([sum(group.queue_nums for group in of_topic) for of_topic in groups], np.int64)
+        self.topic_nums = np.array(
+            [sum(group.queue_nums for group in of_topic) for of_topic in groups], np.int64
+        )
         self._topic_start = np.cumsum(self.topic_nums) - self.topic_nums
         self._group_start = np.cumsum(self.queue_nums) - self.queue_nums
 
@@ -67,12 +72,14 @@ class _Lists:
 class QueueSelector:
     """The selector of one task: it counts on from batch to batch.
 
-    A non-null `queueId` decides, whatever the strategy. `hash` takes rows without a sharding key in turn. Rows of one key
-    go to one queue, in the order of the rows.
+    A non-null `queueId` decides, whatever the strategy. `hash` takes rows without a sharding key in turn.
+    Rows of one key go to one queue, in the order of the rows.
     """
 
     def __init__(self, routes: Routes, strategy: str = ROUNDROBIN, *, seed: int | None = None) -> None:
-        """`seed` is for `random` and for where each topic's turn begins: with None, tasks begin at different queues."""
+        """`seed` is for `random` and for where each topic's turn begins: with None, tasks begin at different
+        queues.
+        """
         self._routes = routes
         self._choose = _STRATEGIES[strategy]
         self._random = np.random.default_rng(seed)
@@ -80,12 +87,18 @@ class QueueSelector:
         self._topics: tuple[str, ...] | None = None
 
     def select(self, rows: Rows, sharding_key: pa.LargeBinaryArray | None = None) -> Choice:
-        """A queue for each row. Raises IllegalMessageError for a queue or a topic that is not to be written, StoreInUseError
-        for one that is and lies in a store that takes no messages."""
+        """A queue for each row. Raises IllegalMessageError for a queue or a topic that is not to be written,
+        StoreInUseError for one that is and lies in a store that takes no messages.
+        """
         if rows.topics != self._topics:
             groups = [list(self._routes.groups(topic)) for topic in rows.topics]
             self._all = _Lists(groups)
-            self._open = _Lists([[group for group in of_topic if not self._routes.is_closed(group.store)] for of_topic in groups])
+            self._open = _Lists(
+                [
+                    [group for group in of_topic if not self._routes.is_closed(group.store)]
+                    for of_topic in groups
+                ]
+            )
             self._group_of = self._group_table(groups)
             self._topics = rows.topics
         queue_id = rows.integers("queueId", -1, 0, _INT_MAX)
@@ -93,7 +106,11 @@ class QueueSelector:
             return self._choose(self, rows, sharding_key, np.ones(rows.count, np.bool_))
         fixed = queue_id >= 0
         named = self._named(rows, queue_id, fixed)
-        return _merged(fixed, named, self._choose(self, rows, sharding_key, ~fixed)) if not fixed.all() else named
+        return (
+            _merged(fixed, named, self._choose(self, rows, sharding_key, ~fixed))
+            if not fixed.all()
+            else named
+        )
 
     def _group_table(self, groups: list[list[QueueGroup]]) -> NDArray[np.int64]:
         """The group of each topic (row) in each store (column), -1 where it has none."""
@@ -105,10 +122,13 @@ class QueueSelector:
                 number += 1
         return table
 
-    # ---- strategies -------------------------------------------------------------------------------------------------
+    # ---- strategies ----------------------------------------------------------------------------------------
 
-    def _in_turn(self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]) -> Choice:
-        """One after the other, each topic with a counter of its own (TopicPublishInfo.selectOneMessageQueue)."""
+    def _in_turn(
+        self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
+    ) -> Choice:
+        """One after the other, each topic with a counter of its own (TopicPublishInfo.selectOneMessageQueue).
+        """
         index = np.zeros(rows.count, np.int64)
         places = slice(None) if wanted.all() else np.flatnonzero(wanted)
         codes = rows.codes[places]
@@ -123,21 +143,31 @@ class QueueSelector:
         index[places] = (starts[codes] + _ranks(codes, counts)) % self._open.topic_nums[codes]
         return self._open.locate(rows.codes, index)
 
-    def _by_hash(self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]) -> Choice:
-        """abs(hashCode % n), the remainder as Java's (SelectMessageQueueByHash): over closed stores too, or keys would move."""
+    def _by_hash(
+        self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
+    ) -> Choice:
+        """abs(hashCode % n), the remainder as Java's (SelectMessageQueueByHash): over closed stores too, or
+        keys would move.
+        """
         if sharding_key is None:
             return self._in_turn(rows, sharding_key, wanted)
-        index = np.abs(np.fmod(java_hash_many(sharding_key).astype(np.int64), self._all.topic_nums[rows.codes]))
+        index = np.abs(
+            np.fmod(java_hash_many(sharding_key).astype(np.int64), self._all.topic_nums[rows.codes])
+        )
         choice = self._all.locate(rows.codes, index)
         keyed = sharding_key.is_valid().to_numpy(zero_copy_only=False)
-        self._refuse_closed(rows, choice.store, keyed & wanted, lambda row: f"sharding key {_text(sharding_key[row])!r}")
+        self._refuse_closed(
+            rows, choice.store, keyed & wanted, lambda row: f"sharding key {_text(sharding_key[row])!r}"
+        )
         return choice if keyed.all() else _merged(keyed, choice, self._in_turn(rows, None, wanted & ~keyed))
 
-    def _at_random(self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]) -> Choice:
+    def _at_random(
+        self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
+    ) -> Choice:
         """(SelectMessageQueueByRandom)"""
         return self._open.locate(rows.codes, self._random.integers(self._open.topic_nums[rows.codes]))
 
-    # ---- the column queueId -----------------------------------------------------------------------------------------
+    # ---- the column queueId --------------------------------------------------------------------------------
 
     def _named(self, rows: Rows, queue_id: NDArray[np.int64], fixed: NDArray[np.bool_]) -> Choice:
         """The queues that the rows name; what stands in other rows means nothing."""
@@ -163,7 +193,9 @@ class QueueSelector:
             return np.full(rows.count, -1)
         known = [store.broker_name.encode() for store in self._routes.stores]
         coded = names.dictionary_encode()
-        stores = np.array([known.index(name) if name in known else -1 for name in coded.dictionary.to_pylist()] + [-1])
+        stores = np.array(
+            [known.index(name) if name in known else -1 for name in coded.dictionary.to_pylist()] + [-1]
+        )
         places: NDArray[np.int64] = stores[pc.fill_null(coded.indices, -1).to_numpy()]
         return places
 
@@ -173,7 +205,10 @@ class QueueSelector:
         names = rows.text("brokerName")
         found = None if names is None else names[row].as_py()
         shown = "null" if found is None else decode_utf8(found)
-        rows.refuse(row, f"queueId needs the brokerName of one of the topic's stores, {', '.join(stores)}; found {shown}")
+        rows.refuse(
+            row,
+            f"queueId needs the brokerName of one of the topic's stores, {', '.join(stores)}; found {shown}",
+        )
 
     def _refuse_queue(self, rows: Rows, row: int, queue_id: int, group: int) -> NoReturn:
         store = self._routes.stores[self._all.store[group]]
@@ -185,7 +220,9 @@ class QueueSelector:
             "without the column queueId, messageQueueSelector chooses",
         )
 
-    def _refuse_closed(self, rows: Rows, store: NDArray[np.int64], wanted: NDArray[np.bool_], what: Callable[[int], str]) -> None:
+    def _refuse_closed(
+        self, rows: Rows, store: NDArray[np.int64], wanted: NDArray[np.bool_], what: Callable[[int], str]
+    ) -> None:
         """A message that belongs into one queue does not go to another because that one's store is closed."""
         for place, target in enumerate(self._routes.stores):
             if target.closed is not None and (hit := wanted & (store == place)).any():

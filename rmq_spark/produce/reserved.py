@@ -1,6 +1,8 @@
-"""Names that are RocketMQ's own: topics that nobody writes to from outside, and properties that it puts into messages itself.
+"""Names that are RocketMQ's own: topics that nobody writes to from outside, and properties that it puts into
+messages itself.
 
-A message that was delivered carries traces of how that went; written again with these, it would be delayed or committed again.
+A message that was delivered carries traces of how that went; written again with these, it would be delayed or
+committed again.
 """
 
 from __future__ import annotations
@@ -29,11 +31,13 @@ REFUSED_TOPICS = frozenset(
     )
 )
 
-# A broker would take a message to these, and then take it for its own bookkeeping: timer wheel, pop checkpoints, light queues.
-# %RETRY% and %DLQ% stay allowed, as in RocketMQ: sending dead letters round again is an operator's daily work.
+# A broker would take a message to these, and then take it for its own bookkeeping: timer wheel, pop
+# checkpoints, light queues. %RETRY% and %DLQ% stay allowed, as in RocketMQ: sending dead letters round again
+# is an operator's daily work.
 REFUSED_PREFIXES = ("rmq_sys_", "%LMQ%")
 
-# MessageConst, without those that a client sets on an ordinary message (spec 2.5). Exact names: ORIGIN_COUNTRY is a user's.
+# MessageConst, without those that a client sets on an ordinary message (spec 2.5). Exact names:
+# ORIGIN_COUNTRY is a user's.
 NOT_WRITTEN_PROPERTIES = frozenset(
     (
         # retry and dead letters
@@ -92,7 +96,9 @@ NOT_WRITTEN_PROPERTIES = frozenset(
 
 
 def topic_name(raw: bytes) -> str:
-    """A topic that a client may send to. Raises IllegalMessageError, with the topic and what is wrong with it."""
+    """A topic that a client may send to. Raises IllegalMessageError, with the topic and what is wrong with
+    it.
+    """
     topic = decode_utf8(raw)
     shown = topic[:TOPIC_LENGTH_MAX]
     if not raw:
@@ -100,7 +106,9 @@ def topic_name(raw: bytes) -> str:
     if not _TOPIC.fullmatch(raw):
         raise IllegalMessageError(f"topic {shown!r}: only letters, digits, %, |, - and _ are allowed")
     if len(raw) > TOPIC_LENGTH_MAX:
-        raise IllegalMessageError(f"topic {shown}…: {len(raw)} characters long, at most {TOPIC_LENGTH_MAX} are allowed")
+        raise IllegalMessageError(
+            f"topic {shown}…: {len(raw)} characters long, at most {TOPIC_LENGTH_MAX} are allowed"
+        )
     if topic in REFUSED_TOPICS or topic.startswith(REFUSED_PREFIXES):
         raise IllegalMessageError(f"topic {topic}: it is RocketMQ's own, and only a broker writes to it")
     return topic

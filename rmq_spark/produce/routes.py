@@ -1,7 +1,8 @@
-"""Which stores and queues a topic is written to, and which topics come into being: decided from the stores' topics.json alone.
+"""Which stores and queues a topic is written to, and which topics come into being: decided from the stores'
+topics.json alone.
 
-A producer learns the same from the name server (MQClientInstance.topicRouteData2TopicPublishInfo); driver and tasks ask
-the same plain values and get the same answer.
+A producer learns the same from the name server (MQClientInstance.topicRouteData2TopicPublishInfo); driver and
+tasks ask the same plain values and get the same answer.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from store_format.metadata.values import TopicConfig
 __all__ = ["DEFAULT_TOPIC_QUEUE_NUMS", "NAMED_QUEUES_MAX", "QueueGroup", "Routes", "StoreTopics"]
 
 DEFAULT_TOPIC_QUEUE_NUMS = 4  # DefaultMQProducer.defaultTopicQueueNums
-NAMED_QUEUES_MAX = 1024  # of a new topic whose rows name their queues: more are a mistake, and consumers would ask each of them
+# of a new topic whose rows name their queues: more are a mistake, and consumers would ask each of them
+NAMED_QUEUES_MAX = 1024
 
-_PARKING_QUEUE_NUMS = {SCHEDULE_TOPIC: 18, TIMER_TOPIC: 1}  # TopicConfigManager.init: where messages wait that are for later
+# TopicConfigManager.init: where messages wait that are for later
+_PARKING_QUEUE_NUMS = {SCHEDULE_TOPIC: 18, TIMER_TOPIC: 1}
 _RETRY_PREFIX = "%RETRY%"
 _MULTI_TAG = "MULTI_TAG"
 _NOT_BUILT = (
@@ -41,12 +44,15 @@ class StoreTopics:
 
 @dataclass(frozen=True, slots=True)
 class QueueGroup:
-    """The queues 0 to `queue_nums` - 1 of a topic in one store, which is given by its place in `Routes.stores`."""
+    """The queues 0 to `queue_nums` - 1 of a topic in one store, which is given by its place in
+    `Routes.stores`.
+    """
 
     store: int
     queue_nums: int
     multi_tags: bool = False  # a broker sets a bit of the sys flag for topics of this filter type
-    named_max: int | None = None  # of a new topic: so many queues may rows name by queueId, whatever `queue_nums` says
+    # of a new topic: so many queues may rows name by queueId, whatever `queue_nums` says
+    named_max: int | None = None
 
     @property
     def named_queue_nums(self) -> int:
@@ -56,25 +62,35 @@ class QueueGroup:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """The target of a write: its stores, in the order of their names, and what happens to topics that none of them knows."""
+    """The target of a write: its stores, in the order of their names, and what happens to topics that none of
+    them knows.
+    """
 
     stores: tuple[StoreTopics, ...]
     auto_create: bool = True
     default_topic_queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS
 
     @staticmethod
-    def of(stores: Iterable[StoreTopics], *, auto_create: bool = True, default_topic_queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS) -> Routes:
+    def of(
+        stores: Iterable[StoreTopics],
+        *,
+        auto_create: bool = True,
+        default_topic_queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS,
+    ) -> Routes:
         """Sorted as a client sorts brokers: by UTF-16 units (QueueData.compareTo)."""
         ordered = sorted(stores, key=lambda store: store.broker_name.encode("utf-16-be", "surrogatepass"))
         return Routes(tuple(ordered), auto_create, default_topic_queue_nums)
 
     def groups(self, topic: str) -> tuple[QueueGroup, ...]:
-        """Where `topic` is written to, in publish order: stores that are closed now are in it, read-only ones are not.
+        """Where `topic` is written to, in publish order: stores that are closed now are in it, read-only ones
+        are not.
 
-        Raises IllegalMessageError for a topic that may not be written or made, UnsupportedFormatError for a kind of topic
-        that is not written, StoreInUseError when no store that has it takes messages.
+        Raises IllegalMessageError for a topic that may not be written or made, UnsupportedFormatError for a
+        kind of topic that is not written, StoreInUseError when no store that has it takes messages.
         """
-        known = [(place, store.topics[topic]) for place, store in enumerate(self.stores) if topic in store.topics]
+        known = [
+            (place, store.topics[topic]) for place, store in enumerate(self.stores) if topic in store.topics
+        ]
         if not known:
             return self._new_groups(topic)
         for _, config in known:
@@ -96,14 +112,26 @@ class Routes:
         return tuple(groups)
 
     def created(self, queue_nums: Mapping[str, int]) -> dict[str, TopicConfig]:
-        """Of these topics, those that no store knows yet, with the configuration each open store gets for them.
+        """Of these topics, those that no store knows yet, with the configuration each open store gets for
+        them.
 
-        `queue_nums` says how many queues the rows of each need, which is more than the default where they name their queues.
-        (TopicConfigManager.createTopicInSendMessageMethod, for a template TBW102 that sets no lower limit.)
+        `queue_nums` says how many queues the rows of each need, which is more than the default where they
+        name their queues. (TopicConfigManager.createTopicInSendMessageMethod, for a template TBW102 that sets
+        no lower limit.)
         """
-        missing = {topic: needed for topic, needed in queue_nums.items() if not any(topic in store.topics for store in self.stores)}
-        numbers = {topic: _PARKING_QUEUE_NUMS.get(topic) or max(self._new_queue_nums(topic), needed) for topic, needed in missing.items()}
-        return {topic: TopicConfig(topic, read_queue_nums=number, write_queue_nums=number) for topic, number in numbers.items()}
+        missing = {
+            topic: needed
+            for topic, needed in queue_nums.items()
+            if not any(topic in store.topics for store in self.stores)
+        }
+        numbers = {
+            topic: _PARKING_QUEUE_NUMS.get(topic) or max(self._new_queue_nums(topic), needed)
+            for topic, needed in missing.items()
+        }
+        return {
+            topic: TopicConfig(topic, read_queue_nums=number, write_queue_nums=number)
+            for topic, number in numbers.items()
+        }
 
     def is_closed(self, store: int) -> bool:
         return self.stores[store].closed is not None
@@ -113,7 +141,11 @@ class Routes:
         queue_nums = self._new_queue_nums(topic)
         self._refuse_closed(topic, range(len(self.stores)))
         named_max = max(queue_nums, NAMED_QUEUES_MAX) if self.auto_create else None
-        return tuple(QueueGroup(place, queue_nums, named_max=named_max) for place in range(len(self.stores)) if not self.is_closed(place))
+        return tuple(
+            QueueGroup(place, queue_nums, named_max=named_max)
+            for place in range(len(self.stores))
+            if not self.is_closed(place)
+        )
 
     def _new_queue_nums(self, topic: str) -> int:
         topic_name(topic.encode())
@@ -129,7 +161,9 @@ class Routes:
         closed = [self.stores[place] for place in places if self.is_closed(place)]
         if len(closed) == len(list(places)):
             reasons = "; ".join(f"{store.broker_name}: {store.closed}" for store in closed)
-            raise StoreInUseError(f"topic {topic}: none of its stores takes messages now ({reasons or 'there is no store'})")
+            raise StoreInUseError(
+                f"topic {topic}: none of its stores takes messages now ({reasons or 'there is no store'})"
+            )
 
 
 def _refuse_kind(topic: str, config: TopicConfig) -> None:
@@ -138,7 +172,9 @@ def _refuse_kind(topic: str, config: TopicConfig) -> None:
         if found != expected:
             raise UnsupportedFormatError(f"topic {topic}: {attribute}={found} is not written, because {why}")
     if config.message_type == _LITE:
-        raise UnsupportedFormatError(f"topic {topic}: message.type={_LITE} is not written, because its queues are light ones")
+        raise UnsupportedFormatError(
+            f"topic {topic}: message.type={_LITE} is not written, because its queues are light ones"
+        )
 
 
 def _perm_text(perm: int) -> str:

@@ -1,6 +1,8 @@
-"""One Arrow batch of a write as arrays: topics coded, numbers as numpy, text as bytes, hosts parsed. Nothing is decided here.
+"""One Arrow batch of a write as arrays: topics coded, numbers as numpy, text as bytes, hosts parsed. Nothing
+is decided here.
 
-What a caller's row cannot be is an IllegalMessageError that names the row; types are right already (`columns.py`).
+What a caller's row cannot be is an IllegalMessageError that names the row; types are right already
+(`columns.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ Host = tuple[bytes, int]  # raw address of 4 or 16 bytes, port
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Addresses as the encoder takes them: one for all, or V4, or V16 with 4 bytes that count where `v6` is false."""
+    """Addresses as the encoder takes them: one for all, or V4, or V16 with 4 bytes that count where `v6` is
+    false.
+    """
 
     ip: NDArray[np.void] | bytes
     port: Integers
@@ -41,7 +45,9 @@ class Hosts:
 
 
 class Rows:
-    """The rows of one batch, a column at a time; a column that is not there is None, or 0, or whatever the caller says."""
+    """The rows of one batch, a column at a time; a column that is not there is None, or 0, or whatever the
+    caller says.
+    """
 
     def __init__(
         self,
@@ -54,7 +60,8 @@ class Rows:
     ) -> None:
         """`property_columns` are the names of columns that are properties.
 
-        `topic` is that of all rows, whatever their column says; `first` is the number of the first row in its partition.
+        `topic` is that of all rows, whatever their column says; `first` is the number of the first row in its
+        partition.
 
         Raises OptionError for the columns, IllegalMessageError for a topic.
         """
@@ -74,7 +81,9 @@ class Rows:
         column = batch.column(self._places["topic"]).cast(_KIND)
         if column.null_count:
             row = column.is_null().index(pa.scalar(True)).as_py()
-            raise IllegalMessageError(f"{self._place_of(row)}: topic null, every row needs a topic, in its column or by the option topic")
+            raise IllegalMessageError(
+                f"{self._place_of(row)}: topic null, every row needs a topic, in its column or by the option topic"
+            )
         coded = column.dictionary_encode()
         self.topics = tuple(map(topic_name, coded.dictionary.to_pylist()))
         self.codes = coded.indices.to_numpy().astype(np.int64)
@@ -87,11 +96,15 @@ class Rows:
         raise IllegalMessageError(f"{self.name_of(int(row))}: {what}")
 
     def name_of(self, row: int) -> str:
-        """The row as errors name it, so that it can be found: topic, number in its partition, and its keys or the start of its body."""
+        """The row as errors name it, so that it can be found: topic, number in its partition, and its keys or
+        the start of its body.
+        """
         return f"topic {self.topic_of(row)}, {self._place_of(row)}"
 
     def _place_of(self, row: int) -> str:
-        place = f"row {self._first + row}" + ("" if self._partition is None else f" of partition {self._partition}")
+        place = f"row {self._first + row}" + (
+            "" if self._partition is None else f" of partition {self._partition}"
+        )
         for name in ("keys", "body"):
             value = self._batch.column(self._places[name])[row].as_py() if name in self._places else None
             if value:
@@ -135,7 +148,10 @@ class Rows:
                 f"key {key!r} has a space, which separates keys; pass several keys as several elements",
             )
         if elements.null_count or pc.any(pc.equal(pc.binary_length(elements), 0)).as_py():
-            texts = [None if row is None else " ".join(key for key in row if key) or None for row in column.to_pylist()]
+            texts = [
+                None if row is None else " ".join(key for key in row if key) or None
+                for row in column.to_pylist()
+            ]
             return pa.array(texts, pa.large_string()).cast(_KIND)
         joined = pc.binary_join(column.cast(pa.list_(_KIND)), pa.scalar(b" ", _KIND))
         return pc.if_else(pc.equal(pc.binary_length(joined), 0), pa.scalar(None, _KIND), joined)
@@ -154,7 +170,9 @@ class Rows:
         return numbers
 
     def times_ms(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
-        """Moments in ms since the epoch and where there is one; parts of a millisecond are cut off towards the past."""
+        """Moments in ms since the epoch and where there is one; parts of a millisecond are cut off towards
+        the past.
+        """
         column = self.column(name)
         if column is None:
             return None

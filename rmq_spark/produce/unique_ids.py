@@ -1,7 +1,7 @@
 """UNIQ_KEY as the Java client makes it, many at a time (MessageClientIDSetter, spec 2.13).
 
-Upper-case hex of the address, the process id, four bytes that tell processes of one machine apart, the ms since the month
-began in the local zone, and a counter.
+Upper-case hex of the address, the process id, four bytes that tell processes of one machine apart, the ms
+since the month began in the local zone, and a counter.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _LOCALHOST = bytes([127, 0, 0, 1])
 class UniqueIds:
     """Ids of one task attempt: no two are equal, however many are asked for in one millisecond.
 
-    A millisecond has 65,536 counter values. When they are used up, or the clock goes back, ids go on from the last
-    one, with a later millisecond than the clock's.
+    A millisecond has 65,536 counter values. When they are used up, or the clock goes back, ids go on from the
+    last one, with a later millisecond than the clock's.
     """
 
     def __init__(self, ip: bytes, pid: int, *, instance: bytes, zone: tzinfo | None = None) -> None:
-        """`ip` has 4 or 16 bytes. `instance` stands where Java has its class loader's hash: 4 bytes, random for each attempt.
+        """`ip` has 4 or 16 bytes. `instance` stands where Java has its class loader's hash: 4 bytes, random
+        for each attempt.
 
         `zone` is that of the month's beginning; None is the machine's.
         """
@@ -48,7 +49,9 @@ class UniqueIds:
         first = max(now_ms << _COUNTER_BITS, self._next)
         self._next = first + count
         month_start_ms = self._month_start_ms(first >> _COUNTER_BITS)
-        serials = np.arange(first - (month_start_ms << _COUNTER_BITS), self._next - (month_start_ms << _COUNTER_BITS))
+        serials = np.arange(
+            first - (month_start_ms << _COUNTER_BITS), self._next - (month_start_ms << _COUNTER_BITS)
+        )
         return format_ids(self._prefix, serials >> _COUNTER_BITS, serials)
 
     def _month_start_ms(self, now_ms: int) -> int:
@@ -63,7 +66,11 @@ def format_ids(prefix: bytes, ms: NDArray[np.int64], counter: NDArray[np.int64])
     # By words of 16 bits and into fields: a fifth of the time of looking up the bytes of a matrix.
     text = np.empty(len(ms), [("prefix", f"V{len(fixed)}"), ("high", "u4"), ("low", "u4"), ("counter", "u4")])
     text["prefix"] = np.void(fixed)
-    text["high"], text["low"], text["counter"] = hexadecimal[ms >> 16 & 0xFFFF], hexadecimal[ms & 0xFFFF], hexadecimal[counter & 0xFFFF]
+    text["high"], text["low"], text["counter"] = (
+        hexadecimal[ms >> 16 & 0xFFFF],
+        hexadecimal[ms & 0xFFFF],
+        hexadecimal[counter & 0xFFFF],
+    )
     return fixed_width(text)
 
 
@@ -76,8 +83,8 @@ def _hex_words() -> NDArray[np.uint32]:
 def own_address() -> bytes:
     """The address this machine shows to others, 127.0.0.1 without a network.
 
-    Connecting a datagram socket sends nothing: the routing table names the source address. The target is one that is
-    set aside for documentation (RFC 5737).
+    Connecting a datagram socket sends nothing: the routing table names the source address. The target is one
+    that is set aside for documentation (RFC 5737).
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -24,8 +24,8 @@ _log = logging.getLogger("rmq_spark")
 class RmqLogReader(DataSourceReader):
     """Plans once per DataFrame; `read` runs in tasks, on a pickled copy.
 
-    `pushFilters` is not defined: Spark keeps what it pushes on an object that other uses of the DataFrame share, so they
-    would be filtered too (tests/spark/test_spark_facts.py).
+    `pushFilters` is not defined: Spark keeps what it pushes on an object that other uses of the DataFrame
+    share, so they would be filtered too (tests/spark/test_spark_facts.py).
     """
 
     def __init__(self, scan: Scan) -> None:
@@ -37,7 +37,8 @@ class RmqLogReader(DataSourceReader):
         try:
             planned = plan(options)
         except UnsupportedFormatError as error:
-            # Spark takes a NotImplementedError, which this is, for a reader without partitions() and calls read() with none.
+            # Spark takes a NotImplementedError, which this is, for a reader without partitions() and calls
+            # read() with none.
             raise StoreError(str(error)) from error
         # A list, and never an empty one: for [] Spark calls read() with a partition of its own.
         return [InputPartition(split) for split in planned.splits]

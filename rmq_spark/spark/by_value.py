@@ -1,7 +1,9 @@
-"""The data source sent along with every query, for clusters whose workers have numpy and pyarrow but not this project.
+"""The data source sent along with every query, for clusters whose workers have numpy and pyarrow but not this
+project.
 
-The source text of the packages travels, about 200 kB, and workers import from it. (cloudpickle's own by-value mode copies
-function by function instead, and stops at the first cache, lock or compiled layout that a module holds.)
+The source text of the packages travels, about 200 kB, and workers import from it. (cloudpickle's own by-value
+mode copies function by function instead, and stops at the first cache, lock or compiled layout that a module
+holds.)
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ _PACKAGES = ("rmq_spark", "store_format")
 def carried_data_source(name: str) -> type[DataSource]:
     """A data source that needs nothing of this project where it is unpickled.
 
-    Everything inside is local to this function, which is what makes cloudpickle send it by value, on from worker to
-    worker too. It imports what it uses for the same reason: the globals of this module are not there.
+    Everything inside is local to this function, which is what makes cloudpickle send it by value, on from
+    worker to worker too. It imports what it uses for the same reason: the globals of this module are not
+    there.
     """
     packed = zlib.compress(json.dumps(_sources()).encode())
 
@@ -43,11 +46,18 @@ def carried_data_source(name: str) -> type[DataSource]:
 
         if any(type(finder).__name__ == "CarriedSources" for finder in sys.meta_path):
             return
-        sources: dict[str, list[Any]] = json.loads(zlib.decompress(packed))  # module name -> [text, whether it is a package]
+        # module name -> [text, whether it is a package]
+        sources: dict[str, list[Any]] = json.loads(zlib.decompress(packed))
 
         class CarriedSources(MetaPathFinder, InspectLoader):
-            def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-                return spec_from_loader(fullname, self, origin="sent with the query") if fullname in sources else None
+            def find_spec(
+                self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+            ) -> ModuleSpec | None:
+                return (
+                    spec_from_loader(fullname, self, origin="sent with the query")
+                    if fullname in sources
+                    else None
+                )
 
             def get_source(self, fullname: str) -> str:
                 return str(sources[fullname][0])
@@ -67,11 +77,15 @@ def carried_data_source(name: str) -> type[DataSource]:
         return restored
 
     def sent(what: Any) -> Any:
-        """A reader or writer, made to bring the source along when Spark pickles it to tasks. Any: whichever kind it is."""
+        """A reader or writer, made to bring the source along when Spark pickles it to tasks. Any: whichever
+        kind it is.
+        """
         import pickle
 
         kind = type(what)
-        what.__class__ = type("Sent", (kind,), {"__reduce__": lambda self: (restore, (pickle.dumps((kind, self.__dict__)),))})
+        what.__class__ = type(
+            "Sent", (kind,), {"__reduce__": lambda self: (restore, (pickle.dumps((kind, self.__dict__)),))}
+        )
         return what
 
     class CarriedDataSource(DataSource):
@@ -108,7 +122,10 @@ def _sources() -> dict[str, tuple[str, bool]]:
     found = {}
     for package in _PACKAGES:
         root = importlib.import_module(package)
-        for name in (package, *(module.name for module in pkgutil.walk_packages(root.__path__, f"{package}."))):
+        for name in (
+            package,
+            *(module.name for module in pkgutil.walk_packages(root.__path__, f"{package}.")),
+        ):
             spec = find_spec(name)
             assert spec is not None
             assert isinstance(spec.loader, InspectLoader)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.read_table import STREAM
@@ -31,7 +37,9 @@ __all__ = ["RmqLogDataSource", "register"]
 
 
 class RmqLogDataSource(DataSource):
-    """`spark.read.format("rmqlog")` and `spark.readStream`. Options are in `option_table`, columns in `schema`."""
+    """`spark.read.format("rmqlog")` and `spark.readStream`. Options are in `option_table`, columns in
+    `schema`.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -55,24 +63,35 @@ class RmqLogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise OptionError("a message log is only appended to: use mode('append'); to begin anew, write to another path")
+            raise OptionError(
+                "a message log is only appended to: use mode('append'); to begin anew, write to another path"
+            )
         return RmqLogWriter(begin_write(self._target(schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Output mode complete arrives as `overwrite`: each whole result is appended, as Kafka's sink does."""
+        """Output mode complete arrives as `overwrite`: each whole result is appended, as Kafka's sink does.
+        """
         return RmqLogStreamWriter(self._target(schema))
 
     def _target(self, schema: StructType) -> WriteTarget:
-        """Raises OptionError for columns that a write does not take: here, on the driver, and not in a task behind a shuffle."""
+        """Raises OptionError for columns that a write does not take: here, on the driver, and not in a task
+        behind a shuffle.
+        """
         options = parse_write_options(_plain(self.options))
-        check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options.topic, options.property_columns)
+        check_columns(
+            [(field.name, field.dataType.simpleString()) for field in schema.fields],
+            options.topic,
+            options.property_columns,
+        )
         return open_target(options)
 
 
 def register(spark: SparkSession, by_value: bool = False) -> None:
-    """Make `rmqlog` known to a session, classic or Connect, and the session the active one of the calling thread.
+    """Make `rmqlog` known to a session, classic or Connect, and the session the active one of the calling
+    thread.
 
-    `by_value` sends this package's code along, for clusters whose workers have numpy and pyarrow but not this package.
+    `by_value` sends this package's code along, for clusters whose workers have numpy and pyarrow but not this
+    package.
     """
     from pyspark.sql.types import IntegerType, StructField, StructType
 
@@ -82,8 +101,8 @@ def register(spark: SparkSession, by_value: bool = False) -> None:
 
         source = carried_data_source(RmqLogDataSource.name())
     spark.dataSource.register(source)
-    # Spark looks up the format of a write in the active session of the JVM's thread, which a new thread does not have.
-    # createDataFrame sets it, as the only public function that does.
+    # Spark looks up the format of a write in the active session of the JVM's thread, which a new thread does
+    # not have. createDataFrame sets it, as the only public function that does.
     spark.createDataFrame([], StructType([StructField("n", IntegerType())]))
 
 

@@ -1,4 +1,6 @@
-"""Spark's stream reader. It introduces Spark to the stream's positions, to planning and to the scan, and does nothing itself."""
+"""Spark's stream reader. It introduces Spark to the stream's positions, to planning and to the scan, and does
+nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,19 @@ class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._scan = scan
         self._stores = StreamStores(scan.options)
         group = scan.options.group
-        self._positions = StreamPositions(self._stores) if group is None else GroupPositions(self._stores, group)
+        self._positions = (
+            StreamPositions(self._stores) if group is None else GroupPositions(self._stores, group)
+        )
 
     def initialOffset(self) -> dict[str, Any]:
-        _log.info("streaming %s", ", ".join(f"{name}={value}" for name, value in self._scan.options.resolved()))
+        _log.info(
+            "streaming %s", ", ".join(f"{name}={value}" for name, value in self._scan.options.resolved())
+        )
         return self._positions.initial()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
-        # Spark calls it with both; the defaults are for those who try it by hand. Limits are options, since Spark has none that combine.
+        # Spark calls it with both; the defaults are for those who try it by hand. Limits are options, since
+        # Spark has none that combine.
         return self._positions.latest(self._positions.initial() if start is None else start)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

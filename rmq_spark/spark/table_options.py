@@ -1,7 +1,8 @@
 """How a SQL table keeps its options: in the metadata of its first column, because Spark forgets them.
 
-`CREATE TABLE t USING rmqlog OPTIONS (…)` gives the options to `schema()` only; a later `SELECT` gives `reader()` the
-table's schema and the options of the statement itself. The metadata survives in the catalog between the two.
+`CREATE TABLE t USING rmqlog OPTIONS (…)` gives the options to `schema()` only; a later `SELECT` gives
+`reader()` the table's schema and the options of the statement itself. The metadata survives in the catalog
+between the two.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ def remember_options(schema: StructType, options: Mapping[str, str]) -> StructTy
 
 
 def recall_options(schema: StructType, options: Mapping[str, str], where: str = BATCH) -> dict[str, str]:
-    """The options of a read of `schema`: those remembered in it, overridden by those given (`SELECT … FROM t WITH (…)`).
+    """The options of a read of `schema`: those remembered in it, overridden by those given (`SELECT … FROM t
+    WITH (…)`).
 
-    An explicit path is another read: nothing is remembered then. An option that is given also silences remembered ones that
-    exclude it or would beat it: `subscribePattern` a remembered `subscribe`, `startingOffsets` a remembered
-    `startingTimestamp`. What is remembered and not for `where`, as a stream's rate in a batch, is left out.
-    Raises OptionError when there is no path at all.
+    An explicit path is another read: nothing is remembered then. An option that is given also silences
+    remembered ones that exclude it or would beat it: `subscribePattern` a remembered `subscribe`,
+    `startingOffsets` a remembered `startingTimestamp`. What is remembered and not for `where`, as a stream's
+    rate in a batch, is left out. Raises OptionError when there is no path at all.
     """
     given = user_options(options, where)
     if any(name in given for name in _PATHS):
@@ -65,7 +67,9 @@ def recall_options(schema: StructType, options: Mapping[str, str], where: str = 
 
 
 def _lasting(name: str, text: str) -> str:
-    """What the option will still mean in another working directory. Times stay relative: a table looks back from each query."""
+    """What the option will still mean in another working directory. Times stay relative: a table looks back
+    from each query.
+    """
     given = Given(name, text, 0)
     match name:
         case "path":

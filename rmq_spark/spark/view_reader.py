@@ -1,4 +1,6 @@
-"""Spark's reader of a view: what is in the stores instead of what is in their messages, one partition a store."""
+"""Spark's reader of a view: what is in the stores instead of what is in their messages, one partition a
+store.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,17 @@ class RmqLogViewReader(DataSourceReader):
             stores = open_stores(self._options, skip_unreadable=True)
         except UnsupportedFormatError as error:
             raise StoreError(str(error)) from error  # Spark would take it for a reader without partitions()
-        return [InputPartition(_StoreAt(store.path, store.broker_name, store.commit_log_paths, now)) for store in stores]
+        return [
+            InputPartition(_StoreAt(store.path, store.broker_name, store.commit_log_paths, now))
+            for store in stores
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         at = partition.value
         assert isinstance(at, _StoreAt)
-        store = MessageStore.open(at.path, broker_name=at.broker_name, commit_log_paths=at.commit_log_paths, skip_unreadable=True)
+        store = MessageStore.open(
+            at.path, broker_name=at.broker_name, commit_log_paths=at.commit_log_paths, skip_unreadable=True
+        )
         try:
             for batch in view_batches(store, self._projection.view, now_ms=at.now_ms):
                 yield self._projection.apply(batch)

@@ -1,4 +1,6 @@
-"""The columns of a view as Spark sees them: all of them, those that `columns` names, or those of a caller's schema."""
+"""The columns of a view as Spark sees them: all of them, those that `columns` names, or those of a caller's
+schema.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,20 @@ class ViewProjection:
 
     def to_arrow_schema(self) -> pa.Schema:
         schema = view_named(self.view).schema
-        return pa.schema([pa.field(name, schema.field(source).type) for name, source in zip(self.names, self.sources, strict=True)])
+        return pa.schema(
+            [
+                pa.field(name, schema.field(source).type)
+                for name, source in zip(self.names, self.sources, strict=True)
+            ]
+        )
 
     def to_spark_schema(self) -> StructType:
         return to_spark_schema(self.to_arrow_schema())
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([batch[source] for source in self.sources], schema=self.to_arrow_schema())
+        return pa.RecordBatch.from_arrays(
+            [batch[source] for source in self.sources], schema=self.to_arrow_schema()
+        )
 
 
 def view_from_options(options: ReadOptions) -> ViewProjection:
@@ -54,9 +63,13 @@ def view_from_schema(schema: StructType, options: ReadOptions) -> ViewProjection
     for field, source in zip(schema.fields, sources, strict=True):
         expected = view.field(source).type
         if not same_type(field.dataType, expected):
-            raise OptionError(f"schema: expected {field.name} {type_name(expected)}, found {field.name} {field.dataType.simpleString()}")
+            raise OptionError(
+                f"schema: expected {field.name} {type_name(expected)}, found {field.name} {field.dataType.simpleString()}"
+            )
         if not field.nullable:
-            raise OptionError(f"schema: expected {field.name} to allow null, found {field.name} NOT NULL; leave NOT NULL out")
+            raise OptionError(
+                f"schema: expected {field.name} to allow null, found {field.name} NOT NULL; leave NOT NULL out"
+            )
     if options.columns is not None and set(view_from_options(options).sources) != set(sources):
         raise OptionError("columns and the schema are given together and differ; give only one of them")
     return ViewProjection(options.view, sources, tuple(field.name for field in schema.fields))

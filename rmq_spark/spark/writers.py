@@ -33,7 +33,8 @@ class StagedMessage(WriterCommitMessage):
 class RmqLogWriter(DataSourceArrowWriter):
     """`df.write.format("rmqlog").mode("append")`. All or nothing; once only with `txnAppId` and `txnVersion`.
 
-    The stream's ids that Spark shows inside foreachBatch are not a key here: two writes of one batch would swallow each other.
+    The stream's ids that Spark shows inside foreachBatch are not a key here: two writes of one batch would
+    swallow each other.
     """
 
     def __init__(self, target: WriteTarget) -> None:
@@ -45,14 +46,18 @@ class RmqLogWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         found = _staged(messages)
         in_stream = any(message.query_id is not None for message in found)  # in foreachBatch
-        commit_write(self._target, [message.staged for message in found], self._target.options.txn, keeps_key=in_stream)
+        commit_write(
+            self._target, [message.staged for message in found], self._target.options.txn, keeps_key=in_stream
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         abort_write(self._target)
 
 
 class RmqLogStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("rmqlog")`. Each batch once for each (query id, batch id): a replay finds it in the ledger."""
+    """`df.writeStream.format("rmqlog")`. Each batch once for each (query id, batch id): a replay finds it in
+    the ledger.
+    """
 
     def __init__(self, target: WriteTarget) -> None:
         self._target = target
@@ -66,7 +71,9 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
             return  # an empty batch: Spark runs no task, and a replay is as empty
         query_id = found[0].query_id
         assert query_id is not None
-        commit_write(found[0].target, [message.staged for message in found], (query_id, batchId), keeps_key=True)
+        commit_write(
+            found[0].target, [message.staged for message in found], (query_id, batchId), keeps_key=True
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         found = _staged(messages)
@@ -74,10 +81,14 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _staged_rows(target: WriteTarget, rows: Iterator[pa.RecordBatch]) -> StagedMessage:
-    """In a task. The query id is that of the stream which the task is a part of, also in foreachBatch; None in a batch job."""
+    """In a task. The query id is that of the stream which the task is a part of, also in foreachBatch; None
+    in a batch job.
+    """
     task = TaskContext.get()
     assert task is not None
-    return StagedMessage(target, stage_rows(target, rows, partition=task.partitionId()), task.getLocalProperty(_QUERY_ID))
+    return StagedMessage(
+        target, stage_rows(target, rows, partition=task.partitionId()), task.getLocalProperty(_QUERY_ID)
+    )
 
 
 def _staged(messages: list[WriterCommitMessage | None]) -> list[StagedMessage]:

@@ -1,4 +1,6 @@
-"""The limits of a micro-batch applied to queues: what waits in each, in messages and in bytes of the commitlog."""
+"""The limits of a micro-batch applied to queues: what waits in each, in messages and in bytes of the
+commitlog.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _FIRST_READ = 64
 _READ_MAX = 1 << 16
 
 
-def admit(stores: StreamStores, begins: Mapping[QueueKey, int], stops: Mapping[QueueKey, int], limits: Limits) -> dict[QueueKey, int]:
+def admit(
+    stores: StreamStores, begins: Mapping[QueueKey, int], stops: Mapping[QueueKey, int], limits: Limits
+) -> dict[QueueKey, int]:
     """How many messages of each queue go into the next micro-batch."""
     keys = sorted(key for key, stop in stops.items() if stop > begins[key])
     waiting = [stops[key] - begins[key] for key in keys]
@@ -30,12 +34,16 @@ def admit(stores: StreamStores, begins: Mapping[QueueKey, int], stops: Mapping[Q
     if limits.max_bytes is not None:
         sizes = [_Sizes(stores.queues[key], begins[key]) for key in keys]
         estimates = [each.estimate(count) for each, count in zip(sizes, waiting, strict=True)]
-        waiting = admit_bytes(waiting, estimates, limits.max_bytes, turn, lambda i, count, size: sizes[i].fit(count, size))
+        waiting = admit_bytes(
+            waiting, estimates, limits.max_bytes, turn, lambda i, count, size: sizes[i].fit(count, size)
+        )
     return dict(zip(keys, waiting, strict=True))
 
 
 class _Sizes:
-    """The sizes of a queue's messages from `start` on, read from its consume queue as far as they are asked for."""
+    """The sizes of a queue's messages from `start` on, read from its consume queue as far as they are asked
+    for.
+    """
 
     def __init__(self, queue: Queue, start: int) -> None:
         self._queue = queue
@@ -50,7 +58,9 @@ class _Sizes:
         return estimate_bytes(self._queue.range.piece(self._start, self._start + count))
 
     def fit(self, count: int, size: int) -> tuple[int, int]:
-        """How many of the first `count` messages have at most `size` bytes together, and how many bytes these are."""
+        """How many of the first `count` messages have at most `size` bytes together, and how many bytes these
+        are.
+        """
         if self._queue.scanned is not None:  # no consume queue tells sizes: by the mean
             mean = self._mean_scanned()
             fitting = min(count, size // mean)
@@ -71,11 +81,15 @@ class _Sizes:
         step = min(max(_FIRST_READ, done), _READ_MAX, count - done)
         low = self._start + done
         offsets, units = read_slice(self._queue.range.piece(low, low + step))
-        self._ends = np.concatenate((self._ends, self._ends[-1] + np.cumsum(_sizes_of(low, step, offsets, units))))
+        self._ends = np.concatenate(
+            (self._ends, self._ends[-1] + np.cumsum(_sizes_of(low, step, offsets, units)))
+        )
 
 
 def _sizes_of(low: int, count: int, offsets: NDArray[np.int64], units: NDArray[np.void]) -> NDArray[np.int64]:
-    """Bytes by queue offset. A message batch counts at its first offset that is asked for; an offset without an entry has none."""
+    """Bytes by queue offset. A message batch counts at its first offset that is asked for; an offset without
+    an entry has none.
+    """
     sizes = np.zeros(count, np.int64)
     places: Sequence[int] | NDArray[np.int64] = np.clip(offsets - low, 0, count - 1)
     np.add.at(sizes, places, np.maximum(units["size"].astype(np.int64), 0))

@@ -1,7 +1,8 @@
-"""A stream's place in its consumer group: who it is there, which queues the members share, and what is its own at each boundary.
+"""A stream's place in its consumer group: who it is there, which queues the members share, and what is its
+own at each boundary.
 
-Nothing is opened before the first boundary. From then on the query is a member until its process ends, or until a bounded run has
-read all of it.
+Nothing is opened before the first boundary. From then on the query is a member until its process ends, or
+until a bounded run has read all of it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _log = logging.getLogger(__name__)
 
 
 class StreamGroup:
-    """`clients` are the logical clients of this query, in the order of their partitions; () before the first boundary."""
+    """`clients` are the logical clients of this query, in the order of their partitions; () before the first
+    boundary.
+    """
 
     def __init__(self, stores: StreamStores, options: GroupOptions, *, clocks: Clocks | None = None) -> None:
         self.clients: tuple[str, ...] = ()
@@ -49,10 +52,12 @@ class StreamGroup:
         self._has_waited = False
 
     def settle(self, previous: StreamOffset, *, is_bounded: bool) -> Assignment:
-        """At a boundary: records what Spark has durably committed, and says what is the query's own from here on.
+        """At a boundary: records what Spark has durably committed, and says what is the query's own from here
+        on.
 
-        The first call of a bounded run waits, at most one lease time, for what the other members have to give back.
-        Raises StoreInUseError where a broker keeps the offsets, OptionError for what does not fit the stores or the other members.
+        The first call of a bounded run waits, at most one lease time, for what the other members have to give
+        back. Raises StoreInUseError where a broker keeps the offsets, OptionError for what does not fit the
+        stores or the other members.
         """
         part = self._part or self._join()
         queues, positions = self._shared(), _of_members(previous.positions)
@@ -69,12 +74,16 @@ class StreamGroup:
         return self._part.correct(targets, _of_members(previous.positions), previous.reset)
 
     def note_replay(self, queues: Sequence[QueueKey]) -> None:
-        """Before a micro-batch that Spark repeats: others may own its queues by now, so the ownership log says it."""
+        """Before a micro-batch that Spark repeats: others may own its queues by now, so the ownership log
+        says it.
+        """
         part = self._part or self._join()
         part.note_replay([MessageQueue(*queue) for queue in queues])
 
     def allocate(self, queues: Sequence[QueueKey]) -> dict[MessageQueue, str]:
-        """Clients for the queues of a repeated batch, by the strategy as if there were no others, and each queue to one of them."""
+        """Clients for the queues of a repeated batch, by the strategy as if there were no others, and each
+        queue to one of them.
+        """
         assert self._membership is not None, "not joined"
         names = [MessageQueue(*queue) for queue in queues]
         found: dict[MessageQueue, str] = self._membership.allocate(self.clients, names)
@@ -104,7 +113,9 @@ class StreamGroup:
         directory = (
             None
             if is_broadcasting
-            else group_directory(offsets, group=options.group, roots=roots, paths=paths, group_path=options.group_path)
+            else group_directory(
+                offsets, group=options.group, roots=roots, paths=paths, group_path=options.group_path
+            )
         )
         if directory is None:
             self._part = Alone(membership, checked, shares=not is_broadcasting, clocks=self._clocks)
@@ -114,14 +125,18 @@ class StreamGroup:
                 others = other_places(directory, offsets, group=options.group, roots=roots, paths=paths)
             self._part = self._meet(directory, others, membership, checked)
         where = "meets nobody" if directory is None else f"meets its members in {directory}"
-        _log.info("group %s: %s, offsets in %s, %s", options.group, ", ".join(self.clients), offsets.kind, where)
+        _log.info(
+            "group %s: %s, offsets in %s, %s", options.group, ", ".join(self.clients), offsets.kind, where
+        )
         return self._part
 
     def _usable(self, known: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
         fails = self._stores.options.fail_on_data_loss
         return usable_offsets(known, self._options.group, frozenset(self._shared()), fail_on_data_loss=fails)
 
-    def _meet(self, directory: str, others: Sequence[str], membership: Membership, offsets: OffsetStore) -> Member:
+    def _meet(
+        self, directory: str, others: Sequence[str], membership: Membership, offsets: OffsetStore
+    ) -> Member:
         """Joins, unless there are members in one of the other places."""
         group, clocks = self._options.group, self._clocks or Clocks()
         gone = refuse_members_elsewhere(group, directory, others, clocks)
@@ -133,7 +148,8 @@ class StreamGroup:
                 f"{error}; the queries of group {group} meet in {directory}: make it writable, or set groupPath in all of them"
             ) from error
         try:
-            refuse_members_elsewhere(group, directory, others, clocks, known_gone=gone)  # they may have joined at the same time
+            # they may have joined at the same time
+            refuse_members_elsewhere(group, directory, others, clocks, known_gone=gone)
         except OptionError:
             member.leave({})
             raise
@@ -145,10 +161,16 @@ class StreamGroup:
         shared = {queue.topic for queue in self._shared()}
         for topic in self._stores.options.topics.named_topics:
             if topic not in shared:
-                _log.warning("group %s: topic %s has no queue that may be read (perm or readQueueNums)", self._options.group, topic)
+                _log.warning(
+                    "group %s: topic %s has no queue that may be read (perm or readQueueNums)",
+                    self._options.group,
+                    topic,
+                )
 
     def _shared(self) -> Sequence[MessageQueue]:
-        """All queues that the members share, anew when topics.json is another one; the same object while it is not."""
+        """All queues that the members share, anew when topics.json is another one; the same object while it
+        is not.
+        """
         stores = self._stores
         identities = tuple(stat_identity(f"{store.path}/config/topics.json") for store in stores.stores)
         seen = identities, stores.version if None in identities else 0
@@ -160,7 +182,9 @@ class StreamGroup:
         return self._queues
 
     def _begin(self, queue: MessageQueue) -> int:
-        """The start of a queue of which nobody knows a position. One that was made while the query runs is read from its first message."""
+        """The start of a queue of which nobody knows a position. One that was made while the query runs is
+        read from its first message.
+        """
         there = cast(Mapping[MessageQueue, Queue], self._stores.queues)  # keys are equal
         if self._first is not None and queue not in self._first:
             return there[queue].min_offset if queue in there else 0
@@ -168,5 +192,7 @@ class StreamGroup:
 
 
 def _of_members(positions: Mapping[QueueKey, int]) -> Mapping[MessageQueue, int]:
-    """The same object: a MessageQueue is equal to the tuple of its parts, and members tell by identity that nothing changed."""
+    """The same object: a MessageQueue is equal to the tuple of its parts, and members tell by identity that
+    nothing changed.
+    """
     return cast(Mapping[MessageQueue, int], positions)

@@ -1,7 +1,8 @@
-"""Positions of a stream that reads as a consumer group: of the queues that are its own at each boundary, from where the group stands.
+"""Positions of a stream that reads as a consumer group: of the queues that are its own at each boundary, from
+where the group stands.
 
-What the group says at a boundary goes into the offset that ends the next micro-batch, `$from` and `$reset`, and into nothing else: a
-batch that Spark repeats is planned from the offsets alone.
+What the group says at a boundary goes into the offset that ends the next micro-batch, `$from` and `$reset`,
+and into nothing else: a batch that Spark repeats is planned from the offsets alone.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class GroupPositions(StreamPositions):
         self._resumed = True
 
     def initial(self) -> _Json:
-        """What the group says of starts is asked at the first boundary, which a repeated batch comes before."""
+        """What the group says of starts is asked at the first boundary, which a repeated batch comes before.
+        """
         if self._initial is None:
             self._initial = {}
         return self._initial
@@ -59,17 +61,28 @@ class GroupPositions(StreamPositions):
         return end
 
     def begin_batch(self, start: StreamOffset, end: StreamOffset) -> None:
-        """A batch that another process decided is marked in the ownership log: its queues may be others' by now."""
+        """A batch that another process decided is marked in the ownership log: its queues may be others' by
+        now.
+        """
         if not self._is_own(end):
             self._group.note_replay(list(ranges(start, end)))
 
     def clients_of(self, start: StreamOffset, end: StreamOffset) -> Sequence[frozenset[QueueKey]] | None:
-        """With `consumers`: what each client reads, which is one partition. Of a repeated batch as if there were no other clients."""
+        """With `consumers`: what each client reads, which is one partition. Of a repeated batch as if there
+        were no other clients.
+        """
         if self._options.consumers is None:
             return None
         keys = list(ranges(start, end))
-        owner = {queue: owned.client for queue, owned in self._now.owned.items()} if self._is_own(end) else self._group.allocate(keys)
-        return [frozenset(key for key in keys if owner[MessageQueue(*key)] == client) for client in self._group.clients]
+        owner = (
+            {queue: owned.client for queue, owned in self._now.owned.items()}
+            if self._is_own(end)
+            else self._group.allocate(keys)
+        )
+        return [
+            frozenset(key for key in keys if owner[MessageQueue(*key)] == client)
+            for client in self._group.clients
+        ]
 
     def _is_own(self, end: StreamOffset) -> bool:
         return self._last is not None and self._last[1] == end
@@ -86,7 +99,9 @@ class GroupPositions(StreamPositions):
             self._correct(self._beyond(previous), previous)
 
     def _beyond(self, previous: StreamOffset) -> dict[MessageQueue, tuple[int, int]]:
-        """The next offset of own queues that are not so long, and where to go on: at the query's own offset, if the queue has that."""
+        """The next offset of own queues that are not so long, and where to go on: at the query's own offset,
+        if the queue has that.
+        """
         found: dict[MessageQueue, tuple[int, int]] = {}
         for key in self._now.owned:
             before = previous.positions.get(key)
@@ -101,16 +116,19 @@ class GroupPositions(StreamPositions):
         return found
 
     def _correct(self, beyond: Mapping[MessageQueue, tuple[int, int]], previous: StreamOffset) -> None:
-        """Moves offsets beyond the end of their queue back, the committed ones too, as a client does that is answered OFFSET_ILLEGAL.
+        """Moves offsets beyond the end of their queue back, the committed ones too, as a client does that is
+        answered OFFSET_ILLEGAL.
 
-        They are of another life of the queue. Kept, they would skip what the queue gets until it is as long again.
-        Raises OffsetOutOfRangeError instead, unless failOnDataLoss is false.
+        They are of another life of the queue. Kept, they would skip what the queue gets until it is as long
+        again. Raises OffsetOutOfRangeError instead, unless failOnDataLoss is false.
         """
         group, told = self._options.group, []
         for key, (begin, _) in beyond.items():
             queue = self.stores.queues.get(key)
             low, high = _limits(queue)
-            there = "the store no longer has the queue" if queue is None else f"the queue holds {low} to {high}"
+            there = (
+                "the store no longer has the queue" if queue is None else f"the queue holds {low} to {high}"
+            )
             back = f"its offsets went back by {begin - high} " if begin > high else ""
             why = "an older copy of the store, or a topic that was deleted and created again?"
             told.append(f"{queue_name(key)}: the next offset is {begin} and {there}: {back}({why})")
@@ -119,7 +137,14 @@ class GroupPositions(StreamPositions):
             advice = f"move group {group} with rmqlog offsets, or set failOnDataLoss=false to set it back to the end of the queue"
             raise OffsetOutOfRangeError(f"{told[0]}{others}; {advice}")
         for (begin, target), each in zip(beyond.values(), told, strict=True):
-            _log.warning("group %s is set back from offset %d to %d, by %d: %s", group, begin, target, begin - target, each)
+            _log.warning(
+                "group %s is set back from offset %d to %d, by %d: %s",
+                group,
+                begin,
+                target,
+                begin - target,
+                each,
+            )
         if told:
             self._now = self._group.correct({key: target for key, (_, target) in beyond.items()}, previous)
 
@@ -144,9 +169,14 @@ class GroupPositions(StreamPositions):
                 return
         else:
             replaced = self.stores.replaced.get(key)
-            if replaced is not None and before is not None and (replaced.begin is not None or before <= queue.max_offset):
+            if (
+                replaced is not None
+                and before is not None
+                and (replaced.begin is not None or before <= queue.max_offset)
+            ):
                 begin = self._losses.replaced(key, before, queue, replaced)
-            begin = min(begin, queue.max_offset)  # beyond only where `_correct` has told it, and could not change it yet
+            # beyond only where `_correct` has told it, and could not change it yet
+            begin = min(begin, queue.max_offset)
             if begin < queue.range.min_offset:
                 begin = self._losses.begin(key, begin, queue)
             stop = self._stop(key, begin, queue)

@@ -1,4 +1,5 @@
-"""What a stream can no longer read: retention that overtook it, offsets that went back, queues that vanished. Told with numbers.
+"""What a stream can no longer read: retention that overtook it, offsets that went back, queues that vanished.
+Told with numbers.
 
 With failOnDataLoss all of it is one error; without, each is one warning with a count, said once.
 """
@@ -38,7 +39,8 @@ class Losses:
             self.add(key, low - position, what, f"{_GO_ON} at {low}")
             return low
         if position > high:
-            # DefaultMessageStore.getMessage answers OFFSET_OVERFLOW_BADLY, and the client goes to the maximum.
+            # DefaultMessageStore.getMessage answers OFFSET_OVERFLOW_BADLY, and the client goes to the
+            # maximum.
             what = (
                 f"the next offset is {position} and the queue holds {low} to {high}: its offsets went back by {position - high} "
                 f"(an older copy of the store, or a topic deleted and made again?)"
@@ -58,7 +60,12 @@ class Losses:
         if replaced.begin is not None:
             back = f": its offsets went back by {position - high}" if position > high else ""
             what = f"{holds}{back}: the topic was deleted and created again"
-            self.add(key, max(replaced.stop - position, 0), what, f"begin with a new checkpoint, or {_GO_ON} at {replaced.begin}")
+            self.add(
+                key,
+                max(replaced.stop - position, 0),
+                what,
+                f"begin with a new checkpoint, or {_GO_ON} at {replaced.begin}",
+            )
             return replaced.begin
         if not low <= position <= high:
             return self.begin(key, position, queue)

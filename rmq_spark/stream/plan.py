@@ -23,14 +23,20 @@ _log = logging.getLogger(__name__)
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> dict[QueueKey, tuple[int, int]]:
-    """[start, stop) of every queue that has messages in the micro-batch: from `$from`, else from the offset before."""
+    """[start, stop) of every queue that has messages in the micro-batch: from `$from`, else from the offset
+    before.
+    """
     found: dict[QueueKey, tuple[int, int]] = {}
     for key, stop in end.positions.items():
         low = end.starts.get(key, start.positions.get(key))
         if low is None:
-            raise OptionError(f'the checkpoint tells no start of {queue_name(key)}, neither in "{FROM}" nor before; was it edited?')
+            raise OptionError(
+                f'the checkpoint tells no start of {queue_name(key)}, neither in "{FROM}" nor before; was it edited?'
+            )
         if low > stop:
-            raise OptionError(f"the checkpoint has {queue_name(key)} from {low} back to {stop}; was it edited?")
+            raise OptionError(
+                f"the checkpoint has {queue_name(key)} from {low} back to {stop}; was it edited?"
+            )
         if low < stop:
             found[key] = low, stop
     return found
@@ -45,21 +51,33 @@ def plan_stream(
     clients: Sequence[frozenset[QueueKey]] | None = None,
     cores: int | None = None,
 ) -> Plan:
-    """The splits of a micro-batch, at least one. `clients` are the queues of each partition, where a group's strategy says it.
+    """The splits of a micro-batch, at least one. `clients` are the queues of each partition, where a group's
+    strategy says it.
 
-    Raises OffsetOutOfRangeError for messages that are gone, unless failOnDataLoss is false: then they are counted in the plan.
+    Raises OffsetOutOfRangeError for messages that are gone, unless failOnDataLoss is false: then they are
+    counted in the plan.
     """
     wanted = ranges(start, end)
     if not all(_holds(stores.queues.get(key), *bounds) for key, bounds in wanted.items()):
         stores.look(anew=True)  # a replay, or retention since the end was decided
     found = Findings()
-    unchosen = {key: wanted.pop(key) for key in [*wanted] if key not in stores.queues and not stores.chooses(key)}
+    unchosen = {
+        key: wanted.pop(key) for key in [*wanted] if key not in stores.queues and not stores.chooses(key)
+    }
     cuts = {follower.store.broker_name: follower.cuts for follower in stores.followers}
     _add(wanted, stores.queues, {store.broker_name: store for store in stores.stores}, cuts, options, found)
     for store, there in stores.find_unchosen(unchosen):
-        queues = {(queue.topic, store.broker_name, queue.queue_id): queue for queue in (*there.queues, *there.scanned)}
+        queues = {
+            (queue.topic, store.broker_name, queue.queue_id): queue
+            for queue in (*there.queues, *there.scanned)
+        }
         _add(
-            {key: unchosen.pop(key) for key in queues}, queues, {store.broker_name: store}, {store.broker_name: there.cuts}, options, found
+            {key: unchosen.pop(key) for key in queues},
+            queues,
+            {store.broker_name: store},
+            {store.broker_name: there.cuts},
+            options,
+            found,
         )
     _add(unchosen, {}, {}, {}, options, found)  # what is left is gone
     if clients is not None:
@@ -88,7 +106,11 @@ def _add(
         else:
             scanned.setdefault(key[1], []).append((queue, piece))
     for broker, members in scanned.items():
-        repeated = [queue.scanned for queue, _ in members if queue.scanned is not None and len(queue.scanned.epochs) > 1]
+        repeated = [
+            queue.scanned
+            for queue, _ in members
+            if queue.scanned is not None and len(queue.scanned.epochs) > 1
+        ]
         found.scanned.append((stores[broker], [piece for _, piece in members], repeated, cuts[broker]))
 
 
@@ -96,13 +118,17 @@ def _holds(queue: Queue | None, low: int, high: int) -> bool:
     return queue is not None and queue.min_offset <= low and high <= queue.max_offset
 
 
-def _slice(key: QueueKey, queue: Queue | None, low: int, high: int, options: ReadOptions, found: Findings) -> QueueSlice | None:
+def _slice(
+    key: QueueKey, queue: Queue | None, low: int, high: int, options: ReadOptions, found: Findings
+) -> QueueSlice | None:
     there = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
     start, stop = min(max(low, there[0]), high), max(min(high, there[1]), low)
     lost = (high - low) - max(stop - start, 0)
     if lost:
         held = "the queue is gone" if queue is None else f"the queue holds {there[0]} to {there[1]}"
-        message = f"{queue_name(key)}: of offsets {low} to {high} of this batch {lost} are no longer there; {held}"
+        message = (
+            f"{queue_name(key)}: of offsets {low} to {high} of this batch {lost} are no longer there; {held}"
+        )
         if options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{message}. Set failOnDataLoss=false to go on without them")
         found.lost += lost

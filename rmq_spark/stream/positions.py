@@ -1,7 +1,8 @@
-"""A stream's state machine: from the offset that Spark has committed to the next one, and what a first offset is.
+"""A stream's state machine: from the offset that Spark has committed to the next one, and what a first offset
+is.
 
-It knows no Spark. Everything that outlives a process is in the offsets; what is remembered here saves work, and is found again
-after a restart.
+It knows no Spark. Everything that outlives a process is in the offsets; what is remembered here saves work,
+and is found again after a restart.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ _Json = dict[str, object]
 
 
 class Starting:
-    """Where queues begin that no offset names: the `starting…` options at first, the earliest message for queues that come later."""
+    """Where queues begin that no offset names: the `starting…` options at first, the earliest message for
+    queues that come later.
+    """
 
     def __init__(self, stores: StreamStores) -> None:
         self._stores = stores
 
     def first(self) -> dict[QueueKey, int]:
-        """The starts of a new query. Raises for names and offsets in the options that do not fit the stores."""
+        """The starts of a new query. Raises for names and offsets in the options that do not fit the stores.
+        """
         options = self._stores.options
         found = Findings(queues=list(self._stores.queues))
         refuse_unknown(self._stores.stores, options, found)
@@ -51,7 +55,12 @@ class Starting:
             return offset
         message = f"{options.starting.option} {offset} is not in the queue, which holds {low} to {high}"
         losses = Losses(options.fail_on_data_loss)
-        losses.add(key, max(low - offset, 0), message, "correct it, or set failOnDataLoss=false to read what is there")
+        losses.add(
+            key,
+            max(low - offset, 0),
+            message,
+            "correct it, or set failOnDataLoss=false to read what is there",
+        )
         losses.tell()
         return min(max(offset, low), high)
 
@@ -62,13 +71,17 @@ class Starting:
 
 @dataclass(slots=True)
 class Step:
-    """What a micro-batch could read: by queue its start and the end of what is there; `moved` starts are not in the offset before."""
+    """What a micro-batch could read: by queue its start and the end of what is there; `moved` starts are not
+    in the offset before.
+    """
 
     begins: dict[QueueKey, int] = field(default_factory=dict)
     stops: dict[QueueKey, int] = field(default_factory=dict)
     moved: dict[QueueKey, int] = field(default_factory=dict)
-    waiting: dict[QueueKey, int] = field(default_factory=dict)  # starts of empty queues: they alone make no batch
-    kept: dict[QueueKey, int] = field(default_factory=dict)  # positions of queues that the options do not choose now
+    # starts of empty queues: they alone make no batch
+    waiting: dict[QueueKey, int] = field(default_factory=dict)
+    # positions of queues that the options do not choose now
+    kept: dict[QueueKey, int] = field(default_factory=dict)
     left_out: int = 0  # queues of the offset before that the next one does not have
 
 
@@ -78,7 +91,9 @@ def _monotonic_ms() -> int:
 
 
 class StreamPositions:
-    """Offsets of one stream, in the JSON that Spark stores. `clock_ms` is a monotonic clock, for `maxTriggerDelay` alone."""
+    """Offsets of one stream, in the JSON that Spark stores. `clock_ms` is a monotonic clock, for
+    `maxTriggerDelay` alone.
+    """
 
     def __init__(
         self,
@@ -96,12 +111,15 @@ class StreamPositions:
         self._initial: _Json | None = None
         self._bound: dict[QueueKey, int] | None = None
         self._resumed = False
-        self._deleted: frozenset[tuple[str, str]] = frozenset()  # (topic, broker) of the checkpoint that the stores no longer have
+        # (topic, broker) of the checkpoint that the stores no longer have
+        self._deleted: frozenset[tuple[str, str]] = frozenset()
         # Nothing was new behind this offset when the stores were at this version.
         self._idle: tuple[int, StreamOffset] | None = None
         self._reported: tuple[int, _Json] | None = None
-        self._last: tuple[_Json, StreamOffset] | None = None  # what was answered, so that it need not be taken apart again
-        self._begun: tuple[_Json, StreamOffset] = ({}, StreamOffset())  # what was asked about, for the same reason
+        # what was answered, so that it need not be taken apart again
+        self._last: tuple[_Json, StreamOffset] | None = None
+        # what was asked about, for the same reason
+        self._begun: tuple[_Json, StreamOffset] = ({}, StreamOffset())
 
     def initial(self) -> _Json:
         """The first offset of a new query: one answer, however often it is asked for."""
@@ -112,7 +130,8 @@ class StreamPositions:
 
     def bound_now(self) -> None:
         """From now on the stream ends where the queues end at this moment (Trigger.AvailableNow)."""
-        self.stores.look()  # what a query begins with has just been looked at anew: that goes over much of the log
+        # what a query begins with has just been looked at anew: that goes over much of the log
+        self.stores.look()
         self._bound = {key: queue.max_offset for key, queue in self.stores.queues.items()}
         self._idle = None
 
@@ -127,7 +146,8 @@ class StreamPositions:
         return self._reported[1]
 
     def latest(self, start: _Json) -> _Json:
-        """The end of the next micro-batch that begins at `start`; `start` itself when there is nothing to read.
+        """The end of the next micro-batch that begins at `start`; `start` itself when there is nothing to
+        read.
 
         Raises OffsetOutOfRangeError for messages that are gone, unless failOnDataLoss is false.
         """
@@ -158,10 +178,11 @@ class StreamPositions:
         return end
 
     def _resume(self, previous: StreamOffset) -> None:
-        """Once a process that goes on from a checkpoint: names in the options are checked against the stores and the checkpoint.
+        """Once a process that goes on from a checkpoint: names in the options are checked against the stores
+        and the checkpoint.
 
-        Without the check a misspelt topic would look like a topic without new messages. A chosen topic that was deleted is a loss,
-        which `_step` reports.
+        Without the check a misspelt topic would look like a topic without new messages. A chosen topic that
+        was deleted is a loss, which `_step` reports.
         """
         self._resumed = True
         _log.info("going on from the checkpoint: the starting… options count for new queries only")
@@ -172,13 +193,18 @@ class StreamPositions:
         warn_of_no_match(stores.stores, stores.options, found)
         self._deleted = stores.deleted_topics({(topic, broker) for topic, broker, _ in kept})
         for topic, broker in sorted(self._deleted):
-            _log.warning("topic %s of %s was deleted: its positions are removed from the checkpoint", topic, broker)
+            _log.warning(
+                "topic %s of %s was deleted: its positions are removed from the checkpoint", topic, broker
+            )
 
     def _read(self, start: _Json) -> StreamOffset:
         """`start` as an offset: the same object for the same one."""
         if self._begun[0] != start:
             is_last = self._last is not None and self._last[0] == start
-            self._begun = start, self._last[1] if is_last and self._last is not None else StreamOffset.from_json(start)
+            self._begun = (
+                start,
+                self._last[1] if is_last and self._last is not None else StreamOffset.from_json(start),
+            )
         return self._begun[1]
 
     def begin_batch(self, start: StreamOffset, end: StreamOffset) -> None:
@@ -193,7 +219,9 @@ class StreamPositions:
 
     def _end(self, step: Step, *, is_first: bool) -> StreamOffset:
         counts = admit(self.stores, step.begins, step.stops, self._limits)
-        positions = step.kept | step.waiting | {key: begin + counts.get(key, 0) for key, begin in step.begins.items()}
+        positions = (
+            step.kept | step.waiting | {key: begin + counts.get(key, 0) for key, begin in step.begins.items()}
+        )
         starts = step.begins if is_first else step.moved
         return StreamOffset(positions, step.waiting | starts)
 

@@ -1,7 +1,8 @@
-"""How much of what waits goes into one micro-batch: `maxOffsetsPerTrigger`, `maxBytesPerTrigger`, `minOffsetsPerTrigger`.
+"""How much of what waits goes into one micro-batch: `maxOffsetsPerTrigger`, `maxBytesPerTrigger`,
+`minOffsetsPerTrigger`.
 
-Spark has no limit that combines several, so they are combined here. All of it is arithmetic over what waits in each queue; whose turn
-it is follows from the positions alone, so the same state gives the same batch.
+Spark has no limit that combines several, so they are combined here. All of it is arithmetic over what waits
+in each queue; whose turn it is follows from the positions alone, so the same state gives the same batch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ __all__ = ["Fit", "Limits", "Pace", "admit_bytes", "admit_offsets"]
 
 _NO_LIMIT = (1 << 63) - 1
 
-# fit(i, count, size): how many of the first `count` messages of queue i have together at most `size` bytes, and how many bytes these are.
+# fit(i, count, size): how many of the first `count` messages of queue i have together at most `size` bytes,
+# and how many bytes these are.
 Fit = Callable[[int, int, int], tuple[int, int]]
 
 
@@ -40,13 +42,17 @@ class Limits:
 
 @dataclass(slots=True)
 class Pace:
-    """`minOffsetsPerTrigger`: whether a batch waits for more (KafkaMicroBatchStream.delayBatch). The first one never does."""
+    """`minOffsetsPerTrigger`: whether a batch waits for more (KafkaMicroBatchStream.delayBatch). The first
+    one never does.
+    """
 
     limits: Limits
     last_ms: int | None = None
 
     def waits(self, waiting: int, now_ms: int) -> bool:
-        """Whether `waiting` messages are too few, and the last batch not long enough ago. A batch that does not wait begins now."""
+        """Whether `waiting` messages are too few, and the last batch not long enough ago. A batch that does
+        not wait begins now.
+        """
         if self.limits.min_offsets is None:
             return False
         due = self.last_ms is None or now_ms - self.last_ms >= self.limits.max_delay_ms
@@ -57,10 +63,12 @@ class Pace:
 
 
 def admit_offsets(waiting: Sequence[int], limit: int, turn: int) -> list[int]:
-    """How many messages of each queue are admitted: together min(limit, all), each in proportion to what waits, and at least one.
+    """How many messages of each queue are admitted: together min(limit, all), each in proportion to what
+    waits, and at least one.
 
-    When there are more queues than `limit`, they take turns of one message, the queue at `turn` first. `turn` is any number that
-    grows by what is admitted, as the sum of the positions does: so every queue has its turn after at most queues / limit batches.
+    When there are more queues than `limit`, they take turns of one message, the queue at `turn` first. `turn`
+    is any number that grows by what is admitted, as the sum of the positions does: so every queue has its
+    turn after at most queues / limit batches.
 
     >>> admit_offsets([1000, 100, 1], 100, 0)
     [90, 9, 1]
@@ -91,11 +99,14 @@ def admit_offsets(waiting: Sequence[int], limit: int, turn: int) -> list[int]:
     return admitted
 
 
-def admit_bytes(waiting: Sequence[int], bytes_waiting: Sequence[int], limit: int, turn: int, fit: Fit) -> list[int]:
-    """How many messages of each queue are admitted so that their bytes stay within `limit`; only a message that is larger goes alone.
+def admit_bytes(
+    waiting: Sequence[int], bytes_waiting: Sequence[int], limit: int, turn: int, fit: Fit
+) -> list[int]:
+    """How many messages of each queue are admitted so that their bytes stay within `limit`; only a message
+    that is larger goes alone.
 
-    `bytes_waiting` is an estimate that divides the limit. The queue whose `turn` it is has one message first, however large, so every
-    queue goes on; what a queue does not use of its share is offered to the others.
+    `bytes_waiting` is an estimate that divides the limit. The queue whose `turn` it is has one message first,
+    however large, so every queue goes on; what a queue does not use of its share is offered to the others.
     """
     queues = [i for i, count in enumerate(waiting) if count]
     admitted = [0] * len(waiting)

@@ -1,8 +1,9 @@
-"""One store of a stream, followed: the chosen queues as of the last look, and which of them that look changed.
+"""One store of a stream, followed: the chosen queues as of the last look, and which of them that look
+changed.
 
-A look compares what tells that nothing happened: the store's signs, and the bytes where the next unit of the log will stand. What was
-appended names the queues to look at; everything else, a crash, damage, a store without consume queues, is looked at as a batch
-read does.
+A look compares what tells that nothing happened: the store's signs, and the bytes where the next unit of the
+log will stand. What was appended names the queues to look at; everything else, a crash, damage, a store
+without consume queues, is looked at as a batch read does.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ _logger = logging.getLogger(__name__)
 
 _Key = tuple[str, int]
 
-_MARGIN_SIZE = 16 << 20  # how far a broker may be behind with its consume queues, when a store is first looked at
+# how far a broker may be behind with its consume queues, when a store is first looked at
+_MARGIN_SIZE = 16 << 20
 _PLACES_TRIED = 3  # one that a queue tells, and two files, for the newest may have just begun
 _QUEUES_TRIED = 8
-_NEWS_SIZE = 8 << 20  # so many bytes of the log are read before the queues themselves are asked, and more where they are many
+# so many bytes of the log are read before the queues themselves are asked, and more where they are many
+_NEWS_SIZE = 8 << 20
 _NEWS_SIZE_OF_QUEUE = 64 << 10
 _WORD_SIZE = 8  # size and magic code of what stands there; zeros where nothing does
 _STUCK_NS, _STUCK_NS_MAX = 1_000_000_000, 10_000_000_000
@@ -46,12 +49,15 @@ _PENDING_MAX = 20_000  # a log may name any number of queues that no broker has
 
 
 class StoreFollower:
-    """`queues` are the chosen ones by (topic, queue id); `changed` those that the last look that returned True found different.
+    """`queues` are the chosen ones by (topic, queue id); `changed` those that the last look that returned
+    True found different.
 
     `replaced` are those of them that have other messages at offsets that an earlier look knew.
     """
 
-    def __init__(self, store: MessageStore, choice: TopicChoice, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, store: MessageStore, choice: TopicChoice, *, clock_ns: Callable[[], int] = time.time_ns
+    ) -> None:
         self.store = store
         self.queues: dict[_Key, Queue] = {}
         self.changed: dict[_Key, Queue | None] = {}
@@ -65,9 +71,11 @@ class StoreFollower:
         self._head = b""
         self._samples = LogSamples()
         self._grows = False  # although it looks crashed
-        self._pending: dict[_Key, Newest] = {}  # messages of the log that their consume queues do not hold yet
+        # messages of the log that their consume queues do not hold yet
+        self._pending: dict[_Key, Newest] = {}
         self._follows = False
-        self._is_full = False  # a file that was made, and is not yet as long as it will be, changes no directory when it is
+        # a file that was made, and is not yet as long as it will be, changes no directory when it is
+        self._is_full = False
         self._stuck_since = self._stuck_wait = 0
         self._catching_up_since: int | None = None
 
@@ -76,11 +84,19 @@ class StoreFollower:
         signs = self._read_signs()
         known, intact = self._signs, None
         if known is not None and not self._samples.is_intact(self._log):
-            self._log = CommitLog.open(self.store.commit_log_paths, FileCache())  # perhaps retention deleted its file
+            # perhaps retention deleted its file
+            self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
             intact = None if self._samples.is_intact(self._log) else self._samples.take_intact(self._log)
         is_live = signs.state is StoreState.LIVE
-        quiet = signs == known and not (anew or intact is not None or self._pending or self._is_full or self._is_catching_up())
-        if quiet and not self._is_due() and read_head(self._log, self._end) == self._head and not self._has_longer_file():
+        quiet = signs == known and not (
+            anew or intact is not None or self._pending or self._is_full or self._is_catching_up()
+        )
+        if (
+            quiet
+            and not self._is_due()
+            and read_head(self._log, self._end) == self._head
+            and not self._has_longer_file()
+        ):
             return False
         if quiet and not is_live and self._is_torn():
             self._note_stuck(True, False)
@@ -90,8 +106,13 @@ class StoreFollower:
         if known is None or anew or intact is not None or signs.is_another_store(known):
             self._follows = False
             return self._look_anew(signs, {}, intact)
-        can_follow = self._follows and signs.state is not StoreState.CRASHED and (self._stuck_wait < _STUCK_NS or not is_live)
-        can_follow = can_follow and signs.lock == known.lock  # else a broker was started, which may have set the log's end back
+        can_follow = (
+            self._follows
+            and signs.state is not StoreState.CRASHED
+            and (self._stuck_wait < _STUCK_NS or not is_live)
+        )
+        # else a broker was started, which may have set the log's end back
+        can_follow = can_follow and signs.lock == known.lock
         if can_follow and self._follow(signs, self._size_max()):
             return bool(self.changed)
         return self._look_anew(signs, self.changed)
@@ -100,27 +121,38 @@ class StoreFollower:
         return read_signs(self.store)
 
     def _is_due(self) -> bool:
-        """Whether a log that goes on with no unit is to be looked at again: one that is being written will be whole soon."""
+        """Whether a log that goes on with no unit is to be looked at again: one that is being written will be
+        whole soon.
+        """
         return self._stuck_wait > 0 and self._clock_ns() - self._stuck_since >= self._stuck_wait
 
     def _is_torn(self) -> bool:
         """Whether the log goes on with bytes that are no whole message."""
         try:
             walk = self._log.walk(self._end, verify_crc=True)
-            return next(walk, None) is None and walk.end is not None and walk.end.kind is EndKind.TORN and walk.end.offset == self._end
+            return (
+                next(walk, None) is None
+                and walk.end is not None
+                and walk.end.kind is EndKind.TORN
+                and walk.end.offset == self._end
+            )
         except StoreError:
             return False  # files went: a look at all of it says what is left
 
     def _has_longer_file(self) -> bool:
-        """Whether the log goes on in its last file, which was full: a copy that is refreshed grows without a sign in its directory."""
+        """Whether the log goes on in its last file, which was full: a copy that is refreshed grows without a
+        sign in its directory.
+        """
         if self._log.file_at(self._end) is not None or not self._log.files:
             return False
         return CommitLog.open(self.store.commit_log_paths, FileCache()).files != self._log.files
 
-    # ---- all of it, as a batch read looks ---------------------------------------------------------------------------------
+    # ---- all of it, as a batch read looks ------------------------------------------------------------------
 
     def _look_anew(self, signs: Signs, changed: dict[_Key, Queue | None], intact: int | None = None) -> bool:
-        """`changed` is what an attempt to follow has found already; from `intact` on the log is another one, if it is given."""
+        """`changed` is what an attempt to follow has found already; from `intact` on the log is another one,
+        if it is given.
+        """
         self._log = CommitLog.open(self.store.commit_log_paths, self.store.files)
         self.store = replace(self.store, log=self._log)
         crashed = signs.state is StoreState.CRASHED
@@ -131,7 +163,10 @@ class StoreFollower:
             except StoreNotFoundError:  # retention took the file before it was read
                 self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
                 near, end = self._begin(signs)
-        there = find_queues(self.store, self._choice, level=logging.DEBUG if self._signs is not None else logging.WARNING)  # once
+        # once
+        there = find_queues(
+            self.store, self._choice, level=logging.DEBUG if self._signs is not None else logging.WARNING
+        )
         found = {(queue.topic, queue.queue_id): queue for queue in (*there.queues, *there.scanned)}
         behind = self._catching_up(signs, found) if intact is None else {}
         self._catching_up_since = self._clock_ns() if behind else None
@@ -139,14 +174,22 @@ class StoreFollower:
         self.cuts = self.cuts if behind and not there.scanned else there.cuts
         changed |= {key: queue for key, queue in found.items() if not _same(self.queues.get(key), queue)}
         changed |= dict.fromkeys(self.queues.keys() - found.keys())
-        for key in (found.keys() if intact is not None else changed.keys() & found.keys()) & self.queues.keys():
+        for key in (
+            found.keys() if intact is not None else changed.keys() & found.keys()
+        ) & self.queues.keys():
             replaced = replaced_by(self.queues[key], found[key], intact)
             if replaced is not None:
                 self.replaced[key], changed[key] = replaced, found[key]
         self._warn_of_growth(signs, found)
         self.queues = found
         self._pending, self._is_full = {}, False
-        self._follows = not crashed and not there.scanned and not behind and not there.has_remains and self.store.has_consume_queues
+        self._follows = (
+            not crashed
+            and not there.scanned
+            and not behind
+            and not there.has_remains
+            and self.store.has_consume_queues
+        )
         last = max((last_physical_offset(queue.range) for queue in there.queues), default=-1)
         if crashed or there.scanned or there.has_remains:
             near = last if there.log_end is None else there.log_end
@@ -161,11 +204,17 @@ class StoreFollower:
         return bool(self.changed)
 
     def _catching_up(self, signs: Signs, found: dict[_Key, Queue]) -> dict[_Key, Queue]:
-        """Queues that were scanned for, and that a broker makes again: what was seen of them counts until they are as long."""
+        """Queues that were scanned for, and that a broker makes again: what was seen of them counts until
+        they are as long.
+        """
         known = self._signs
         if known is None or signs.state is StoreState.CLEAN or signs.is_another_store(known):
             return {}
-        behind = {key: before for key, before in self.queues.items() if before.scanned is not None and _is_behind(before, found.get(key))}
+        behind = {
+            key: before
+            for key, before in self.queues.items()
+            if before.scanned is not None and _is_behind(before, found.get(key))
+        }
         topics = self.store.configured_topics() if behind else frozenset()
         return {key: before for key, before in behind.items() if key[0] in topics}
 
@@ -175,9 +224,15 @@ class StoreFollower:
         return since is not None and self._clock_ns() - since >= _CATCHING_UP_NS
 
     def _warn_of_growth(self, signs: Signs, found: dict[_Key, Queue]) -> None:
-        """Once, where a store that looks crashed gets messages: whoever writes them cannot be seen to hold its lock."""
+        """Once, where a store that looks crashed gets messages: whoever writes them cannot be seen to hold
+        its lock.
+        """
         was_crashed = self._signs is not None and self._signs.state is signs.state is StoreState.CRASHED
-        if was_crashed and not self._grows and any(key not in self.queues or _grew(self.queues[key], found[key]) for key in found):
+        if (
+            was_crashed
+            and not self._grows
+            and any(key not in self.queues or _grew(self.queues[key], found[key]) for key in found)
+        ):
             self._grows = True
             _logger.warning(
                 "%s grows although it looks crashed (abort exists, and no process is seen to hold the file lock): a running broker "
@@ -186,7 +241,9 @@ class StoreFollower:
             )
 
     def _begin(self, signs: Signs) -> tuple[int, int]:
-        """Where to read the log from: a place where a unit begins, before anything that the consume queues may lack."""
+        """Where to read the log from: a place where a unit begins, before anything that the consume queues
+        may lack.
+        """
         begun = [file.start for file in self._log.files if any(read_head(self._log, file.start)[:_WORD_SIZE])]
         if not begun:
             return self._log.min_offset, self._log.min_offset
@@ -200,7 +257,8 @@ class StoreFollower:
         return self._near_end(places, committed_end(self.store.path))
 
     def _near_end(self, places: list[int], stop: int | None) -> tuple[int, int]:
-        """As `log_tail.near_end`, from the last of the places, ascending ones where units begin, from which the log is long enough.
+        """As `log_tail.near_end`, from the last of the places, ascending ones where units begin, from which
+        the log is long enough.
 
         What is behind `stop` belongs to a commit that goes on.
         """
@@ -212,14 +270,17 @@ class StoreFollower:
         return near, end
 
     def _known_place(self, state: StoreState) -> int:
-        """Where a message begins, as one of a few queues says, some way before its newest one; -1 where none says so.
+        """Where a message begins, as one of a few queues says, some way before its newest one; -1 where none
+        says so.
 
         It saves walking through all of a file, half a second for two million messages.
         """
         names = sorted(entry_names(f"{self.store.path}/{QUEUE_FOLDERS[0]}", missing_ok=True))
         some = frozenset(names[:: max(len(names) // _QUEUES_TRIED, 1)])
         newest: QueueRange | None = None
-        for topic, queue_id, _, _ in islice(list_queues(self.store.path, some.__contains__, _pass_over), _QUEUES_TRIED):
+        for topic, queue_id, _, _ in islice(
+            list_queues(self.store.path, some.__contains__, _pass_over), _QUEUES_TRIED
+        ):
             try:
                 queue = take_queue(self.store.path, self._log, state, topic, queue_id)
             except StoreError:
@@ -229,7 +290,9 @@ class StoreFollower:
         if newest is None or newest.is_batch:
             return -1
         try:
-            _, behind = split_at(newest.piece(newest.min_offset, newest.max_offset), [_last(newest) - _MARGIN_SIZE])
+            _, behind = split_at(
+                newest.piece(newest.min_offset, newest.max_offset), [_last(newest) - _MARGIN_SIZE]
+            )
             _, units = read_slice(newest.piece(max(behind.start - 1, newest.min_offset), behind.start))
             place = int(units[0]["physical_offset"]) if len(units) else -1
             return place if stands_at(self._log, place) else -1
@@ -245,29 +308,42 @@ class StoreFollower:
         # A unit that came since the end was found must not be taken for what stood there.
         self._head = b"" if was_unwritten and any(head[:_WORD_SIZE]) else head
 
-    # ---- what came -----------------------------------------------------------------------------------------------------------
+    # ---- what came -----------------------------------------------------------------------------------------
 
     def _size_max(self) -> int:
         return _NEWS_SIZE + _NEWS_SIZE_OF_QUEUE * len(self.queues)
 
     def _follow(self, signs: Signs, size_max: int | None) -> bool:
-        """Takes in what came since the last look. False when that cannot be told this way, or not for `size_max` bytes."""
+        """Takes in what came since the last look. False when that cannot be told this way, or not for
+        `size_max` bytes.
+        """
         known = self._signs
         try:
-            was_quiet = known is not None and (signs.commit, signs.log_directories) == (known.commit, known.log_directories)
+            was_quiet = known is not None and (signs.commit, signs.log_directories) == (
+                known.commit,
+                known.log_directories,
+            )
             if self._is_full or not was_quiet:
                 self._list_log(signs.state)
-            if known is not None and signs.queue_directories != known.queue_directories and self._has_vanished():
+            if (
+                known is not None
+                and signs.queue_directories != known.queue_directories
+                and self._has_vanished()
+            ):
                 return False  # a topic that was deleted, or consume queues that were lost
             news, ends = self._news(signs, size_max)
         except (CorruptStoreError, StoreNotFoundError, OffsetOutOfRangeError):
             return False  # damage, or files that went meanwhile
-        if news is None or (news.is_torn and news.end == self._end and known is not None and signs.commit != known.commit):
+        if news is None or (
+            news.is_torn and news.end == self._end and known is not None and signs.commit != known.commit
+        ):
             return False  # too much; or something was committed behind bytes that are no unit
         for key, queue in ends.items():
             if not _same(self.queues.get(key), queue):
                 self.queues[key] = self.changed[key] = queue
-        pending = {key: newest for key, newest in (self._pending | news.queues).items() if self._lacks(key, newest)}
+        pending = {
+            key: newest for key, newest in (self._pending | news.queues).items() if self._lacks(key, newest)
+        }
         self._pending = pending if len(pending) <= _PENDING_MAX else {}
         moved, self._end = news.end != self._end, news.end
         self._is_full = news.is_full
@@ -277,20 +353,29 @@ class StoreFollower:
         return True
 
     def _news(self, signs: Signs, size_max: int | None) -> tuple[News | None, dict[_Key, Queue]]:
-        """The log's news and the ends that follow. When a commit of ours went on meanwhile: of what was complete before."""
+        """The log's news and the ends that follow. When a commit of ours went on meanwhile: of what was
+        complete before.
+        """
         stop = signs.commit.base
         for _ in range(2):
             news = read_news(self._log, self._end, stop, self._choice.chooses_topic, size_max)
-            ends = {} if news is None else self._ends(self._pending | news.queues, signs.state, stop, is_first=size_max is None)
+            ends = (
+                {}
+                if news is None
+                else self._ends(self._pending | news.queues, signs.state, stop, is_first=size_max is None)
+            )
             if read_commit_state(self.store.path) == signs.commit:
                 return news, ends
             stop = committed_end(self.store.path)
             self._list_log(signs.state)
-        # Less than all of it, because damage is in between or files came meanwhile, could be a part of a commit.
+        # Less than all of it, because damage is in between or files came meanwhile, could be a part of a
+        # commit.
         is_part = news is not None and stop is not None and news.end < stop
         return (None, {}) if is_part else (news, ends)
 
-    def _ends(self, newest: dict[_Key, Newest], state: StoreState, stop: int | None, *, is_first: bool) -> dict[_Key, Queue]:
+    def _ends(
+        self, newest: dict[_Key, Newest], state: StoreState, stop: int | None, *, is_first: bool
+    ) -> dict[_Key, Queue]:
         """`is_first`: the queues were looked at just now, so the log's newest messages are mostly in them."""
         ends = {}
         for (topic, queue_id), told in newest.items():
@@ -303,30 +388,45 @@ class StoreFollower:
             found = follow_queue(known.range, told) if known is not None and whole else None
             if found is None:
                 found = take_queue(self.store.path, self._log, state, topic, queue_id, stop)
-                replaced = replaced_by(known, Queue(self.store, found, None), None) if known is not None and found is not None else None
+                replaced = (
+                    replaced_by(known, Queue(self.store, found, None), None)
+                    if known is not None and found is not None
+                    else None
+                )
                 if replaced is not None:
                     self.replaced[topic, queue_id] = replaced
-            if found is not None and (known is None or found.max_offset != known.max_offset or (topic, queue_id) in self.replaced):
+            if found is not None and (
+                known is None or found.max_offset != known.max_offset or (topic, queue_id) in self.replaced
+            ):
                 ends[topic, queue_id] = Queue(self.store, found, None)
         return ends
 
     def _lacks(self, key: _Key, newest: Newest) -> bool:
         queue = self.queues.get(key)
-        return self._choice.chooses_queue(key[0], self.store.broker_name, key[1]) and (queue is None or queue.max_offset < newest.stop)
+        return self._choice.chooses_queue(key[0], self.store.broker_name, key[1]) and (
+            queue is None or queue.max_offset < newest.stop
+        )
 
     def _note_stuck(self, is_torn: bool, moved: bool) -> None:
-        """A log that goes on with what is no unit is read again at once, then ever more seldom: it may be old and stay so."""
+        """A log that goes on with what is no unit is read again at once, then ever more seldom: it may be old
+        and stay so.
+        """
         if not is_torn:
             self._stuck_wait = 0
         elif moved or not self._stuck_wait:
             self._stuck_since, self._stuck_wait = self._clock_ns(), 1
         elif self._clock_ns() - self._stuck_since >= _STUCK_NS:
-            self._stuck_since, self._stuck_wait = self._clock_ns(), min(max(2 * self._stuck_wait, _STUCK_NS), _STUCK_NS_MAX)
+            self._stuck_since, self._stuck_wait = (
+                self._clock_ns(),
+                min(max(2 * self._stuck_wait, _STUCK_NS), _STUCK_NS_MAX),
+            )
 
-    # ---- files that came and went ----------------------------------------------------------------------------------------------
+    # ---- files that came and went --------------------------------------------------------------------------
 
     def _list_log(self, state: StoreState) -> None:
-        """The commitlog's files anew. Where retention deleted some, the queues that had messages there begin later."""
+        """The commitlog's files anew. Where retention deleted some, the queues that had messages there begin
+        later.
+        """
         before = self._log.min_offset
         self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
         self.store = replace(self.store, log=self._log)
@@ -334,7 +434,11 @@ class StoreFollower:
             return
         for key, queue in list(self.queues.items()):
             bounds = queue.range.bounds
-            if bounds is None or bounds.first_physical_offset >= self._log.min_offset or bounds.first_physical_offset < 0:
+            if (
+                bounds is None
+                or bounds.first_physical_offset >= self._log.min_offset
+                or bounds.first_physical_offset < 0
+            ):
                 continue
             now = take_queue(self.store.path, self._log, state, *key)
             if now is not None:
@@ -342,7 +446,9 @@ class StoreFollower:
                 self.queues[key] = self.changed[key] = Queue(self.store, replace(now, max_offset=high), None)
 
     def _has_vanished(self) -> bool:
-        there = frozenset().union(*(entry_names(f"{self.store.path}/{folder}", missing_ok=True) for folder in QUEUE_FOLDERS))
+        there = frozenset().union(
+            *(entry_names(f"{self.store.path}/{folder}", missing_ok=True) for folder in QUEUE_FOLDERS)
+        )
         return any(topic not in there for topic, _ in self.queues)
 
 
@@ -359,7 +465,9 @@ def _is_behind(before: Queue, now: Queue | None) -> bool:
     if now is None:
         return True
     stop = 0 if before.scanned is None else before.scanned.physical_stop
-    return now.scanned is None and now.max_offset < before.max_offset and last_physical_offset(now.range) < stop
+    return (
+        now.scanned is None and now.max_offset < before.max_offset and last_physical_offset(now.range) < stop
+    )
 
 
 def _grew(before: Queue, now: Queue) -> bool:

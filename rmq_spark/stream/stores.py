@@ -1,6 +1,8 @@
-"""The queues a stream reads, over all its stores, as they are at each look. A look that finds nothing new costs microseconds.
+"""The queues a stream reads, over all its stores, as they are at each look. A look that finds nothing new
+costs microseconds.
 
-The stream's positions and its planning both ask here, so that a micro-batch is planned from what was seen when its end was decided.
+The stream's positions and its planning both ask here, so that a micro-batch is planned from what was seen
+when its end was decided.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _log = logging.getLogger(__name__)
 
 
 class StreamStores:
-    """What is there for a stream. `queues` are the chosen ones by (topic, broker, queue id), as of the last look."""
+    """What is there for a stream. `queues` are the chosen ones by (topic, broker, queue id), as of the last
+    look.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -42,14 +46,19 @@ class StreamStores:
 
     @property
     def followers(self) -> list[StoreFollower]:
-        """Opens the stores when first asked for. What may not be read is never passed over: its position would be forgotten."""
+        """Opens the stores when first asked for. What may not be read is never passed over: its position
+        would be forgotten.
+        """
         if self._followers is None:
             self._newcomers = [Newcomers(path) for path in self.options.paths]
             stores = open_stores(self.options, skip_unreadable=False)
             self._followers = [StoreFollower(store, self.options.topics) for store in stores]
             self._unnamed = {place for place, store in enumerate(stores) if not self._is_named(store)}
             for place in self._unnamed:
-                _log.info("%s: no topics.json and no message yet, so that the name of its broker is not known: waiting", stores[place].path)
+                _log.info(
+                    "%s: no topics.json and no message yet, so that the name of its broker is not known: waiting",
+                    stores[place].path,
+                )
         return self._followers
 
     @property
@@ -61,15 +70,23 @@ class StreamStores:
         return self.options.broker_name is not None or has_config(store.path)
 
     def _named(self, place: int) -> StoreFollower | None:
-        """The follower of a store whose broker's name was not known, under the name that it has now; None while it is not needed.
+        """The follower of a store whose broker's name was not known, under the name that it has now; None
+        while it is not needed.
 
-        A broker writes topics.json with its first message; the directory's name, taken before, would be in the checkpoint for ever.
+        A broker writes topics.json with its first message; the directory's name, taken before, would be in
+        the checkpoint for ever.
         """
         follower = self.followers[place]
         follower.look()
-        if not self._is_named(follower.store) and not any(queue.max_offset for queue in follower.queues.values()):
+        if not self._is_named(follower.store) and not any(
+            queue.max_offset for queue in follower.queues.values()
+        ):
             return None
-        (store,) = [each for each in open_stores(self.options, skip_unreadable=False) if each.path == follower.store.path]
+        (store,) = [
+            each
+            for each in open_stores(self.options, skip_unreadable=False)
+            if each.path == follower.store.path
+        ]
         self.followers[place] = StoreFollower(store, self.options.topics)
         self._unnamed.discard(place)
         return self.followers[place]
@@ -84,25 +101,32 @@ class StreamStores:
         return choice.chooses_topic(key[0]) and choice.chooses_queue(*key)
 
     def deleted_topics(self, names: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-        """Those of the (topic, broker) pairs whose store has neither a configuration nor a consume queue of the topic.
+        """Those of the (topic, broker) pairs whose store has neither a configuration nor a consume queue of
+        the topic.
 
         A store that has no topic at all tells nothing: its disk may not be mounted.
         """
         deleted: set[tuple[str, str]] = set()
         for store in self.stores if names else ():
             known = store.configured_topics() | _with_directories(store.path)
-            deleted |= {name for name in names if name[1] == store.broker_name and known and name[0] not in known}
+            deleted |= {
+                name for name in names if name[1] == store.broker_name and known and name[0] not in known
+            }
         return frozenset(deleted)
 
     def find_unchosen(self, keys: Collection[QueueKey]) -> Iterator[tuple[MessageStore, StoreQueues]]:
-        """Queues that the options do not choose now, as the files are at this moment: a batch that was planned before may have them."""
+        """Queues that the options do not choose now, as the files are at this moment: a batch that was
+        planned before may have them.
+        """
         for store in self.stores if keys else ():
             mine = tuple(QueueName(*key) for key in keys if key[1] == store.broker_name)
             if mine:
                 yield store, find_queues(store, TopicChoice(queues=mine))
 
     def look(self, *, anew: bool = False) -> int:
-        """Where the queues begin and end now; a number that is another one when something is. `anew` trusts nothing seen before."""
+        """Where the queues begin and end now; a number that is another one when something is. `anew` trusts
+        nothing seen before.
+        """
         changed = False
         for place, known in enumerate(self.followers):
             follower = self._named(place) if place in self._unnamed else known
@@ -117,7 +141,9 @@ class StreamStores:
                     self.queues.pop((topic, broker, queue_id), None)
                 else:
                     self.queues[topic, broker, queue_id] = queue
-            self.replaced |= {(topic, broker, queue_id): each for (topic, queue_id), each in follower.replaced.items()}
+            self.replaced |= {
+                (topic, broker, queue_id): each for (topic, queue_id), each in follower.replaced.items()
+            }
         for newcomers in self._newcomers:
             newcomers.look()
         self.version += changed
@@ -131,7 +157,11 @@ class StreamStores:
 
 
 def _with_directories(root: str) -> frozenset[str]:
-    """The topics with a directory of consume queues. RocksDB keeps files of its own in `consumequeue`, which are no topics."""
+    """The topics with a directory of consume queues. RocksDB keeps files of its own in `consumequeue`, which
+    are no topics.
+    """
     folders = [f"{root}/{folder}" for folder in QUEUE_FOLDERS]
     names = ((folder, name) for folder in folders for name in entry_names(folder, missing_ok=True))
-    return frozenset(name for folder, name in names if name != LOST_AND_FOUND and not os.path.isfile(f"{folder}/{name}"))
+    return frozenset(
+        name for folder, name in names if name != LOST_AND_FOUND and not os.path.isfile(f"{folder}/{name}")
+    )

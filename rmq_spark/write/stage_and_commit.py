@@ -1,6 +1,7 @@
 """What a write does, Spark aside: tasks stage their rows, the driver commits what they staged.
 
-All that a task needs is in the `WriteTarget`, plain values; all that the driver needs to commit is in the `Staged` of each task.
+All that a task needs is in the `WriteTarget`, plain values; all that the driver needs to commit is in the
+`Staged` of each task.
 """
 
 from __future__ import annotations
@@ -46,11 +47,15 @@ class Staged:
     new_topics: tuple[tuple[str, int], ...]
 
 
-# ---- in a task ----------------------------------------------------------------------------------------------------------
+# ---- in a task ---------------------------------------------------------------------------------------------
 
 
-def stage_rows(target: WriteTarget, batches: Iterable[pa.RecordBatch], *, partition: int | None = None) -> Staged:
-    """Stages the rows of one task attempt. Memory is that of a batch. What fails leaves no file. Errors name the `partition`."""
+def stage_rows(
+    target: WriteTarget, batches: Iterable[pa.RecordBatch], *, partition: int | None = None
+) -> Staged:
+    """Stages the rows of one task attempt. Memory is that of a batch. What fails leaves no file. Errors name
+    the `partition`.
+    """
     options = target.options
     producer = Producer(
         ProducerSettings(
@@ -83,7 +88,9 @@ def stage_rows(target: WriteTarget, batches: Iterable[pa.RecordBatch], *, partit
 
 
 class _Staging:
-    """The staged files of one task attempt, one in each store that gets messages; a context manager that removes them after an error."""
+    """The staged files of one task attempt, one in each store that gets messages; a context manager that
+    removes them after an error.
+    """
 
     def __init__(self, target: WriteTarget) -> None:
         self._target = target
@@ -103,7 +110,17 @@ class _Staging:
         hashes, owners = messages.key_hashes() if options.message_index_enable else (None, None)
         timed = messages.timed if messages.timed.any() else None
         writer = self._writer(place)
-        writer.append(units, queues, queue_index, messages.tags_code, hashes, owners, timed, messages.parked_queues(), messages.body_crc)
+        writer.append(
+            units,
+            queues,
+            queue_index,
+            messages.tags_code,
+            hashes,
+            owners,
+            timed,
+            messages.parked_queues(),
+            messages.body_crc,
+        )
 
     def _writer(self, place: int) -> StagingWriter:
         if place not in self._writers:
@@ -111,7 +128,10 @@ class _Staging:
             if store.is_new and not self._target.is_begun:
                 make_root(store.root)
             self._writers[place] = StagingWriter(
-                store.root, self._target.write, sync=_is_sync(self._target), makes_directory=not self._target.is_begun
+                store.root,
+                self._target.write,
+                sync=_is_sync(self._target),
+                makes_directory=not self._target.is_begun,
             )
         return self._writers[place]
 
@@ -129,11 +149,12 @@ class _Staging:
         _leave(self._target.stores)
 
 
-# ---- on the driver ------------------------------------------------------------------------------------------------------
+# ---- on the driver -----------------------------------------------------------------------------------------
 
 
 def begin_write(target: WriteTarget) -> WriteTarget:
-    """Makes the directories that tasks stage in. Commit or abort takes them away, and a task that runs on after that stages nothing.
+    """Makes the directories that tasks stage in. Commit or abort takes them away, and a task that runs on
+    after that stages nothing.
 
     Only for a write of which the driver sees every end: without it tasks make their directories themselves.
     """
@@ -147,16 +168,22 @@ def begin_write(target: WriteTarget) -> WriteTarget:
 def commit_write(
     target: WriteTarget, staged: Sequence[Staged], key: tuple[str, int] | None, *, keeps_key: bool = False
 ) -> dict[str, CommitResult]:
-    """Publishes what the tasks staged, in the order of the tasks; the result of each store that takes messages.
+    """Publishes what the tasks staged, in the order of the tasks; the result of each store that takes
+    messages.
 
     `keeps_key`: it is a stream's, and never forgotten.
     """
     begun = time.perf_counter()
     options = target.options
     _log.info("writing %s", ", ".join(f"{name}={value}" for name, value in options.resolved()))
-    members = {store.root: [each.files[store.root] for each in staged if store.root in each.files] for store in target.open_stores}
+    members = {
+        store.root: [each.files[store.root] for each in staged if store.root in each.files]
+        for store in target.open_stores
+    }
     commit_options = replace(_commit_options(target, staged), keeps_key=keeps_key)
-    _warn_of_large_messages(options.path, max((file.unit_size_max for files in members.values() for file in files), default=0))
+    _warn_of_large_messages(
+        options.path, max((file.unit_size_max for files in members.values() for file in files), default=0)
+    )
     if target.is_cluster:
         watched = [store.root for store in target.stores if store.closed]
         results = commit_cluster(members, key=key, watched=watched, options=commit_options)
@@ -164,10 +191,23 @@ def commit_write(
         results = {target.stores[0].root: _commit_one(target.stores[0], members, key, commit_options)}
     for root in members:
         try:
-            collect(root, older_than=time.time() - options.staging_retention_ms / 1000, finished=[target.write])
-        except (StoreError, OSError) as error:  # the batch is published: failing now would make a job without a key write it again
-            _log.warning("%s: files of dead tasks could not be collected; the next write tries again: %s", root, error)
-    _tell(target, results, key, sum(file.units for files in members.values() for file in files), time.perf_counter() - begun)
+            collect(
+                root, older_than=time.time() - options.staging_retention_ms / 1000, finished=[target.write]
+            )
+        except (
+            StoreError,
+            OSError,
+        ) as error:  # the batch is published: failing now would make a job without a key write it again
+            _log.warning(
+                "%s: files of dead tasks could not be collected; the next write tries again: %s", root, error
+            )
+    _tell(
+        target,
+        results,
+        key,
+        sum(file.units for files in members.values() for file in files),
+        time.perf_counter() - begun,
+    )
     return results
 
 
@@ -200,10 +240,16 @@ def _commit_options(target: WriteTarget, staged: Sequence[Staged]) -> CommitOpti
 
 
 def _commit_one(
-    store: TargetStore, members: Mapping[str, Sequence[StagedFile]], key: tuple[str, int] | None, options: CommitOptions
+    store: TargetStore,
+    members: Mapping[str, Sequence[StagedFile]],
+    key: tuple[str, int] | None,
+    options: CommitOptions,
 ) -> CommitResult:
-    """A new store is made now, when all tasks have succeeded, and taken away again if nothing gets into it."""
-    made = store.is_new and create_store(store.root, store.settings, timestamp=_now_ms(), exist_ok=True, lock_timeout=options.lock_timeout)
+    """A new store is made now, when all tasks have succeeded, and taken away again if nothing gets into it.
+    """
+    made = store.is_new and create_store(
+        store.root, store.settings, timestamp=_now_ms(), exist_ok=True, lock_timeout=options.lock_timeout
+    )
     try:
         return commit(store.root, members[store.root], key=key, options=options)
     except BaseException:
@@ -215,15 +261,31 @@ def _commit_one(
         raise
 
 
-def _tell(target: WriteTarget, results: Mapping[str, CommitResult], key: tuple[str, int] | None, messages: int, seconds: float) -> None:
+def _tell(
+    target: WriteTarget,
+    results: Mapping[str, CommitResult],
+    key: tuple[str, int] | None,
+    messages: int,
+    seconds: float,
+) -> None:
     """One line for each batch, and a warning for each store that was passed over."""
     for store in target.stores:
         if store.closed:
-            _log.warning("%s (%s) takes no messages now and was passed over: %s", store.settings.broker_name, store.root, store.closed)
+            _log.warning(
+                "%s (%s) takes no messages now and was passed over: %s",
+                store.settings.broker_name,
+                store.root,
+                store.closed,
+            )
     if not all(result.committed for result in results.values()):
         return  # `note_repeat` has said so
-    ranges = ", ".join(f"{root} {result.start} to {result.stop}" for root, result in results.items() if result.stop > result.start)
-    synced = max((result.sync_seconds for result in results.values()), default=0.0)  # each has that of all stores together
+    ranges = ", ".join(
+        f"{root} {result.start} to {result.stop}"
+        for root, result in results.items()
+        if result.stop > result.start
+    )
+    # each has that of all stores together
+    synced = max((result.sync_seconds for result in results.values()), default=0.0)
     _log.info(
         "batch %s: %d messages into %s; committed in %.1f ms, of it %.1f ms waiting for the disk",
         key or "without a key",
@@ -235,7 +297,9 @@ def _tell(target: WriteTarget, results: Mapping[str, CommitResult], key: tuple[s
 
 
 def abort_write(target: WriteTarget) -> None:
-    """Removes what the tasks of this write staged, dead ones too, unless a commit that cannot be undone still needs it."""
+    """Removes what the tasks of this write staged, dead ones too, unless a commit that cannot be undone still
+    needs it.
+    """
     for store in target.open_stores:
         if OWN_DIRECTORY not in entry_names(store.root, missing_ok=True):
             continue
@@ -246,7 +310,9 @@ def abort_write(target: WriteTarget) -> None:
                     store.root,
                 )
         except StoreError as error:
-            _log.warning("%s: what was staged stays until it is old enough to be collected: %s", store.root, error)
+            _log.warning(
+                "%s: what was staged stays until it is old enough to be collected: %s", store.root, error
+            )
     _leave(target.stores)
 
 

@@ -1,6 +1,8 @@
-"""Where a write goes: the stores of its path, looked at once before any task runs, and which of them take messages now.
+"""Where a write goes: the stores of its path, looked at once before any task runs, and which of them take
+messages now.
 
-A single store that takes none is an error. In a cluster it is passed over, as a producer passes over a broker that does not answer.
+A single store that takes none is an error. In a cluster it is passed over, as a producer passes over a broker
+that does not answer.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic n
 
 @dataclass(frozen=True, slots=True)
 class TargetStore:
-    """One store. What is new is made with the first commit; `was_missing` says that not even its directory was there."""
+    """One store. What is new is made with the first commit; `was_missing` says that not even its directory
+    was there.
+    """
 
     root: str
     settings: StoreSettings
@@ -60,8 +64,9 @@ class WriteTarget:
 def open_target(options: WriteOptions) -> WriteTarget:
     """The stores to write to; nothing is made or changed in them.
 
-    Raises StoreInUseError when a broker has the only one, StoreWriteError when its disk is full, StoreNotFoundError when a commitlog is
-    not where it was, UnsupportedFormatError for what is not written to. Another writer of ours is no reason: commits wait for each other.
+    Raises StoreInUseError when a broker has the only one, StoreWriteError when its disk is full,
+    StoreNotFoundError when a commitlog is not where it was, UnsupportedFormatError for what is not written
+    to. Another writer of ours is no reason: commits wait for each other.
     """
     path = options.path
     names = entry_names(path, missing_ok=True)
@@ -72,9 +77,14 @@ def open_target(options: WriteOptions) -> WriteTarget:
     for store in stores:
         other = by_name.setdefault(store.settings.broker_name, store)
         if other is not store:
-            raise OptionError(f"{other.root} and {store.root} are both of broker {store.settings.broker_name}; write to one of them")
+            raise OptionError(
+                f"{other.root} and {store.root} are both of broker {store.settings.broker_name}; write to one of them"
+            )
     routes = Routes.of(
-        [StoreTopics(name, dict(read_topics(store.root) or {}), store.closed) for name, store in by_name.items()],
+        [
+            StoreTopics(name, dict(read_topics(store.root) or {}), store.closed)
+            for name, store in by_name.items()
+        ],
         auto_create=options.auto_create_topic_enable,
         default_topic_queue_nums=options.default_topic_queue_nums,
     )
@@ -112,7 +122,9 @@ def _only(root: str, options: WriteOptions) -> TargetStore:
 
 def _member(root: str, options: WriteOptions) -> TargetStore:
     if options.new_store.broker_name is not None:
-        raise OptionError(f"brokerName is for one store and {options.path} is a cluster; leave it out, each store says its own")
+        raise OptionError(
+            f"brokerName is for one store and {options.path} is a cluster; leave it out, each store says its own"
+        )
     refuse_store(root)
     return _existing(root, options, _held(root, options) or _full(root, options))
 
@@ -126,39 +138,59 @@ def _existing(root: str, options: WriteOptions, closed: str | None) -> TargetSto
 
 
 def _refuse_other_settings(root: str, given: NewStoreOptions, settings: StoreSettings) -> None:
-    """Raises OptionError for an option that says otherwise than the store, which cannot be changed by a write."""
+    """Raises OptionError for an option that says otherwise than the store, which cannot be changed by a
+    write.
+    """
     names = _own_names(root)
     queue_file_size = None
     if given.mapped_file_size_consume_queue is not None:
-        queue_file_size = replace(settings, mapped_file_size_consume_queue=given.mapped_file_size_consume_queue).queue_file_size
+        queue_file_size = replace(
+            settings, mapped_file_size_consume_queue=given.mapped_file_size_consume_queue
+        ).queue_file_size
     for name, wanted, found in (
-        ("brokerName", given.broker_name, given.broker_name if given.broker_name in names or not names else names[0]),
+        (
+            "brokerName",
+            given.broker_name,
+            given.broker_name if given.broker_name in names or not names else names[0],
+        ),
         ("mappedFileSizeCommitLog", given.mapped_file_size_commit_log, settings.mapped_file_size_commit_log),
         ("mappedFileSizeConsumeQueue", queue_file_size, settings.queue_file_size),
         ("maxHashSlotNum", given.max_hash_slot_num, settings.max_hash_slot_num),
         ("maxIndexNum", given.max_index_num, settings.max_index_num),
     ):
         if wanted not in (None, found):
-            raise OptionError(f"{name}={wanted}, but {root} has {found}: the option is for a new store; leave it out")
+            raise OptionError(
+                f"{name}={wanted}, but {root} has {found}: the option is for a new store; leave it out"
+            )
 
 
 def _own_names(root: str) -> list[str]:
-    """What the store says its broker is called: one of ours in its settings, a broker's in the topics named after it, since 5.0."""
+    """What the store says its broker is called: one of ours in its settings, a broker's in the topics named
+    after it, since 5.0.
+    """
     settings = read_settings(root)
     if settings is not None:
         return [settings.broker_name]
-    return [topic.removeprefix(_MEMBER_TOPIC) for topic in read_topics(root) or () if topic.startswith(_MEMBER_TOPIC)]
+    return [
+        topic.removeprefix(_MEMBER_TOPIC)
+        for topic in read_topics(root) or ()
+        if topic.startswith(_MEMBER_TOPIC)
+    ]
 
 
 def _held(root: str, options: WriteOptions) -> str | None:
-    """Who has the store and will not let go of it soon: a broker. A writer of ours is waited for, unless that is not wanted."""
+    """Who has the store and will not let go of it soon: a broker. A writer of ours is waited for, unless that
+    is not wanted.
+    """
     holder_of = foreign_holder if options.writer_lock_timeout_ms else lock_holder
     holder = holder_of(f"{root}/lock")
     return None if holder is None else f"in use by {described(holder)}"
 
 
 def _full(root: str, options: WriteOptions) -> str | None:
-    """Why a broker on these disks would refuse to write (DefaultMessageStore.CleanCommitLogService.isSpaceToDelete)."""
+    """Why a broker on these disks would refuse to write
+    (DefaultMessageStore.CleanCommitLogService.isSpaceToDelete).
+    """
     limit = options.disk_used_percent_max
     for path in (root, f"{root}/commitlog", f"{root}/consumequeue"):
         mount, used = disk_usage(path)

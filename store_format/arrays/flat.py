@@ -15,7 +15,8 @@ __all__ = ["fixed_width", "flat_bytes", "from_flat"]
 
 
 def flat_bytes(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes that a string or binary array (large or not, sliced or not) covers, and its len + 1 offsets into them.
+    """The bytes that a string or binary array (large or not, sliced or not) covers, and its len + 1 offsets
+    into them.
 
     A null has an extent too, mostly an empty one.
     """
@@ -23,7 +24,9 @@ def flat_bytes(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     if not len(array):
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
     _, offset_buffer, data_buffer = array.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
+    offsets = np.frombuffer(offset_buffer, np.int64 if wide else np.int32)[
+        array.offset : array.offset + len(array) + 1
+    ]
     first, last = int(offsets[0]), int(offsets[-1])
     if first == last:
         return np.empty(0, np.uint8), np.zeros(len(offsets), np.int64)
@@ -32,12 +35,15 @@ def flat_bytes(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 def from_flat(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> pa.LargeBinaryArray:
     """The inverse of `flat_bytes`, over the very same memory."""
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
 
 
 def fixed_width(records: NDArray[Any]) -> pa.LargeBinaryArray:
     """Each record's bytes as one binary value."""
     size = records.itemsize
     return from_flat(
-        np.ascontiguousarray(records).view(np.uint8).reshape(-1), np.arange(0, (len(records) + 1) * size, size, dtype=np.int64)
+        np.ascontiguousarray(records).view(np.uint8).reshape(-1),
+        np.arange(0, (len(records) + 1) * size, size, dtype=np.int64),
     )

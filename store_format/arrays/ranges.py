@@ -1,7 +1,7 @@
 """Picking many byte ranges out of one buffer without a Python object per range.
 
-Both tools are measured choices: a void view gathers fixed heads ten times faster than the structured dtype itself, and one
-Arrow `take` over interleaved start and end offsets copies variable ranges at memory speed.
+Both tools are measured choices: a void view gathers fixed heads ten times faster than the structured dtype
+itself, and one Arrow `take` over interleaved start and end offsets copies variable ranges at memory speed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ __all__ = ["as_bytes", "gather_ranges", "gather_units", "gather_words", "mapped_
 _INT32_MAX = 2**31 - 1
 
 
-def gather_units(buffer: NDArray[np.uint8], positions: NDArray[np.int64], layout: np.dtype[Any]) -> NDArray[Any]:
-    """`layout` records at `positions` of `buffer`, copied. The caller has checked that every record lies inside."""
+def gather_units(
+    buffer: NDArray[np.uint8], positions: NDArray[np.int64], layout: np.dtype[Any]
+) -> NDArray[Any]:
+    """`layout` records at `positions` of `buffer`, copied. The caller has checked that every record lies
+    inside.
+    """
     size = layout.itemsize
     if len(buffer) < size:
         return np.empty(0, layout)
@@ -32,9 +36,13 @@ def gather_words(buffer: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDA
 
 
 def gather_ranges(
-    buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], kind: pa.DataType | None = None
+    buffer: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    kind: pa.DataType | None = None,
 ) -> pa.Array:
-    """buffer[start:start+length] for each pair, copied into a new Arrow array (`binary` unless told otherwise).
+    """buffer[start:start+length] for each pair, copied into a new Arrow array (`binary` unless told
+    otherwise).
 
     The sum of the lengths must stay below 2 GiB; callers cut batches long before that.
     """
@@ -42,13 +50,18 @@ def gather_ranges(
     kind = kind or pa.binary()
     if count == 0:
         return pa.array([], kind)
-    # Elements 1, 3, 5 … of this array are the ranges; the even ones span what lies between and are never looked at.
+    # Elements 1, 3, 5 … of this array are the ranges; the even ones span what lies between and are never
+    # looked at.
     wide = len(buffer) > _INT32_MAX
     offsets = np.empty(2 * count + 2, np.int64 if wide else np.int32)
     offsets[0], offsets[-1] = 0, len(buffer)
     offsets[1:-1:2] = starts
     np.add(starts, lengths, out=offsets[2:-1:2], casting="unsafe")
-    source = pa.Array.from_buffers(pa.large_binary() if wide else kind, 2 * count + 1, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)])
+    source = pa.Array.from_buffers(
+        pa.large_binary() if wide else kind,
+        2 * count + 1,
+        [None, pa.py_buffer(offsets), pa.py_buffer(buffer)],
+    )
     taken = source.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
     return taken.cast(kind) if wide else taken
 
@@ -57,7 +70,9 @@ def mapped_array(array: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.uint8]]
     """(offsets, data) of a freshly made string or binary array, without a copy."""
     _, offsets, data = array.buffers()
     first = array.offset
-    numbers = np.frombuffer(offsets, np.int32)[first : first + len(array) + 1] if offsets else np.zeros(1, np.int32)
+    numbers = (
+        np.frombuffer(offsets, np.int32)[first : first + len(array) + 1] if offsets else np.zeros(1, np.int32)
+    )
     return numbers, np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
 
 

@@ -1,6 +1,8 @@
-"""The journal of a commit, `.rmqlog/journal.json`, and our mark in `abort`: what lets a commit be finished by whoever comes next.
+"""The journal of a commit, `.rmqlog/journal.json`, and our mark in `abort`: what lets a commit be finished by
+whoever comes next.
 
-While the journal stands and `abort` carries its id, nothing of the batch counts for readers: every queue ends at the base.
+While the journal stands and `abort` carries its id, nothing of the batch counts for readers: every queue ends
+at the base.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ _ABORT_SIZE_MAX = 4096
 class Journal:
     """All that a commit will do, decided before its first byte is written.
 
-    `base` is the log's end before it; `skip` units of the staged ones stood in the log already when it was written (a roll-forward
-    after a broker had run). `queues` and `queue_bases` are parallel. `index_base` is the last index file before it.
+    `base` is the log's end before it; `skip` units of the staged ones stood in the log already when it was
+    written (a roll-forward after a broker had run). `queues` and `queue_bases` are parallel. `index_base` is
+    the last index file before it.
     """
 
     id: str
@@ -63,8 +66,10 @@ class Journal:
     zone_seconds: int  # of the local time in those names
     log_directories: tuple[str, ...]
     members: tuple[str, ...] = field(default=())  # of a cluster commit: the store roots
-    complete: bool = True  # False until every member has its journal: nothing was published anywhere, and it may be dropped
-    messages: int = -1  # of the batch in all stores, and the sum of their StagedFile.bodies; -1 of an older release
+    # False until every member has its journal: nothing was published anywhere, and it may be dropped
+    complete: bool = True
+    # of the batch in all stores, and the sum of their StagedFile.bodies; -1 of an older release
+    messages: int = -1
     bodies: int = -1
     keeps_key: bool = False  # the ledger never forgets the key: a stream's or a service's
 
@@ -86,7 +91,9 @@ class Journal:
                 value[name] = None if value[name] is None else tuple(value[name])
             return Journal(**value)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise CorruptStoreError(path, 0, "a journal of this project", str(error) or "something else") from error
+            raise CorruptStoreError(
+                path, 0, "a journal of this project", str(error) or "something else"
+            ) from error
 
     @property
     def units(self) -> int:
@@ -108,11 +115,13 @@ def write_journal(root: str, journal: Journal, files: FileWrites) -> None:
     files.replace(journal_path(root), journal.to_bytes())
 
 
-# ---- abort ------------------------------------------------------------------------------------------------------------
+# ---- abort -------------------------------------------------------------------------------------------------
 
 
 def abort_mark(root: str) -> str | None:
-    """The journal id in `abort`; "" when `abort` is there without our mark, which a broker wrote; None without the file."""
+    """The journal id in `abort`; "" when `abort` is there without our mark, which a broker wrote; None
+    without the file.
+    """
     data = read_bytes(f"{root}/abort", _ABORT_SIZE_MAX)
     if data is None:
         return None
@@ -121,16 +130,21 @@ def abort_mark(root: str) -> str | None:
 
 
 def write_abort_mark(root: str, journal_id: str, files: FileWrites) -> None:
-    """A broker never reads the text; that the file exists tells it to recover (DefaultMessageStore.isTempFileExist)."""
-    files.replace(f"{root}/abort", f"{_MARK}{journal_id}\n".encode(), aside=f"{root}/{OWN_DIRECTORY}/abort.new")
+    """A broker never reads the text; that the file exists tells it to recover
+    (DefaultMessageStore.isTempFileExist).
+    """
+    files.replace(
+        f"{root}/abort", f"{_MARK}{journal_id}\n".encode(), aside=f"{root}/{OWN_DIRECTORY}/abort.new"
+    )
 
 
-# ---- for readers ------------------------------------------------------------------------------------------------------
+# ---- for readers -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class CommitState:
-    """What a reader compares before and after it looked at the ends: other values mean that a commit went on meanwhile.
+    """What a reader compares before and after it looked at the ends: other values mean that a commit went on
+    meanwhile.
 
     `base` is where log and queues end while a commit is under way or broken off, else None.
     `is_own` says that `abort` is there with our mark: no broker crashed.
@@ -143,10 +157,11 @@ class CommitState:
 
 
 def read_commit_state(root: str) -> CommitState:
-    """Costs three opens that mostly find nothing, in the order in which a commit that ends changes them backwards.
+    """Costs three opens that mostly find nothing, in the order in which a commit that ends changes them
+    backwards.
 
-    The journal goes last, `abort` before it, and the ledger tells of the batch before both: as long as the ledger is the old one, a
-    batch that has begun shows in the two that were read before.
+    The journal goes last, `abort` before it, and the ledger tells of the batch before both: as long as the
+    ledger is the old one, a batch that has begun shows in the two that were read before.
     """
     journal = read_journal(root)
     mark = abort_mark(root)
@@ -161,7 +176,8 @@ def read_commit_state(root: str) -> CommitState:
 
 
 def committed_end(root: str) -> int | None:
-    """A place in the log before which all batches of ours are complete, and stay so whatever is committed from now on.
+    """A place in the log before which all batches of ours are complete, and stay so whatever is committed
+    from now on.
 
     None where none was ever committed.
     """
@@ -173,7 +189,9 @@ def committed_end(root: str) -> int | None:
 
 
 def rebuild_path(root: str) -> str:
-    """A directory that is there while consume queues are rebuilt; its names change with each queue that is moved in."""
+    """A directory that is there while consume queues are rebuilt; its names change with each queue that is
+    moved in.
+    """
     return f"{root}/{OWN_DIRECTORY}/rebuild"
 
 
@@ -183,5 +201,7 @@ def note_path(root: str) -> str:
 
 
 def rebuild_state(root: str) -> tuple[frozenset[str], tuple[int, int, int] | None]:
-    """What a reader compares before and after it asked which queues have files. Mostly two questions for what is not there."""
+    """What a reader compares before and after it asked which queues have files. Mostly two questions for what
+    is not there.
+    """
     return entry_names(rebuild_path(root), missing_ok=True), stat_identity(note_path(root))

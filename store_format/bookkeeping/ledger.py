@@ -1,8 +1,9 @@
-"""What was committed, in `.rmqlog/ledger.json`: by key the highest number, and where each of these batches stands in the log.
+"""What was committed, in `.rmqlog/ledger.json`: by key the highest number, and where each of these batches
+stands in the log.
 
-It makes a repeated commit do nothing, tells the next writer where the log ended, and lets a batch be noticed that was cut or
-overwritten since. It holds one entry for each key of a stream or a service, and for the newest keys of batch jobs: job after job may
-have a key of its own, and each commit writes the whole file.
+It makes a repeated commit do nothing, tells the next writer where the log ended, and lets a batch be noticed
+that was cut or overwritten since. It holds one entry for each key of a stream or a service, and for the
+newest keys of batch jobs: job after job may have a key of its own, and each commit writes the whole file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 
-__all__ = ["JOB_KEYS_MAX", "SERVICE_PREFIX", "Ledger", "LedgerEntry", "ledger_path", "read_ledger", "write_ledger"]
+__all__ = [
+    "JOB_KEYS_MAX",
+    "SERVICE_PREFIX",
+    "Ledger",
+    "LedgerEntry",
+    "ledger_path",
+    "read_ledger",
+    "write_ledger",
+]
 
 JOB_KEYS_MAX = 500  # keys of batch jobs that are remembered: those of the last commits
 SERVICE_PREFIX = "rmqlog/"  # of the keys of this project's services
@@ -32,11 +41,12 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One committed batch of `units` messages: physical range [start, stop), and its last unit with the CRC32 of all its bytes.
+    """One committed batch of `units` messages: physical range [start, stop), and its last unit with the CRC32
+    of all its bytes.
 
-    `suspect`: somebody else had the store open while it was committed, so that all of it is looked at later, not its last unit alone.
-    `messages` and `bodies`, the sum of StagedFile.bodies, are of the whole batch, in all stores of a cluster; -1 in a ledger of an older
-    release. `kept`: its key is never forgotten.
+    `suspect`: somebody else had the store open while it was committed, so that all of it is looked at later,
+    not its last unit alone. `messages` and `bodies`, the sum of StagedFile.bodies, are of the whole batch, in
+    all stores of a cluster; -1 in a ledger of an older release. `kept`: its key is never forgotten.
     """
 
     number: int
@@ -65,20 +75,27 @@ class LedgerEntry:
         return self._damage_within(log) if self.suspect and self.start >= log.min_offset else None
 
     def _damage_within(self, log: CommitLog) -> str | None:
-        """A broker that began to write at the batch's start has put units of its own there; the rest of ours stands behind them."""
+        """A broker that began to write at the batch's start has put units of its own there; the rest of ours
+        stands behind them.
+        """
         found = 0
         for run in log.walk(self.start, self.stop, verify_crc=True):
             if isinstance(run, Damage):
                 return f"was overwritten: {run.file.path} at byte {run.start}: expected {run.expected}, found {run.found}"
             found += len(run.physical_offsets)
-        return None if found == self.units else f"was overwritten: {found} messages stand where {self.units} were written"
+        return (
+            None
+            if found == self.units
+            else f"was overwritten: {found} messages stand where {self.units} were written"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """`keys` by the id of a key; `last` is the batch that was committed last, with a key or without.
 
-    `begun` names commits over a cluster that this store completed, and the members that may not know that they are to complete theirs.
+    `begun` names commits over a cluster that this store completed, and the members that may not know that
+    they are to complete theirs.
     """
 
     keys: Mapping[str, LedgerEntry] = field(default_factory=dict)
@@ -107,7 +124,10 @@ class Ledger:
         last = self.last
         if last is not None and last.journal == journal:
             last = replace(last, suspect=True)
-        keys = {key: replace(entry, suspect=True) if entry.journal == journal else entry for key, entry in self.keys.items()}
+        keys = {
+            key: replace(entry, suspect=True) if entry.journal == journal else entry
+            for key, entry in self.keys.items()
+        }
         return replace(self, keys=keys, last=last)
 
     def reports(self, log: CommitLog) -> list[str]:
@@ -117,8 +137,9 @@ class Ledger:
     def new_reports(self, log: CommitLog) -> list[str]:
         """The same for what happened since the last commit, without a look at every batch.
 
-        A log is cut and overwritten from some place to its end. So where the last batch stands all do, and else those that end behind
-        the first one from the end that does not. Suspect ones are looked at in any case.
+        A log is cut and overwritten from some place to its end. So where the last batch stands all do, and
+        else those that end behind the first one from the end that does not. Suspect ones are looked at in any
+        case.
         """
         found, stands = [], False
         for key, entry in sorted(self._entries(), key=lambda each: each[1].stop, reverse=True):
@@ -141,7 +162,11 @@ class Ledger:
 
 def _report(key: str, entry: LedgerEntry, log: CommitLog) -> str | None:
     damage = entry.damage(log)
-    return None if damage is None else f"batch {entry.number} of {key}, commitlog {entry.start} to {entry.stop}, {damage}"
+    return (
+        None
+        if damage is None
+        else f"batch {entry.number} of {key}, commitlog {entry.start} to {entry.stop}, {damage}"
+    )
 
 
 _NAMES = tuple(field.name for field in fields(LedgerEntry))
@@ -161,12 +186,17 @@ def read_ledger(root: str) -> Ledger:
     try:
         value = json.loads(data)
         keys = {str(key): _entry(entry, str(key)) for key, entry in value["keys"].items()}
-        if any("kept" not in entry for entry in value["keys"].values()):  # of before keys stood in the order of their commits
+        # of before keys stood in the order of their commits
+        if any("kept" not in entry for entry in value["keys"].values()):
             keys = dict(sorted(keys.items(), key=lambda each: each[1].start))
-        begun = {str(journal): tuple(map(str, members)) for journal, members in value.get("begun", {}).items()}
+        begun = {
+            str(journal): tuple(map(str, members)) for journal, members in value.get("begun", {}).items()
+        }
         return Ledger(keys, None if value["last"] is None else _entry(value["last"]), begun)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptStoreError(path, 0, "a ledger of this project", str(error) or "something else") from error
+        raise CorruptStoreError(
+            path, 0, "a ledger of this project", str(error) or "something else"
+        ) from error
 
 
 def _entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  # Any: JSON
@@ -187,7 +217,9 @@ def _entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  # Any: J
 
 
 def _may_be_query(key_id: str) -> bool:
-    """Whether the key of a ledger that does not say so is a stream's: Spark makes UUIDs of them. A service's is none of a job either."""
+    """Whether the key of a ledger that does not say so is a stream's: Spark makes UUIDs of them. A service's
+    is none of a job either.
+    """
     return _UUID.fullmatch(key_id) is not None or key_id.startswith(SERVICE_PREFIX)
 
 

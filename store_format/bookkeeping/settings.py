@@ -1,7 +1,8 @@
-"""The sizes a store was made with: kept in `.rmqlog/store.json` by a store of ours, seen on the files of a broker's.
+"""The sizes a store was made with: kept in `.rmqlog/store.json` by a store of ours, seen on the files of a
+broker's.
 
-A broker has them in its configuration only, and refuses to start on files of another length; `.rmqlog/broker.conf` says for
-our stores what it must be started with.
+A broker has them in its configuration only, and refuses to start on files of another length;
+`.rmqlog/broker.conf` says for our stores what it must be started with.
 """
 
 from __future__ import annotations
@@ -37,10 +38,14 @@ class StoreSettings:
     def __post_init__(self) -> None:
         size = self.mapped_file_size_commit_log
         if not _COMMIT_LOG_FILE_SIZE_MIN <= size <= _FILE_SIZE_MAX:
-            raise OptionError(f"mappedFileSizeCommitLog={size}: between {_COMMIT_LOG_FILE_SIZE_MIN} and {_FILE_SIZE_MAX} are possible")
+            raise OptionError(
+                f"mappedFileSizeCommitLog={size}: between {_COMMIT_LOG_FILE_SIZE_MIN} and {_FILE_SIZE_MAX} are possible"
+            )
         size = self.mapped_file_size_consume_queue
         if not CQ_UNIT.itemsize <= size <= _FILE_SIZE_MAX:
-            raise OptionError(f"mappedFileSizeConsumeQueue={size}: between {CQ_UNIT.itemsize} and {_FILE_SIZE_MAX} are possible")
+            raise OptionError(
+                f"mappedFileSizeConsumeQueue={size}: between {CQ_UNIT.itemsize} and {_FILE_SIZE_MAX} are possible"
+            )
         if self.max_hash_slot_num < 1 or self.max_index_num < 2 or self.geometry.file_size > _FILE_SIZE_MAX:
             raise OptionError(
                 f"maxHashSlotNum={self.max_hash_slot_num}, maxIndexNum={self.max_index_num}: at least 1 and 2, "
@@ -49,7 +54,9 @@ class StoreSettings:
 
     @property
     def queue_file_size(self) -> int:
-        """Rounded up to whole units, as the broker's getter does (MessageStoreConfig.getMappedFileSizeConsumeQueue)."""
+        """Rounded up to whole units, as the broker's getter does
+        (MessageStoreConfig.getMappedFileSizeConsumeQueue).
+        """
         return -(-self.mapped_file_size_consume_queue // CQ_UNIT.itemsize) * CQ_UNIT.itemsize
 
     @property
@@ -60,7 +67,9 @@ class StoreSettings:
         return json.dumps({"version": 1, **asdict(self)}, indent=1).encode()
 
     def broker_conf(self) -> bytes:
-        """The properties a broker must be started with on this store; storePathRootDir is for whoever starts it."""
+        """The properties a broker must be started with on this store; storePathRootDir is for whoever starts
+        it.
+        """
         lines = [
             f"brokerName={self.broker_name}",
             f"mappedFileSizeCommitLog={self.mapped_file_size_commit_log}",
@@ -77,24 +86,32 @@ def settings_path(root: str) -> str:
 
 
 def read_settings(root: str) -> StoreSettings | None:
-    """Those of a store that we made; None for a broker's. Raises CorruptStoreError for a file that is none of ours."""
+    """Those of a store that we made; None for a broker's. Raises CorruptStoreError for a file that is none of
+    ours.
+    """
     path = settings_path(root)
     data = read_bytes(path)
     if data is None:
         return None
     try:
         value = json.loads(data)
-        numbers = {name: int(value[name]) for name in StoreSettings.__dataclass_fields__ if name != "broker_name"}
+        numbers = {
+            name: int(value[name]) for name in StoreSettings.__dataclass_fields__ if name != "broker_name"
+        }
         return StoreSettings(str(value["broker_name"]), **numbers)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptStoreError(path, 0, "the settings of a store", str(error) or "something else") from error
 
 
-def settings_of(root: str, log: CommitLog, broker_name: str, given: StoreSettings | None = None) -> StoreSettings:
-    """What new files of the store must be like: as remembered or `given`, but as the files are where there are any.
+def settings_of(
+    root: str, log: CommitLog, broker_name: str, given: StoreSettings | None = None
+) -> StoreSettings:
+    """What new files of the store must be like: as remembered or `given`, but as the files are where there
+    are any.
 
-    Raises OptionError for an index file whose geometry its own units do not prove: then it has to be given. So does one of another size
-    than a store of this project remembers, unless its units prove that of a broker's defaults, or the given one.
+    Raises OptionError for an index file whose geometry its own units do not prove: then it has to be given.
+    So does one of another size than a store of this project remembers, unless its units prove that of a
+    broker's defaults, or the given one.
     """
     remembered = read_settings(root)
     settings = remembered or given or StoreSettings(broker_name)
@@ -106,12 +123,17 @@ def settings_of(root: str, log: CommitLog, broker_name: str, given: StoreSetting
     index_files = [file for file in list_index_files(f"{root}/index") if file.size]
     if index_files and index_files[-1].size != settings.geometry.file_size:
         path = index_files[-1].path
-        settings = _with_geometry(settings, path) if remembered is None else _with_other_geometry(root, settings, given, path)
+        settings = (
+            _with_geometry(settings, path)
+            if remembered is None
+            else _with_other_geometry(root, settings, given, path)
+        )
     return settings
 
 
 def is_queue_file_size_known(root: str, log: CommitLog, is_given: bool) -> bool:
-    """Whether the queue_file_size of `settings_of` is that of the store's broker: given, remembered, or seen in a file.
+    """Whether the queue_file_size of `settings_of` is that of the store's broker: given, remembered, or seen
+    in a file.
 
     A broker whose commitlog has files of the default size is taken to have queues of the default size too.
     """
@@ -123,16 +145,21 @@ def is_queue_file_size_known(root: str, log: CommitLog, is_given: bool) -> bool:
     )
 
 
-def _with_other_geometry(root: str, settings: StoreSettings, given: StoreSettings | None, path: str) -> StoreSettings:
-    """For an index file that is not as `.rmqlog/store.json` says: made by a broker with default sizes, or with those that are given.
+def _with_other_geometry(
+    root: str, settings: StoreSettings, given: StoreSettings | None, path: str
+) -> StoreSettings:
+    """For an index file that is not as `.rmqlog/store.json` says: made by a broker with default sizes, or
+    with those that are given.
 
-    One that a broker has only lengthened has entries where another geometry has them: no program finds all of them, and more would
-    make it worse.
+    One that a broker has only lengthened has entries where another geometry has them: no program finds all of
+    them, and more would make it worse.
     """
     with FileView(path) as view:
         for geometry in ([] if given is None else [given.geometry]) + [DEFAULT_GEOMETRY]:
             if view.size == geometry.file_size and confirms(view.map(), geometry):
-                return replace(settings, max_hash_slot_num=geometry.hash_slot_num, max_index_num=geometry.index_num)
+                return replace(
+                    settings, max_hash_slot_num=geometry.hash_slot_num, max_index_num=geometry.index_num
+                )
         raise OptionError(
             f"{path} has {view.size} bytes, and with maxHashSlotNum={settings.max_hash_slot_num} and "
             f"maxIndexNum={settings.max_index_num} of {root}/{OWN_DIRECTORY}/store.json it has {settings.geometry.file_size}: "

@@ -1,4 +1,6 @@
-"""Staging that will never be published, of writes that failed and of tasks that died: removed under the lock, unless a journal names it."""
+"""Staging that will never be published, of writes that failed and of tasks that died: removed under the lock,
+unless a journal names it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _ROUNDS_MAX = 3  # a task that has not heard yet that its write was given up may
 
 
 def discard(root: str, writes: Collection[str], *, lock_timeout: float = 0.0) -> bool:
-    """Removes all that was staged for writes that were given up; False when a journal names one, which is left: it will be published."""
+    """Removes all that was staged for writes that were given up; False when a journal names one, which is
+    left: it will be published.
+    """
     with StoreLock(root, timeout=lock_timeout):
         named = _named(root)
         for write in writes:
@@ -29,10 +33,14 @@ def discard(root: str, writes: Collection[str], *, lock_timeout: float = 0.0) ->
     return not named & set(writes)
 
 
-def collect(root: str, *, older_than: float, finished: Collection[str] = (), lock_timeout: float = 0.0) -> list[str]:
-    """Removes the staging of `finished` writes, and of those in which nothing changed since `older_than` (seconds of the epoch).
+def collect(
+    root: str, *, older_than: float, finished: Collection[str] = (), lock_timeout: float = 0.0
+) -> list[str]:
+    """Removes the staging of `finished` writes, and of those in which nothing changed since `older_than`
+    (seconds of the epoch).
 
-    What a journal names stays. A write that cannot be removed is told in a warning and does not keep the others. Gives those removed.
+    What a journal names stays. A write that cannot be removed is told in a warning and does not keep the
+    others. Gives those removed.
     """
     removed = []
     with StoreLock(root, timeout=lock_timeout):
@@ -61,7 +69,9 @@ def _writes(root: str) -> Iterator[tuple[str, str]]:
 def _last_change(directory: str) -> float:
     """Seconds of the epoch."""
     paths = [directory, *(f"{directory}/{name}" for name in entry_names(directory, missing_ok=True))]
-    return max((identity[2] / 1e9 for identity in map(stat_identity, paths) if identity is not None), default=0.0)
+    return max(
+        (identity[2] / 1e9 for identity in map(stat_identity, paths) if identity is not None), default=0.0
+    )
 
 
 def _remove(directory: str) -> None:

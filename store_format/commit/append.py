@@ -1,7 +1,8 @@
 """The one way messages get into a store: staged files become one commit, all or nothing, once for each key.
 
-The steps and their order are those of a broker that wrote the same messages, behind a journal that makes them one: check,
-assign, journal, commitlog, consume queues, index, checkpoint, ledger, and at last the removal of `abort`.
+The steps and their order are those of a broker that wrote the same messages, behind a journal that makes them
+one: check, assign, journal, commitlog, consume queues, index, checkpoint, ledger, and at last the removal of
+`abort`.
 """
 
 from __future__ import annotations
@@ -54,15 +55,18 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_CLOCK_STEP_MAX_MS = 24 * 3_600_000  # a last message further ahead of the clock than that does not drag later ones along
+# a last message further ahead of the clock than that does not drag later ones along
+_CLOCK_STEP_MAX_MS = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """`committed` is False when the key's number was in the ledger already: nothing was written, as one of the `reports` says.
+    """`committed` is False when the key's number was in the ledger already: nothing was written, as one of
+    the `reports` says.
 
-    Physical range [start, stop); by queue the offsets [start, stop) that the messages got. `reports` tell of earlier batches that
-    were cut or overwritten since. `sync_seconds` is the part of the time that was waiting for the disk.
+    Physical range [start, stop); by queue the offsets [start, stop) that the messages got. `reports` tell of
+    earlier batches that were cut or overwritten since. `sync_seconds` is the part of the time that was
+    waiting for the disk.
     """
 
     committed: bool
@@ -83,12 +87,13 @@ def commit(
 ) -> CommitResult:
     """Publishes the staged files, in this order, and removes them.
 
-    `key` is (id, number): a number that is not above the highest committed one of its id is a replay, and nothing is written.
-    `store_timestamps` (ms) is one for all, made not to go below the last message's, or one for each, taken as given; None is the clock.
+    `key` is (id, number): a number that is not above the highest committed one of its id is a replay, and
+    nothing is written. `store_timestamps` (ms) is one for all, made not to go below the last message's, or
+    one for each, taken as given; None is the clock.
 
-    Raises StoreInUseError when another process has the store, UnsupportedFormatError for what is not written to, and
-    StoreWriteError naming the file that could not be written: the store is then as before, or the error says that
-    the next writer will complete the batch.
+    Raises StoreInUseError when another process has the store, UnsupportedFormatError for what is not written
+    to, and StoreWriteError naming the file that could not be written: the store is then as before, or the
+    error says that the next writer will complete the batch.
     """
     options = options or CommitOptions()
     files = FileWrites(sync=options.sync)
@@ -128,22 +133,29 @@ def recover(root: str, *, options: CommitOptions | None = None) -> None:
 
 
 def flush(root: str, *, options: CommitOptions | None = None) -> None:
-    """Makes what ASYNC commits wrote outlast a power loss, as a SYNC commit does too: all files synced, checkpoint, no `abort`."""
+    """Makes what ASYNC commits wrote outlast a power loss, as a SYNC commit does too: all files synced,
+    checkpoint, no `abort`.
+    """
     options = options or CommitOptions()
     recover(root, options=replace(options, sync=True))
 
 
-# ---- the journal ------------------------------------------------------------------------------------------------------
+# ---- the journal -------------------------------------------------------------------------------------------
 
 
-def check(root: str, opened: Opened, staged: Sequence[StagedFile], *, records_sum: bool = False) -> tuple[str, ...]:
-    """Step 3: that the staged files are there as written, and that their units fit. What happened to earlier batches since is reported.
+def check(
+    root: str, opened: Opened, staged: Sequence[StagedFile], *, records_sum: bool = False
+) -> tuple[str, ...]:
+    """Step 3: that the staged files are there as written, and that their units fit. What happened to earlier
+    batches since is reported.
 
     The checksum of the records is else taken while they are appended, when a difference can still be undone.
     """
     for each in staged:
         check_staged(root, each, records_sum=records_sum)
-        LogLayout(0, opened.settings.mapped_file_size_commit_log).place(np.array([each.unit_size_max] if each.units else []))
+        LogLayout(0, opened.settings.mapped_file_size_commit_log).place(
+            np.array([each.unit_size_max] if each.units else [])
+        )
     reports = tuple(opened.ledger.new_reports(opened.log))
     for report in reports:
         _log.warning("%s: %s", root, report)
@@ -151,7 +163,9 @@ def check(root: str, opened: Opened, staged: Sequence[StagedFile], *, records_su
 
 
 def late_reports(lock: StoreLock, root: str, journal: str, files: FileWrites) -> tuple[str, ...]:
-    """Whether a broker began to start meanwhile. Too late to refuse: this journal's batch is marked; the next commit looks through it."""
+    """Whether a broker began to start meanwhile. Too late to refuse: this journal's batch is marked; the next
+    commit looks through it.
+    """
     try:
         lock.refuse_other_openers()
     except StoreInUseError as error:
@@ -178,7 +192,9 @@ def prepare(
     options: CommitOptions,
     files: FileWrites,
 ) -> tuple[Journal, Publication]:
-    """Step 4: every position decided. An array of store times is staged too, so that the commit can be repeated."""
+    """Step 4: every position decided. An array of store times is staged too, so that the commit can be
+    repeated.
+    """
     now = options.clock()
     end = _writer_end(root, opened, options, files)
     queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
@@ -187,7 +203,8 @@ def prepare(
     refuse_timer(root, {topic for topic, _ in queues}, topics)
     refuse_missing_queues(root, (*queues, *(queue for each in staged for queue in each.parked)), topics)
     _refuse_missing_crc(root, opened, staged, end.offset)
-    # Of new_topics all: a message that waits in SCHEDULE_TOPIC_XXXX is for a topic that has no queue in this batch.
+    # Of new_topics all: a message that waits in SCHEDULE_TOPIC_XXXX is for a topic that has no queue in this
+    # batch.
     missing = {topic: number for topic, number in options.new_topics.items() if topic not in topics}
     for topic, queue_id in queues:
         if topic not in topics:
@@ -196,7 +213,9 @@ def prepare(
     timestamp = now if store_timestamps is None else 0
     if isinstance(store_timestamps, np.ndarray):
         if len(store_timestamps) != sum(each.units for each in staged):
-            raise OptionError(f"{len(store_timestamps)} store timestamps for {sum(each.units for each in staged)} messages")
+            raise OptionError(
+                f"{len(store_timestamps)} store timestamps for {sum(each.units for each in staged)} messages"
+            )
         times_name = _stage_times(root, staged, store_timestamps, files)
     elif store_timestamps is not None:
         timestamp = store_timestamps
@@ -243,8 +262,12 @@ def _writer_end(root: str, opened: Opened, options: CommitOptions, files: FileWr
 
 
 def _refuse_missing_crc(root: str, opened: Opened, staged: Sequence[StagedFile], end: int) -> None:
-    """Units without a CRC property behind one that has it: a broker with forceVerifyPropCRC=true would truncate them."""
-    if all(each.crc_property for each in staged if each.units) or not has_crc_property_before(opened.log, end):
+    """Units without a CRC property behind one that has it: a broker with forceVerifyPropCRC=true would
+    truncate them.
+    """
+    if all(each.crc_property for each in staged if each.units) or not has_crc_property_before(
+        opened.log, end
+    ):
         return
     raise StoreWriteError(
         f"{root}: the last message of the log, which ends at {end}, has the property __CRC32# (enabledAppendPropCRC=true of a broker), "
@@ -253,7 +276,9 @@ def _refuse_missing_crc(root: str, opened: Opened, staged: Sequence[StagedFile],
     )
 
 
-def _stage_times(root: str, staged: tuple[StagedFile, ...], store_timestamps: NDArray[np.int64], files: FileWrites) -> str | None:
+def _stage_times(
+    root: str, staged: tuple[StagedFile, ...], store_timestamps: NDArray[np.int64], files: FileWrites
+) -> str | None:
     if not staged:
         return None
     name = f"{secrets.token_hex(8)}{TIMES_SUFFIX}"
@@ -272,17 +297,23 @@ def note_empty(
     *,
     keeps_key: bool,
 ) -> None:
-    """A batch without messages in this store only has its key noted; `batch` are its totals in the other stores of a cluster."""
+    """A batch without messages in this store only has its key noted; `batch` are its totals in the other
+    stores of a cluster.
+    """
     if key is not None:
         entry = LedgerEntry(key[1], "", 0, 0, -1, 0, 0, messages=batch[0], bodies=batch[1], kept=keeps_key)
         write_ledger(root, ledger.with_key(key[0], entry), files)
 
 
-# ---- behind it ----------------------------------------------------------------------------------------------------------
+# ---- behind it ---------------------------------------------------------------------------------------------
 
 
-def carry_out(root: str, journal: Journal, publication: Publication, files: FileWrites, *, may_undo: bool = True) -> None:
-    """Steps 5 to 7. A failure is undone while no queue was touched, and rolled forward after that, or at once unless it `may_undo`."""
+def carry_out(
+    root: str, journal: Journal, publication: Publication, files: FileWrites, *, may_undo: bool = True
+) -> None:
+    """Steps 5 to 7. A failure is undone while no queue was touched, and rolled forward after that, or at once
+    unless it `may_undo`.
+    """
     previous_mark = abort_mark(root)
     try:
         write_journal(root, journal, files)
@@ -300,7 +331,8 @@ def carry_out(root: str, journal: Journal, publication: Publication, files: File
             if disturbance is not None:
                 _log.warning("%s: %s; the commit is gone over again", root, disturbance)
                 settings = settings_of(root, open_log(journal.log_directories), "")
-                roll_forward(root, journal, settings, FileWrites(sync=files.is_sync))  # which knows of no file that is gone
+                # which knows of no file that is gone
+                roll_forward(root, journal, settings, FileWrites(sync=files.is_sync))
                 return
             repeat(root, journal, files)
             conclude(root, journal, files)

@@ -1,7 +1,7 @@
 """Where a writer goes on: the end of a log that was left in order, and the next offset of each queue.
 
-A commit of ours leaves its end in the ledger, so that the next one need not scan; a broker's clean store is scanned as the
-broker would (CommitLog.recoverNormally).
+A commit of ours leaves its end in the ledger, so that the next one need not scan; a broker's clean store is
+scanned as the broker would (CommitLog.recoverNormally).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _LOOK_SIZE = 1 << 16  # a power loss leaves whole pages of zeros, with messages 
 
 
 class WriterEnd(NamedTuple):
-    """The physical offset for the next unit; place and store time of the last unit, -1 where the log has none.
+    """The physical offset for the next unit; place and store time of the last unit, -1 where the log has
+    none.
 
     `is_ours`: a commit put the last unit there, with its queue entry.
     """
@@ -61,14 +62,22 @@ def find_writer_end(
 ) -> WriterEnd:
     """The end of a log that no crash left. What stands behind it, remains of an older truncation, is zeroed.
 
-    So are entries of queues and index that lead behind it; those of the index stay without its `geometry`. Raises what `refuse_cut` and
-    `refuse_missing_files` raise, unless `cut_after_damage` gives these messages up.
+    So are entries of queues and index that lead behind it; those of the index stay without its `geometry`.
+    Raises what `refuse_cut` and `refuse_missing_files` raise, unless `cut_after_damage` gives these messages
+    up.
     """
     for file in log.files:
         if file.start % log.file_size:
-            raise CorruptStoreError(file.path, 0, f"a name that is a multiple of the file size {log.file_size}", str(file.start))
+            raise CorruptStoreError(
+                file.path, 0, f"a name that is a multiple of the file size {log.file_size}", str(file.start)
+            )
     last = ledger.last
-    if last is not None and last.last_size and last.damage(log) is None and log.file_at(last.last_offset) is not None:
+    if (
+        last is not None
+        and last.last_size
+        and last.damage(log) is None
+        and log.file_at(last.last_offset) is not None
+    ):
         timestamp = log.store_timestamp_at(last.last_offset)
         if _is_unwritten(log, last.stop):
             return WriterEnd(last.stop, timestamp, last.last_offset, is_ours=True)
@@ -82,7 +91,10 @@ def find_writer_end(
         checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
         queues = queue_ends(root, log)
         # What the queues know (ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue), -1 without any.
-        known = max((queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"), default=-1)
+        known = max(
+            (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
+            default=-1,
+        )
         end = find_end(log, checkpoint, crashed=False, dispatch_from=known)
         timestamp = log.store_timestamp_at(end.last_unit_offset)
     if not cut_after_damage:
@@ -94,7 +106,9 @@ def find_writer_end(
 
 
 def _is_unwritten(log: CommitLog, offset: int) -> bool:
-    """Nobody has appended there: the first bytes of a unit or of a BLANK are never all zero, unless their pages were lost."""
+    """Nobody has appended there: the first bytes of a unit or of a BLANK are never all zero, unless their
+    pages were lost.
+    """
     file = log.file_at(offset)
     if file is None:
         return False
@@ -105,7 +119,12 @@ def _is_unwritten(log: CommitLog, offset: int) -> bool:
 
 
 def queue_bases(
-    root: str, log: CommitLog, end: WriterEnd, queues: Sequence[tuple[str, int]], rebuilding: Rebuilding, files: FileWrites
+    root: str,
+    log: CommitLog,
+    end: WriterEnd,
+    queues: Sequence[tuple[str, int]],
+    rebuilding: Rebuilding,
+    files: FileWrites,
 ) -> list[int]:
     """The next offset of each queue. Queues that lack messages of the log are completed first.
 
@@ -117,12 +136,20 @@ def queue_bases(
     return [0 if bounds is None else _cleared(bounds, files) for bounds in found.values()]
 
 
-def _all_bounds(root: str, log: CommitLog, end: int, queues: Sequence[tuple[str, int]]) -> dict[tuple[str, int], QueueBounds | None]:
+def _all_bounds(
+    root: str, log: CommitLog, end: int, queues: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], QueueBounds | None]:
     found: dict[tuple[str, int], QueueBounds | None] = {}
     for topic, queue_id in queues:
-        bounds = simple_queue_bounds(queue_directory(root, topic, queue_id), topic, queue_id, log.min_offset, commit_log_stop=end)
+        bounds = simple_queue_bounds(
+            queue_directory(root, topic, queue_id), topic, queue_id, log.min_offset, commit_log_stop=end
+        )
         found[topic, queue_id] = bounds
-    there = {key: QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds) for key, bounds in found.items() if bounds is not None}
+    there = {
+        key: QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds)
+        for key, bounds in found.items()
+        if bounds is not None
+    }
     return found | {key: queue.bounds for key, queue in without_stale(root, log, there, end).items()}
 
 

@@ -1,6 +1,8 @@
-"""Whether a broker appends a CRC property to each unit (enabledAppendPropCRC, spec 2.7), as the end of its log shows.
+"""Whether a broker appends a CRC property to each unit (enabledAppendPropCRC, spec 2.7), as the end of its
+log shows.
 
-A broker with forceVerifyPropCRC=true truncates the log at the first unit without one, so a writer goes on as the log ends.
+A broker with forceVerifyPropCRC=true truncates the log at the first unit without one, so a writer goes on as
+the log ends.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _PREFIX = CRC_PROPERTY_NAME + bytes([NAME_VALUE_SEPARATOR])
 def ends_with_crc_property(log: CommitLog, ledger: Ledger) -> bool:
     """Whether the last unit of the log ends in the property; False for a log without units.
 
-    Only lengths and heads are looked at, from the last commit of the ledger on, or in the last file that has a unit.
+    Only lengths and heads are looked at, from the last commit of the ledger on, or in the last file that has
+    a unit.
     """
     last = ledger.last
     if last is not None and last.last_size and log.file_at(last.last_offset) is not None:
@@ -43,7 +46,9 @@ def _end_of_units(log: CommitLog, start: int) -> int | None:
 
 
 def has_crc_property_before(log: CommitLog, offset: int) -> bool:
-    """Whether a unit that ends at the physical offset ends in the property. False behind the BLANK of a full file, which hides it."""
+    """Whether a unit that ends at the physical offset ends in the property. False behind the BLANK of a full
+    file, which hides it.
+    """
     try:
         return log.read(offset - CRC_PROPERTY_SIZE, len(_PREFIX)) == _PREFIX
     except StoreError:  # the file was deleted, or the offset begins one

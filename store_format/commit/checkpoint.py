@@ -1,8 +1,9 @@
 """The checkpoint as a writer changes it, and its mark of what is safe in the index.
 
-After an unclean end a broker deletes each index file that ends after `index_msg_timestamp`, and indexes again only what its
-recovery goes over (IndexService.load): older keys are lost. A broker moves the mark when a file is full; here it moves with each
-flushed commit, so that a death in a later one, before its index, costs no key.
+After an unclean end a broker deletes each index file that ends after `index_msg_timestamp`, and indexes again
+only what its recovery goes over (IndexService.load): older keys are lost. A broker moves the mark when a file
+is full; here it moves with each flushed commit, so that a death in a later one, before its index, costs no
+key.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ def save_checkpoint(root: str, checkpoint: Checkpoint, files: FileWrites) -> Non
 
 
 def note_flushed(root: str, last_offset: int, timestamp: int) -> None:
-    """Before a commit without flush leaves `abort` in a store that was stopped in order: all messages so far are on the disk.
+    """Before a commit without flush leaves `abort` in a store that was stopped in order: all messages so far
+    are on the disk.
 
-    A broker that starts then looks through the log from the file with that message on. From older files, where a damaged message
-    would make it cut the log, it starts when the checkpoint has no logicsPhysicalOffset (before 5.5, or nothing flushed since).
+    A broker that starts then looks through the log from the file with that message on. From older files,
+    where a damaged message would make it cut the log, it starts when the checkpoint has no
+    logicsPhysicalOffset (before 5.5, or nothing flushed since).
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     if 0 <= checkpoint.logics_physical_offset < last_offset:
@@ -49,12 +52,15 @@ def index_end(root: str, geometry: IndexGeometry, *, last: int = 1) -> int | Non
     listed = list_index_files(f"{root}/index")
     if len(listed) < last:
         return None
-    file = IndexFile.open(listed[-last].path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num)
+    file = IndexFile.open(
+        listed[-last].path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num
+    )
     return file.header().end_timestamp
 
 
 def lower_index_mark(root: str, geometry: IndexGeometry) -> None:
-    """Before the last index file changes: what is half written must go, should this process die, whatever time its entries have.
+    """Before the last index file changes: what is half written must go, should this process die, whatever
+    time its entries have.
 
     Always synced: it must be on disk before what it speaks of.
     """

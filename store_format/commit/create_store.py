@@ -1,6 +1,8 @@
-"""A new store of ours: the directories and files a broker expects to find, and the settings it must be started with.
+"""A new store of ours: the directories and files a broker expects to find, and the settings it must be
+started with.
 
-A write that fails takes away again what it made: the store, if nothing was committed in it, and the directory, if there was none.
+A write that fails takes away again what it made: the store, if nothing was committed in it, and the
+directory, if there was none.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ from store_format.metadata.write import dumps
 __all__ = ["create_store", "is_store", "make_root", "remove_place", "remove_store"]
 
 _MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic named after the broker
-_QUEUED = ("consumequeue", "index", "commitlog")  # directories, empty in a new store; the last one makes it a store
+# directories, empty in a new store; the last one makes it a store
+_QUEUED = ("consumequeue", "index", "commitlog")
 _BEGUN = {"config", "checkpoint", *_QUEUED}  # what a creation that was broken off may have left
 
 
 def is_store(root: str) -> bool:
-    """False for a place where one can be made. Raises OptionError for a directory that has something else in it."""
+    """False for a place where one can be made. Raises OptionError for a directory that has something else in
+    it.
+    """
     names = entry_names(root, missing_ok=True)
     if "commitlog" in names:
         return True
@@ -51,7 +56,9 @@ def make_root(root: str) -> bool:
     return True
 
 
-def create_store(root: str, settings: StoreSettings, *, timestamp: int, exist_ok: bool = False, lock_timeout: float = 0.0) -> bool:
+def create_store(
+    root: str, settings: StoreSettings, *, timestamp: int, exist_ok: bool = False, lock_timeout: float = 0.0
+) -> bool:
     """Makes the store, which a broker with these settings loads; False when there is one and `exist_ok`.
 
     Raises OptionError for a directory that has something else in it, or a store when that is not `exist_ok`.
@@ -77,7 +84,9 @@ def _create(root: str, settings: StoreSettings, timestamp: int, files: FileWrite
     files.replace(settings_path(root), settings.to_json())
     files.replace(f"{root}/{OWN_DIRECTORY}/broker.conf", settings.broker_conf())
     files.make_directories(root, "config")
-    files.persist_config(f"{root}/config/topics.json", _topics(settings.broker_name, timestamp), is_good=False)
+    files.persist_config(
+        f"{root}/config/topics.json", _topics(settings.broker_name, timestamp), is_good=False
+    )
     save_checkpoint(root, Checkpoint(), files)
     for directory in _QUEUED:
         files.make_directories(root, directory)
@@ -104,19 +113,29 @@ def _is_free(root: str, *, exist_ok: bool) -> bool:
 
 
 def remove_store(root: str, *, lock_timeout: float = 0.0) -> bool:
-    """Takes away a store in which nothing was ever written; what is staged in it stays. False for any other, which is left alone."""
+    """Takes away a store in which nothing was ever written; what is staged in it stays. False for any other,
+    which is left alone.
+    """
     files = FileWrites(sync=True)
     with StoreLock(root, timeout=lock_timeout) as lock:
         lock.refuse_other_openers()
         used = any(entry_names(f"{root}/{name}", missing_ok=True) for name in _QUEUED)
-        if used or not is_store(root) or read_journal(root) is not None or read_ledger(root).last is not None or read_ledger(root).keys:
+        if (
+            used
+            or not is_store(root)
+            or read_journal(root) is not None
+            or read_ledger(root).last is not None
+            or read_ledger(root).keys
+        ):
             return False
         _clear(root, files)
     return True
 
 
 def remove_place(root: str, *, was_missing: bool) -> None:
-    """A directory that became no store, as it was: without our own part, unless something is staged there, and gone if it `was_missing`."""
+    """A directory that became no store, as it was: without our own part, unless something is staged there,
+    and gone if it `was_missing`.
+    """
     files = FileWrites(sync=False)
     names = entry_names(root, missing_ok=True)
     if names - {OWN_DIRECTORY, "lock"}:
@@ -135,7 +154,9 @@ def remove_place(root: str, *, was_missing: bool) -> None:
 
 
 def _topics(broker_name: str, timestamp: int) -> bytes:
-    """topics.json with the topic that tells the broker's name. A broker adds its other system topics when it starts."""
+    """topics.json with the topic that tells the broker's name. A broker adds its other system topics when it
+    starts.
+    """
     topic = f"{_MEMBER_TOPIC}{broker_name}"
     member = {
         "attributes": {},

@@ -1,7 +1,9 @@
-"""A commitlog that ends before its consume queues do: its last messages are damaged, or its last files are missing.
+"""A commitlog that ends before its consume queues do: its last messages are damaged, or its last files are
+missing.
 
-A broker that starts cuts every queue at the log's end, and says nothing. A writer that went on without that would put its messages
-where entries of other queues lead: consumers of these would get messages of foreign topics.
+A broker that starts cuts every queue at the log's end, and says nothing. A writer that went on without that
+would put its messages where entries of other queues lead: consumers of these would get messages of foreign
+topics.
 """
 
 from __future__ import annotations
@@ -45,10 +47,12 @@ def queue_ends(root: str, log: CommitLog) -> list[QueueBounds]:
 
 
 def refuse_missing_files(root: str, log: CommitLog, end: LogEnd, queues: Sequence[QueueBounds]) -> None:
-    """Raises CorruptStoreError when queues lead behind the last commitlog file, and more than entries of an old recovery may.
+    """Raises CorruptStoreError when queues lead behind the last commitlog file, and more than entries of an
+    old recovery may.
 
-    A broker's recovery removes whole files behind the log's end too, and leaves entries that lead there. But then the log ends within
-    a whole file, and the checkpoint knows of no later message: so it is not taken for an incomplete copy.
+    A broker's recovery removes whole files behind the log's end too, and leaves entries that lead there. But
+    then the log ends within a whole file, and the checkpoint knows of no later message: so it is not taken
+    for an incomplete copy.
     """
     if not log.files or not queues:
         return
@@ -71,18 +75,29 @@ def refuse_missing_files(root: str, log: CommitLog, end: LogEnd, queues: Sequenc
 
 
 def cut_queues(
-    root: str, log: CommitLog, end: LogEnd, queues: Sequence[QueueBounds], geometry: IndexGeometry | None, files: FileWrites
+    root: str,
+    log: CommitLog,
+    end: LogEnd,
+    queues: Sequence[QueueBounds],
+    geometry: IndexGeometry | None,
+    files: FileWrites,
 ) -> None:
     """Removes the entries that lead behind the log's end, those of the index too unless `geometry` is None.
 
-    A death in the middle leaves entries by which the next writer sees that it has to go on; the caller clears the log after this.
+    A death in the middle leaves entries by which the next writer sees that it has to go on; the caller clears
+    the log after this.
     """
     ahead = [queue for queue in queues if queue.last_physical_offset >= end.offset]
     if not ahead:
         return
-    states = [queue_state(log, end.offset, queue.topic, queue.queue_id, queue.directory, queue.kind) for queue in ahead]
+    states = [
+        queue_state(log, end.offset, queue.topic, queue.queue_id, queue.directory, queue.kind)
+        for queue in ahead
+    ]
     cut = sum(queue.unit_stop - state.unit_stop for queue, state in zip(ahead, states, strict=True))
-    physical, name = min(_first_cut(queue, state.unit_stop) for queue, state in zip(ahead, states, strict=True))
+    physical, name = min(
+        _first_cut(queue, state.unit_stop) for queue, state in zip(ahead, states, strict=True)
+    )
     _log.warning(
         "%s: the commitlog ends at %d: %s. Consume queues lead to messages behind that, from %s at %d on (entries: %d, queues: %d). "
         "These messages cannot be read; the entries are removed, as by a broker that starts",
@@ -106,7 +121,9 @@ def _first_cut(queue: QueueBounds, number: int) -> tuple[int, str]:
 
 def _reason(end: LogEnd) -> str:
     if end.end.kind is EndKind.TORN:
-        return f"{end.end.path} at byte {end.end.position}: expected {end.end.expected}, found {end.end.found}"
+        return (
+            f"{end.end.path} at byte {end.end.position}: expected {end.end.expected}, found {end.end.found}"
+        )
     return "no file follows" if end.end.kind in _FULL else "nothing is written there"
 
 

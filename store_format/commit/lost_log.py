@@ -1,7 +1,8 @@
-"""A commitlog that is not where it was: its disk is not mounted, or the broker's storePathCommitLog is another directory.
+"""A commitlog that is not where it was: its disk is not mounted, or the broker's storePathCommitLog is
+another directory.
 
-An empty directory in its place looks like a new store. A message at physical offset 0 would overwrite the consume queues' entries of
-what is in the log.
+An empty directory in its place looks like a new store. A message at physical offset 0 would overwrite the
+consume queues' entries of what is in the log.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _HEAD_SIZE = 8  # of a unit or a BLANK: never all zero
 
 
 def refuse_lost_log(root: str, log: CommitLog, directories: tuple[str, ...]) -> None:
-    """Raises StoreNotFoundError when the log is empty and the store knows of messages in it. Costs one read where it is not."""
+    """Raises StoreNotFoundError when the log is empty and the store knows of messages in it. Costs one read
+    where it is not.
+    """
     if log.files and (log.min_offset or any(log.read(0, _HEAD_SIZE)) or abort_mark(root) == ""):
         return  # a crash may have kept all of a new log from the disk, but not its queues
     journal = read_journal(root)
@@ -46,7 +49,11 @@ def _known_messages(root: str) -> str | None:
         if bounds is not None and bounds.unit_stop > bounds.unit_start:
             return f"consume queue {topic}-{queue_id} has entries up to offset {bounds.max_offset}"
     checkpoint = read_checkpoint(f"{root}/checkpoint")
-    for name in ("physic_msg_timestamp", "logics_msg_timestamp", "confirm_phy_offset", "logics_physical_offset") if checkpoint else ():
+    for name in (
+        ("physic_msg_timestamp", "logics_msg_timestamp", "confirm_phy_offset", "logics_physical_offset")
+        if checkpoint
+        else ()
+    ):
         if getattr(checkpoint, name) > 0:
             return f"{root}/checkpoint tells of messages ({name} {getattr(checkpoint, name)})"
     return None

@@ -1,4 +1,6 @@
-"""A store made ready for a commit, under its lock: what a crash left is finished, what was not flushed is flushed if that is asked for."""
+"""A store made ready for a commit, under its lock: what a crash left is finished, what was not flushed is
+flushed if that is asked for.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,18 @@ __all__ = ["CommitOptions", "Opened", "open_store"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOptions:
-    """How to commit. `sync` is flushDiskType=SYNC_FLUSH: power loss counts too; without it only the death of the process does.
+    """How to commit. `sync` is flushDiskType=SYNC_FLUSH: power loss counts too; without it only the death of
+    the process does.
 
-    `new_topics` gives the number of queues of topics that are made when topics.json lacks them; others that the batch has get as many
-    as it uses.
-    `rebuild_lost_queues` decides about topics without any queue file of which the commitlog has messages: True rebuilds their queues,
-    False takes them as deleted and created again; None goes by what the store tells, and refuses where it tells nothing.
-    `cut_after_damage` gives up the whole messages behind damaged bytes, as a broker that starts does; without it such a store is refused.
-    `keeps_key`: the key is of something that goes on, a stream or a service, and is never forgotten (see `ledger`).
-    `settings` is for a store of a broker whose sizes its files do not show; `is_queue_size_given` is False where nobody gave their
-    mappedFileSizeConsumeQueue, which then is the default. `clock` (ms) dates messages and names index files.
+    `new_topics` gives the number of queues of topics that are made when topics.json lacks them; others that
+    the batch has get as many as it uses. `rebuild_lost_queues` decides about topics without any queue file of
+    which the commitlog has messages: True rebuilds their queues, False takes them as deleted and created
+    again; None goes by what the store tells, and refuses where it tells nothing. `cut_after_damage` gives up
+    the whole messages behind damaged bytes, as a broker that starts does; without it such a store is refused.
+    `keeps_key`: the key is of something that goes on, a stream or a service, and is never forgotten (see
+    `ledger`). `settings` is for a store of a broker whose sizes its files do not show; `is_queue_size_given`
+    is False where nobody gave their mappedFileSizeConsumeQueue, which then is the default. `clock` (ms) dates
+    messages and names index files.
     """
 
     sync: bool = True
@@ -78,12 +82,19 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
     settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
     journal = read_journal(root)
     if journal is not None and not is_begun(journal):
-        files.remove(journal_path(root))  # a cluster commit that ended before all members knew of it: nowhere was anything published
+        # a cluster commit that ended before all members knew of it: nowhere was anything published
+        files.remove(journal_path(root))
         files.sync_directory(journal_path(root).rpartition("/")[0])
         remove_staging(root, journal.staged, files)
     elif journal is not None:
         note_begun(root, journal, files)
-        roll_forward(root, journal, settings, FileWrites(sync=journal.sync or options.sync), cut_after_damage=options.cut_after_damage)
+        roll_forward(
+            root,
+            journal,
+            settings,
+            FileWrites(sync=journal.sync or options.sync),
+            cut_after_damage=options.cut_after_damage,
+        )
         log = open_log(directories)
     elif abort_mark(root) == "":
         _repair(root, log, directories, settings, options, files)
@@ -127,7 +138,16 @@ def _repair(
 def _rebuilding(root: str, log: CommitLog, settings: StoreSettings, options: CommitOptions) -> Rebuilding:
     def index(log: CommitLog, stop: int, directory: str) -> None:
         now = options.clock()
-        index_log(directory, log, stop, settings, FileWrites(sync=True), tag_keys=options.tag_keys, timestamp=now, zone=_zone(now))
+        index_log(
+            directory,
+            log,
+            stop,
+            settings,
+            FileWrites(sync=True),
+            tag_keys=options.tag_keys,
+            timestamp=now,
+            zone=_zone(now),
+        )
 
     def file_size() -> int | None:
         return settings.queue_file_size if _is_size_known(root, log, options) else None

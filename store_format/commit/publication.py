@@ -1,7 +1,9 @@
-"""The steps of a commit that change the store, in their order: commitlog, consume queues and index, checkpoint, ledger.
+"""The steps of a commit that change the store, in their order: commitlog, consume queues and index,
+checkpoint, ledger.
 
-Everything follows from the journal and the staged files, so doing it again writes the same bytes at the same places. Memory is
-that of a chunk; the staged files are gone through twice, because no queue entry may be written before the log is complete.
+Everything follows from the journal and the staged files, so doing it again writes the same bytes at the same
+places. Memory is that of a chunk; the staged files are gone through twice, because no queue entry may be
+written before the log is complete.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ from store_format.message.encode import EncodedUnits, assign
 __all__ = ["Present", "Publication", "Torn"]
 
 _CHUNK_SIZE = 4 << 20  # of the log; smaller ones cost 15 % more at 100 B, larger ones gain nothing
-_QUEUE_UNITS = 1 << 17  # messages of one batch for queues and index: about 8 MB, 5 more for each three keys of a message
+# messages of one batch for queues and index: about 8 MB, 5 more for each three keys of a message
+_QUEUE_UNITS = 1 << 17
 _QUEUE_UNITS_MAX = 1 << 19
 _UNITS_OF_QUEUE = 64  # where queues are many a batch is larger, so that each of them gets more with one write
 _WRITING = ("", "")  # the index's end is not known
@@ -53,7 +56,9 @@ class _Chunk(NamedTuple):
     @property
     def tags_codes(self) -> NDArray[np.int64]:
         timed = self.units.timed
-        return self.units.tags_codes if timed is None else self.units.tags_codes + timed * self.store_timestamps
+        return (
+            self.units.tags_codes if timed is None else self.units.tags_codes + timed * self.store_timestamps
+        )
 
 
 class _Patched(NamedTuple):
@@ -65,11 +70,15 @@ class _Patched(NamedTuple):
 
     def torn(self, i: int, equal: int) -> Torn:
         data = self.data[self.starts[i] : self.starts[i + 1]].tobytes()
-        return Torn(equal, data, int(self.chunk.queue[i]), int(self.queue_offsets[i]), int(self.chunk.tags_codes[i]))
+        return Torn(
+            equal, data, int(self.chunk.queue[i]), int(self.queue_offsets[i]), int(self.chunk.tags_codes[i])
+        )
 
 
 class Torn(NamedTuple):
-    """The unit that was being written when a batch was broken off: its bytes as they should be, and its entry in its queue."""
+    """The unit that was being written when a batch was broken off: its bytes as they should be, and its entry
+    in its queue.
+    """
 
     equal: int  # so many of its first bytes stand in the log
     data: bytes
@@ -79,7 +88,9 @@ class Torn(NamedTuple):
 
 
 class Present(NamedTuple):
-    """Units of a batch that stand in the log; `position` is where the next one would go, `torn` what stands of it there."""
+    """Units of a batch that stand in the log; `position` is where the next one would go, `torn` what stands
+    of it there.
+    """
 
     units: int
     position: int
@@ -87,7 +98,9 @@ class Present(NamedTuple):
 
 
 class Publication:
-    """One commit being carried out. `touched_queues` turns true with the first byte of a queue: from there on it goes only forward."""
+    """One commit being carried out. `touched_queues` turns true with the first byte of a queue: from there on
+    it goes only forward.
+    """
 
     def __init__(self, root: str, journal: Journal, log: CommitLog, files: FileWrites) -> None:
         self._root = root
@@ -124,10 +137,12 @@ class Publication:
     def last_timestamp(self) -> int:
         return self._last_timestamp
 
-    # ---- the log ------------------------------------------------------------------------------------------------------
+    # ---- the log -------------------------------------------------------------------------------------------
 
     def append_log(self) -> None:
-        """Patches the staged units and writes them behind the base: a chunk is written while the next one is read and patched."""
+        """Patches the staged units and writes them behind the base: a chunk is written while the next one is
+        read and patched.
+        """
         with Behind(is_little=self._is_little) as writer:
             for part in self._patched():
                 writer.call(partial(self._write_part, part))
@@ -138,10 +153,14 @@ class Publication:
             if extent.first == extent.stop:
                 self.log_files.write_blank(extent.offset)
             else:
-                self.log_files.write(extent.offset, part.data[part.starts[extent.first] : part.starts[extent.stop]])
+                self.log_files.write(
+                    extent.offset, part.data[part.starts[extent.first] : part.starts[extent.stop]]
+                )
 
     def count_present(self, log: CommitLog) -> Present:
-        """How many of the patched units stand in the log already, byte for byte, from the base on and without a break."""
+        """How many of the patched units stand in the log already, byte for byte, from the base on and without
+        a break.
+        """
         count, position = 0, self.journal.base
         for part in self._patched():
             for extent in part.extents:
@@ -152,16 +171,24 @@ class Publication:
                 if equal < len(expected):
                     if extent.first == extent.stop:
                         return Present(count, position)
-                    whole = int(np.searchsorted(part.starts, part.starts[extent.first] + equal, side="right")) - 1
+                    whole = (
+                        int(np.searchsorted(part.starts, part.starts[extent.first] + equal, side="right")) - 1
+                    )
                     position = extent.offset + int(part.starts[whole] - part.starts[extent.first])
-                    return Present(count + whole - extent.first, position, part.torn(whole, extent.offset + equal - position))
+                    return Present(
+                        count + whole - extent.first,
+                        position,
+                        part.torn(whole, extent.offset + equal - position),
+                    )
                 if extent.first < extent.stop:
                     count += extent.stop - extent.first
                     position = extent.offset + len(expected)
         return Present(count, position)
 
     def _patched(self) -> Iterator[_Patched]:
-        """The units chunk by chunk with positions and store times, and where they go. At the end `entry` is known."""
+        """The units chunk by chunk with positions and store times, and where they go. At the end `entry` is
+        known.
+        """
         journal = self.journal
         layout = LogLayout(journal.base, journal.file_size)
         counter = QueueCounter(journal.queue_bases)
@@ -175,7 +202,10 @@ class Publication:
             data = self._chunk_buffer(int(starts[-1]))
             if view.read_into(chunk.units.position, data) < len(data):
                 raise TruncatedRecordError(
-                    view.path, view.size, f"{len(data)} bytes from byte {chunk.units.position} on", "the end of the file"
+                    view.path,
+                    view.size,
+                    f"{len(data)} bytes from byte {chunk.units.position} on",
+                    "the end of the file",
                 )
             if chunk.staged is not staged:
                 staged = chunk.staged
@@ -211,7 +241,9 @@ class Publication:
         )
 
     def _chunk_buffer(self, size: int) -> NDArray[np.uint8]:
-        """The same memory for every other chunk: fresh pages would cost as much as reading into them, and one may be in writing."""
+        """The same memory for every other chunk: fresh pages would cost as much as reading into them, and one
+        may be in writing.
+        """
         self._buffers.reverse()
         if len(self._buffers[0]) < size:
             self._buffers[0] = np.empty(max(size, _CHUNK_SIZE), np.uint8)
@@ -238,7 +270,9 @@ class Publication:
         for staged in journal.staged:
             number_of = np.array([*(numbers[queue] for queue in staged.queues), -2, NO_QUEUE], np.int32)
             at = done + min(skip, staged.units)
-            for units in read_staged(self._root, staged, chunk_size=chunk_size, units_max=self._queue_units, skip=skip):
+            for units in read_staged(
+                self._root, staged, chunk_size=chunk_size, units_max=self._queue_units, skip=skip
+            ):
                 yield _Chunk(staged, units, number_of[units.queue], self._store_timestamps(at, len(units)))
                 at += len(units)
             skip = max(skip - staged.units, 0)
@@ -254,17 +288,21 @@ class Publication:
         journal = self.journal
         if journal.store_timestamps is None:
             return np.full(count, journal.store_timestamp, np.int64)
-        with FileView(f"{staging_path(self._root, journal.staged[0].write)}/{journal.store_timestamps}") as view:
+        with FileView(
+            f"{staging_path(self._root, journal.staged[0].write)}/{journal.store_timestamps}"
+        ) as view:
             return np.frombuffer(view.read(8 * first, 8 * count), "<i8").astype(np.int64)
 
-    # ---- queues and index ---------------------------------------------------------------------------------------------
+    # ---- queues and index ----------------------------------------------------------------------------------
 
     def write_queues(self) -> None:
         """Consume queue units and index entries of all units, in batches."""
         journal = self.journal
         layout = LogLayout(journal.base, journal.file_size)
         counter = QueueCounter(journal.queue_bases)
-        queues = QueueFiles(self._root, journal.queues, journal.queue_bases, journal.queue_file_size, self._files)
+        queues = QueueFiles(
+            self._root, journal.queues, journal.queue_bases, journal.queue_file_size, self._files
+        )
         index = None
         self.touched_queues = True
         self.check_undisturbed()
@@ -274,7 +312,8 @@ class Publication:
             geometry = IndexGeometry(journal.hash_slot_num, journal.index_num)
             lower_index_mark(self._root, geometry)
             index = IndexFiles(f"{self._root}/index", geometry, journal.written_at, zone, self._files)
-        with Behind(is_little=self._is_little) as writer:  # queues in a thread, the index in this one: neither needs the other
+        # queues in a thread, the index in this one: neither needs the other
+        with Behind(is_little=self._is_little) as writer:
             for part in self._batches():
                 sizes = np.concatenate([chunk.units.sizes for chunk in part])
                 offsets, _ = layout.place(sizes)
@@ -283,7 +322,13 @@ class Publication:
                 tags_codes = np.concatenate([chunk.tags_codes for chunk in part])
                 timestamps = np.concatenate([chunk.store_timestamps for chunk in part])
                 queued = slice(None) if int(queue.min()) >= 0 else np.flatnonzero(queue >= 0)
-                batch = CqBatch(queue[queued].astype(np.int64), queue_offsets[queued], offsets[queued], sizes[queued], tags_codes[queued])
+                batch = CqBatch(
+                    queue[queued].astype(np.int64),
+                    queue_offsets[queued],
+                    offsets[queued],
+                    sizes[queued],
+                    tags_codes[queued],
+                )
                 if len(batch.sizes):
                     writer.call(partial(queues.write, batch))
                     self._last_queued = (int(batch.physical_offsets[-1]), int(timestamps[queued][-1]))
@@ -296,10 +341,11 @@ class Publication:
             self._index_end = last_index_file(f"{self._root}/index")
 
     def disturbance(self) -> str | None:
-        """What somebody else has changed while this commit held the lock: files are gone, or the index has other entries at its end.
+        """What somebody else has changed while this commit held the lock: files are gone, or the index has
+        other entries at its end.
 
-        A broker recovers a store before it asks for the lock. It then removes index files, and log and queue files behind the end it
-        finds, and makes entries of the units that it finds.
+        A broker recovers a store before it asks for the lock. It then removes index files, and log and queue
+        files behind the end it finds, and makes entries of the units that it finds.
         """
         gone = self._files.displaced()
         if gone:
@@ -333,10 +379,14 @@ class Publication:
             yield part
 
 
-def _index_batch(part: list[_Chunk], queue: NDArray[np.int32], offsets: NDArray[Any], timestamps: NDArray[Any]) -> IndexBatch:
+def _index_batch(
+    part: list[_Chunk], queue: NDArray[np.int32], offsets: NDArray[Any], timestamps: NDArray[Any]
+) -> IndexBatch:
     hashes = np.concatenate([chunk.units.key_hashes for chunk in part])
     firsts = np.cumsum([0, *(len(chunk.units) for chunk in part[:-1])])
-    message_index = np.concatenate([chunk.units.message_index + first for chunk, first in zip(part, firsts.tolist(), strict=True)])
+    message_index = np.concatenate(
+        [chunk.units.message_index + first for chunk, first in zip(part, firsts.tolist(), strict=True)]
+    )
     dispatched = queue >= NO_QUEUE
     if not dispatched.all():  # a rolled back message has no entry, and does not make a file either
         message_index = (np.cumsum(dispatched) - 1)[message_index]

@@ -12,7 +12,8 @@ class QueueCounter:
     """Gives messages their queue offsets, in the order of the log."""
 
     def __init__(self, bases: tuple[int, ...]) -> None:
-        self.next = np.array([*bases, 0, 0], np.int64)  # the last two are NOT_DISPATCHED and NO_QUEUE: their offset is 0
+        # the last two are NOT_DISPATCHED and NO_QUEUE: their offset is 0
+        self.next = np.array([*bases, 0, 0], np.int64)
 
     def take(self, queue: NDArray[np.int32]) -> NDArray[np.int64]:
         """The offset of each of these messages; `queue` numbers queues, or is one of the two words for none."""

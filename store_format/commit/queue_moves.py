@@ -1,8 +1,10 @@
-"""Consume queues that are made again: written beside the store's queues, and moved to their places when they are whole.
+"""Consume queues that are made again: written beside the store's queues, and moved to their places when they
+are whole.
 
-So nobody sees a part of one: neither a reader, nor a broker that starts after this process died. The store is not marked as crashed
-meanwhile, because a broker would then look through old commitlog files too, and cut the log at the first damaged message. What tells
-the next writer of an unfinished rebuild is the directory `.rmqlog/rebuild` alone.
+So nobody sees a part of one: neither a reader, nor a broker that starts after this process died. The store is
+not marked as crashed meanwhile, because a broker would then look through old commitlog files too, and cut the
+log at the first damaged message. What tells the next writer of an unfinished rebuild is the directory
+`.rmqlog/rebuild` alone.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def complete_queues(
     states: Mapping[Queue, QueueState],
     index: Callable[[str], None] | None = None,
 ) -> None:
-    """Writes what the queues lack; `end_rebuild` follows when the caller has noted it. `index` makes index files in a directory.
+    """Writes what the queues lack; `end_rebuild` follows when the caller has noted it. `index` makes index
+    files in a directory.
 
     Always synced: checkpoint and `abort` stay as they are, and may say that the queues are on the disk.
     """
@@ -47,8 +50,14 @@ def complete_queues(
     aside = rebuild_path(root)
     files.remove_tree(aside)
     files.make_directories(root, OWN_DIRECTORY, aside.rpartition("/")[2])
-    files.give_like(aside, f"{root}/consumequeue" if stat_identity(f"{root}/consumequeue") is not None else root)
-    new = sorted(queue for queue in lacking.firsts if not any(file.size for file in list_store_files(queue_directory(root, *queue))))
+    files.give_like(
+        aside, f"{root}/consumequeue" if stat_identity(f"{root}/consumequeue") is not None else root
+    )
+    new = sorted(
+        queue
+        for queue in lacking.firsts
+        if not any(file.size for file in list_store_files(queue_directory(root, *queue)))
+    )
     for queue in sorted(lacking.firsts.keys() - set(new)):
         truncate(states[queue], files)
     try:
@@ -77,8 +86,11 @@ def _make_index(root: str, aside: str, index: Callable[[str], None], files: File
         index(f"{root}/index")
 
 
-def _moved_in(root: str, aside: str, new: list[Queue], is_all_new: bool, files: FileWrites) -> Collection[Queue]:
-    """Moves the new queues in: all at once where the store has no other, for a broker that finds no queue makes all of them itself.
+def _moved_in(
+    root: str, aside: str, new: list[Queue], is_all_new: bool, files: FileWrites
+) -> Collection[Queue]:
+    """Moves the new queues in: all at once where the store has no other, for a broker that finds no queue
+    makes all of them itself.
 
     Gives those that could not be moved.
     """

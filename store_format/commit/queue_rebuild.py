@@ -1,8 +1,9 @@
-"""Consume queues that a store without a crash has lost: noticed before a commit, and rebuilt from the commitlog.
+"""Consume queues that a store without a crash has lost: noticed before a commit, and rebuilt from the
+commitlog.
 
-A commit goes on where its queues end. A queue that is gone would begin at 0 again, and one that lost its last file would repeat
-offsets; the messages before would be in no queue, for us and for brokers. What was proved by going over the log is noted, so that
-the next commit need not do it again.
+A commit goes on where its queues end. A queue that is gone would begin at 0 again, and one that lost its last
+file would repeat offsets; the messages before would be in no queue, for us and for brokers. What was proved
+by going over the log is noted, so that the next commit need not do it again.
 """
 
 from __future__ import annotations
@@ -48,11 +49,17 @@ _UNKNOWN = (
 
 def has_queue_files(root: str) -> bool:
     """Whether any consume queue, a batch one too, has a file with something in it. Ends with the first."""
-    return any(file.size for _, _, directory, _ in list_queues(root, lambda _: True) for file in list_store_files(directory))
+    return any(
+        file.size
+        for _, _, directory, _ in list_queues(root, lambda _: True)
+        for file in list_store_files(directory)
+    )
 
 
 class LastUnit(NamedTuple):
-    """Where the log ends, and where its last unit begins, -1 without one. `is_ours`: a commit put it there, with its entry."""
+    """Where the log ends, and where its last unit begins, -1 without one. `is_ours`: a commit put it there,
+    with its entry.
+    """
 
     stop: int
     offset: int
@@ -61,9 +68,10 @@ class LastUnit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rebuilding:
-    """How: the size of new queue files, None when nothing tells it; what indexes the log up to an end, where all queues and the index
-    are gone, as a broker would: the user has taken away all that can be made again. `is_lost` says what a topic without any queue file
-    is, of which the log has messages: True, it has lost its queues; False, it was deleted and created again; None, what the store tells.
+    """How: the size of new queue files, None when nothing tells it; what indexes the log up to an end, where
+    all queues and the index are gone, as a broker would: the user has taken away all that can be made again.
+    `is_lost` says what a topic without any queue file is, of which the log has messages: True, it has lost
+    its queues; False, it was deleted and created again; None, what the store tells.
     """
 
     file_size: Callable[[], int | None]
@@ -71,7 +79,7 @@ class Rebuilding:
     is_lost: bool | None = None
 
 
-# ---- what is rebuilt ----------------------------------------------------------------------------------------------------
+# ---- what is rebuilt ---------------------------------------------------------------------------------------
 
 
 def rebuild_lost_queues(
@@ -82,12 +90,13 @@ def rebuild_lost_queues(
     rebuilding: Rebuilding,
     files: FileWrites,
 ) -> bool:
-    """Before a commit to the queues of `bounds`, which gives their ends: rebuilds what is missing. Whether anything was.
+    """Before a commit to the queues of `bounds`, which gives their ends: rebuilds what is missing. Whether
+    anything was.
 
-    The log is gone over in these cases only. From its beginning: no queue has a file; a queue of a known topic has none, and nothing
-    is noted about it; the files of a queue have no entry; the last message, of a broker, has none. From where something is proved: a
-    queue of a known topic has no file, but had no message up to the noted place; a queue ends with a full file, and the next one may
-    be lost.
+    The log is gone over in these cases only. From its beginning: no queue has a file; a queue of a known
+    topic has none, and nothing is noted about it; the files of a queue have no entry; the last message, of a
+    broker, has none. From where something is proved: a queue of a known topic has no file, but had no message
+    up to the noted place; a queue ends with a full file, and the next one may be lost.
     """
     first = log.min_offset
     if end.stop <= first:
@@ -123,7 +132,9 @@ def rebuild_lost_queues(
     return bool(lacking.firsts)
 
 
-def rebuild_queues(root: str, log: CommitLog, end: LastUnit, rebuilding: Rebuilding, files: FileWrites) -> None:
+def rebuild_queues(
+    root: str, log: CommitLog, end: LastUnit, rebuilding: Rebuilding, files: FileWrites
+) -> None:
     """All queues, where none has a file though the log has messages."""
     if end.stop > log.min_offset and not has_queue_files(root):
         lacking = _rebuilt(root, log, log.min_offset, end.stop, rebuilding)
@@ -131,19 +142,37 @@ def rebuild_queues(root: str, log: CommitLog, end: LastUnit, rebuilding: Rebuild
         end_rebuild(root)
 
 
-def _rebuilt(root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuilding, written: Collection[str] = ()) -> Lacking:
-    """What was missing, found and written. A queue that lacks an entry behind `start` may lack older ones: all is gone over then."""
+def _rebuilt(
+    root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuilding, written: Collection[str] = ()
+) -> Lacking:
+    """What was missing, found and written. A queue that lacks an entry behind `start` may lack older ones:
+    all is gone over then.
+    """
     states = queue_states(root, log, end)
     file_size = rebuilding.file_size()
-    lacking = find_lacking(root, log, start, end, states, file_size=file_size, is_crashed=False, deleted_from=end)
+    lacking = find_lacking(
+        root, log, start, end, states, file_size=file_size, is_crashed=False, deleted_from=end
+    )
     if not lacking.firsts:
         return lacking
     first = log.min_offset
     if start > first:
-        lacking = find_lacking(root, log, first, end, states, file_size=file_size, is_crashed=False, deleted_from=end)
+        lacking = find_lacking(
+            root, log, first, end, states, file_size=file_size, is_crashed=False, deleted_from=end
+        )
     floors = _floors(root, log, end, lacking, states, written, rebuilding.is_lost)
     if floors:
-        lacking = find_lacking(root, log, first, end, states, file_size=file_size, is_crashed=False, deleted_from=end, floors=floors)
+        lacking = find_lacking(
+            root,
+            log,
+            first,
+            end,
+            states,
+            file_size=file_size,
+            is_crashed=False,
+            deleted_from=end,
+            floors=floors,
+        )
     if not lacking.firsts:
         return lacking
     names = sorted(lacking.firsts)
@@ -154,18 +183,29 @@ def _rebuilt(root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuil
         *names[0],
     )
     is_all_gone = all(state.max_offset is None for state in states.values())
-    index = rebuilding.index if is_all_gone and not any(file.size for file in list_index_files(f"{root}/index")) else None
+    index = (
+        rebuilding.index
+        if is_all_gone and not any(file.size for file in list_index_files(f"{root}/index"))
+        else None
+    )
     complete_queues(root, log, lacking, states, None if index is None else partial(index, log, end))
     return lacking
 
 
 def _floors(
-    root: str, log: CommitLog, end: int, lacking: Lacking, states: Mapping[Queue, QueueState], written: Collection[str], lost: bool | None
+    root: str,
+    log: CommitLog,
+    end: int,
+    lacking: Lacking,
+    states: Mapping[Queue, QueueState],
+    written: Collection[str],
+    lost: bool | None,
 ) -> dict[Queue, int]:
-    """Up to which physical offset messages of queues without files do not count: their topic was deleted and created again.
+    """Up to which physical offset messages of queues without files do not count: their topic was deleted and
+    created again.
 
-    Only the newest life of a queue counts. Raises OptionError where nothing tells whether one of the topics that are `written` to was
-    deleted, or has lost its queues.
+    Only the newest life of a queue counts. Raises OptionError where nothing tells whether one of the topics
+    that are `written` to was deleted, or has lost its queues.
     """
     filed = {key: state for key, state in states.items() if state.max_offset is not None}
     new = [key for key in lacking.firsts if key not in filed]
@@ -180,7 +220,9 @@ def _floors(
             continue
         if len(seen[key].epochs) > 1:
             floors[key] = seen[key].epochs[-1][0] - 1
-        if not any(_begins_before(other, filed[other], seen, seen[key].last) for other in filed if other[0] == key[0]):
+        if not any(
+            _begins_before(other, filed[other], seen, seen[key].last) for other in filed if other[0] == key[0]
+        ):
             unknown.append(key)
     consumed = _consumed(root) if unknown and lost is None else frozenset()
     unknown = [key for key in unknown if key[0] not in consumed and not (lost and key[0] in written)]
@@ -188,7 +230,12 @@ def _floors(
     if asked and lost is None:
         topics = sorted({topic for topic, _ in asked})
         raise OptionError(
-            _UNKNOWN.format(root, len(asked), *asked[0], f"topic {topics[0]}" if len(topics) == 1 else f"topics {', '.join(topics)}")
+            _UNKNOWN.format(
+                root,
+                len(asked),
+                *asked[0],
+                f"topic {topics[0]}" if len(topics) == 1 else f"topics {', '.join(topics)}",
+            )
         )
     if unknown:
         _log.warning(
@@ -202,7 +249,9 @@ def _floors(
 
 
 def _begins_before(queue: Queue, state: QueueState, seen: Mapping[Queue, LogQueue], physical: int) -> bool:
-    """Whether the queue, which has files, had its first message before that place: then its topic was not created behind it."""
+    """Whether the queue, which has files, had its first message before that place: then its topic was not
+    created behind it.
+    """
     found = seen.get(queue)
     if found is None:
         return bool(state.max_offset)  # retention has deleted its messages
@@ -211,7 +260,8 @@ def _begins_before(queue: Queue, state: QueueState, seen: Mapping[Queue, LogQueu
 
 
 def _consumed(root: str) -> frozenset[str]:
-    """Topics of which a group has consumed messages. A 5.x broker forgets these offsets with the topic, a 4.9 broker does not.
+    """Topics of which a group has consumed messages. A 5.x broker forgets these offsets with the topic, a 4.9
+    broker does not.
 
     Only 5.x has a dataVersion in the file. What the broker commits for pop's revival is no sign.
     """
@@ -229,15 +279,19 @@ def _consumed(root: str) -> frozenset[str]:
     return frozenset(found)
 
 
-# ---- what may be missing ------------------------------------------------------------------------------------------------
+# ---- what may be missing -----------------------------------------------------------------------------------
 
 
 def _of_known_topics(root: str, queues: Sequence[Queue]) -> list[Queue]:
-    """Those whose topic is in topics.json or has a queue directory: they may have had messages. Without the file nobody can tell."""
+    """Those whose topic is in topics.json or has a queue directory: they may have had messages. Without the
+    file nobody can tell.
+    """
     if not queues:
         return []
     topics = read_topics(root)
-    return [queue for queue in queues if topics is None or queue[0] in topics or _has_directory(root, queue[0])]
+    return [
+        queue for queue in queues if topics is None or queue[0] in topics or _has_directory(root, queue[0])
+    ]
 
 
 def _has_directory(root: str, topic: str) -> bool:
@@ -252,7 +306,11 @@ def _is_queued(root: str, log: CommitLog, end: LastUnit, bounds: Mapping[Queue, 
             if not isinstance(run, Damage):
                 dispatch.add(run, log)
     for queue, entries in dispatch.entries().items():
-        found = bounds[queue] if queue in bounds else take_queue(root, log, StoreState.CLEAN, *queue, log_end=end.stop)
+        found = (
+            bounds[queue]
+            if queue in bounds
+            else take_queue(root, log, StoreState.CLEAN, *queue, log_end=end.stop)
+        )
         if found is None and (not can_be_queue(*queue) or not _of_known_topics(root, [queue])):
             continue  # no queue can have that name, or the topic was deleted
         if found is None or found.max_offset <= int(entries.queue_offsets[0]):
@@ -260,11 +318,12 @@ def _is_queued(root: str, log: CommitLog, end: LastUnit, bounds: Mapping[Queue, 
     return True
 
 
-# ---- what was proved ----------------------------------------------------------------------------------------------------
+# ---- what was proved ---------------------------------------------------------------------------------------
 
 
 class _Note(NamedTuple):
-    """`queues` are those that had a message in the log before the physical offset `stop`, and had all their entries then.
+    """`queues` are those that had a message in the log before the physical offset `stop`, and had all their
+    entries then.
 
     The last message before it, with the CRC32 of its bytes, says that it is still the same log.
     """
@@ -279,14 +338,22 @@ def _read_note(root: str, log: CommitLog) -> _Note | None:
     """None when there is none that speaks of this log: it only saves time."""
     try:
         value = json.loads(read_bytes(note_path(root)) or b"{}")
-        queues = frozenset((str(topic), int(queue_id)) for topic, queue_ids in value["queues"].items() for queue_id in queue_ids)
+        queues = frozenset(
+            (str(topic), int(queue_id))
+            for topic, queue_ids in value["queues"].items()
+            for queue_id in queue_ids
+        )
         note = _Note(int(value["stop"]), int(value["last_offset"]), int(value["last_crc"]), queues)
-        return note if crc32(log.read(note.last_offset, note.stop - note.last_offset)) == note.last_crc else None
+        return (
+            note if crc32(log.read(note.last_offset, note.stop - note.last_offset)) == note.last_crc else None
+        )
     except (StoreError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def _write_note(root: str, log: CommitLog, end: LastUnit, queues: frozenset[Queue], files: FileWrites) -> None:
+def _write_note(
+    root: str, log: CommitLog, end: LastUnit, queues: frozenset[Queue], files: FileWrites
+) -> None:
     if end.offset < log.min_offset:
         return
     try:

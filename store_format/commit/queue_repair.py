@@ -1,6 +1,8 @@
-"""Consume queue entries that are missing, made from the commitlog: after a crash, and where queues of a clean store are gone.
+"""Consume queue entries that are missing, made from the commitlog: after a crash, and where queues of a clean
+store are gone.
 
-The log is read first and the queues are written after it, so that what cannot be repaired is refused before anything is changed.
+The log is read first and the queues are written after it, so that what cannot be repaired is refused before
+anything is changed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,17 @@ from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.read import read_topics
 from store_format.read.snapshot import list_queues
 
-__all__ = ["NEVER", "Lacking", "Queue", "QueueState", "find_lacking", "queue_state", "queue_states", "truncate", "write_lacking"]
+__all__ = [
+    "NEVER",
+    "Lacking",
+    "Queue",
+    "QueueState",
+    "find_lacking",
+    "queue_state",
+    "queue_states",
+    "truncate",
+    "write_lacking",
+]
 
 Queue = tuple[str, int]
 
@@ -55,8 +67,8 @@ class QueueState(NamedTuple):
 class Lacking:
     """What the queues lack of the messages from `start` to `stop` of the log.
 
-    `entries` are the first part of it, all if `is_all`; `firsts` has the first offset that each queue lacks. `met` are the queues of all
-    messages in the range.
+    `entries` are the first part of it, all if `is_all`; `firsts` has the first offset that each queue lacks.
+    `met` are the queues of all messages in the range.
     """
 
     start: int
@@ -70,7 +82,10 @@ class Lacking:
 
     def has_gap(self, states: Mapping[Queue, QueueState]) -> bool:
         """Whether some queue lacks more than this: there are offsets between its end and the first of these."""
-        return any(first > (states[key].max_offset or 0 if key in states else 0) for key, first in self.firsts.items())
+        return any(
+            first > (states[key].max_offset or 0 if key in states else 0)
+            for key, first in self.firsts.items()
+        )
 
 
 def queue_states(root: str, log: CommitLog, end: int) -> dict[Queue, QueueState]:
@@ -86,7 +101,9 @@ def queue_state(log: CommitLog, end: int, topic: str, queue_id: int, directory: 
     if bounds is None:
         return QueueState(directory, kind == "batch", None, None, 0, 0)
     last = bounds.last_physical_offset
-    return QueueState(directory, kind == "batch", bounds.max_offset, last, bounds.unit_stop, bounds.first_file)
+    return QueueState(
+        directory, kind == "batch", bounds.max_offset, last, bounds.unit_stop, bounds.first_file
+    )
 
 
 def find_lacking(
@@ -103,12 +120,12 @@ def find_lacking(
 ) -> Lacking:
     """Goes over the log from `start`, where a unit begins, to `stop`; nothing is changed.
 
-    A topic that is neither in topics.json nor has a queue directory was deleted: its messages count only from the physical offset
-    `deleted_from` on, and those of a queue in `floors` behind that physical offset. Where no queue or no topics.json is left, nobody can
-    tell, and all count.
+    A topic that is neither in topics.json nor has a queue directory was deleted: its messages count only from
+    the physical offset `deleted_from` on, and those of a queue in `floors` behind that physical offset. Where
+    no queue or no topics.json is left, nobody can tell, and all count.
 
-    Raises UnsupportedFormatError when a batch consume queue lacks entries, and OptionError when a queue has to be made whose file size is
-    not known (`file_size` None): a broker loads files of one size only.
+    Raises UnsupportedFormatError when a batch consume queue lacks entries, and OptionError when a queue has
+    to be made whose file size is not known (`file_size` None): a broker loads files of one size only.
     """
     make = _dispatches(root, states, deleted_from, floors or {})
     dispatch = make()
@@ -135,9 +152,12 @@ def find_lacking(
     return Lacking(start, stop, first or {}, is_all, firsts, frozenset(dispatch.met), file_size, make)
 
 
-def _dispatches(root: str, states: Mapping[Queue, QueueState], deleted_from: int, floors: Mapping[Queue, int]) -> Callable[[], Dispatch]:
+def _dispatches(
+    root: str, states: Mapping[Queue, QueueState], deleted_from: int, floors: Mapping[Queue, int]
+) -> Callable[[], Dispatch]:
     topics = read_topics(root)
-    batch_topics = {name for name, config in (topics or {}).items() if config.queue_type == "BatchCQ"}  # also without queues yet
+    # also without queues yet
+    batch_topics = {name for name, config in (topics or {}).items() if config.queue_type == "BatchCQ"}
     batch_topics |= {topic for (topic, _), state in states.items() if state.is_batch}
     is_any_left = any(state.max_offset is not None for state in states.values())
     known = {topic for topic, _ in states} | set(topics) if topics is not None and is_any_left else None
@@ -159,7 +179,9 @@ def _dispatches(root: str, states: Mapping[Queue, QueueState], deleted_from: int
     return make
 
 
-def _parts(log: CommitLog, start: int, stop: int, dispatch: Dispatch) -> Iterator[dict[Queue, MissingEntries]]:
+def _parts(
+    log: CommitLog, start: int, stop: int, dispatch: Dispatch
+) -> Iterator[dict[Queue, MissingEntries]]:
     """The entries that are missing, in parts of bounded size; at least one part."""
     if start < stop:
         walk = log.walk(start, stop, resync=True)
@@ -190,13 +212,16 @@ def write_lacking(
     aside: tuple[str, Collection[Queue]] = ("", ()),
     only: Collection[Queue] | None = None,
 ) -> None:
-    """Writes those entries, of all queues or `only` of these; doing it again after a death in the middle completes what is there.
+    """Writes those entries, of all queues or `only` of these; doing it again after a death in the middle
+    completes what is there.
 
     `aside`: queues that are written below another directory than the store's.
     """
     ends = {key: state.max_offset for key, state in states.items() if state.max_offset is not None}
     elsewhere = set(aside[1])
-    for part in [lacking.entries] if lacking.is_all else _parts(log, lacking.start, lacking.stop, lacking.make()):
+    for part in (
+        [lacking.entries] if lacking.is_all else _parts(log, lacking.start, lacking.stop, lacking.make())
+    ):
         for key, entries in part.items():
             if only is None or key in only:
                 place = aside[0] if key in elsewhere else root
@@ -219,8 +244,12 @@ def truncate(queue: QueueState, files: FileWrites) -> None:
                 files.sync(writable)
 
 
-def _write_entries(root: str, queue: Queue, max_offset: int, entries: MissingEntries, file_size: int, files: FileWrites) -> None:
-    """Writes the entries. Places of messages that are lost get pre-blank units: a zero unit would end the queue for a broker."""
+def _write_entries(
+    root: str, queue: Queue, max_offset: int, entries: MissingEntries, file_size: int, files: FileWrites
+) -> None:
+    """Writes the entries. Places of messages that are lost get pre-blank units: a zero unit would end the
+    queue for a broker.
+    """
     directory = queue_directory(root, *queue)
     existing = list_store_files(directory)
     if existing and existing[0].size:
@@ -230,11 +259,20 @@ def _write_entries(root: str, queue: Queue, max_offset: int, entries: MissingEnt
     files.make_directories(root, "consumequeue", queue[0], str(queue[1]))
     lost = int(entries.queue_offsets[-1]) + 1 - start - len(entries.units)
     if not 0 <= lost <= _LOST_MAX:
-        raise CorruptStoreError(directory, start * CQ_UNIT.itemsize, "offsets of the messages that follow", f"{lost} without a message")
+        raise CorruptStoreError(
+            directory,
+            start * CQ_UNIT.itemsize,
+            "offsets of the messages that follow",
+            f"{lost} without a message",
+        )
     units = np.frombuffer(bytearray(pre_blank_bytes(int(entries.queue_offsets[-1]) + 1 - start)), CQ_UNIT)
     assert int(units["size"][0]) == CQ_PRE_BLANK_SIZE
     units[entries.queue_offsets - start] = entries.units
-    position, stop, data = start * CQ_UNIT.itemsize, (start + len(units)) * CQ_UNIT.itemsize, memoryview(units.tobytes())
+    position, stop, data = (
+        start * CQ_UNIT.itemsize,
+        (start + len(units)) * CQ_UNIT.itemsize,
+        memoryview(units.tobytes()),
+    )
     while position < stop:
         within = position % file_size
         length = min(stop - position, file_size - within)

@@ -1,7 +1,8 @@
-"""What a broker does when it starts on a store that crashed, done by a writer before it appends (DefaultMessageStore.recover).
+"""What a broker does when it starts on a store that crashed, done by a writer before it appends
+(DefaultMessageStore.recover).
 
-The log ends at its first bad unit, and nothing is left behind that; every message before it gets the queue entry and the
-index entries it lacks, however many files that takes: a 5.4 broker looks at the last 10 only.
+The log ends at its first bad unit, and nothing is left behind that; every message before it gets the queue
+entry and the index entries it lacks, however many files that takes: a 5.4 broker looks at the last 10 only.
 """
 
 from __future__ import annotations
@@ -51,22 +52,31 @@ def repair(
     cut_after_damage: bool = False,
     staged: tuple[int, int] | None = None,
 ) -> LogEnd:
-    """Makes log, consume queues and index agree, and gives the log's end. Doing it again changes nothing more.
+    """Makes log, consume queues and index agree, and gives the log's end. Doing it again changes nothing
+    more.
 
-    `index` False leaves the index files as they are; those that reach to the physical offset `mended` are made anew, for the message
-    there is not the one that was indexed. Raises UnsupportedFormatError when a batch consume queue lacks entries, OptionError when no
-    queue is left and the size of their files is not known (`is_size_known` False), and what `refuse_cut` raises unless
-    `cut_after_damage` gives up the messages behind damage; nothing has been changed then.
+    `index` False leaves the index files as they are; those that reach to the physical offset `mended` are
+    made anew, for the message there is not the one that was indexed. Raises UnsupportedFormatError when a
+    batch consume queue lacks entries, OptionError when no queue is left and the size of their files is not
+    known (`is_size_known` False), and what `refuse_cut` raises unless `cut_after_damage` gives up the
+    messages behind damage; nothing has been changed then.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     end = find_end(log, checkpoint, crashed=True, dispatch_from=-1)
-    _log.warning("%s: a broker crashed here; its log ends at %d, entries are completed from %d on", root, end.offset, end.scan_start)
+    _log.warning(
+        "%s: a broker crashed here; its log ends at %d, entries are completed from %d on",
+        root,
+        end.offset,
+        end.scan_start,
+    )
     states = queue_states(root, log, end.offset)
     lacking = _lacking(root, log, end, states, settings.queue_file_size if is_size_known else None)
     if not cut_after_damage:
         refuse_cut(root, log, end, staged=staged)
     if lacking.start < end.scan_start:
-        _log.warning("%s: consume queues lack older messages too; they are completed from %d on", root, lacking.start)
+        _log.warning(
+            "%s: consume queues lack older messages too; they are completed from %d on", root, lacking.start
+        )
         end = replace(end, scan_start=lacking.start)
     log_files.clear_behind(end.offset, keep=end.offset + 1)
     for state in states.values():
@@ -75,24 +85,52 @@ def repair(
         complete_queues(root, log, lacking, states)
     end_rebuild(root)
     if index:
-        _rebuild_index(root, log, end, checkpoint, settings, files, tag_keys=tag_keys, timestamp=timestamp, zone=zone, mended=mended)
+        _rebuild_index(
+            root,
+            log,
+            end,
+            checkpoint,
+            settings,
+            files,
+            tag_keys=tag_keys,
+            timestamp=timestamp,
+            zone=zone,
+            mended=mended,
+        )
     return end
 
 
-def _lacking(root: str, log: CommitLog, end: LogEnd, states: Mapping[Queue, QueueState], file_size: int | None) -> Lacking:
-    """From where the checkpoint says, unless queues are gone or end before that: then from the log's first message on."""
+def _lacking(
+    root: str, log: CommitLog, end: LogEnd, states: Mapping[Queue, QueueState], file_size: int | None
+) -> Lacking:
+    """From where the checkpoint says, unless queues are gone or end before that: then from the log's first
+    message on.
+    """
 
     def find(start: int) -> Lacking:
-        return find_lacking(root, log, start, end.offset, states, file_size=file_size, is_crashed=True, deleted_from=end.scan_start)
+        return find_lacking(
+            root,
+            log,
+            start,
+            end.offset,
+            states,
+            file_size=file_size,
+            is_crashed=True,
+            deleted_from=end.scan_start,
+        )
 
-    if not is_rebuild_begun(root) and end.scan_start > log.min_offset and any(state.max_offset is not None for state in states.values()):
+    if (
+        not is_rebuild_begun(root)
+        and end.scan_start > log.min_offset
+        and any(state.max_offset is not None for state in states.values())
+    ):
         lacking = find(end.scan_start)
         if not lacking.has_gap(states):
             return lacking
     return find(min(log.min_offset, end.scan_start))
 
 
-# ---- index --------------------------------------------------------------------------------------------------------------
+# ---- index -------------------------------------------------------------------------------------------------
 
 
 def _rebuild_index(
@@ -108,14 +146,18 @@ def _rebuild_index(
     zone: datetime.tzinfo,
     mended: int | None,
 ) -> None:
-    """Drops the files that end after the checkpoint's time (IndexService.load) or behind the log's end, and indexes their messages again.
+    """Drops the files that end after the checkpoint's time (IndexService.load) or behind the log's end, and
+    indexes their messages again.
 
     The broker indexes only what it rescans, and so loses older keys.
     """
     mark = checkpoint.index_msg_timestamp
     reached = end.offset if mended is None else min(mended, end.offset)
     start, indexed = _drop_index_files(
-        root, settings, files, lambda header: header.end_timestamp > mark or header.end_physical_offset >= reached
+        root,
+        settings,
+        files,
+        lambda header: header.end_timestamp > mark or header.end_physical_offset >= reached,
     )
     start = end.scan_start if start is None else min(start, end.scan_start)
     index = IndexFiles(f"{root}/index", settings.geometry, timestamp, zone, files)
@@ -149,8 +191,12 @@ def rebuild_index_from(
     timestamp: int,
     zone: datetime.tzinfo,
 ) -> None:
-    """Makes the files anew that reach to the physical offset `position` or beyond, with what stands in the log up to `stop`."""
-    start, indexed = _drop_index_files(root, settings, files, lambda header: header.end_physical_offset >= position)
+    """Makes the files anew that reach to the physical offset `position` or beyond, with what stands in the
+    log up to `stop`.
+    """
+    start, indexed = _drop_index_files(
+        root, settings, files, lambda header: header.end_physical_offset >= position
+    )
     if start is not None:
         index = IndexFiles(f"{root}/index", settings.geometry, timestamp, zone, files)
         _index_units(log, max(start, log.min_offset), stop, indexed, index, tag_keys=True)
@@ -159,28 +205,40 @@ def rebuild_index_from(
 def _drop_index_files(
     root: str, settings: StoreSettings, files: FileWrites, is_bad: Callable[[IndexHeader], bool]
 ) -> tuple[int | None, int]:
-    """Removes those files. (Where the first of them began, None without any; up to where the messages are indexed in those that stay)."""
+    """Removes those files. (Where the first of them began, None without any; up to where the messages are
+    indexed in those that stay).
+    """
     directory = f"{root}/index"
     start, indexed = None, -1
     for listed in list_index_files(directory):
         if not listed.size:
             files.remove(listed.path)  # made, and the crash came before its length
             continue
-        file = IndexFile.open(listed.path, hash_slot_num=settings.max_hash_slot_num, index_num=settings.max_index_num)
+        file = IndexFile.open(
+            listed.path, hash_slot_num=settings.max_hash_slot_num, index_num=settings.max_index_num
+        )
         header = file.header()
-        # One without entries may be full of what its header does not count yet: later entries would be linked to that.
+        # One without entries may be full of what its header does not count yet: later entries would be linked
+        # to that.
         if header.index_count <= 1 or is_bad(header):
             if header.index_count > 1:
-                start = header.begin_physical_offset if start is None else min(start, header.begin_physical_offset)
+                start = (
+                    header.begin_physical_offset
+                    if start is None
+                    else min(start, header.begin_physical_offset)
+                )
             files.remove(listed.path)
             files.sync_directory(directory)
         else:
-            is_full = header.index_count >= settings.max_index_num  # then more keys of its last message may have been in the next
+            # then more keys of its last message may have been in the next
+            is_full = header.index_count >= settings.max_index_num
             indexed = header.end_physical_offset - is_full
     return start, indexed
 
 
-def _index_units(log: CommitLog, start: int, stop: int, indexed: int, index: IndexFiles, *, tag_keys: bool) -> None:
+def _index_units(
+    log: CommitLog, start: int, stop: int, indexed: int, index: IndexFiles, *, tag_keys: bool
+) -> None:
     """Entries for the messages of [start, stop) that stand behind `indexed`."""
     if start >= stop:
         return
@@ -188,7 +246,14 @@ def _index_units(log: CommitLog, start: int, stop: int, indexed: int, index: Ind
         if isinstance(run, Damage):
             continue  # counted in a warning when the queues were completed
         buffer, at = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
-        refs = UnitRefs(run.file.path, buffer, run.file.start + at, run.positions - at, run.sizes, np.zeros(len(run.positions), np.int64))
+        refs = UnitRefs(
+            run.file.path,
+            buffer,
+            run.file.start + at,
+            run.positions - at,
+            run.sizes,
+            np.zeros(len(run.positions), np.int64),
+        )
         units, _ = locate(refs, verify_crc=False)
         # A broker would index the last message of a file that is not full once more.
         is_new = units.refs.positions + units.refs.base > indexed
@@ -196,5 +261,7 @@ def _index_units(log: CommitLog, start: int, stop: int, indexed: int, index: Ind
         if len(units):
             hashes, message_index = unit_key_hashes(units, tag_keys=tag_keys)
             offsets = units.refs.positions + units.refs.base
-            index.write(IndexBatch(offsets, units.integers("store_timestamp").astype(np.int64), hashes, message_index))
+            index.write(
+                IndexBatch(offsets, units.integers("store_timestamp").astype(np.int64), hashes, message_index)
+            )
     index.close()

@@ -1,7 +1,7 @@
 """Finishing a commit of ours that was broken off: by SIGKILL, a full disk, or a machine that went down.
 
-Whoever wrote last decides how. If it was we, everything is simply done again. If a broker has run since, it may have kept the
-first part of the batch, and written behind it: what it lacks is appended at the log's end.
+Whoever wrote last decides how. If it was we, everything is simply done again. If a broker has run since, it
+may have kept the first part of the batch, and written behind it: what it lacks is appended at the log's end.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ __all__ = ["open_log", "repeat", "roll_forward"]
 _log = logging.getLogger(__name__)
 
 
-def roll_forward(root: str, journal: Journal, settings: StoreSettings, files: FileWrites, *, cut_after_damage: bool = False) -> None:
+def roll_forward(
+    root: str, journal: Journal, settings: StoreSettings, files: FileWrites, *, cut_after_damage: bool = False
+) -> None:
     """Completes the journal's commit; the lock is held. Staging is removed at the end.
 
-    Raises OffsetOutOfRangeError when the log's part behind the base has been cleaned away meanwhile: nobody knows then what was written.
+    Raises OffsetOutOfRangeError when the log's part behind the base has been cleaned away meanwhile: nobody
+    knows then what was written.
     """
     mark = abort_mark(root)
     if mark != journal.id and _is_in_ledger(root, journal):
@@ -67,7 +70,15 @@ def roll_forward(root: str, journal: Journal, settings: StoreSettings, files: Fi
     else:
         crashed = mark in ("", journal.id)
         _complete_behind_broker(
-            root, journal, log, publication, present, settings, files, crashed=crashed, cut_after_damage=cut_after_damage
+            root,
+            journal,
+            log,
+            publication,
+            present,
+            settings,
+            files,
+            crashed=crashed,
+            cut_after_damage=cut_after_damage,
         )
     conclude(root, journal, files)
     remove_staging(root, journal.staged, files)
@@ -80,7 +91,12 @@ def open_log(directories: tuple[str, ...]) -> CommitLog:
 def repeat(root: str, journal: Journal, files: FileWrites) -> None:
     """All steps again, after the index was wound back; the rest comes out the same at the same places."""
     if journal.index:
-        rewind_index(f"{root}/index", journal.index_base, IndexGeometry(journal.hash_slot_num, journal.index_num), files)
+        rewind_index(
+            f"{root}/index",
+            journal.index_base,
+            IndexGeometry(journal.hash_slot_num, journal.index_num),
+            files,
+        )
     begin(root, journal, files)
     publish(root, journal, Publication(root, journal, open_log(journal.log_directories), files), files)
 
@@ -95,7 +111,11 @@ def _is_ours_alone(root: str, log: CommitLog, present: Present, journal: Journal
 
     A unit of ours that was torn in its properties looks whole to a scan; what stands behind it tells.
     """
-    if journal.index and journal.index_base is not None and journal.index_base[0] not in entry_names(f"{root}/index", missing_ok=True):
+    if (
+        journal.index
+        and journal.index_base is not None
+        and journal.index_base[0] not in entry_names(f"{root}/index", missing_ok=True)
+    ):
         return False  # a broker that starts after a crash deletes index files
     if not log.files:
         return True
@@ -109,9 +129,11 @@ def _has_our_head(present: Present) -> bool:
 
 
 def _mend_log(log: CommitLog, end: int, journal: Journal, present: Present, files: FileWrites) -> Torn | None:
-    """The torn unit when the broker took it for a message: it gets its right bytes; None when the log has none of it.
+    """The torn unit when the broker took it for a message: it gets its right bytes; None when the log has
+    none of it.
 
-    Recovery does not notice a unit whose properties are cut: their length is right, and only the body has a checksum.
+    Recovery does not notice a unit whose properties are cut: their length is right, and only the body has a
+    checksum.
     """
     torn = present.torn
     if torn is None or not _has_our_head(present) or end < present.position + len(torn.data):
@@ -124,8 +146,17 @@ def _mend_log(log: CommitLog, end: int, journal: Journal, present: Present, file
 
 def _mend_queue(root: str, torn: Torn, journal: Journal, position: int, files: FileWrites) -> None:
     if torn.queue >= 0:
-        queue_files = QueueFiles(root, journal.queues[torn.queue : torn.queue + 1], [torn.queue_offset], journal.queue_file_size, files)
-        entry = [np.array([value], np.int64) for value in (0, torn.queue_offset, position, len(torn.data), torn.tags_code)]
+        queue_files = QueueFiles(
+            root,
+            journal.queues[torn.queue : torn.queue + 1],
+            [torn.queue_offset],
+            journal.queue_file_size,
+            files,
+        )
+        entry = [
+            np.array([value], np.int64)
+            for value in (0, torn.queue_offset, position, len(torn.data), torn.tags_code)
+        ]
         queue_files.write(CqBatch(entry[0], entry[1], entry[2], entry[3].astype(np.int32), entry[4]))
         queue_files.close()
 
@@ -142,14 +173,19 @@ def _complete_behind_broker(
     crashed: bool,
     cut_after_damage: bool,
 ) -> None:
-    """The broker has indexed and queued what it found of ours, or its recovery is done for it; only the rest is ours to write."""
+    """The broker has indexed and queued what it found of ours, or its recovery is done for it; only the rest
+    is ours to write.
+    """
     log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
     zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
     position = present.position
     staged = (journal.base, publication.newest_timestamp())
     if crashed:
-        end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1)
-        torn = _mend_log(log, end.offset, journal, present, files)  # first, so that its keys and its tag are what is indexed
+        end = find_end(
+            log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1
+        )
+        # first, so that its keys and its tag are what is indexed
+        torn = _mend_log(log, end.offset, journal, present, files)
         mended = None if torn is None else position
         timestamp = journal.written_at
         end = repair(
@@ -165,7 +201,9 @@ def _complete_behind_broker(
         log = open_log(journal.log_directories)
         torn = _mend_log(log, end.offset, journal, present, files)
         if torn is not None and journal.index:
-            rebuild_index_from(root, log, position, end.offset, settings, files, timestamp=journal.written_at, zone=zone)
+            rebuild_index_from(
+                root, log, position, end.offset, settings, files, timestamp=journal.written_at, zone=zone
+            )
     if torn is not None:
         _mend_queue(root, torn, journal, position, files)
     found = present.units + (torn is not None)
@@ -178,7 +216,16 @@ def _complete_behind_broker(
         journal,
         skip=journal.skip + found,
         base=end.offset,
-        queue_bases=tuple(queue_bases(root, log, last, journal.queues, Rebuilding(lambda: journal.queue_file_size, is_lost=False), files)),
+        queue_bases=tuple(
+            queue_bases(
+                root,
+                log,
+                last,
+                journal.queues,
+                Rebuilding(lambda: journal.queue_file_size, is_lost=False),
+                files,
+            )
+        ),
         store_timestamp=max(journal.store_timestamp, last.last_timestamp),
         index_base=last_index_file(f"{root}/index"),
     )

@@ -1,4 +1,6 @@
-"""Message columns into a staged file: encoded, and with what queues and index need of them, taken from the messages themselves."""
+"""Message columns into a staged file: encoded, and with what queues and index need of them, taken from the
+messages themselves.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,9 @@ def stage_columns(
 ) -> None:
     """Appends the messages to the staged file, each for the queue that its topic and queue id say.
 
-    Tags code and index keys come from the properties as stored; `tag_keys` indexes tags too, as brokers do from 5.4 on.
-    Queue offset, physical offset and store time are the commit's to give. Raises IllegalMessageError as `encode` does, and for a null body.
+    Tags code and index keys come from the properties as stored; `tag_keys` indexes tags too, as brokers do
+    from 5.4 on. Queue offset, physical offset and store time are the commit's to give. Raises
+    IllegalMessageError as `encode` does, and for a null body.
     """
     if messages.body.null_count:
         row = messages.body.is_null().index(pa.scalar(True)).as_py()
@@ -39,7 +42,9 @@ def stage_columns(
     units = encode(messages, crc_property=crc_property, message_size_max=message_size_max)
     count = len(units)
     topics = messages.topic
-    encoded = pa.array([topics] * count, pa.string()).dictionary_encode() if isinstance(topics, str) else topics
+    encoded = (
+        pa.array([topics] * count, pa.string()).dictionary_encode() if isinstance(topics, str) else topics
+    )
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()
     names = encoded.dictionary.to_pylist()
@@ -49,8 +54,14 @@ def stage_columns(
     # With a store time of 0 a time of delivery is the delay alone, which is what a staged file holds.
     tags = tags_codes(table, scheduled, np.zeros(count, np.int64))
     delays = table.values("DELAY").to_pylist() if scheduled.any() else []
-    timed = np.array([bool(flag) and _is_level(delays[i]) for i, flag in enumerate(scheduled.tolist())], bool) if delays else None
-    queues, index = _queues(names, codes, _spread(messages.queue_id, count), _spread(messages.sys_flag, count))
+    timed = (
+        np.array([bool(flag) and _is_level(delays[i]) for i, flag in enumerate(scheduled.tolist())], bool)
+        if delays
+        else None
+    )
+    queues, index = _queues(
+        names, codes, _spread(messages.queue_id, count), _spread(messages.sys_flag, count)
+    )
     rolled_back = index == NOT_DISPATCHED
     hashes, message_index = index_key_hashes(
         encoded,
@@ -74,7 +85,9 @@ def _spread(values: Integers, count: int) -> NDArray[np.int64]:
 def _queues(
     names: list[str], codes: NDArray[np.int64], queue_ids: NDArray[np.int64], sys_flags: NDArray[np.int64]
 ) -> tuple[list[tuple[str, int]], NDArray[np.int64]]:
-    """The queues of the batch, and the place in that list of each message's; prepared and rolled back ones have none."""
+    """The queues of the batch, and the place in that list of each message's; prepared and rolled back ones
+    have none.
+    """
     kinds = sys_flags & sysflag.TRANSACTION_MASK
     queued = (kinds == sysflag.TRANSACTION_NONE) | (kinds == sysflag.TRANSACTION_COMMIT)
     values, inverse = np.unique(codes[queued] << 32 | queue_ids[queued], return_inverse=True)

@@ -40,10 +40,14 @@ class StagedUnits:
         return len(self.sizes)
 
 
-def check_staged(root: str, staged: StagedFile, *, records_sum: bool = True, chunk_size: int = 1 << 20) -> None:
-    """Size and checksum of both files; without `records_sum` of the records only the size: a `RecordsCheck` has the rest.
+def check_staged(
+    root: str, staged: StagedFile, *, records_sum: bool = True, chunk_size: int = 1 << 20
+) -> None:
+    """Size and checksum of both files; without `records_sum` of the records only the size: a `RecordsCheck`
+    has the rest.
 
-    Raises StoreNotFoundError for a missing one: collected as dead by another writer, or driver and executors see other directories.
+    Raises StoreNotFoundError for a missing one: collected as dead by another writer, or driver and executors
+    see other directories.
     """
     for path, size, expected in (
         (staged.records_path(root), staged.records_size, staged.records_sum),
@@ -53,7 +57,9 @@ def check_staged(root: str, staged: StagedFile, *, records_sum: bool = True, chu
         buffer = np.empty(min(chunk_size, max(size, 1)), np.uint8)
         with _open(path) as view:
             if view.size != size:
-                raise CorruptStoreError(path, view.size, f"{size} bytes, as the task wrote", f"{view.size} bytes")
+                raise CorruptStoreError(
+                    path, view.size, f"{size} bytes, as the task wrote", f"{view.size} bytes"
+                )
             if path.endswith(RECORDS_SUFFIX) and not records_sum:
                 continue
             for position in range(0, size, chunk_size):
@@ -62,7 +68,9 @@ def check_staged(root: str, staged: StagedFile, *, records_sum: bool = True, chu
 
 
 class RecordsCheck:
-    """The checksum of a records file, taken while its bytes are read for the log: reading them twice would cost a fifth of a commit."""
+    """The checksum of a records file, taken while its bytes are read for the log: reading them twice would
+    cost a fifth of a commit.
+    """
 
     def __init__(self, root: str, staged: StagedFile) -> None:
         self._path = staged.records_path(root)
@@ -71,7 +79,9 @@ class RecordsCheck:
         self._position = 0
 
     def update(self, data: NDArray[np.uint8]) -> None:
-        """The next bytes of the file. Raises CorruptStoreError behind the last ones if they were not what the task wrote."""
+        """The next bytes of the file. Raises CorruptStoreError behind the last ones if they were not what the
+        task wrote.
+        """
         self._sum.update(data.data)
         self._position += len(data)
         if self._position == self._staged.records_size:
@@ -80,7 +90,9 @@ class RecordsCheck:
 
 def _compare(path: str, expected: int, found: BlockSum) -> None:
     if found.finish() != expected:
-        raise CorruptStoreError(path, 0, f"the checksum 0x{expected:08X} that the task saw", f"0x{found.value:08X}")
+        raise CorruptStoreError(
+            path, 0, f"the checksum 0x{expected:08X} that the task saw", f"0x{found.value:08X}"
+        )
 
 
 def _open(path: str) -> FileView:
@@ -93,8 +105,12 @@ def _open(path: str) -> FileView:
         ) from error
 
 
-def read_staged(root: str, staged: StagedFile, *, chunk_size: int, units_max: int, skip: int = 0) -> Iterator[StagedUnits]:
-    """The units from the one numbered `skip` on, in runs of at most about `chunk_size` bytes of records and `units_max` units."""
+def read_staged(
+    root: str, staged: StagedFile, *, chunk_size: int, units_max: int, skip: int = 0
+) -> Iterator[StagedUnits]:
+    """The units from the one numbered `skip` on, in runs of at most about `chunk_size` bytes of records and
+    `units_max` units.
+    """
     path = staged.meta_path(root)
     position, number = 0, 0
     with _open(path) as view:
@@ -129,7 +145,9 @@ def _part(path: str, at: int, data: bytes) -> StagedUnits:
     )
 
 
-def _runs(part: StagedUnits, position: int, chunk_size: int, units_max: int, skip: int) -> Iterator[StagedUnits]:
+def _runs(
+    part: StagedUnits, position: int, chunk_size: int, units_max: int, skip: int
+) -> Iterator[StagedUnits]:
     ends = np.cumsum(part.sizes, dtype=np.int64)
     start = min(skip, len(part))
     while start < len(part):
@@ -150,7 +168,8 @@ def _runs(part: StagedUnits, position: int, chunk_size: int, units_max: int, ski
 
 
 def remove_staging(root: str, staged: Sequence[StagedFile], files: FileWrites) -> None:
-    """The files of these handles, and the directories of their writes with what else is in them. What is missing already is fine.
+    """The files of these handles, and the directories of their writes with what else is in them. What is
+    missing already is fine.
 
     The batch is committed by then: what cannot be removed is left to `dead_staging`, with a warning.
     """

@@ -1,7 +1,8 @@
-"""What a task writes before anything is published: encoded units in one file, what the queues need of them in another.
+"""What a task writes before anything is published: encoded units in one file, what the queues need of them in
+another.
 
-Both lie under `.rmqlog/staging/<write>/` with random names. The handle, `StagedFile`, is plain values and carries sizes and
-checksums, so that whoever commits can tell that it sees what the task wrote.
+Both lie under `.rmqlog/staging/<write>/` with random names. The handle, `StagedFile`, is plain values and
+carries sizes and checksums, so that whoever commits can tell that it sees what the task wrote.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ _META = pa.schema(
         ("size", pa.int32()),  # bytes of the unit
         ("queue", pa.int32()),  # number in StagedFile.queues, or NO_QUEUE, or NOT_DISPATCHED
         ("tags_code", pa.int64()),
-        ("timed", pa.bool_()),  # tags_code is a delay in ms, to which the store time is added: SCHEDULE_TOPIC_XXXX
+        # tags_code is a delay in ms, to which the store time is added: SCHEDULE_TOPIC_XXXX
+        ("timed", pa.bool_()),
         ("key_hashes", pa.list_(pa.int32())),  # index entries in the broker's order
     ]
 )
@@ -62,7 +64,9 @@ _META = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """One staged pair `<name>.records` and `<name>.meta` of a write. Plain values: it travels in messages and journals."""
+    """One staged pair `<name>.records` and `<name>.meta` of a write. Plain values: it travels in messages and
+    journals.
+    """
 
     write: str
     name: str
@@ -82,7 +86,10 @@ class StagedFile:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> StagedFile:
-        queues = {name: tuple((str(topic), int(queue_id)) for topic, queue_id in value.get(name, ())) for name in ("queues", "parked")}
+        queues = {
+            name: tuple((str(topic), int(queue_id)) for topic, queue_id in value.get(name, ()))
+            for name in ("queues", "parked")
+        }
         return StagedFile(**{**value, **queues})
 
     def records_path(self, root: str) -> str:
@@ -105,7 +112,9 @@ def begin_staging(root: str, write: str, *, sync: bool) -> None:
 
 
 def bodies_sum(body_crcs: NDArray[np.int64]) -> int:
-    """A number for a set of bodies, below 2^64; those of two sets are added up for both. (The mixing step of SplitMix64.)"""
+    """A number for a set of bodies, below 2^64; those of two sets are added up for both. (The mixing step of
+    SplitMix64.)
+    """
     mixed = body_crcs.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
@@ -113,9 +122,11 @@ def bodies_sum(body_crcs: NDArray[np.int64]) -> int:
 
 
 class BlockSum:
-    """A checksum at memory speed: the CRC32 of the 64-bit sums of blocks of 64 KiB, the last one filled up with zeros.
+    """A checksum at memory speed: the CRC32 of the 64-bit sums of blocks of 64 KiB, the last one filled up
+    with zeros.
 
-    It is to notice files that are short, empty, stale or torn, not hostile ones. CRC32 of every byte would be half of a commit.
+    It is to notice files that are short, empty, stale or torn, not hostile ones. CRC32 of every byte would be
+    half of a commit.
     """
 
     def __init__(self) -> None:
@@ -150,9 +161,10 @@ class BlockSum:
 class StagingWriter:
     """Writes one staged pair, part by part: memory is that of a part. `close` syncs and gives the handle.
 
-    Units have queueOffset, physicalOffset and storeTimestamp 0; the commit patches them. With `sync=False` nothing waits for the
-    disk (ASYNC_FLUSH). A writer that is not closed leaves files that the collection of staging removes. Without `makes_directory`,
-    `begin_staging` has made it, and a writer that comes after the write was given up finds none: StoreNotFoundError.
+    Units have queueOffset, physicalOffset and storeTimestamp 0; the commit patches them. With `sync=False`
+    nothing waits for the disk (ASYNC_FLUSH). A writer that is not closed leaves files that the collection of
+    staging removes. Without `makes_directory`, `begin_staging` has made it, and a writer that comes after the
+    write was given up finds none: StoreNotFoundError.
     """
 
     def __init__(self, root: str, write: str, *, sync: bool = True, makes_directory: bool = True) -> None:
@@ -202,15 +214,22 @@ class StagingWriter:
         parked: Iterable[tuple[str, int]] = (),
         body_crcs: NDArray[np.int64] | None = None,
     ) -> None:
-        """Unit i goes to queues[queue_index[i]]. `message_index` says, ascending, whose each of `key_hashes` is.
+        """Unit i goes to queues[queue_index[i]]. `message_index` says, ascending, whose each of `key_hashes`
+        is.
 
-        `parked` are the queues that delayed messages among them are delivered to later. `body_crcs` are those of the bodies before
-        compression, None where they are in the units: their sum, in whatever order, tells a batch from another of its number.
-        Where `timed`, the tags code is a delay in ms: the commit makes it the time of delivery, as for SCHEDULE_TOPIC_XXXX.
+        `parked` are the queues that delayed messages among them are delivered to later. `body_crcs` are those
+        of the bodies before compression, None where they are in the units: their sum, in whatever order,
+        tells a batch from another of its number. Where `timed`, the tags code is a delay in ms: the commit
+        makes it the time of delivery, as for SCHEDULE_TOPIC_XXXX.
         """
         numbers = [self._queues.setdefault(queue, len(self._queues)) for queue in queues]
-        numbers_of = np.array([*numbers, NOT_DISPATCHED, NO_QUEUE], np.int32)  # negative indices find the last two
-        counts = np.bincount(message_index, minlength=len(units)) if message_index is not None else np.zeros(len(units), np.int64)
+        # negative indices find the last two
+        numbers_of = np.array([*numbers, NOT_DISPATCHED, NO_QUEUE], np.int32)
+        counts = (
+            np.bincount(message_index, minlength=len(units))
+            if message_index is not None
+            else np.zeros(len(units), np.int64)
+        )
         offsets = np.zeros(len(units) + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
         hashes = key_hashes if key_hashes is not None else np.empty(0, np.int32)
@@ -225,7 +244,8 @@ class StagingWriter:
             pa.ListArray.from_arrays(pa.array(offsets), pa.array(hashes)),
         ]
         sink = pa.BufferOutputStream()
-        # Each part is a stream of its own: the file can be read part by part, and its writer keeps nothing open.
+        # Each part is a stream of its own: the file can be read part by part, and its writer keeps nothing
+        # open.
         with pa.ipc.new_stream(sink, _META) as stream:
             stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=_META))
         meta = sink.getvalue()
@@ -234,7 +254,9 @@ class StagingWriter:
         self._put(1, self._meta, len(meta).to_bytes(8, "little"))
         self._put(1, self._meta, meta)
         if body_crcs is None:
-            body_crcs = gather_units(units.data, units.offsets[:-1] + _BODY_CRC_AT, np.dtype(">i4")).astype(np.int64)
+            body_crcs = gather_units(units.data, units.offsets[:-1] + _BODY_CRC_AT, np.dtype(">i4")).astype(
+                np.int64
+            )
         self._bodies = (self._bodies + bodies_sum(body_crcs)) % (1 << 64)
         self._parked.update(dict.fromkeys(parked))
         self._units += len(units)
@@ -260,7 +282,9 @@ class StagingWriter:
         )  # fmt: skip
 
     def discard(self) -> None:
-        """Removes what was written, for a task that failed; the directory too when no other task has staged in it."""
+        """Removes what was written, for a task that failed; the directory too when no other task has staged
+        in it.
+        """
         for file in (self._records, self._meta):
             file.close()
             self._files.remove(file.path)

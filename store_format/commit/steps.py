@@ -1,6 +1,8 @@
-"""How a commit ends: published, undone, or, after a crash, finished by the next writer from the journal and the staged files.
+"""How a commit ends: published, undone, or, after a crash, finished by the next writer from the journal and
+the staged files.
 
-Up to the first byte of a queue a failed commit is undone; after that it only goes forward. Both ways can be gone again.
+Up to the first byte of a queue a failed commit is undone; after that it only goes forward. Both ways can be
+gone again.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def publish(root: str, journal: Journal, publication: Publication, files: FileWr
 
 
 def conclude(root: str, journal: Journal, files: FileWrites) -> None:
-    """Step 7: without `abort` the batch counts. An ASYNC commit leaves `abort` with our mark, and ends with the journal."""
+    """Step 7: without `abort` the batch counts. An ASYNC commit leaves `abort` with our mark, and ends with
+    the journal.
+    """
     if journal.sync and abort_mark(root) is not None:
         files.remove(f"{root}/abort")
         files.sync_directory(root)
@@ -65,14 +69,20 @@ def undo(root: str, publication: Publication, previous_mark: str | None, files: 
     files.sync_directory(journal_path(root).rpartition("/")[0])
 
 
-# ---- checkpoint and topics ----------------------------------------------------------------------------------------------
+# ---- checkpoint and topics ---------------------------------------------------------------------------------
 
 
 def write_checkpoint(root: str, publication: Publication, files: FileWrites) -> None:
-    """What is known flushed now (StoreCheckpoint as of 5.5, spec 5.1). Never after an ASYNC commit: nothing is known then."""
+    """What is known flushed now (StoreCheckpoint as of 5.5, spec 5.1). Never after an ASYNC commit: nothing
+    is known then.
+    """
     before = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     offset, timestamp = publication.last_queued
-    after = replace(before, physic_msg_timestamp=publication.last_timestamp, confirm_phy_offset=publication.entry.last_offset)
+    after = replace(
+        before,
+        physic_msg_timestamp=publication.last_timestamp,
+        confirm_phy_offset=publication.entry.last_offset,
+    )
     if offset >= 0:
         after = replace(after, logics_msg_timestamp=timestamp, logics_physical_offset=offset)
     if publication.index_msg_timestamp is not None:
@@ -101,11 +111,13 @@ def _is_json(data: bytes, path: str) -> bool:
         return False
 
 
-# ---- flushing what ASYNC commits left -----------------------------------------------------------------------------------
+# ---- flushing what ASYNC commits left ----------------------------------------------------------------------
 
 
 def sync_store(root: str, log: CommitLog, log_directories: tuple[str, ...], files: FileWrites) -> None:
-    """Waits until everything that commits without flush have written is on the disk: files, then directories, from the log down."""
+    """Waits until everything that commits without flush have written is on the disk: files, then directories,
+    from the log down.
+    """
     flushed = (read_checkpoint(f"{root}/checkpoint") or Checkpoint()).logics_physical_offset
     paths = [file.path for file in log.files if file.stop > flushed]
     directories = list(log_directories)

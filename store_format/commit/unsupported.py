@@ -1,4 +1,5 @@
-"""What is not written to: stores whose queues, topics or log are not in the files we keep in step, and topics with rules of their own.
+"""What is not written to: stores whose queues, topics or log are not in the files we keep in step, and topics
+with rules of their own.
 
 Each refusal names the broker setting that made it so.
 """
@@ -14,7 +15,8 @@ from store_format.metadata.values import TopicConfig
 __all__ = ["refuse_missing_queues", "refuse_store", "refuse_timer", "refuse_topics"]
 
 _TIMER_TOPIC = "rmq_sys_wheel_timer"  # TimerMessageStore.TIMER_TOPIC
-_BROKER_TOPIC = "SELF_TEST_TOPIC"  # every broker that starts puts it into topics.json (TopicConfigManager.init)
+# every broker that starts puts it into topics.json (TopicConfigManager.init)
+_BROKER_TOPIC = "SELF_TEST_TOPIC"
 _LMQ_PREFIX = "%LMQ%"
 _QUEUE_ID_MAX = 2**31 - 1
 _BY_FILE = (  # directory, file in it, what it means
@@ -37,19 +39,25 @@ def refuse_store(root: str) -> None:
         if file in entry_names(f"{root}/{directory}", missing_ok=True):
             raise UnsupportedFormatError(f"{root} has {meaning}: it can be read, but not be written to")
     for name in sorted(names):
-        meaning = _BY_NAME.get(name) or ("a DLedger store (enableDLegerCommitLog=true)" if name.startswith("dledger-") else "")
+        meaning = _BY_NAME.get(name) or (
+            "a DLedger store (enableDLegerCommitLog=true)" if name.startswith("dledger-") else ""
+        )
         if meaning:
             raise UnsupportedFormatError(f"{root} is {meaning}, as {name} says: it is not written to")
 
 
 def refuse_topics(root: str, queues: Iterable[tuple[str, int]], topics: Mapping[str, TopicConfig]) -> None:
-    """Raises UnsupportedFormatError for a topic of another kind of queue, and IllegalMessageError for a name that is no directory's."""
+    """Raises UnsupportedFormatError for a topic of another kind of queue, and IllegalMessageError for a name
+    that is no directory's.
+    """
     batch_topics = entry_names(f"{root}/batchconsumequeue", missing_ok=True)
     for topic, queue_id in queues:
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
             raise IllegalMessageError(f"topic {topic!r}: not a name that a consume queue directory can have")
         if not 0 <= queue_id <= _QUEUE_ID_MAX:
-            raise IllegalMessageError(f"topic {topic}: queue id {queue_id}, 0 to {_QUEUE_ID_MAX} are possible")
+            raise IllegalMessageError(
+                f"topic {topic}: queue id {queue_id}, 0 to {_QUEUE_ID_MAX} are possible"
+            )
         config = topics.get(topic)
         kind = None
         if topic.startswith(_LMQ_PREFIX):
@@ -65,7 +73,8 @@ def refuse_topics(root: str, queues: Iterable[tuple[str, int]], topics: Mapping[
 
 
 def refuse_timer(root: str, used: Iterable[str], topics: Mapping[str, TopicConfig]) -> None:
-    """Raises UnsupportedFormatError for timer messages in the store of a broker without a timer: nobody would deliver them.
+    """Raises UnsupportedFormatError for timer messages in the store of a broker without a timer: nobody would
+    deliver them.
 
     A broker with a timer has its topic in topics.json as soon as it has started (TopicConfigManager.init).
     """
@@ -77,8 +86,12 @@ def refuse_timer(root: str, used: Iterable[str], topics: Mapping[str, TopicConfi
         )
 
 
-def refuse_missing_queues(root: str, queues: Iterable[tuple[str, int]], topics: Mapping[str, TopicConfig]) -> None:
-    """Raises IllegalMessageError for a queue that its topic does not have: no consumer reads it, or no producer writes to it."""
+def refuse_missing_queues(
+    root: str, queues: Iterable[tuple[str, int]], topics: Mapping[str, TopicConfig]
+) -> None:
+    """Raises IllegalMessageError for a queue that its topic does not have: no consumer reads it, or no
+    producer writes to it.
+    """
     for topic, queue_id in queues:
         config = topics.get(topic)
         if config is not None and queue_id >= min(config.read_queue_nums, config.write_queue_nums):

@@ -1,4 +1,5 @@
-"""The commitlog: its files, gathered from all its directories, as one sequence of bytes addressed by physical offset.
+"""The commitlog: its files, gathered from all its directories, as one sequence of bytes addressed by physical
+offset.
 
 It says which file holds an offset and reads there; `walk.py` follows the units from one to the next.
 """
@@ -14,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.commitlog.walk import Walk
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StorePermissionError, TruncatedRecordError
+from store_format.errors import (
+    CorruptStoreError,
+    OffsetOutOfRangeError,
+    StoreError,
+    StorePermissionError,
+    TruncatedRecordError,
+)
 from store_format.files.read import FileCache, FileView, StoreFile, list_store_files, offset_file_name
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS
 from store_format.message import sysflag
@@ -41,8 +48,9 @@ def _integer(head: bytes, name: str, size: int, layout: np.dtype[np.void] = MESS
 class CommitLog:
     """The files of a commitlog by start offset, as they were when `open` listed them.
 
-    `findings` are the things wrong with the sequence that leave the rest readable: gaps between files, for which the broker
-    has a log line only (MappedFileQueue.checkSelf), and files that are too short, as of a store that was copied in part.
+    `findings` are the things wrong with the sequence that leave the rest readable: gaps between files, for
+    which the broker has a log line only (MappedFileQueue.checkSelf), and files that are too short, as of a
+    store that was copied in part.
     """
 
     files: tuple[StoreFile, ...]
@@ -56,26 +64,42 @@ class CommitLog:
     def open(directories: Sequence[str], cache: FileCache) -> CommitLog:
         """Lists the directories; their union is the log (MultiPathMappedFileQueue.load, spec 1.3).
 
-        No size is configured: it is the one that most files have. A zero-length last file is as good as none; another one that
-        is too short, with which the broker does not start, is a finding, and read up to its end. Raises CorruptStoreError for two
-        files of one name, for others that are empty or too long, and for files that overlap: the broker would read wrong bytes.
+        No size is configured: it is the one that most files have. A zero-length last file is as good as none;
+        another one that is too short, with which the broker does not start, is a finding, and read up to its
+        end. Raises CorruptStoreError for two files of one name, for others that are empty or too long, and
+        for files that overlap: the broker would read wrong bytes.
         """
-        files = sorted((file for directory in directories for file in list_store_files(directory)), key=lambda file: file.start)
+        files = sorted(
+            (file for directory in directories for file in list_store_files(directory)),
+            key=lambda file: file.start,
+        )
         for file, following in pairwise(files):
             if file.start == following.start:
-                raise CorruptStoreError(following.path, 0, f"one file that starts at {file.start}", f"another one, {file.path}")
+                raise CorruptStoreError(
+                    following.path, 0, f"one file that starts at {file.start}", f"another one, {file.path}"
+                )
         if files and files[-1].size == 0:
             files.pop()
         size = _usual_size(files)
         findings: list[CorruptStoreError] = []
         for file in files:
-            if file.size > size or not file.size:  # without its first file a log would look as if retention had deleted it
-                raise CorruptStoreError(file.path, min(size, file.size), f"a file of {size} bytes, like the others", f"{file.size} bytes")
+            # without its first file a log would look as if retention had deleted it
+            if file.size > size or not file.size:
+                raise CorruptStoreError(
+                    file.path,
+                    min(size, file.size),
+                    f"a file of {size} bytes, like the others",
+                    f"{file.size} bytes",
+                )
             if file.stop > _OFFSET_MAX:
-                raise CorruptStoreError(file.path, 0, "a name below 2^63 - 1, less the file's size", f"{file.start}")
+                raise CorruptStoreError(
+                    file.path, 0, "a name below 2^63 - 1, less the file's size", f"{file.start}"
+                )
             if file.size < size:
                 findings.append(
-                    TruncatedRecordError(file.path, file.size, f"a file of {size} bytes, like the others", f"{file.size} bytes")
+                    TruncatedRecordError(
+                        file.path, file.size, f"a file of {size} bytes, like the others", f"{file.size} bytes"
+                    )
                 )
         findings += _gaps(files, size)
         return CommitLog(
@@ -132,24 +156,33 @@ class CommitLog:
     def read(self, physical_offset: int, length: int) -> bytes:
         """Exactly `length` bytes, all of one file.
 
-        Raises OffsetOutOfRangeError outside of the log and TruncatedRecordError where the file ends before the length does.
+        Raises OffsetOutOfRangeError outside of the log and TruncatedRecordError where the file ends before
+        the length does.
         """
         file = self.file_at(physical_offset)
         if file is None:
-            raise OffsetOutOfRangeError(f"physical offset {physical_offset} is in no commitlog file; {self._range()}")
+            raise OffsetOutOfRangeError(
+                f"physical offset {physical_offset} is in no commitlog file; {self._range()}"
+            )
         position = physical_offset - file.start
         left = file.size - position
         if not 0 <= length <= left:
-            raise TruncatedRecordError(file.path, position, f"{length} bytes", f"{left} bytes up to the file's end")
+            raise TruncatedRecordError(
+                file.path, position, f"{length} bytes", f"{left} bytes up to the file's end"
+            )
         data = self.view(file).read(position, length)
         if len(data) < length:
-            raise TruncatedRecordError(file.path, position, f"{length} bytes", f"{len(data)} bytes: the file became shorter")
+            raise TruncatedRecordError(
+                file.path, position, f"{length} bytes", f"{len(data)} bytes: the file became shorter"
+            )
         return data
 
     def store_timestamp_at(self, physical_offset: int) -> int:
-        """The store timestamp of the unit at the offset in ms, by one read of its head; -1 where there is no unit to be read.
+        """The store timestamp of the unit at the offset in ms, by one read of its head; -1 where there is no
+        unit to be read.
 
-        (CommitLog.pickupStoreTimestamp; the look at magic and physicalOffset, which come in the same read, is ours.)
+        (CommitLog.pickupStoreTimestamp; the look at magic and physicalOffset, which come in the same read, is
+        ours.)
         """
         file = self.file_at(physical_offset)
         if file is None:
@@ -167,17 +200,24 @@ class CommitLog:
         born_host_v6 = bool(_integer(head, "sys_flag", 4) & sysflag.BORN_HOST_V6)
         return _integer(head, "store_timestamp", 8, MESSAGE_HEADS[born_host_v6])
 
-    def walk(self, start: int, stop: int | None = None, *, verify_crc: bool = False, resync: bool = False) -> Walk:
-        """The units from the physical offset `start`, where one has to begin, up to those that begin before `stop`.
+    def walk(
+        self, start: int, stop: int | None = None, *, verify_crc: bool = False, resync: bool = False
+    ) -> Walk:
+        """The units from the physical offset `start`, where one has to begin, up to those that begin before
+        `stop`.
 
         See `Walk`. Raises OffsetOutOfRangeError when `start` lies before the first file.
         """
         if self.files and start < self.min_offset:
-            raise OffsetOutOfRangeError(f"physical offset {start} is no longer in the commitlog; {self._range()}")
+            raise OffsetOutOfRangeError(
+                f"physical offset {start} is no longer in the commitlog; {self._range()}"
+            )
         return Walk(self.files, self._cache, start, stop, verify_crc=verify_crc, resync=resync)
 
     def _range(self) -> str:
-        return f"its files hold {self.min_offset} to {self.files[-1].stop}" if self.files else "it has no files"
+        return (
+            f"its files hold {self.min_offset} to {self.files[-1].stop}" if self.files else "it has no files"
+        )
 
 
 def _usual_size(files: Sequence[StoreFile]) -> int:
@@ -187,12 +227,17 @@ def _usual_size(files: Sequence[StoreFile]) -> int:
 
 
 def _gaps(files: Sequence[StoreFile], size: int) -> list[CorruptStoreError]:
-    """One finding for each place where the next file is not the one that should follow. Raises for an overlap."""
+    """One finding for each place where the next file is not the one that should follow. Raises for an
+    overlap.
+    """
     findings = []
     for file, following in pairwise(files):
         stop = file.start + size
         finding = CorruptStoreError(
-            following.path, 0, f"{offset_file_name(stop)} as the file after {offset_file_name(file.start)}", f"{following.start}"
+            following.path,
+            0,
+            f"{offset_file_name(stop)} as the file after {offset_file_name(file.start)}",
+            f"{following.start}",
         )
         if following.start < stop:
             raise finding

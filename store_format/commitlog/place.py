@@ -1,6 +1,8 @@
-"""Where appended units come to stand: one behind the other, with a BLANK where a file cannot take the next one (spec 2.9).
+"""Where appended units come to stand: one behind the other, with a BLANK where a file cannot take the next
+one (spec 2.9).
 
-The layout follows from the start, the file size and the units' sizes alone, so it comes out the same each time it is asked.
+The layout follows from the start, the file size and the units' sizes alone, so it comes out the same each
+time it is asked.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ BLANK_SIZE_MIN = 8  # CommitLog.END_FILE_MIN_BLANK_LENGTH: so much is left behin
 
 
 class Extent(NamedTuple):
-    """Units [first, stop) of those placed stand from the physical offset `offset` on, in one file. first == stop: a BLANK stands there."""
+    """Units [first, stop) of those placed stand from the physical offset `offset` on, in one file. first ==
+    stop: a BLANK stands there.
+    """
 
     first: int
     stop: int
@@ -28,10 +32,11 @@ class Extent(NamedTuple):
 
 
 class LogLayout:
-    """Places units from the physical offset `position` on, which moves along (CommitLog.DefaultAppendMessageCallback.doAppend).
+    """Places units from the physical offset `position` on, which moves along
+    (CommitLog.DefaultAppendMessageCallback.doAppend).
 
-    Example: files of 1000 bytes, position 0, three units of 400: the first two at 0 and 400; 400 + 8 > 200, so a BLANK of 200
-    bytes at 800, and the third at 1000.
+    Example: files of 1000 bytes, position 0, three units of 400: the first two at 0 and 400; 400 + 8 > 200,
+    so a BLANK of 200 bytes at 800, and the third at 1000.
     """
 
     def __init__(self, position: int, file_size: int) -> None:
@@ -71,7 +76,9 @@ class LogLayout:
             )
         if left < BLANK_SIZE_MIN:
             name = offset_file_name(self.position - self.position % self.file_size)
-            raise CorruptStoreError(f"commitlog/{name}", self.file_size - left, f"{BLANK_SIZE_MIN} bytes for a BLANK", f"{left}")
+            raise CorruptStoreError(
+                f"commitlog/{name}", self.file_size - left, f"{BLANK_SIZE_MIN} bytes for a BLANK", f"{left}"
+            )
 
 
 def blank_head(offset: int, file_size: int) -> bytes:

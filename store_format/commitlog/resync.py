@@ -1,7 +1,8 @@
-"""Finding the next message unit behind damage: where a magic code, a size and the unit's own physicalOffset stand as they must.
+"""Finding the next message unit behind damage: where a magic code, a size and the unit's own physicalOffset
+stand as they must.
 
-The search is linear in the bytes, whatever they are: candidates come from one pass of vector comparisons, and what each
-costs to check is for the caller to bound.
+The search is linear in the bytes, whatever they are: candidates come from one pass of vector comparisons, and
+what each costs to check is for the caller to bound.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ class FileBytes:
         return self._view.read(part.start, part.stop - part.start)
 
 
-def search_unit(view: FileView, file: StoreFile, position: int, stop: int, is_unit: Callable[[int], bool]) -> tuple[int | None, int]:
-    """The first place behind `position` and before `stop` that looks like a unit or a BLANK and is one, as `is_unit` says; None without.
+def search_unit(
+    view: FileView, file: StoreFile, position: int, stop: int, is_unit: Callable[[int], bool]
+) -> tuple[int | None, int]:
+    """The first place behind `position` and before `stop` that looks like a unit or a BLANK and is one, as
+    `is_unit` says; None without.
 
     The second result says from where on the bytes looked at are all zero.
     """
@@ -58,7 +62,8 @@ def search_unit(view: FileView, file: StoreFile, position: int, stop: int, is_un
 
 
 def _candidates(data: NDArray[np.uint8], count: int, file: StoreFile, at: int) -> list[int]:
-    """Positions in the file at which a unit or a BLANK may begin: among the first `count` bytes of `data`, which is read from `at`.
+    """Positions in the file at which a unit or a BLANK may begin: among the first `count` bytes of `data`,
+    which is read from `at`.
 
     Magic code, size and physicalOffset are looked at, all at once.
     """
@@ -77,7 +82,9 @@ def _candidates(data: NDArray[np.uint8], count: int, file: StoreFile, at: int) -
 
 
 def _blanks(data: NDArray[np.uint8], count: int, remaining: int) -> list[int]:
-    """Places among the first `count` bytes with a BLANK's magic code, and in front of it how many bytes of the file are left there."""
+    """Places among the first `count` bytes with a BLANK's magic code, and in front of it how many bytes of
+    the file are left there.
+    """
     found, raw = [], data.tobytes()
     place = raw.find(_BLANK_BYTES, _MAGIC_AT) - _MAGIC_AT
     while 0 <= place < count:

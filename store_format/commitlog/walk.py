@@ -1,12 +1,13 @@
-"""Following the commitlog from unit to unit: every byte ends up as unit, padding, damage or unwritten, and the sums say so.
+"""Following the commitlog from unit to unit: every byte ends up as unit, padding, damage or unwritten, and
+the sums say so.
 
-A unit's length leads to the next unit, so one loop over windows of a file does nothing but follow lengths; what it found
-is then checked many at once, and the first place that fails is looked at alone.
+A unit's length leads to the next unit, so one loop over windows of a file does nothing but follow lengths;
+what it found is then checked many at once, and the first place that fails is looked at alone.
 
-Windows are read, not mapped: as fast (2 GB/s of 350-byte units either way), right for a file that a broker is appending to,
-and harmless where a file becomes shorter. After damage the windows begin small and double with success, so that what a
-failure wastes is at most twice what went well before it: that, and the allowance for checksums below, keep the search for
-the next unit linear in the bytes, whatever they are.
+Windows are read, not mapped: as fast (2 GB/s of 350-byte units either way), right for a file that a broker is
+appending to, and harmless where a file becomes shorter. After damage the windows begin small and double with
+success, so that what a failure wastes is at most twice what went well before it: that, and the allowance for
+checksums below, keep the search for the next unit linear in the bytes, whatever they are.
 """
 
 from __future__ import annotations
@@ -31,19 +32,22 @@ __all__ = ["Damage", "EndKind", "UnitRun", "Walk", "WalkEnd", "WalkSums"]
 _WINDOW_SIZE = 1 << 20  # half a core's level 2 cache; at most 11,523 units
 _WINDOW_SIZE_MIN = 4096
 _LENGTH = Struct(">i")
-# Of a BLANK that is searched for: it is shorter than the message that did not fit. maxMessageSize is 4 MiB, and a batch has its heads.
+# Of a BLANK that is searched for: it is shorter than the message that did not fit. maxMessageSize is 4 MiB,
+# and a batch has its heads.
 _BLANK_SIZE_MAX = 8 << 20
-# Bytes of bodies that may be summed in vain while looking for the next unit: a start, and some for each byte walked. Units
-# nested in one another could otherwise make every byte be summed thousands of times.
+# Bytes of bodies that may be summed in vain while looking for the next unit: a start, and some for each byte
+# walked. Units nested in one another could otherwise make every byte be summed thousands of times.
 _CRC_ALLOWANCE = 64 << 20
 _CRC_ALLOWANCE_RATE = 4
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UnitRun:
-    """Units that stand one behind the other and passed every check: positions in the file and sizes, both in bytes.
+    """Units that stand one behind the other and passed every check: positions in the file and sizes, both in
+    bytes.
 
-    `buffer` are the bytes that were checked, from `buffer_start` of the file on; None for a unit longer than a window.
+    `buffer` are the bytes that were checked, from `buffer_start` of the file on; None for a unit longer than
+    a window.
     """
 
     file: StoreFile
@@ -66,8 +70,9 @@ class UnitRun:
 class Damage:
     """Bytes `start` to `stop` of the file that are no unit, and what is wrong at their start.
 
-    `at_tail` says that nothing good follows in the whole log: in a live store a unit that is being written, "not yet".
-    A file that is missing between two others is one Damage too; `file` then says where it should be.
+    `at_tail` says that nothing good follows in the whole log: in a live store a unit that is being written,
+    "not yet". A file that is missing between two others is one Damage too; `file` then says where it should
+    be.
     """
 
     file: StoreFile
@@ -90,7 +95,9 @@ class EndKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WalkEnd:
-    """Where and why a walk ended: the physical offset, the same as file and position, and what was wrong there, if anything."""
+    """Where and why a walk ended: the physical offset, the same as file and position, and what was wrong
+    there, if anything.
+    """
 
     kind: EndKind
     offset: int
@@ -102,10 +109,11 @@ class WalkEnd:
 
 @dataclass(slots=True)
 class WalkSums:
-    """Bytes by what they were. `unread` are those behind a torn end of a walk that does not look for the next unit.
+    """Bytes by what they were. `unread` are those behind a torn end of a walk that does not look for the next
+    unit.
 
-    `unwritten` are those behind an unwritten end; a walk with `resync` has seen that they are zero. `missing` are the bytes
-    of missing files, which no file has and `total` does not count.
+    `unwritten` are those behind an unwritten end; a walk with `resync` has seen that they are zero. `missing`
+    are the bytes of missing files, which no file has and `total` does not count.
     """
 
     units: int = 0  # how many
@@ -119,25 +127,36 @@ class WalkSums:
     @property
     def total_bytes(self) -> int:
         """From the start of the walk to the end of the last file it looked at, or to where it stopped."""
-        return self.unit_bytes + self.blank_bytes + self.damage_bytes + self.unwritten_bytes + self.unread_bytes
+        return (
+            self.unit_bytes + self.blank_bytes + self.damage_bytes + self.unwritten_bytes + self.unread_bytes
+        )
 
 
 class Walk:
-    """An iterator of the runs of units and, with `resync`, of the damage between them. `sums` and `end` tell the rest.
+    """An iterator of the runs of units and, with `resync`, of the damage between them. `sums` and `end` tell
+    the rest.
 
-    Without `resync` the first thing that is neither unit nor BLANK ends the walk (CommitLog.recoverNormally). With it the
-    walk looks for the next place where a whole unit stands that says it stands there and whose CRC is right, and goes on
-    over missing files, up to where nothing follows any more; `end` then is where the last good unit ends.
+    Without `resync` the first thing that is neither unit nor BLANK ends the walk (CommitLog.recoverNormally).
+    With it the walk looks for the next place where a whole unit stands that says it stands there and whose
+    CRC is right, and goes on over missing files, up to where nothing follows any more; `end` then is where
+    the last good unit ends.
 
-    A live broker may be writing at the end: a torn or unwritten end, and damage `at_tail`, mean "not yet" there, and a new
-    walk may get further. What was found is always a prefix of the log.
+    A live broker may be writing at the end: a torn or unwritten end, and damage `at_tail`, mean "not yet"
+    there, and a new walk may get further. What was found is always a prefix of the log.
 
-    Example: file 0 holds units at 0 and 126, then zeros up to its end at 65536: one run with positions [0, 126] and sizes
-    [126, 146]; `end` is (unwritten, 272); sums are 272 bytes in units and 65264 unwritten.
+    Example: file 0 holds units at 0 and 126, then zeros up to its end at 65536: one run with positions [0,
+    126] and sizes [126, 146]; `end` is (unwritten, 272); sums are 272 bytes in units and 65264 unwritten.
     """
 
     def __init__(
-        self, files: tuple[StoreFile, ...], cache: FileCache, start: int, stop: int | None, *, verify_crc: bool, resync: bool
+        self,
+        files: tuple[StoreFile, ...],
+        cache: FileCache,
+        start: int,
+        stop: int | None,
+        *,
+        verify_crc: bool,
+        resync: bool,
     ) -> None:
         self.sums = WalkSums()
         self.end: WalkEnd | None = None  # None until the iterator is exhausted
@@ -159,7 +178,7 @@ class Walk:
     def __next__(self) -> UnitRun | Damage:
         return next(self._steps)
 
-    # ---- from file to file ------------------------------------------------------------------------------------------
+    # ---- from file to file ---------------------------------------------------------------------------------
 
     def _walk(self) -> Iterator[UnitRun | Damage]:
         index = next((i for i, file in enumerate(self._files) if file.start <= self._start < file.stop), None)
@@ -178,7 +197,9 @@ class Walk:
                 self.end = WalkEnd(EndKind.STOP, file.stop, file.path, file.size)
                 return
             if following is None or (following.start != file.stop and not self._resync):
-                self.end = self._failure or (self._blank if following is None else None) or self._missing(file.stop)
+                self.end = (
+                    self._failure or (self._blank if following is None else None) or self._missing(file.stop)
+                )
                 return
             if following.start != file.stop:
                 yield self._gap(file, following)
@@ -186,14 +207,24 @@ class Walk:
     def _missing(self, offset: int) -> WalkEnd:
         directory = dirname(self._files[-1].path) if self._files else ""
         path = join(directory, offset_file_name(offset))
-        return WalkEnd(EndKind.MISSING, offset, path, 0, f"a file that holds physical offset {offset}", "none")
+        return WalkEnd(
+            EndKind.MISSING, offset, path, 0, f"a file that holds physical offset {offset}", "none"
+        )
 
     def _gap(self, file: StoreFile, following: StoreFile) -> Damage:
-        missing = StoreFile(join(dirname(file.path), offset_file_name(file.stop)), file.stop, following.start - file.stop)
+        missing = StoreFile(
+            join(dirname(file.path), offset_file_name(file.stop)), file.stop, following.start - file.stop
+        )
         self.sums.missing_bytes += missing.size
-        return Damage(missing, 0, missing.size, f"a file that starts at {file.stop}", f"the next file starts at {following.start}")
+        return Damage(
+            missing,
+            0,
+            missing.size,
+            f"a file that starts at {file.stop}",
+            f"the next file starts at {following.start}",
+        )
 
-    # ---- in one file ------------------------------------------------------------------------------------------------
+    # ---- in one file ---------------------------------------------------------------------------------------
 
     def _walk_file(self, index: int, position: int) -> Iterator[UnitRun | Damage]:
         """Up to the file's end, or until `end` is set."""
@@ -228,16 +259,23 @@ class Walk:
             position = run.stop
             if whole:
                 window_size = min(2 * window_size, _WINDOW_SIZE)
-        if self._stop is not None and self._stop <= file.stop:  # the last unit may reach behind it: it began before
+        # the last unit may reach behind it: it began before
+        if self._stop is not None and self._stop <= file.stop:
             self.end = self._failure or WalkEnd(EndKind.STOP, file.start + position, file.path, position)
             return
         # No broker fills a file without a BLANK, and one that meets such a file takes its end for the log's.
-        self._note_failure(file, position, UnitCheck(UnitKind.TORN, 0, 0, "a blank record before the file's end", "none"))
+        self._note_failure(
+            file, position, UnitCheck(UnitKind.TORN, 0, 0, "a blank record before the file's end", "none")
+        )
         if not self._resync:
             self.end = self._failure
 
-    def _read_run(self, view: FileView, file: StoreFile, position: int, stop: int, window_size: int) -> tuple[UnitRun | None, bool]:
-        """The units that lie wholly in the next window, up to the first bad one, and whether there was no bad one."""
+    def _read_run(
+        self, view: FileView, file: StoreFile, position: int, stop: int, window_size: int
+    ) -> tuple[UnitRun | None, bool]:
+        """The units that lie wholly in the next window, up to the first bad one, and whether there was no bad
+        one.
+        """
         data = view.read(position, min(window_size, file.size - position))
         positions, follower = _follow(data, min(stop - position, len(data)))
         if positions and follower > len(data):
@@ -257,17 +295,27 @@ class Walk:
         self.sums.unit_bytes += run.stop - int(run.positions[0])
         self._failure = self._blank = None
 
-    # ---- when something is wrong ------------------------------------------------------------------------------------
+    # ---- when something is wrong ---------------------------------------------------------------------------
 
     def _check(self, view: FileView, file: StoreFile, position: int, *, verify_crc: bool) -> UnitCheck:
-        """What stands at the position. With `resync`, sums are taken only as long as the allowance for vain ones lasts."""
+        """What stands at the position. With `resync`, sums are taken only as long as the allowance for vain
+        ones lasts.
+        """
         data, remaining, offset = FileBytes(view), file.size - position, file.start + position
-        check = check_unit(data, position, remaining, physical_offset=offset, verify_crc=verify_crc and not self._resync)
+        check = check_unit(
+            data, position, remaining, physical_offset=offset, verify_crc=verify_crc and not self._resync
+        )
         if check.kind is not UnitKind.OK or not verify_crc or not self._resync:
             return check
         allowed = _CRC_ALLOWANCE + _CRC_ALLOWANCE_RATE * self.sums.total_bytes - self._crc_wasted
         if check.size > allowed:
-            return UnitCheck(UnitKind.TORN, 0, 0, "a unit that can be checked", "too many with a wrong CRC before it to look at its own")
+            return UnitCheck(
+                UnitKind.TORN,
+                0,
+                0,
+                "a unit that can be checked",
+                "too many with a wrong CRC before it to look at its own",
+            )
         summed = check_unit(data, position, remaining, physical_offset=offset, verify_crc=True)
         if summed.kind is not UnitKind.OK:
             self._crc_wasted += check.size
@@ -276,7 +324,9 @@ class Walk:
     def _note_failure(self, file: StoreFile, position: int, check: UnitCheck) -> None:
         if self._failure is None:
             kind = EndKind.UNWRITTEN if check.kind is UnitKind.UNWRITTEN else EndKind.TORN
-            self._failure = WalkEnd(kind, file.start + position, file.path, position, check.expected, check.found)
+            self._failure = WalkEnd(
+                kind, file.start + position, file.path, position, check.expected, check.found
+            )
 
     def _end_at_failure(self, kind: UnitKind, rest: int) -> None:
         self.end = self._failure
@@ -285,19 +335,32 @@ class Walk:
         else:
             self.sums.unread_bytes += rest
 
-    def _skip(self, view: FileView, index: int, position: int, stop: int, check: UnitCheck) -> tuple[Damage | None, int | None]:
-        """The damage that begins at `position`, and where to go on; None when there is nothing behind it in the whole log."""
+    def _skip(
+        self, view: FileView, index: int, position: int, stop: int, check: UnitCheck
+    ) -> tuple[Damage | None, int | None]:
+        """The damage that begins at `position`, and where to go on; None when there is nothing behind it in
+        the whole log.
+        """
         file = self._files[index]
-        following, zeros_from = search_unit(view, file, position, stop, partial(self._goes_on_at, view, index))
+        following, zeros_from = search_unit(
+            view, file, position, stop, partial(self._goes_on_at, view, index)
+        )
         at_tail = following is None and index >= self._last_begun()
         # A broker that writes now wrote here before it wrote where we have just looked.
-        if self._check(view, file, position, verify_crc=self._verify_crc).kind in (UnitKind.OK, UnitKind.BLANK):
+        if self._check(view, file, position, verify_crc=self._verify_crc).kind in (
+            UnitKind.OK,
+            UnitKind.BLANK,
+        ):
             return None, position
         damage_stop = following if following is not None else zeros_from if at_tail else stop
         self.sums.damage_bytes += damage_stop - position
         if at_tail:
             self.sums.unwritten_bytes += stop - zeros_from
-        damage = Damage(file, position, damage_stop, check.expected, check.found, at_tail) if damage_stop > position else None
+        damage = (
+            Damage(file, position, damage_stop, check.expected, check.found, at_tail)
+            if damage_stop > position
+            else None
+        )
         return damage, None if at_tail else damage_stop
 
     def _goes_on_at(self, view: FileView, index: int, position: int) -> bool:
@@ -312,16 +375,23 @@ class Walk:
         return is_blank and file.size - position <= _BLANK_SIZE_MAX and index < self._last_begun()
 
     def _last_begun(self) -> int:
-        """The index of the last file that something was written to. Files behind it were only made in advance."""
+        """The index of the last file that something was written to. Files behind it were only made in
+        advance.
+        """
         if self._begun is None:
             indices = range(len(self._files) - 1, -1, -1)
             self._begun = next((i for i in indices if self._is_begun(self._files[i])), 0)
         return self._begun
 
     def _is_begun(self, file: StoreFile) -> bool:
-        """Zeros at a file's head say little: so are pages that a power loss kept from the disk. Holes are not read."""
+        """Zeros at a file's head say little: so are pages that a power loss kept from the disk. Holes are not
+        read.
+        """
         view = self._cache.open(file.path)
-        return any(view.read(0, 8)) or search_unit(view, file, 0, file.size, partial(self._is_unit, view, file))[0] is not None
+        return (
+            any(view.read(0, 8))
+            or search_unit(view, file, 0, file.size, partial(self._is_unit, view, file))[0] is not None
+        )
 
     def _is_unit(self, view: FileView, file: StoreFile, position: int) -> bool:
         return self._check(view, file, position, verify_crc=True).kind is UnitKind.OK
@@ -331,7 +401,9 @@ _OK = UnitCheck(UnitKind.OK)
 
 
 def _follow(data: bytes, stop: int) -> tuple[list[int], int]:
-    """Starts of units from byte 0 on, as the lengths say, while they lie before `stop`; and where the next one would be."""
+    """Starts of units from byte 0 on, as the lengths say, while they lie before `stop`; and where the next
+    one would be.
+    """
     positions: list[int] = []
     append, unpack, size_min = positions.append, _LENGTH.unpack_from, MESSAGE_SIZE_MIN
     position, stop = 0, min(stop, len(data) - _LENGTH.size + 1)

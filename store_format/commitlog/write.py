@@ -1,4 +1,6 @@
-"""The commitlog's files as a writer sees them: made when first written to, one open at a time, zeroed or removed when undone."""
+"""The commitlog's files as a writer sees them: made when first written to, one open at a time, zeroed or
+removed when undone.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ __all__ = ["LogFiles"]
 
 
 class LogFiles:
-    """Writes at physical offsets. A file is synced when the next one begins; `made` are those that were not there before."""
+    """Writes at physical offsets. A file is synced when the next one begins; `made` are those that were not
+    there before.
+    """
 
     def __init__(self, log: CommitLog, directories: Sequence[str], file_size: int, files: FileWrites) -> None:
         self._files = files
@@ -62,7 +66,8 @@ class LogFiles:
         return f"{directory}/{offset_file_name(start)}"
 
     def clear_behind(self, base: int, *, keep: int = -1) -> None:
-        """Nothing is left at or behind `base`: bytes of its file are zeroed, those of later ones too, files made since are removed.
+        """Nothing is left at or behind `base`: bytes of its file are zeroed, those of later ones too, files
+        made since are removed.
 
         Files that begin at or behind `keep`, unless it is negative, are removed as well.
         """

@@ -1,14 +1,18 @@
-"""Where the commitlog ends that a broker writes to, or that it has left in order: behind it there may be remains of a recovery.
+"""Where the commitlog ends that a broker writes to, or that it has left in order: behind it there may be
+remains of a recovery.
 
-A recovery sets the log's end back and clears no byte, neither of the log nor of the consume queues; what a broker writes from then on
-lies over the first of the cut messages. So the last whole message of the file need not be the log's last message. These say that it
-is, each for the price of a few reads:
+A recovery sets the log's end back and clears no byte, neither of the log nor of the consume queues; what a
+broker writes from then on lies over the first of the cut messages. So the last whole message of the file need
+not be the log's last message. These say that it is, each for the price of a few reads:
 
-- A broker writes `lock` when it has recovered the store, so what was stored since then was written by this run, and nothing follows it.
-- The broker's last recovery ended with the message (`confirmPhyOffset`), or the message was the last that was indexed.
+- A broker writes `lock` when it has recovered the store, so what was stored since then was written by this
+  run, and nothing follows it.
+- The broker's last recovery ended with the message (`confirmPhyOffset`), or the message was the last that was
+  indexed.
 - It is the last message of a commit of ours (the ledger).
 
-Else the last file is walked through, once for an open store. In older files nothing is stale: a recovery deletes what is behind its end.
+Else the last file is walked through, once for an open store. In older files nothing is stale: a recovery
+deletes what is behind its end.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ _log = logging.getLogger(__name__)
 _OFFSET_MAX = 2**63 - 1
 _BLOCK_SIZE = 1 << 16
 _LOOK_SIZE = 1 << 12  # zeros for so long: nothing was written there
-_BACK_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 40)  # how far before the last written byte its message is looked for
+# how far before the last written byte its message is looked for
+_BACK_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 40)
 _FOLLOWING_SIZE = 16 << 20
 _WORD_SIZE = 8
 _HEAD_SIZE = 96
@@ -59,9 +64,11 @@ class LastUnit:
 
 @dataclass(frozen=True, slots=True)
 class WrittenEnd:
-    """The log ends at `offset`. `is_certain`: what leads there or behind it is stale, and not the way to damaged messages.
+    """The log ends at `offset`. `is_certain`: what leads there or behind it is stale, and not the way to
+    damaged messages.
 
-    `remains` counts the whole messages behind it that an earlier recovery has cut. `last_timestamp`: of the last message before it.
+    `remains` counts the whole messages behind it that an earlier recovery has cut. `last_timestamp`: of the
+    last message before it.
     """
 
     offset: int
@@ -84,7 +91,9 @@ _warned: WeakKeyDictionary[FileCache, set[str]] = WeakKeyDictionary()
 
 
 def written_end(root: str, log: CommitLog, *, is_live: bool, has_more: bool = False) -> WrittenEnd | None:
-    """None for a log without messages. `has_more`: entries of consume queues lead behind what is its end at a quick look."""
+    """None for a log without messages. `has_more`: entries of consume queues lead behind what is its end at a
+    quick look.
+    """
     last = last_unit(log)
     if last is None:
         return None
@@ -97,7 +106,9 @@ def written_end(root: str, log: CommitLog, *, is_live: bool, has_more: bool = Fa
 
 
 def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) -> None:
-    """Once for each store that was opened. `hidden` entries of consume queues lead behind the end, or to other messages."""
+    """Once for each store that was opened. `hidden` entries of consume queues lead behind the end, or to
+    other messages.
+    """
     said = _warned.setdefault(cache, set())
     if root in said or not (end.remains or hidden):
         return
@@ -109,12 +120,14 @@ def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) ->
     )  # fmt: skip
 
 
-# ---- what a few reads tell ------------------------------------------------------------------------------------------------
+# ---- what a few reads tell ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The broker's last run, as far as files tell of it. `start` in ms; None where no broker is known to have started."""
+    """The broker's last run, as far as files tell of it. `start` in ms; None where no broker is known to have
+    started.
+    """
 
     root: str
     is_live: bool
@@ -124,7 +137,8 @@ class _Run:
     @staticmethod
     def read(root: str, *, is_live: bool) -> _Run:
         is_live = is_live and abort_mark(root) == ""  # else it is a commit of ours that holds the lock
-        # Written into at each start, behind the recovery (DefaultMessageStore.start); writers of this project leave it as it is.
+        # Written into at each start, behind the recovery (DefaultMessageStore.start); writers of this project
+        # leave it as it is.
         status = file_status(f"{root}/lock")
         checkpoint = Checkpoint()
         with suppress(StoreError, OSError):  # whoever needs it says so
@@ -140,7 +154,11 @@ class _Run:
         indexed = self._indexed()
         if indexed < 0 and self._is_newest_by_checkpoint(last):
             return True
-        return indexed == last.offset or self._is_ours(log, last) or (indexed >= 0 and _follows(log, indexed, last))
+        return (
+            indexed == last.offset
+            or self._is_ours(log, last)
+            or (indexed >= 0 and _follows(log, indexed, last))
+        )
 
     def surely_ended_with(self, log: CommitLog, last: LastUnit) -> bool:
         """Whether nothing of the log was lost behind its last whole message since the broker stopped."""
@@ -182,7 +200,11 @@ def last_unit(log: CommitLog) -> LastUnit | None:
             continue
         for back in _BACK_SIZES:
             start = max(file.start, min(stop, file.stop) - back)
-            runs = [run for run in log.walk(start, min(stop, file.stop), verify_crc=True, resync=True) if isinstance(run, UnitRun)]
+            runs = [
+                run
+                for run in log.walk(start, min(stop, file.stop), verify_crc=True, resync=True)
+                if isinstance(run, UnitRun)
+            ]
             if runs:
                 offset = runs[-1].file.start + int(runs[-1].positions[-1])
                 return LastUnit(offset, runs[-1].file.start + runs[-1].stop, log.store_timestamp_at(offset))
@@ -192,7 +214,9 @@ def last_unit(log: CommitLog) -> LastUnit | None:
 
 
 def written_stop(log: CommitLog) -> int:
-    """About where the log's last bytes are: files have their full length from the start, and zeros behind what is written."""
+    """About where the log's last bytes are: files have their full length from the start, and zeros behind
+    what is written.
+    """
     for file in reversed(log.files):
         view = log.view(file)
         if not any(view.read(0, _LOOK_SIZE)):
@@ -214,7 +238,9 @@ def _head(log: CommitLog, offset: int) -> bytes:
 
 
 def _follows(log: CommitLog, indexed: int, last: LastUnit) -> bool:
-    """Whether only messages of the same run lie between the one that was indexed last and the last one: what was cut is older."""
+    """Whether only messages of the same run lie between the one that was indexed last and the last one: what
+    was cut is older.
+    """
     if not last.offset - _FOLLOWING_SIZE < indexed < last.offset or log.file_at(indexed) is None:
         return False
     newest, end = -1, indexed
@@ -234,7 +260,7 @@ def _goes_on(log: CommitLog, last: LastUnit) -> bool:
     return any(isinstance(step, UnitRun) for step in log.walk(last.stop, verify_crc=True, resync=True))
 
 
-# ---- what a walk through the last file tells ------------------------------------------------------------------------------
+# ---- what a walk through the last file tells ---------------------------------------------------------------
 
 
 def _walked(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
@@ -244,7 +270,12 @@ def _walked(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
     before = known.get(key)
     if before is not None and before.signs == signs and before.head == _head(log, before.end.offset):
         return before.end
-    if before is not None and run.is_live and before.signs[1:] == signs[1:] and _is_new(run, before.end.last_timestamp):
+    if (
+        before is not None
+        and run.is_live
+        and before.signs[1:] == signs[1:]
+        and _is_new(run, before.end.last_timestamp)
+    ):
         end = _grown(log, run, before.end)
     else:
         end = _whole_look(root, log, run, last)
@@ -261,17 +292,22 @@ def _whole_look(root: str, log: CommitLog, run: _Run, last: LastUnit) -> Written
     end = _scanned(log)
     found = find_readable_end(root, log, end)
     result = WrittenEnd(
-        found.offset, run.is_live or found.remains > 0 or run.surely_ended_with(log, last), found.remains, found.last_timestamp
+        found.offset,
+        run.is_live or found.remains > 0 or run.surely_ended_with(log, last),
+        found.remains,
+        found.last_timestamp,
     )
     if not run.is_live or run.start is None or _is_new(run, found.last_timestamp):
         return result
     turn = _turn(log, run.start, end.scan_start, found.offset)
     if turn is not None:
         return WrittenEnd(turn[0], True, _count(log, turn[0]), turn[1])
-    # Nothing was written in this run, whose recovery ended before the damage: what is behind was cut then.
-    # A confirmPhyOffset of 0 says nothing: it may be the first message, or of a broker that does not write it.
+    # Nothing was written in this run, whose recovery ended before the damage: what is behind was cut then. A
+    # confirmPhyOffset of 0 says nothing: it may be the first message, or of a broker that does not write it.
     if found.offset > end.offset and run.checkpoint.confirm_phy_offset == end.last_unit_offset > 0:
-        return WrittenEnd(end.offset, True, found.messages + found.remains, log.store_timestamp_at(end.last_unit_offset))
+        return WrittenEnd(
+            end.offset, True, found.messages + found.remains, log.store_timestamp_at(end.last_unit_offset)
+        )
     return result
 
 
@@ -282,8 +318,8 @@ def _scanned(log: CommitLog) -> LogEnd:
 def _turn(log: CommitLog, start_ms: int, first: int, stop: int) -> tuple[int, int] | None:
     """(where a message of this run is directly followed by an older one, its store time): the log ends there.
 
-    A new message may end exactly where a cut one begins. While the clock has not come to the new message's time again, it may have been
-    set back instead.
+    A new message may end exactly where a cut one begins. While the clock has not come to the new message's
+    time again, it may have been set back instead.
     """
     newest = -1
     for run in _runs(log, first, stop):
@@ -292,7 +328,11 @@ def _turn(log: CommitLog, start_ms: int, first: int, stop: int) -> tuple[int, in
         turns = np.flatnonzero((times[:-1] >= start_ms) & (times[1:] < start_ms))
         if len(turns):
             at, timestamp = int(turns[0]), int(times[int(turns[0])])
-            return (run.file.start + int(run.positions[at]), timestamp) if timestamp <= time.time_ns() // 1_000_000 else None
+            return (
+                (run.file.start + int(run.positions[at]), timestamp)
+                if timestamp <= time.time_ns() // 1_000_000
+                else None
+            )
         newest = int(times[-1])
     return None
 
@@ -323,7 +363,10 @@ def _runs(log: CommitLog, start: int, stop: int) -> Iterator[UnitRun]:
 
 def _times(log: CommitLog, run: UnitRun) -> NDArray[np.int64]:
     buffer, at = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
-    units, _ = locate(UnitRefs(run.file.path, buffer, run.file.start + at, run.positions - at, run.sizes, None), verify_crc=False)
+    units, _ = locate(
+        UnitRefs(run.file.path, buffer, run.file.start + at, run.positions - at, run.sizes, None),
+        verify_crc=False,
+    )
     return units.integers("store_timestamp").astype(np.int64)
 
 

@@ -1,7 +1,8 @@
-"""From message units to the consume queue entries the broker would make of them (CommitLogDispatcherBuildConsumeQueue).
+"""From message units to the consume queue entries the broker would make of them
+(CommitLogDispatcherBuildConsumeQueue).
 
-Which queue, which offset in it and which tags code follow from the stored unit alone (spec 3.2, 3.5, 3.6), so that entries
-which a crash kept from being written can be made again.
+Which queue, which offset in it and which tags code follow from the stored unit alone (spec 3.2, 3.5, 3.6), so
+that entries which a crash kept from being written can be made again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _Queue = tuple[str, int]  # topic and queue id
 class MissingEntries:
     """Entries of one queue, ascending: `units[i]` belongs at `queue_offsets[i]`.
 
-    CQ_UNIT records, or BATCH_CQ_UNIT in a batch queue. Offsets may have gaps, where the message itself is lost.
+    CQ_UNIT records, or BATCH_CQ_UNIT in a batch queue. Offsets may have gaps, where the message itself is
+    lost.
     """
 
     queue_offsets: NDArray[np.int64]
@@ -48,11 +50,21 @@ class MissingEntries:
     def max_offset(self) -> int:
         """The queue's end with these entries: behind the last one."""
         names = self.units.dtype.names or ()
-        return int(self.queue_offsets[-1]) + (int(self.units["batch_size"][-1]) if "batch_size" in names else 1)
+        return int(self.queue_offsets[-1]) + (
+            int(self.units["batch_size"][-1]) if "batch_size" in names else 1
+        )
 
 
 _ROW = np.dtype(
-    [("queue", "i8"), ("offset", "i8"), ("physical", "i8"), ("size", "i8"), ("tags", "i8"), ("store_timestamp", "i8"), ("batch_size", "i8")]
+    [
+        ("queue", "i8"),
+        ("offset", "i8"),
+        ("physical", "i8"),
+        ("size", "i8"),
+        ("tags", "i8"),
+        ("store_timestamp", "i8"),
+        ("batch_size", "i8"),
+    ]
 )
 
 
@@ -82,12 +94,15 @@ class Dispatch:
     def add(self, run: UnitRun, commit_log: CommitLog) -> None:
         """Raises nothing for what the units say: a unit that names no queue sensibly adds no entry."""
         if run.buffer is None:
-            # One unit longer than a window. Mapping it costs no memory, and no broker has a crashed store open.
+            # One unit longer than a window. Mapping it costs no memory, and no broker has a crashed store
+            # open.
             buffer, start = commit_log.view(run.file).map(), 0
         else:
             buffer, start = run.buffer, run.buffer_start
         tags_codes = np.zeros(len(run.positions), np.int64)
-        refs = UnitRefs(run.file.path, buffer, run.file.start + start, run.positions - start, run.sizes, tags_codes)
+        refs = UnitRefs(
+            run.file.path, buffer, run.file.start + start, run.positions - start, run.sizes, tags_codes
+        )
         units, _ = locate(refs, verify_crc=False)
         kind = units.sys_flag & sysflag.TRANSACTION_MASK
         dispatched = (kind == sysflag.TRANSACTION_NONE) | (kind == sysflag.TRANSACTION_COMMIT)
@@ -101,33 +116,45 @@ class Dispatch:
         queues = self._queue_numbers(names, topic_index, units.integers("queue_id").astype(np.int64))
         floors = np.array(self._floors, np.int64)[queues]
         physical = units.refs.positions + units.refs.base
-        missing = np.flatnonzero((units.integers("queue_offset").astype(np.int64) >= floors[:, 0]) & (physical > floors[:, 1]))
+        missing = np.flatnonzero(
+            (units.integers("queue_offset").astype(np.int64) >= floors[:, 0]) & (physical > floors[:, 1])
+        )
         if len(missing):
             self.count += len(missing)
-            self._rows.append(self._entry_rows(units.select(missing), [names[i] for i in topic_index[missing].tolist()], queues[missing]))
+            self._rows.append(
+                self._entry_rows(
+                    units.select(missing), [names[i] for i in topic_index[missing].tolist()], queues[missing]
+                )
+            )
         if run.buffer is None or _MULTI_DISPATCH_BYTES in run.buffer.tobytes():
             self._add_light(units, [names[i] for i in topic_index.tolist()])
 
-    # ---- queues -----------------------------------------------------------------------------------------------------
+    # ---- queues --------------------------------------------------------------------------------------------
 
     def _number(self, queue: _Queue) -> int:
         number = self._queues.get(queue)
         if number is None:
             number = self._queues[queue] = len(self._names)
             self._names.append(queue)
-            self._floors.append((self._max_offsets.get(queue, 0), self._last_physical_offsets.get(queue, self._floor(queue))))
+            self._floors.append(
+                (self._max_offsets.get(queue, 0), self._last_physical_offsets.get(queue, self._floor(queue)))
+            )
         return number
 
-    def _queue_numbers(self, names: list[str], topic_index: NDArray[np.int32], queue_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _queue_numbers(
+        self, names: list[str], topic_index: NDArray[np.int32], queue_ids: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
         combined = topic_index.astype(np.int64) << 32 | queue_ids & 0xFFFFFFFF
         values, inverse = np.unique(combined, return_inverse=True)
         numbers = []
         for value in values.tolist():
             queue_id = value & 0xFFFFFFFF
-            numbers.append(self._number((names[value >> 32], queue_id - (1 << 32) if queue_id >> 31 else queue_id)))
+            numbers.append(
+                self._number((names[value >> 32], queue_id - (1 << 32) if queue_id >> 31 else queue_id))
+            )
         return np.array(numbers, np.int64)[inverse]
 
-    # ---- entries ----------------------------------------------------------------------------------------------------
+    # ---- entries -------------------------------------------------------------------------------------------
 
     def _entry_rows(self, units: Units, topics: list[str], queues: NDArray[np.int64]) -> NDArray[np.void]:
         table = PropertyTable(units.raw_properties())
@@ -144,20 +171,34 @@ class Dispatch:
 
     def _set_batches(self, rows: NDArray[np.void], table: PropertyTable, topics: list[str]) -> None:
         """INNER_BASE and INNER_NUM count only together (CommitLog.checkMessageAndReturnSize)."""
-        pairs = zip(table.values("INNER_BASE").to_pylist(), table.values("INNER_NUM").to_pylist(), strict=True)
+        pairs = zip(
+            table.values("INNER_BASE").to_pylist(), table.values("INNER_NUM").to_pylist(), strict=True
+        )
         for i, (base_text, count_text) in enumerate(pairs):
             base, count = parse_long(base_text), parse_long(count_text)
-            if topics[i] in self._batch_topics and base is not None and count is not None and base >= 0 and 0 < count <= 0x7FFF:
+            if (
+                topics[i] in self._batch_topics
+                and base is not None
+                and count is not None
+                and base >= 0
+                and 0 < count <= 0x7FFF
+            ):
                 rows["offset"][i], rows["batch_size"][i] = base, count
 
     def _add_light(self, units: Units, topics: list[str]) -> None:
-        """Entries of the light queues that a message names in its properties (MultiDispatchUtils, ConsumeQueue.multiDispatchLmqQueue)."""
+        """Entries of the light queues that a message names in its properties (MultiDispatchUtils,
+        ConsumeQueue.multiDispatchLmqQueue).
+        """
         table = PropertyTable(units.raw_properties())
         names, offsets = table.values(_MULTI_DISPATCH).to_pylist(), table.values(_MULTI_OFFSET).to_pylist()
         common: NDArray[np.void] | None = None
         queue_ids = units.integers("queue_id").tolist()
         for i, topic in enumerate(topics):
-            if not (names[i] and offsets[i]) or topic == SCHEDULE_TOPIC or topic.startswith(_NOT_MULTI_DISPATCHED):
+            if (
+                not (names[i] and offsets[i])
+                or topic == SCHEDULE_TOPIC
+                or topic.startswith(_NOT_MULTI_DISPATCHED)
+            ):
                 continue
             for name, offset in light_queues(names[i], offsets[i]):
                 number = self._number((name, 0 if name.startswith(_LMQ_PREFIX) else queue_ids[i]))
@@ -183,7 +224,9 @@ class Dispatch:
         return found
 
     def entries(self) -> dict[_Queue, MissingEntries]:
-        """What was collected, by queue, each in queue order. Of two messages with one queue offset the later one counts."""
+        """What was collected, by queue, each in queue order. Of two messages with one queue offset the later
+        one counts.
+        """
         if not self._rows:
             return {}
         rows = np.concatenate(self._rows)
@@ -196,7 +239,9 @@ class Dispatch:
         for first, stop in zip(firsts, [*firsts[1:], len(rows)], strict=True):
             queue = self._names[int(rows["queue"][first])]
             mine = rows[first:stop]
-            found[queue] = MissingEntries(mine["offset"].copy(), _pack(mine, batch=queue[0] in self._batch_topics))
+            found[queue] = MissingEntries(
+                mine["offset"].copy(), _pack(mine, batch=queue[0] in self._batch_topics)
+            )
         return found
 
 
@@ -213,13 +258,19 @@ def _pack(rows: NDArray[np.void], *, batch: bool) -> NDArray[np.void]:
     units = np.zeros(len(rows), BATCH_CQ_UNIT if batch else CQ_UNIT)
     units["physical_offset"], units["size"], units["tags_code"] = rows["physical"], rows["size"], rows["tags"]
     if batch:
-        units["store_timestamp"], units["base_offset"], units["batch_size"] = rows["store_timestamp"], rows["offset"], rows["batch_size"]
+        units["store_timestamp"], units["base_offset"], units["batch_size"] = (
+            rows["store_timestamp"],
+            rows["offset"],
+            rows["batch_size"],
+        )
         units["compacted_offset"] = _NO_COMPACTED_OFFSET
     return units
 
 
 def light_queues(names: str, offsets: str) -> Iterator[tuple[str, int]]:
-    """Names and offsets pair by pair; nothing when their numbers differ. Names that would leave the directory are skipped."""
+    """Names and offsets pair by pair; nothing when their numbers differ. Names that would leave the directory
+    are skipped.
+    """
     name_list, offset_list = _split(names), _split(offsets)
     if len(name_list) != len(offset_list):
         return

@@ -1,6 +1,8 @@
-"""The extension of a consume queue: tags code, store time and filter bit map of messages whose unit holds an address (ConsumeQueueExt).
+"""The extension of a consume queue: tags code, store time and filter bit map of messages whose unit holds an
+address (ConsumeQueueExt).
 
-It exists where the broker ran with `enableConsumeQueueExt`; a queue may have addresses and plain tags codes side by side.
+It exists where the broker ran with `enableConsumeQueueExt`; a queue may have addresses and plain tags codes
+side by side.
 """
 
 from __future__ import annotations
@@ -66,8 +68,12 @@ def read_ext_units(directory: str, addresses: _Integers) -> ExtUnits:
     """
     wrong = np.flatnonzero(~is_ext_address(addresses))
     if len(wrong):
-        raise CorruptStoreError(directory, 0, f"an address of at most {CQ_EXT_ADDRESS_MAX}", str(int(addresses[wrong[0]])))
-    units = ExtUnits(np.empty(len(addresses), np.int64), np.empty(len(addresses), np.int64), [b""] * len(addresses))
+        raise CorruptStoreError(
+            directory, 0, f"an address of at most {CQ_EXT_ADDRESS_MAX}", str(int(addresses[wrong[0]]))
+        )
+    units = ExtUnits(
+        np.empty(len(addresses), np.int64), np.empty(len(addresses), np.int64), [b""] * len(addresses)
+    )
     for part in _read_parts(directory, addresses, _UNIT_SIZE_MAX - _HEAD_SIZE):
         units.tags_codes[part.places] = part.heads["tags_code"]
         units.store_timestamps[part.places] = part.heads["store_timestamp"]
@@ -86,42 +92,76 @@ class _Part(NamedTuple):
 
 
 def _read_parts(directory: str, addresses: _Integers, tail: int) -> Iterator[_Part]:
-    """The heads at `addresses`, checked, in reads of about a megabyte that go `tail` bytes beyond the last head."""
+    """The heads at `addresses`, checked, in reads of about a megabyte that go `tail` bytes beyond the last
+    head.
+    """
     if not len(addresses):
         return
     run = file_run(directory, 1)
     offsets = ext_offset(addresses)
     if run is None:
-        raise CorruptStoreError(directory, int(offsets[0]), "an extension of the consume queue, as a unit holds an address", "no file")
+        raise CorruptStoreError(
+            directory,
+            int(offsets[0]),
+            "an extension of the consume queue, as a unit holds an address",
+            "no file",
+        )
     order = np.argsort(offsets, kind="stable")
     offsets = offsets[order]
     outside = (offsets < run.first_file) | (offsets - run.last_file >= run.file_size)
     if outside.any():
         have = f"files of bytes {run.first_file} to {run.last_file + run.file_size}"
-        raise CorruptStoreError(directory, int(offsets[outside.argmax()]), "a unit of the extension, as an address leads here", have)
+        raise CorruptStoreError(
+            directory,
+            int(offsets[outside.argmax()]),
+            "a unit of the extension, as an address leads here",
+            have,
+        )
     start = 0
     while start < len(offsets):
         file_start = int(offsets[start]) // run.file_size * run.file_size
         beyond = min(int(offsets[start]) + _SPAN_MAX, file_start + run.file_size - 1)
         stop = max(start + 1, int(np.searchsorted(offsets, beyond, side="right")))
-        yield _read_part(directory, run, file_start, offsets[start:stop] - file_start, order[start:stop], tail)
+        yield _read_part(
+            directory, run, file_start, offsets[start:stop] - file_start, order[start:stop], tail
+        )
         start = stop
 
 
-def _read_part(directory: str, run: FileRun, file_start: int, positions: NDArray[np.int64], places: NDArray[np.intp], tail: int) -> _Part:
+def _read_part(
+    directory: str,
+    run: FileRun,
+    file_start: int,
+    positions: NDArray[np.int64],
+    places: NDArray[np.intp],
+    tail: int,
+) -> _Part:
     path, first = f"{directory}/{offset_file_name(file_start)}", int(positions[0])
     try:
         with FileView(path) as view:
             data = view.read(first, int(positions[-1]) - first + _HEAD_SIZE + tail)
     except FileNotFoundError as error:
-        raise StoreNotFoundError(f"{path}: the file is gone; it was deleted (retention?) after planning") from error
+        raise StoreNotFoundError(
+            f"{path}: the file is gone; it was deleted (retention?) after planning"
+        ) from error
     whole = int(np.searchsorted(positions, first + len(data) - _HEAD_SIZE, side="right"))
     heads = gather_units(np.frombuffer(data, np.uint8), positions[:whole] - first, CQ_EXT_HEAD)
     sizes = heads["size"].astype(np.int64)
-    right = (heads["filter_bit_map_size"] >= 0) & (sizes == _HEAD_SIZE + heads["filter_bit_map_size"].astype(np.int64))
+    right = (heads["filter_bit_map_size"] >= 0) & (
+        sizes == _HEAD_SIZE + heads["filter_bit_map_size"].astype(np.int64)
+    )
     right &= positions[:whole] + sizes <= run.file_size
     if whole < len(positions) or not right.all():
         wrong = int(right.argmin()) if not right.all() else whole
-        found = f"size {heads['size'][wrong]}, bit map of {heads['filter_bit_map_size'][wrong]}" if wrong < whole else "the end of the file"
-        raise CorruptStoreError(path, int(positions[wrong]), f"a unit of {_HEAD_SIZE} bytes and its bit map inside the file", found)
+        found = (
+            f"size {heads['size'][wrong]}, bit map of {heads['filter_bit_map_size'][wrong]}"
+            if wrong < whole
+            else "the end of the file"
+        )
+        raise CorruptStoreError(
+            path,
+            int(positions[wrong]),
+            f"a unit of {_HEAD_SIZE} bytes and its bit map inside the file",
+            found,
+        )
     return _Part(places, positions - first, heads, data)

@@ -1,7 +1,8 @@
 """What both kinds of consume queue share: units of one length in files of one length, found by their number.
 
-Files have their full length from the start, so a queue's end is written nowhere: it is the first unit that is not valid.
-It is found by bisecting the last files with reads of one block, because a store may have 100,000 queues to plan.
+Files have their full length from the start, so a queue's end is written nowhere: it is the first unit that is
+not valid. It is found by bisecting the last files with reads of one block, because a store may have 100,000
+queues to plan.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.consumequeue.plain_value import PlainValue
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError, TruncatedRecordError
+from store_format.errors import (
+    CorruptStoreError,
+    OffsetOutOfRangeError,
+    StoreNotFoundError,
+    TruncatedRecordError,
+)
 from store_format.files.read import FileView, StoreFile, list_store_files, offset_file_name
 
 __all__ = ["FileRun", "QueueBounds", "UnitFiles", "Validity", "file_run", "find_bounds", "valid_below"]
@@ -43,8 +49,9 @@ class FileRun(NamedTuple):
 class QueueBounds(PlainValue):
     """Where one queue begins and ends on disk, in plain values that can travel to a task.
 
-    `min_offset` and `max_offset` are queue offsets, max exclusive. Units `unit_start` (inclusive) to `unit_stop` (exclusive)
-    hold them: unit n stands at byte n * unit size of the queue, and in a simple queue that n is the queue offset.
+    `min_offset` and `max_offset` are queue offsets, max exclusive. Units `unit_start` (inclusive) to
+    `unit_stop` (exclusive) hold them: unit n stands at byte n * unit size of the queue, and in a simple queue
+    that n is the queue offset.
     """
 
     topic: str
@@ -70,22 +77,29 @@ class QueueBounds(PlainValue):
 
     def open(self, layout: np.dtype[np.void]) -> UnitFiles:
         """The queue's units, read from the files that planning saw."""
-        return UnitFiles(self.directory, layout, FileRun(self.file_size, self.first_file, self.last_file), (self.topic, self.queue_id))
+        return UnitFiles(
+            self.directory,
+            layout,
+            FileRun(self.file_size, self.first_file, self.last_file),
+            (self.topic, self.queue_id),
+        )
 
     def check_range(self, start: int, stop: int, first: int) -> None:
         """Raises OffsetOutOfRangeError unless offsets `start` to `stop` lie between `first` and `max_offset`."""
         if start < first or stop > self.max_offset:
             wanted = f"{self.topic}-{self.queue_id}: offsets {start} to {stop} (exclusive) are not all in {self.directory}"
-            raise OffsetOutOfRangeError(f"{wanted}, which held {first} to {self.max_offset} when it was planned")
+            raise OffsetOutOfRangeError(
+                f"{wanted}, which held {first} to {self.max_offset} when it was planned"
+            )
 
 
 def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun | None:
     """Lists and checks the files of a queue; None when there are none.
 
-    An empty last file is one that the broker was about to extend or delete (MappedFileQueue.doLoad) and does not count; in a store
-    that was shut down cleanly (`clean`) it is one that was cut.
-    Raises CorruptStoreError for a length that is no multiple of `unit_size` or differs, a name that is no multiple of the
-    length, and a gap; each names the files.
+    An empty last file is one that the broker was about to extend or delete (MappedFileQueue.doLoad) and does
+    not count; in a store that was shut down cleanly (`clean`) it is one that was cut. Raises
+    CorruptStoreError for a length that is no multiple of `unit_size` or differs, a name that is no multiple
+    of the length, and a gap; each names the files.
     """
     files = list_store_files(directory)
     if files and not files[-1].size:
@@ -99,7 +113,9 @@ def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun 
         if file.size != size or not 0 < size <= _FILE_SIZE_MAX or size % unit_size:
             _refuse_size(file, files[0], unit_size)
         if file.start % size or file.stop > _OFFSET_MAX:
-            raise CorruptStoreError(file.path, 0, f"a name that is a multiple of the length {size}, below 2^63", str(file.start))
+            raise CorruptStoreError(
+                file.path, 0, f"a name that is a multiple of the length {size}, below 2^63", str(file.start)
+            )
     if files[-1].start != files[0].start + size * (len(files) - 1):
         _refuse_gap(files)
     return FileRun(size, files[0].start, files[-1].start)
@@ -119,7 +135,9 @@ def _refuse_gap(files: list[StoreFile]) -> None:
 
 
 class UnitFiles:
-    """The units of one queue by number, over its files. Holds one file open and one block of it; a context manager."""
+    """The units of one queue by number, over its files. Holds one file open and one block of it; a context
+    manager.
+    """
 
     __slots__ = (
         "_block",
@@ -135,7 +153,9 @@ class UnitFiles:
         "directory",
     )
 
-    def __init__(self, directory: str, layout: np.dtype[np.void], run: FileRun, queue: tuple[str, int]) -> None:
+    def __init__(
+        self, directory: str, layout: np.dtype[np.void], run: FileRun, queue: tuple[str, int]
+    ) -> None:
         self.directory = directory
         self._layout = layout
         self._run = run
@@ -157,7 +177,8 @@ class UnitFiles:
     def read(self, start: int, stop: int) -> NDArray[np.void]:
         """The units `start` to `stop`, read-only, in a few large reads.
 
-        Raises OffsetOutOfRangeError when a file is gone and TruncatedRecordError when one is shorter than its siblings.
+        Raises OffsetOutOfRangeError when a file is gone and TruncatedRecordError when one is shorter than its
+        siblings.
         """
         size, file_size = self._layout.itemsize, self._run.file_size
         units, filled = np.empty(max(stop - start, 0), self._layout), 0
@@ -173,12 +194,14 @@ class UnitFiles:
         return units
 
     def find_stop(self, is_valid: Validity, *, scan: bool, clean: bool = False) -> int:
-        """The number behind the last valid unit, as ConsumeQueue.recover finds it from the third last file on.
+        """The number behind the last valid unit, as ConsumeQueue.recover finds it from the third last file
+        on.
 
-        Files before it count as full, unless that one begins with an invalid unit (ConsumeQueue.truncateDirtyLogicFiles).
-        `scan` looks at every unit of those files, as the broker does. Without it each file is bisected: right where no invalid
-        unit stands between valid ones, which only a crash or damage can bring about. A store that was shut down `clean` has nothing
-        but zeros behind the last unit: raises CorruptStoreError when the same block says that it was damage.
+        Files before it count as full, unless that one begins with an invalid unit
+        (ConsumeQueue.truncateDirtyLogicFiles). `scan` looks at every unit of those files, as the broker does.
+        Without it each file is bisected: right where no invalid unit stands between valid ones, which only a
+        crash or damage can bring about. A store that was shut down `clean` has nothing but zeros behind the
+        last unit: raises CorruptStoreError when the same block says that it was damage.
         """
         stop = self._find_stop(is_valid, scan)
         if clean:
@@ -189,7 +212,11 @@ class UnitFiles:
         size, first, last = self._run
         per_file = size // self._layout.itemsize
         start = max(first, last - (_RECOVERED_FILES - 1) * size)
-        while start > first and self._stop_in_block(start // self._layout.itemsize, is_valid) == start // self._layout.itemsize:
+        while (
+            start > first
+            and self._stop_in_block(start // self._layout.itemsize, is_valid)
+            == start // self._layout.itemsize
+        ):
             start -= size
         for file_start in range(start, last + 1, size):
             number = file_start // self._layout.itemsize
@@ -209,7 +236,9 @@ class UnitFiles:
             within = stop * size % file_size
             path = f"{self.directory}/{offset_file_name(stop * size - within)}"
             at = within + (self._block_stop - stop) * size - len(rest)
-            raise CorruptStoreError(path, at, f"zeros behind the queue's last entry, which is unit {stop - 1}", "other bytes")
+            raise CorruptStoreError(
+                path, at, f"zeros behind the queue's last entry, which is unit {stop - 1}", "other bytes"
+            )
 
     def _stop_in_file(self, start: int, stop: int, is_valid: Validity, scan: bool) -> int:
         found = self._stop_in_block(start, is_valid)
@@ -259,7 +288,9 @@ class UnitFiles:
         view = self._open(position - within)
         data = view.read(within, length)
         if len(data) < length:
-            raise TruncatedRecordError(view.path, within + len(data), f"{length} bytes from byte {within} on", "the end of the file")
+            raise TruncatedRecordError(
+                view.path, within + len(data), f"{length} bytes from byte {within} on", "the end of the file"
+            )
         return data
 
     def _open(self, file_start: int) -> FileView:
@@ -271,7 +302,9 @@ class UnitFiles:
             except FileNotFoundError as error:
                 topic, queue_id = self._queue
                 wanted = f"{topic}-{queue_id}: unit {file_start // self._layout.itemsize} and those behind it"
-                raise OffsetOutOfRangeError(f"{wanted} stood in {path}, which is gone: deleted (retention?) after planning") from error
+                raise OffsetOutOfRangeError(
+                    f"{wanted} stood in {path}, which is gone: deleted (retention?) after planning"
+                ) from error
             self._view_start = file_start
         return self._view
 
@@ -283,7 +316,9 @@ class UnitFiles:
     def __enter__(self) -> UnitFiles:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -302,7 +337,9 @@ def find_bounds(
     *,
     clean: bool = False,
 ) -> QueueBounds | None:
-    """`find` over the queue's files; again from the listing on when the broker deleted one meanwhile. None without files."""
+    """`find` over the queue's files; again from the listing on when the broker deleted one meanwhile. None
+    without files.
+    """
     for _ in range(_LISTINGS):
         run = file_run(directory, layout.itemsize, clean=clean)
         if run is None:
@@ -312,4 +349,6 @@ def find_bounds(
                 return find(files, run)
             except OffsetOutOfRangeError:
                 continue
-    raise StoreNotFoundError(f"{directory}: files vanish faster than they can be listed; is the store being deleted?")
+    raise StoreNotFoundError(
+        f"{directory}: files vanish faster than they can be listed; is the store being deleted?"
+    )

@@ -1,7 +1,9 @@
-"""Which queue offset belongs to a time: the broker's search, step by step, because on tied or unordered times the steps decide.
+"""Which queue offset belongs to a time: the broker's search, step by step, because on tied or unordered times
+the steps decide.
 
-Both searches end in the clamp of ConsumeQueueStore.getOffsetInQueueByTime; times are milliseconds, as on disk. Where a message cannot be
-read its time is unknown, and the broker's search then gives 0: `QueueTimes` is for a search that steps over such messages.
+Both searches end in the clamp of ConsumeQueueStore.getOffsetInQueueByTime; times are milliseconds, as on
+disk. Where a message cannot be read its time is unknown, and the broker's search then gives 0: `QueueTimes`
+is for a search that steps over such messages.
 """
 
 from __future__ import annotations
@@ -26,14 +28,18 @@ _STORE_TIMESTAMP = _NAMES.index("store_timestamp")
 _BASE_OFFSET = _NAMES.index("base_offset")
 
 
-def offset_at(bounds: QueueBounds, timestamp: int, boundary: Boundary, store_timestamp_at: Callable[[int], int]) -> int:
+def offset_at(
+    bounds: QueueBounds, timestamp: int, boundary: Boundary, store_timestamp_at: Callable[[int], int]
+) -> int:
     """The queue offset for a time, between `min_offset` and `max_offset`.
 
-    Where times do not fall along a simple queue, LOWER is the first message at or after `timestamp` (the maximum when there is none)
-    and UPPER the last one at or before it (the minimum when there is none). With batch units it is the base of a unit, LOWER
-    behind the last unit is that unit, and UPPER of a time that no unit has may be the minimum: so the broker answers.
+    Where times do not fall along a simple queue, LOWER is the first message at or after `timestamp` (the
+    maximum when there is none) and UPPER the last one at or before it (the minimum when there is none). With
+    batch units it is the base of a unit, LOWER behind the last unit is that unit, and UPPER of a time that no
+    unit has may be the minimum: so the broker answers.
 
-    `store_timestamp_at` gives the store time of the message at a physical offset, -1 outside the commitlog; batch units hold their own.
+    `store_timestamp_at` gives the store time of the message at a physical offset, -1 outside the commitlog;
+    batch units hold their own.
 
     Raises OffsetOutOfRangeError when a file is gone since planning.
     """
@@ -49,16 +55,21 @@ def offset_at(bounds: QueueBounds, timestamp: int, boundary: Boundary, store_tim
 
 
 class _SimpleSearch:
-    """ConsumeQueue.binarySearchInQueueByTime in the file that MappedFileQueue.getConsumeQueueMappedFileByTime chooses."""
+    """ConsumeQueue.binarySearchInQueueByTime in the file that MappedFileQueue.getConsumeQueueMappedFileByTime
+    chooses.
+    """
 
-    def __init__(self, files: UnitFiles, bounds: QueueBounds, store_timestamp_at: Callable[[int], int]) -> None:
+    def __init__(
+        self, files: UnitFiles, bounds: QueueBounds, store_timestamp_at: Callable[[int], int]
+    ) -> None:
         self._files = files
         self._bounds = bounds
         self._store_timestamp_at = store_timestamp_at
 
     def _time(self, number: int) -> int:
         physical_offset, size, _ = self._files.unit(number)
-        # No commitlog file can hold a unit of the pre-blank size, so the broker's CommitLog.pickupStoreTimestamp finds none either.
+        # No commitlog file can hold a unit of the pre-blank size, so the broker's
+        # CommitLog.pickupStoreTimestamp finds none either.
         return _NO_TIME if size == CQ_PRE_BLANK_SIZE else self._store_timestamp_at(physical_offset)
 
     def search(self, timestamp: int, boundary: Boundary) -> int:
@@ -123,7 +134,8 @@ def _search_batch(files: UnitFiles, bounds: QueueBounds, timestamp: int, boundar
     firsts = [start // BATCH_CQ_UNIT.itemsize for start in bounds.file_starts]
     first = firsts[-1]
     if files.unit(first)[_STORE_TIMESTAMP] > timestamp:
-        times = {files.unit(number)[_STORE_TIMESTAMP]: number for number in firsts}  # of files that begin alike, the newest
+        # of files that begin alike, the newest
+        times = {files.unit(number)[_STORE_TIMESTAMP]: number for number in firsts}
         before = [time for time in times if time <= timestamp]
         first = times[max(before)] if before else firsts[0]
     last = min(first + per_file, bounds.unit_stop) - 1
@@ -134,7 +146,9 @@ def _search_batch(files: UnitFiles, bounds: QueueBounds, timestamp: int, boundar
 
 
 def _bisect_batch(files: UnitFiles, low: int, high: int, timestamp: int, boundary: Boundary) -> int | None:
-    """BatchConsumeQueue.binarySearchRight; None is its -1, which UPPER meets although there are earlier units."""
+    """BatchConsumeQueue.binarySearchRight; None is its -1, which UPPER meets although there are earlier
+    units.
+    """
     while low <= high:
         middle = (low + high) // 2
         time = files.unit(middle)[_STORE_TIMESTAMP]
@@ -152,9 +166,11 @@ def _bisect_batch(files: UnitFiles, low: int, high: int, timestamp: int, boundar
 
 
 class QueueTimes(Sequence[int]):
-    """The store times of a slice by definition, one for each queue offset, read when they are needed: for bisection.
+    """The store times of a slice by definition, one for each queue offset, read when they are needed: for
+    bisection.
 
-    An offset whose message cannot be read has the time of the next one that can, behind the last of them the latest time of all.
+    An offset whose message cannot be read has the time of the next one that can, behind the last of them the
+    latest time of all.
     """
 
     def __init__(self, piece: QueueSlice, store_timestamp_at: Callable[[int], int]) -> None:
@@ -177,7 +193,9 @@ class QueueTimes(Sequence[int]):
             if self._start <= at < self._stop:
                 return self._stop, self._time
             low = self._piece.start + at
-            offsets, units = read_slice(replace(self._piece, start=low, stop=min(low + step, self._piece.stop)))
+            offsets, units = read_slice(
+                replace(self._piece, start=low, stop=min(low + step, self._piece.stop))
+            )
             for offset, physical in zip(offsets.tolist(), units["physical_offset"].tolist(), strict=True):
                 time = self._store_timestamp_at(physical)
                 if time >= 0:

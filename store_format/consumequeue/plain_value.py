@@ -13,7 +13,9 @@ __all__ = ["PlainValue"]
 
 
 class PlainValue:
-    """A base for frozen dataclasses with slots, of at least two fields: pickled as a call of the class with their values."""
+    """A base for frozen dataclasses with slots, of at least two fields: pickled as a call of the class with
+    their values.
+    """
 
     __slots__ = ()
     _values: ClassVar[Any] = None  # a C function from an object to the tuple of its fields

@@ -1,6 +1,8 @@
-"""The standard consume queue: one unit of 20 bytes for each message, the unit's number being the queue offset (ConsumeQueue).
+"""The standard consume queue: one unit of 20 bytes for each message, the unit's number being the queue offset
+(ConsumeQueue).
 
-Planning asks it where a queue begins and ends, a task for a range of its units; both read a few blocks and nothing else.
+Planning asks it where a queue begins and ends, a task for a range of its units; both read a few blocks and
+nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ def _is_valid(units: NDArray[np.void]) -> NDArray[np.bool_]:
 def message_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
     """True for units that point at a message: valid, and not pre-blank (ConsumeQueue.fillPreBlank).
 
-    A unit of the pre-blank size at another physical offset counts as one, and its size as damage for whoever reads the message.
+    A unit of the pre-blank size at another physical offset counts as one, and its size as damage for whoever
+    reads the message.
     """
     return _is_valid(units) & ~pre_blank_mask(units)
 
@@ -46,11 +49,13 @@ def simple_queue_bounds(
 ) -> QueueBounds | None:
     """Where the queue of a directory begins and ends; None when it has no files.
 
-    `commit_log_min` is the start of the first commitlog file: units that point below it are expired. The rest is for a store that
-    crashed: units that point at or behind `commit_log_stop` do not count (ConsumeQueue.truncateDirtyLogicFiles), and `scan` finds
-    the first invalid unit even where valid ones follow (see UnitFiles.find_stop). `clean` says that the store was shut down cleanly.
+    `commit_log_min` is the start of the first commitlog file: units that point below it are expired. The rest
+    is for a store that crashed: units that point at or behind `commit_log_stop` do not count
+    (ConsumeQueue.truncateDirtyLogicFiles), and `scan` finds the first invalid unit even where valid ones
+    follow (see UnitFiles.find_stop). `clean` says that the store was shut down cleanly.
 
-    Raises CorruptStoreError when the files do not fit together, or when they show damage that a clean shutdown does not leave.
+    Raises CorruptStoreError when the files do not fit together, or when they show damage that a clean
+    shutdown does not leave.
     """
 
     def find(files: UnitFiles, run: FileRun) -> QueueBounds:
@@ -69,11 +74,13 @@ def simple_queue_bounds(
 
 
 def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> tuple[int, int]:
-    """The minimum offset (ConsumeQueue.correctMinOffset) and the physical offset of the first message from there on, or -1.
+    """The minimum offset (ConsumeQueue.correctMinOffset) and the physical offset of the first message from
+    there on, or -1.
 
-    The rule looks at the first file only. Like the broker's cleaner (MappedFileQueue.deleteExpiredFileByOffset), which runs before
-    the rule in a broker that is up, this passes over leading files whose last unit is expired; right after a start the
-    broker still says 0 for those.
+    The rule looks at the first file only. Like the broker's cleaner
+    (MappedFileQueue.deleteExpiredFileByOffset), which runs before the rule in a broker that is up, this
+    passes over leading files whose last unit is expired; right after a start the broker still says 0 for
+    those.
     """
     per_file = run.file_size // CQ_UNIT.itemsize
     start = run.first_file // CQ_UNIT.itemsize
@@ -106,7 +113,9 @@ def _bisect_expired(files: UnitFiles, low: int, high: int, commit_log_min: int) 
 
 
 def _first_message(files: UnitFiles, low: int, file_stop: int, stop: int) -> int:
-    """The physical offset behind the pre-blank units that lead a queue's first file; -1 when nothing follows them."""
+    """The physical offset behind the pre-blank units that lead a queue's first file; -1 when nothing follows
+    them.
+    """
     high = file_stop
     while low < high:
         middle = (low + high) // 2
@@ -119,7 +128,8 @@ def _first_message(files: UnitFiles, low: int, file_stop: int, stop: int) -> int
 
 
 def read_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.void]:
-    """The units of queue offsets `start` to `stop`, as stored and read-only; offsets below `min_offset` are expired, but readable.
+    """The units of queue offsets `start` to `stop`, as stored and read-only; offsets below `min_offset` are
+    expired, but readable.
 
     Raises OffsetOutOfRangeError for offsets outside the files, and when a file is gone since planning.
     """

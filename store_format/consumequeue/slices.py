@@ -32,8 +32,9 @@ _Ints = NDArray[np.int64]
 class QueueSlice(PlainValue):
     """Queue offsets [start, stop) of one queue, in plain values that travel to a task.
 
-    `bounds` says where the queue's files are; `extra` holds units (as stored) that the files lack, all behind offset
-    `extra_start`: those a broker's recovery would add after a crash. `extra_offsets` are their queue offsets (int64).
+    `bounds` says where the queue's files are; `extra` holds units (as stored) that the files lack, all behind
+    offset `extra_start`: those a broker's recovery would add after a crash. `extra_offsets` are their queue
+    offsets (int64).
     """
 
     topic: str
@@ -48,7 +49,8 @@ class QueueSlice(PlainValue):
 
 
 def split_at(piece: QueueSlice, edges: Sequence[int]) -> list[QueueSlice]:
-    """A slice cut where its messages pass the physical offsets `edges` (ascending): one part more than edges, some perhaps empty.
+    """A slice cut where its messages pass the physical offsets `edges` (ascending): one part more than edges,
+    some perhaps empty.
 
     The parts adjoin, so nothing is lost or doubled even where entries are not in the order of the log.
     """
@@ -59,7 +61,8 @@ def split_at(piece: QueueSlice, edges: Sequence[int]) -> list[QueueSlice]:
 def cuts_at(piece: QueueSlice, edges: Sequence[int]) -> _Ints:
     """The queue offsets between which `split_at` has its parts, the slice's own first and last: ascending."""
     entries = piece.stop - piece.start
-    if piece.is_batch and piece.bounds is not None:  # an entry covers several offsets, and a hostile one any number
+    # an entry covers several offsets, and a hostile one any number
+    if piece.is_batch and piece.bounds is not None:
         entries = min(entries, piece.bounds.unit_stop - piece.bounds.unit_start + len(piece.extra_offsets))
     if entries <= _SPLIT_WHOLE_MAX * max(len(edges) // _EDGES_BISECTED, 1):
         found = _cuts_read(piece, np.array(edges, np.int64))
@@ -74,7 +77,9 @@ def _cuts_read(piece: QueueSlice, edges: _Ints) -> _Ints:
     done = 0
     for part in cut_slice(piece):
         offsets, units = read_slice(part)
-        places = np.maximum.accumulate(np.searchsorted(units["physical_offset"].astype(np.int64), edges[done:]))
+        places = np.maximum.accumulate(
+            np.searchsorted(units["physical_offset"].astype(np.int64), edges[done:])
+        )
         here = int(np.count_nonzero(places < len(units)))
         cuts[done : done + here] = np.maximum(offsets[places[:here]], piece.start)
         done += here
@@ -95,8 +100,14 @@ def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
 
 
 def cut_slice(whole: QueueSlice) -> Iterator[QueueSlice]:
-    """A slice in pieces of at most a chunk of entries. Steps follow entries, not offsets, which hostile units can make huge."""
-    if whole.stop - whole.start <= CHUNK_ENTRIES and whole.stop <= whole.extra_start and whole.bounds is not None:
+    """A slice in pieces of at most a chunk of entries. Steps follow entries, not offsets, which hostile units
+    can make huge.
+    """
+    if (
+        whole.stop - whole.start <= CHUNK_ENTRIES
+        and whole.stop <= whole.extra_start
+        and whole.bounds is not None
+    ):
         yield whole
         return
     stop = min(whole.stop, whole.extra_start)
@@ -112,7 +123,9 @@ def cut_slice(whole: QueueSlice) -> Iterator[QueueSlice]:
 
 
 def read_slice(piece: QueueSlice) -> tuple[_Ints, NDArray[np.void]]:
-    """(queue offsets, units) of the entries of a slice that stand for messages: from files first, then what they lack."""
+    """(queue offsets, units) of the entries of a slice that stand for messages: from files first, then what
+    they lack.
+    """
     stop = min(piece.stop, piece.extra_start)
     read, of_units = (read_batch_units, _batch_entries) if piece.is_batch else (read_units, _simple_entries)
     if piece.bounds is not None and piece.start < stop:
@@ -120,7 +133,10 @@ def read_slice(piece: QueueSlice) -> tuple[_Ints, NDArray[np.void]]:
     else:
         offsets, units = np.empty(0, np.int64), np.empty(0, BATCH_CQ_UNIT if piece.is_batch else CQ_UNIT)
     if piece.stop > piece.extra_start:
-        extra, extra_offsets = np.frombuffer(piece.extra, units.dtype), np.frombuffer(piece.extra_offsets, np.int64)
+        extra, extra_offsets = (
+            np.frombuffer(piece.extra, units.dtype),
+            np.frombuffer(piece.extra_offsets, np.int64),
+        )
         ends = extra_offsets + (extra["batch_size"] if piece.is_batch else 1)
         mine = (extra_offsets < piece.stop) & (ends > piece.start)
         offsets, units = np.concatenate((offsets, extra_offsets[mine])), np.concatenate((units, extra[mine]))
@@ -129,7 +145,8 @@ def read_slice(piece: QueueSlice) -> tuple[_Ints, NDArray[np.void]]:
 
 def _simple_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, NDArray[np.void]]:
     offsets = np.arange(piece.start, piece.start + len(units), dtype=np.int64)
-    messages = ~pre_blank_mask(units)  # invalid ones stay, to be reported: the queue does not end where they are
+    # invalid ones stay, to be reported: the queue does not end where they are
+    messages = ~pre_blank_mask(units)
     return (offsets, units) if messages.all() else (offsets[messages], units[messages])
 
 
@@ -138,7 +155,9 @@ def _batch_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, N
 
 
 def place_of_entry(piece: QueueSlice, queue_offset: int) -> tuple[str, int]:
-    """(file, byte) of a queue unit; of a batch queue, where units are not found by their offset, the directory."""
+    """(file, byte) of a queue unit; of a batch queue, where units are not found by their offset, the
+    directory.
+    """
     bounds = piece.bounds
     if bounds is None or piece.is_batch or queue_offset >= piece.extra_start:
         return f"{piece.topic}-{piece.queue_id}" if bounds is None else bounds.directory, 0

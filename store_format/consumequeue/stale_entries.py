@@ -1,7 +1,8 @@
-"""Entries at the end of a consume queue whose messages are gone: a recovery cut them from the commitlog, and others lie there now.
+"""Entries at the end of a consume queue whose messages are gone: a recovery cut them from the commitlog, and
+others lie there now.
 
-A broker's recovery sets the end of its queues back in memory and clears no entry. Those that lead behind the log's end are told by
-the end; those that lead into messages written since are told by these messages.
+A broker's recovery sets the end of its queues back in memory and clears no entry. Those that lead behind the
+log's end are told by the end; those that lead into messages written since are told by these messages.
 """
 
 from __future__ import annotations
@@ -48,23 +49,32 @@ def settled(queue: QueueRange, log: CommitLog) -> QueueRange:
 def without_overwritten(
     log: CommitLog, queues: dict[tuple[str, int], QueueRange], start: int, stop: int
 ) -> tuple[dict[tuple[str, int], QueueRange], set[tuple[str, int]]]:
-    """After a crash: without newest entries whose messages are written over. The log was recovered from `start` to `stop`.
+    """After a crash: without newest entries whose messages are written over. The log was recovered from
+    `start` to `stop`.
 
-    An entry that leads into damage stays, and is an error or counted when it is read. The second result are the queues whose newest
-    entry on disk did not agree with the log.
+    An entry that leads into damage stays, and is an error or counted when it is read. The second result are
+    the queues whose newest entry on disk did not agree with the log.
     """
-    cut = {key: queue for key, queue in queues.items() if _last_in(queue, start) and not agrees(queue, queue.max_offset - 1, log)}
+    cut = {
+        key: queue
+        for key, queue in queues.items()
+        if _last_in(queue, start) and not agrees(queue, queue.max_offset - 1, log)
+    }
     if not cut:
         return queues, set()
     whole = _Whole(log, start, stop)
-    return queues | {key: _cut_overwritten(queue, log, lambda place: whole.at(place) >= 0) for key, queue in cut.items()}, set(cut)
+    return queues | {
+        key: _cut_overwritten(queue, log, lambda place: whole.at(place) >= 0) for key, queue in cut.items()
+    }, set(cut)
 
 
 def without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, MissingEntries]:
-    """The queue up to the first entry on disk that does not lead to the message of that offset, and what is missing behind it.
+    """The queue up to the first entry on disk that does not lead to the message of that offset, and what is
+    missing behind it.
 
-    `found` has entries of all messages in the log's tail that were stored behind the queue's last one, or of all in the tail. An entry
-    that leads elsewhere was written for a message that an earlier recovery has cut, and so was every one behind it.
+    `found` has entries of all messages in the log's tail that were stored behind the queue's last one, or of
+    all in the tail. An entry that leads elsewhere was written for a message that an earlier recovery has cut,
+    and so was every one behind it.
     """
     offsets = found.queue_offsets
     known = offsets[offsets < queue.max_offset]
@@ -73,8 +83,12 @@ def without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, M
         on_disk, units = read_slice(queue.piece(int(known[0]), stop))
         places = np.searchsorted(on_disk, known)
         places[places == len(on_disk)] = 0
-        physical = units["physical_offset"][places].astype(np.int64) if len(units) else np.full(len(known), -1)
-        right = (physical == found.units["physical_offset"][: len(known)]) & (on_disk[places] == known if len(units) else False)
+        physical = (
+            units["physical_offset"][places].astype(np.int64) if len(units) else np.full(len(known), -1)
+        )
+        right = (physical == found.units["physical_offset"][: len(known)]) & (
+            on_disk[places] == known if len(units) else False
+        )
         if len(units):
             right &= units["size"][places] == found.units["size"][: len(known)]
         if not right.all():
@@ -86,10 +100,12 @@ def without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, M
 def without_stale(
     root: str, log: CommitLog, queues: dict[tuple[str, int], QueueRange], stop: int, *, is_live: bool = False
 ) -> dict[tuple[str, int], QueueRange]:
-    """The same for a store without a crash, whose log ends at `stop`: a read a queue, and more only where its newest entry is wrong.
+    """The same for a store without a crash, whose log ends at `stop`: a read a queue, and more only where its
+    newest entry is wrong.
 
-    The entry is damaged instead, and stays, if its message is elsewhere in the log. The message that it leads to is damaged if no entry
-    leads there that the message itself names; in a store that a broker writes (`is_live`) that may be missing yet.
+    The entry is damaged instead, and stays, if its message is elsewhere in the log. The message that it leads
+    to is damaged if no entry leads there that the message itself names; in a store that a broker writes
+    (`is_live`) that may be missing yet.
     """
     whole = _Whole(log)
 
@@ -100,7 +116,12 @@ def without_stale(
     changed = {}
     for key, queue in queues.items():
         is_light = queue.topic.startswith(_LIGHT_PREFIX)  # its messages are those of other queues
-        if is_light or not _is_plain(queue) or _leads_to_own(queue, log) or agrees(queue, queue.max_offset - 1, log):
+        if (
+            is_light
+            or not _is_plain(queue)
+            or _leads_to_own(queue, log)
+            or agrees(queue, queue.max_offset - 1, log)
+        ):
             continue
         cut = _cut_overwritten(queue, log, is_foreign)
         if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, stop):
@@ -109,7 +130,12 @@ def without_stale(
 
 
 def _is_plain(queue: QueueRange) -> bool:
-    return queue.bounds is not None and not queue.is_batch and not queue.extra and queue.max_offset > queue.min_offset
+    return (
+        queue.bounds is not None
+        and not queue.is_batch
+        and not queue.extra
+        and queue.max_offset > queue.min_offset
+    )
 
 
 def _last_in(queue: QueueRange, start: int) -> bool:
@@ -118,7 +144,9 @@ def _last_in(queue: QueueRange, start: int) -> bool:
 
 
 def _leads_to_own(queue: QueueRange, log: CommitLog) -> bool:
-    """Whether the newest entry leads to a message with the queue's name, number and offset: one read of its first bytes."""
+    """Whether the newest entry leads to a message with the queue's name, number and offset: one read of its
+    first bytes.
+    """
     bounds = queue.bounds
     assert bounds is not None
     physical = bounds.last_physical_offset
@@ -130,14 +158,25 @@ def _leads_to_own(queue: QueueRange, log: CommitLog) -> bool:
         if len(data) < _BODY_LENGTH_AT + 2 * _V6_MORE + 4:
             return False
         size, magic, _, queue_id, _, offset, place, flag = _HEAD.unpack_from(data)
-        if (size, queue_id, offset, place) != (bounds.last_size, queue.queue_id, queue.max_offset - 1, physical):
+        if (size, queue_id, offset, place) != (
+            bounds.last_size,
+            queue.queue_id,
+            queue.max_offset - 1,
+            physical,
+        ):
             return False
-        at = _BODY_LENGTH_AT + _V6_MORE * (bool(flag & sysflag.BORN_HOST_V6) + bool(flag & sysflag.STORE_HOST_V6))
+        at = _BODY_LENGTH_AT + _V6_MORE * (
+            bool(flag & sysflag.BORN_HOST_V6) + bool(flag & sysflag.STORE_HOST_V6)
+        )
         at += 4 + int.from_bytes(data[at : at + 4], "big", signed=True)
         topic, word = queue.topic.encode(), 2 if magic == MAGIC_V2 else 1
         if not 0 < at <= size:
             return False
-        named = data[at : at + word + len(topic)] if at + word + len(topic) <= len(data) else log.read(physical + at, word + len(topic))
+        named = (
+            data[at : at + word + len(topic)]
+            if at + word + len(topic) <= len(data)
+            else log.read(physical + at, word + len(topic))
+        )
         return named == len(topic).to_bytes(word, "big") + topic
     except (StoreError, OSError):
         return False
@@ -150,7 +189,8 @@ class _Whole:
     log: CommitLog
     start: int | None = None
     stop: int | None = None
-    known: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)  # where they begin and end
+    # where they begin and end
+    known: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
 
     def at(self, physical: int) -> int:
         """Where the whole message begins that has the byte at this offset; -1 without one."""
@@ -165,7 +205,10 @@ class _Whole:
             walk = self.log.walk(first, stop, verify_crc=True, resync=True)
             runs = [(run.physical_offsets, run.sizes) for run in walk if isinstance(run, UnitRun)]
             starts = np.concatenate([np.empty(0, np.int64), *(starts for starts, _ in runs)])
-            self.known[first] = starts, starts + np.concatenate([np.empty(0, np.int64), *(sizes for _, sizes in runs)])
+            self.known[first] = (
+                starts,
+                starts + np.concatenate([np.empty(0, np.int64), *(sizes for _, sizes in runs)]),
+            )
         starts, stops = self.known[first]
         i = int(np.searchsorted(starts, physical, side="right")) - 1
         return int(starts[i]) if i >= 0 and physical < int(stops[i]) else -1
@@ -189,12 +232,20 @@ def _cut_at(queue: QueueRange, stop: int) -> QueueRange:
     if stop > queue.min_offset:
         _, units = read_slice(queue.piece(stop - 1, stop))
         physical, size = (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
-    last = replace(queue.bounds, unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size)
-    return replace(queue, max_offset=stop, bounds=last if stop > queue.min_offset else replace(last, first_physical_offset=-1))
+    last = replace(
+        queue.bounds, unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size
+    )
+    return replace(
+        queue,
+        max_offset=stop,
+        bounds=last if stop > queue.min_offset else replace(last, first_physical_offset=-1),
+    )
 
 
 def _is_elsewhere(queue: QueueRange, cut: QueueRange, log: CommitLog, stop: int) -> bool:
-    """Whether the log has a message of the queue at an offset that was cut. Where too much would have to be looked at: it may."""
+    """Whether the log has a message of the queue at an offset that was cut. Where too much would have to be
+    looked at: it may.
+    """
     assert cut.bounds is not None
     first = max(cut.bounds.last_physical_offset, log.min_offset)
     if stop - first > _SEARCH_SIZE:
@@ -203,9 +254,18 @@ def _is_elsewhere(queue: QueueRange, cut: QueueRange, log: CommitLog, stop: int)
         if not isinstance(run, UnitRun):
             continue
         buffer, at = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
-        units, _ = locate(UnitRefs(run.file.path, buffer, run.file.start + at, run.positions - at, run.sizes, None), verify_crc=False)
+        units, _ = locate(
+            UnitRefs(run.file.path, buffer, run.file.start + at, run.positions - at, run.sizes, None),
+            verify_crc=False,
+        )
         found = find_entries(units, queue.topic.__eq__)
         mine = [i for i, key in enumerate(found.keys) if key == (queue.topic, queue.queue_id)]
-        if len(found.key) and bool((np.isin(found.key, mine) & (found.offset >= cut.max_offset) & (found.offset < queue.max_offset)).any()):
+        if len(found.key) and bool(
+            (
+                np.isin(found.key, mine)
+                & (found.offset >= cut.max_offset)
+                & (found.offset < queue.max_offset)
+            ).any()
+        ):
             return True
     return False

@@ -1,7 +1,8 @@
-"""What a broker's consume queues get for a batch of messages, as units and where they go; nothing here touches a file.
+"""What a broker's consume queues get for a batch of messages, as units and where they go; nothing here
+touches a file.
 
-The batch comes in the order of the commitlog and leaves as one run of units for each queue and file (ConsumeQueue.putMessagePositionInfo,
-spec 3.3); thousands of queues cost one sort.
+The batch comes in the order of the commitlog and leaves as one run of units for each queue and file
+(ConsumeQueue.putMessagePositionInfo, spec 3.3); thousands of queues cost one sort.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _PLACE_MASK = (1 << _PLACE_BITS) - 1
 
 @dataclass(frozen=True, slots=True)
 class QueueEnd:
-    """Where a queue's next unit goes. `file_size` is that of its files or, without any, mappedFileSizeConsumeQueue."""
+    """Where a queue's next unit goes. `file_size` is that of its files or, without any,
+    mappedFileSizeConsumeQueue.
+    """
 
     topic: str
     queue_id: int
@@ -36,12 +39,18 @@ class QueueEnd:
 
     def after(self, update: CqUpdate) -> QueueEnd:
         """The end once this update of the queue is written."""
-        return replace(self, max_offset=update.max_offset, file_stop=max(self.file_stop or 0, update.file_start + self.file_size))
+        return replace(
+            self,
+            max_offset=update.max_offset,
+            file_stop=max(self.file_stop or 0, update.file_start + self.file_size),
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CqBatch:
-    """Messages in the order of the commitlog, those of type prepared and rollback left out: they are in no queue."""
+    """Messages in the order of the commitlog, those of type prepared and rollback left out: they are in no
+    queue.
+    """
 
     queue_index: NDArray[np.int64]  # of each message: its queue's place in the list of ends
     queue_offsets: NDArray[np.int64]
@@ -52,9 +61,11 @@ class CqBatch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CqUpdate:
-    """Units for one file of one queue: CQ_UNIT records that begin at byte `position` of the file that begins at `file_start`.
+    """Units for one file of one queue: CQ_UNIT records that begin at byte `position` of the file that begins
+    at `file_start`.
 
-    A new file is to be made in full size. `pre_blank` units then stand before `position`, see `pre_blank_bytes`.
+    A new file is to be made in full size. `pre_blank` units then stand before `position`, see
+    `pre_blank_bytes`.
     """
 
     topic: str
@@ -81,9 +92,10 @@ def pre_blank_bytes(count: int) -> bytes:
 def cq_updates(ends: Sequence[QueueEnd], batch: CqBatch) -> list[CqUpdate]:
     """By queue in the order of `ends`, by file within a queue. Queues without messages add nothing.
 
-    A queue without files begins where its first message says: a file before that point is filled with pre-blank units.
-    A queue's offsets must go on where it ends, one by one: a broker would append others at places that are not theirs. What does not is
-    a CorruptStoreError naming the queue and the byte in it; a file size that is no multiple of a unit is an OptionError.
+    A queue without files begins where its first message says: a file before that point is filled with
+    pre-blank units. A queue's offsets must go on where it ends, one by one: a broker would append others at
+    places that are not theirs. What does not is a CorruptStoreError naming the queue and the byte in it; a
+    file size that is no multiple of a unit is an OptionError.
     """
     order, queues, firsts = _by_queue(batch.queue_index)
     offsets = batch.queue_offsets[order]
@@ -93,11 +105,18 @@ def cq_updates(ends: Sequence[QueueEnd], batch: CqBatch) -> list[CqUpdate]:
     units["tags_code"] = batch.tags_codes[order]
     _check(ends, queues, firsts, offsets)
     runs = zip(queues.tolist(), offsets[firsts[:-1]].tolist(), pairwise(firsts.tolist()), strict=True)
-    return [update for queue, offset, (start, stop) in runs for update in _files(ends[queue], offset, units[start:stop])]
+    return [
+        update
+        for queue, offset, (start, stop) in runs
+        for update in _files(ends[queue], offset, units[start:stop])
+    ]
 
 
-def _by_queue(queue_index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(messages by queue, those of a queue in their order; the queues; where each begins, and at last the end).
+def _by_queue(
+    queue_index: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(messages by queue, those of a queue in their order; the queues; where each begins, and at last the
+    end).
 
     One sort of words, queue above place, is ten times as fast as a stable argsort.
     """
@@ -109,17 +128,23 @@ def _by_queue(queue_index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArra
     return words & _PLACE_MASK, sorted_queues[begins], np.append(begins, len(words))
 
 
-def _check(ends: Sequence[QueueEnd], queues: NDArray[np.int64], firsts: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
+def _check(
+    ends: Sequence[QueueEnd], queues: NDArray[np.int64], firsts: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> None:
     """Raises for the first message whose offset is not the next one of its queue."""
     expected = np.arange(len(offsets)) + np.repeat(offsets[firsts[:-1]] - firsts[:-1], np.diff(firsts))
-    for queue, offset, count in zip(queues.tolist(), offsets[firsts[:-1]].tolist(), np.diff(firsts).tolist(), strict=True):
+    for queue, offset, count in zip(
+        queues.tolist(), offsets[firsts[:-1]].tolist(), np.diff(firsts).tolist(), strict=True
+    ):
         end = ends[queue]
         if end.file_stop is not None and offset != end.max_offset:
             raise _misplaced(end, end.max_offset, offset)
         if offset < 0 or (offset + count) * _UNIT_SIZE > _OFFSET_MAX - end.file_size:
             raise CorruptStoreError(_path(end), 0, "queue offsets in [0, 2^63 / 20)", str(offset))
         if end.file_size <= 0 or end.file_size % _UNIT_SIZE:
-            raise OptionError(f"{_path(end)}: files of {end.file_size} bytes; mappedFileSizeConsumeQueue is a multiple of {_UNIT_SIZE}")
+            raise OptionError(
+                f"{_path(end)}: files of {end.file_size} bytes; mappedFileSizeConsumeQueue is a multiple of {_UNIT_SIZE}"
+            )
     wrong = np.flatnonzero(offsets != expected)
     if len(wrong):
         place = int(wrong[0])
@@ -132,7 +157,12 @@ def _path(end: QueueEnd) -> str:
 
 
 def _misplaced(end: QueueEnd, expected: int, found: int) -> CorruptStoreError:
-    return CorruptStoreError(_path(end), expected * _UNIT_SIZE, f"a message with queue offset {expected}, the next one", f"offset {found}")
+    return CorruptStoreError(
+        _path(end),
+        expected * _UNIT_SIZE,
+        f"a message with queue offset {expected}, the next one",
+        f"offset {found}",
+    )
 
 
 def _files(end: QueueEnd, offset: int, units: NDArray[np.void]) -> Iterator[CqUpdate]:

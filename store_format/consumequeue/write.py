@@ -1,4 +1,6 @@
-"""Consume queue units put into their files: full-size files in directories made when first needed, synced at the end."""
+"""Consume queue units put into their files: full-size files in directories made when first needed, synced at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,29 @@ def queue_directory(root: str, topic: str, queue_id: int) -> str:
 
 
 def can_be_queue(topic: str, queue_id: int) -> bool:
-    """Whether a queue of that name has a directory of its own. Topics come from messages, too: one like `..` leads elsewhere."""
+    """Whether a queue of that name has a directory of its own. Topics come from messages, too: one like `..`
+    leads elsewhere.
+    """
     return queue_id >= 0 and topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
 
 
 class QueueFiles:
     """Writes batches to the queues numbered as in `queues`, each going on at its base."""
 
-    def __init__(self, root: str, queues: Sequence[tuple[str, int]], bases: Sequence[int], file_size: int, files: FileWrites) -> None:
+    def __init__(
+        self,
+        root: str,
+        queues: Sequence[tuple[str, int]],
+        bases: Sequence[int],
+        file_size: int,
+        files: FileWrites,
+    ) -> None:
         self._root = root
         self._files = files
-        self._ends = [_end(root, topic, queue_id, base, file_size) for (topic, queue_id), base in zip(queues, bases, strict=True)]
+        self._ends = [
+            _end(root, topic, queue_id, base, file_size)
+            for (topic, queue_id), base in zip(queues, bases, strict=True)
+        ]
         self._numbers = {queue: number for number, queue in enumerate(queues)}
         self._open: OrderedDict[str, WritableFile] = OrderedDict()
         self._dirty: dict[str, None] = {}

@@ -1,6 +1,7 @@
 """Everything that is wrong with a store, as a list: no problem hides another, and none is an exception.
 
-The commitlog is walked once; queues are checked on the way, index files, checkpoint and configuration behind it.
+The commitlog is walked once; queues are checked on the way, index files, checkpoint and configuration behind
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from store_format.diagnose.files import entries_of, usable_log
 from store_format.diagnose.index import check_index_files
 from store_format.diagnose.problems import Diagnosis, Findings
 from store_format.diagnose.queues import QueueCheck
-from store_format.diagnose.state import check_checkpoint, check_config, check_formats, check_queue_ids, check_state, check_topics
+from store_format.diagnose.state import (
+    check_checkpoint,
+    check_config,
+    check_formats,
+    check_queue_ids,
+    check_state,
+    check_topics,
+)
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.lock import lock_holder
 from store_format.files.read import entry_names
@@ -32,14 +40,17 @@ __all__ = ["diagnose"]
 _OFFSET_MAX = 2**63 - 1
 
 
-def diagnose(root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Callable[[int], object] | None = None) -> Diagnosis:
-    """Every problem of the store at `root`, and where its commitlog's bytes went. Also for stores that `MessageStore.open` refuses.
+def diagnose(
+    root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Callable[[int], object] | None = None
+) -> Diagnosis:
+    """Every problem of the store at `root`, and where its commitlog's bytes went. Also for stores that
+    `MessageStore.open` refuses.
 
-    A million messages take two seconds of one core. Memory does not grow with the log: a byte for each entry of one index file,
-    and what a quarter of a million queue entries take.
-    `on_offset` is called with the physical offset up to which the log has been walked, now and then.
-    Raises StoreNotFoundError when `root` cannot be listed, and nothing for what is in it; but in a store that is in use
-    retention may delete a file between listing and reading, which is a StoreError that says so.
+    A million messages take two seconds of one core. Memory does not grow with the log: a byte for each entry
+    of one index file, and what a quarter of a million queue entries take. `on_offset` is called with the
+    physical offset up to which the log has been walked, now and then. Raises StoreNotFoundError when `root`
+    cannot be listed, and nothing for what is in it; but in a store that is in use retention may delete a file
+    between listing and reading, which is a StoreError that says so.
     """
     findings = Findings()
     state = _state(root)
@@ -49,7 +60,9 @@ def diagnose(root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Call
     directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
     log, file_size, unplaced_bytes = usable_log(findings, directories)
     check_commits(findings, root, log)
-    readable = _end_after_crash(root, log) if state is StoreState.CRASHED else _end_before_remains(root, log, state)
+    readable = (
+        _end_after_crash(root, log) if state is StoreState.CRASHED else _end_before_remains(root, log, state)
+    )
     log_end = None if readable is None else readable.offset
     lost = Lost()
     # A clean store with remains has entries that lead to them, as one that crashed.
@@ -61,13 +74,17 @@ def diagnose(root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Call
         if on_offset is not None:
             on_offset(run.file.start + run.stop)
 
-    summary = replace(check_log(findings, log, file_size, state, lost, visit, readable), unplaced_bytes=unplaced_bytes)
+    summary = replace(
+        check_log(findings, log, file_size, state, lost, visit, readable), unplaced_bytes=unplaced_bytes
+    )
     if state is StoreState.CLEAN and readable is None and summary.damage_bytes:
         report_cut(findings, log, _end_of_last_file(root, log))
     queues.finish(lost, summary.log_end)
     check_topics(findings, root, queues.topics, queues.absent)
     check_queue_ids(findings, root, queues.filled)
-    check_index_files(findings, f"{root}/index", log, state, summary.log_end if log_end is None else log_end, lost)
+    check_index_files(
+        findings, f"{root}/index", log, state, summary.log_end if log_end is None else log_end, lost
+    )
     check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
     return Diagnosis(findings.problems(), summary)
 
@@ -87,7 +104,9 @@ def _state(root: str) -> StoreState:
 def _in_rocksdb(findings: Findings, root: str) -> bool:
     """Whether missing consume queue files say nothing."""
     return any(
-        entry.name == "CURRENT" for name in ("consumequeue", "consumequeue_rocksdb") for entry in entries_of(findings, f"{root}/{name}")
+        entry.name == "CURRENT"
+        for name in ("consumequeue", "consumequeue_rocksdb")
+        for entry in entries_of(findings, f"{root}/{name}")
     )
 
 
@@ -105,9 +124,13 @@ def _end_before_remains(root: str, log: CommitLog, state: StoreState) -> Readabl
         end = written_end(root, log, is_live=state is StoreState.LIVE)
     except (StoreError, OSError):
         return None  # it is named by the rooms that look at that file
-    return ReadableEnd(end.offset, end.offset, remains=end.remains) if end is not None and end.remains else None
+    return (
+        ReadableEnd(end.offset, end.offset, remains=end.remains) if end is not None and end.remains else None
+    )
 
 
 def _end_of_last_file(root: str, log: CommitLog) -> ReadableEnd:
-    """What the recovery of a store that was shut down cleanly finds: it begins with the last file, or with an earlier one."""
+    """What the recovery of a store that was shut down cleanly finds: it begins with the last file, or with an
+    earlier one.
+    """
     return find_readable_end(root, log, find_end(log, Checkpoint(), crashed=False, dispatch_from=_OFFSET_MAX))

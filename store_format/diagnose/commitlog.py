@@ -1,6 +1,8 @@
-"""The commitlog walked from end to end: every byte is unit, padding, damage or unwritten, and what is damaged is named.
+"""The commitlog walked from end to end: every byte is unit, padding, damage or unwritten, and what is damaged
+is named.
 
-The other rooms of diagnose are shown the good units on the way, and are told afterwards which ranges of the log are lost.
+The other rooms of diagnose are shown the good units on the way, and are told afterwards which ranges of the
+log are lost.
 """
 
 from __future__ import annotations
@@ -21,18 +23,24 @@ from store_format.read.snapshot import StoreState
 
 __all__ = ["Lost", "check_log", "report_cut"]
 
-_DAMAGE_ADVICE = "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"
+_DAMAGE_ADVICE = (
+    "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"
+)
 _TAIL_ADVICE = "A broker that starts on this store cuts the log here (CommitLog.recoverAbnormally)"
 _CUT_ADVICE = (
     "A broker that starts on this store cuts these messages off (CommitLog.recoverNormally, recoverAbnormally): export them before, with "
     "rmqlog export --skip-damage or mode=DROPMALFORMED"
 )
-_REMAINS_ADVICE = "An earlier recovery has cut these messages: they are not read, and a broker writes over them"
+_REMAINS_ADVICE = (
+    "An earlier recovery has cut these messages: they are not read, and a broker writes over them"
+)
 _ZEROS_BLOCK = 1 << 22
 
 
 class Lost:
-    """Ranges of the log that hold no readable messages though they should: damage, missing files, ends that were cut off."""
+    """Ranges of the log that hold no readable messages though they should: damage, missing files, ends that
+    were cut off.
+    """
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
@@ -64,7 +72,8 @@ def check_log(
     visit: Callable[[UnitRun], None],
     readable: ReadableEnd | None = None,
 ) -> Summary:
-    """Walks the log, CRCs included, and calls `visit` with every run of good units. `file_size`: what its files should have.
+    """Walks the log, CRCs included, and calls `visit` with every run of good units. `file_size`: what its
+    files should have.
 
     `readable` says how far the log of a crashed store can be read, and what a broker that starts would cut.
     """
@@ -78,7 +87,8 @@ def check_log(
                 if state is not StoreState.CRASHED:
                     continue
             _report(findings, log, file_size, state, step)
-            if not (step.at_tail and state is StoreState.CRASHED):  # there the log ends before it, and what leads behind is named
+            # there the log ends before it, and what leads behind is named
+            if not (step.at_tail and state is StoreState.CRASHED):
                 lost.add(step.file.start + step.start, step.file.start + step.stop)
         else:
             visit(step)
@@ -103,17 +113,38 @@ def _report(findings: Findings, log: CommitLog, file_size: int, state: StoreStat
     if damage.file.size < file_size and damage.stop == damage.file.size:
         return  # the end of a file that was cut, whose length is a problem of its own, or what it lacks
     if damage.file not in log.files:
-        findings.add("damage", damage.file.path, 0, damage.expected, damage.found, "Restore the missing file, or its messages are lost")
+        findings.add(
+            "damage",
+            damage.file.path,
+            0,
+            damage.expected,
+            damage.found,
+            "Restore the missing file, or its messages are lost",
+        )
         return
     severity: Severity = "damage"
     if damage.at_tail and state is not StoreState.CLEAN:
         severity = "info" if state is StoreState.LIVE else "warning"
     # Where in the unit it differs: the walk names its first byte.
     file = damage.file
-    check = check_unit(log.view(file).map(), damage.start, file.size - damage.start, physical_offset=file.start + damage.start)
-    position = damage.start + (check.at if check.kind is UnitKind.TORN and check.expected == damage.expected else 0)
+    check = check_unit(
+        log.view(file).map(),
+        damage.start,
+        file.size - damage.start,
+        physical_offset=file.start + damage.start,
+    )
+    position = damage.start + (
+        check.at if check.kind is UnitKind.TORN and check.expected == damage.expected else 0
+    )
     found = f"{damage.found}; {damage.stop - damage.start} bytes from {damage.start} on are no message"
-    findings.add(severity, file.path, position, damage.expected, found, _DAMAGE_ADVICE if severity == "damage" else _TAIL_ADVICE)
+    findings.add(
+        severity,
+        file.path,
+        position,
+        damage.expected,
+        found,
+        _DAMAGE_ADVICE if severity == "damage" else _TAIL_ADVICE,
+    )
 
 
 def report_cut(findings: Findings, log: CommitLog, readable: ReadableEnd) -> None:
@@ -129,7 +160,9 @@ def report_cut(findings: Findings, log: CommitLog, readable: ReadableEnd) -> Non
         findings.add("warning", file.path, readable.offset - file.start, expected, found, _REMAINS_ADVICE)
 
 
-def _check_end(findings: Findings, log: CommitLog, file_size: int, state: StoreState, walk: Walk, lost: Lost) -> None:
+def _check_end(
+    findings: Findings, log: CommitLog, file_size: int, state: StoreState, walk: Walk, lost: Lost
+) -> None:
     """What is behind the end: a cut last file, and bytes in files that were only made in advance."""
     end, last = walk.end, log.files[-1]
     assert end is not None  # the walk is exhausted
@@ -137,13 +170,28 @@ def _check_end(findings: Findings, log: CommitLog, file_size: int, state: StoreS
         lost.add(last.stop, last.start + file_size)
     if end.kind is EndKind.TORN and end.position == last.size == file_size and end.path == last.path:
         severity: Severity = "damage" if state is StoreState.CLEAN else "info"
-        findings.add(severity, end.path, end.position, end.expected, end.found, "The file was cut off: restore it", kind="cut")
+        findings.add(
+            severity,
+            end.path,
+            end.position,
+            end.expected,
+            end.found,
+            "The file was cut off: restore it",
+            kind="cut",
+        )
     for file in log.files:
         if file.start > end.offset:
             byte = _first_byte(log.view(file), file)
             if byte is not None:
                 advice = "A broker overwrites it; if the file was zeroed at its start, restore it"
-                findings.add("warning", file.path, byte, f"zeros, because the log ends before, at {end.offset}", "other bytes", advice)
+                findings.add(
+                    "warning",
+                    file.path,
+                    byte,
+                    f"zeros, because the log ends before, at {end.offset}",
+                    "other bytes",
+                    advice,
+                )
 
 
 def _first_byte(view: FileView, file: StoreFile) -> int | None:

@@ -1,4 +1,6 @@
-"""What diagnose says about commits of ours: one that was broken off, and batches that were cut or overwritten since."""
+"""What diagnose says about commits of ours: one that was broken off, and batches that were cut or overwritten
+since.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,20 @@ def check_commits(findings: Findings, root: str, log: CommitLog) -> None:
         journal = read_journal(root)
         if journal is not None:
             found = f"one of {journal.units} messages from physical offset {journal.base} on"
-            findings.add("warning", journal_path(root), 0, "no commit that was broken off", found, _JOURNAL_ADVICE)
+            findings.add(
+                "warning", journal_path(root), 0, "no commit that was broken off", found, _JOURNAL_ADVICE
+            )
         ledger = read_ledger(root)
     except CorruptStoreError as error:
         findings.add_error("damage", error, _FILE_ADVICE)
         return
     for report in ledger.reports(log):
-        findings.add("damage", ledger_path(root), 0, "every committed batch in the log", report, _LEDGER_ADVICE, kind=report)
+        findings.add(
+            "damage",
+            ledger_path(root),
+            0,
+            "every committed batch in the log",
+            report,
+            _LEDGER_ADVICE,
+            kind=report,
+        )

@@ -1,4 +1,5 @@
-"""What stands in a store's directories: files with wrong names, lengths or neighbours, links, and what a broker would refuse.
+"""What stands in a store's directories: files with wrong names, lengths or neighbours, links, and what a
+broker would refuse.
 
 The commitlog is put together here from the files that fit, where `CommitLog.open` refuses the whole.
 """
@@ -59,7 +60,9 @@ def entries_of(findings: Findings, directory: str) -> list[Entry]:
     return entries
 
 
-def checked_files(findings: Findings, directory: str, name: re.Pattern[str] = _OFFSET_NAME, what: str = "20 digits") -> list[Entry]:
+def checked_files(
+    findings: Findings, directory: str, name: re.Pattern[str] = _OFFSET_NAME, what: str = "20 digits"
+) -> list[Entry]:
     """The files of a directory that have the right kind of name, by name; everything else in it is a problem."""
     found = []
     for entry in entries_of(findings, directory):
@@ -68,18 +71,26 @@ def checked_files(findings: Findings, directory: str, name: re.Pattern[str] = _O
         if entry.kind == "file" and name.match(entry.name):
             found.append(entry)
         else:
-            kind = f"the {entry.kind} {entry.name!r}" if entry.kind != "other" else f"{entry.name!r}, neither file nor directory"
+            kind = (
+                f"the {entry.kind} {entry.name!r}"
+                if entry.kind != "other"
+                else f"{entry.name!r}, neither file nor directory"
+            )
             findings.add("warning", entry.path, 0, f"only files whose names are {what}", kind, _STRAY_ADVICE)
     return found
 
 
-# ---- commitlog --------------------------------------------------------------------------------------------------------
+# ---- commitlog ---------------------------------------------------------------------------------------------
 
 
 def usable_log(findings: Findings, directories: Sequence[str]) -> tuple[CommitLog, int, int]:
-    """The commitlog of the files that fit together, the length they should have, and the bytes of those that do not fit."""
+    """The commitlog of the files that fit together, the length they should have, and the bytes of those that
+    do not fit.
+    """
     entries = [entry for directory in directories for entry in checked_files(findings, directory)]
-    files = sorted((StoreFile(entry.path, int(entry.name), entry.size) for entry in entries), key=lambda file: file.start)
+    files = sorted(
+        (StoreFile(entry.path, int(entry.name), entry.size) for entry in entries), key=lambda file: file.start
+    )
     if files and files[-1].size == 0:
         empty = files.pop()
         advice = "Nothing needs to be done: a broker deletes it when it starts (MappedFileQueue.doLoad)"
@@ -92,22 +103,36 @@ def usable_log(findings: Findings, directories: Sequence[str]) -> tuple[CommitLo
         if file.size != size:
             advice = "Restore the file: a broker refuses to start on it (MappedFileQueue.doLoad)"
             findings.add(
-                "damage", file.path, min(file.size, size), f"a file of {size} bytes, like the others", f"{file.size} bytes", advice
+                "damage",
+                file.path,
+                min(file.size, size),
+                f"a file of {size} bytes, like the others",
+                f"{file.size} bytes",
+                advice,
             )
         elif reason is not None:
-            findings.add("damage", file.path, 0, *reason, "Move away the file that does not belong to this log")
+            findings.add(
+                "damage", file.path, 0, *reason, "Move away the file that does not belong to this log"
+            )
         if reason is None and 0 < file.size <= size:
             kept.append(file)
         else:
             unplaced += file.size
-    starts, stops = np.array([file.start for file in kept], np.int64), np.array([file.stop for file in kept], np.int64)
+    starts, stops = (
+        np.array([file.start for file in kept], np.int64),
+        np.array([file.stop for file in kept], np.int64),
+    )
     return CommitLog(tuple(kept), (), FileCache(), starts, stops, tuple(directories)), size, unplaced
 
 
 def _likely_size(files: Sequence[StoreFile]) -> int:
-    """The length most files have, or the distance most names have: a single good file and a cut one are one vote each."""
+    """The length most files have, or the distance most names have: a single good file and a cut one are one
+    vote each.
+    """
     votes = Counter(file.size for file in files if file.size)
-    votes.update(after.start - before.start for before, after in pairwise(files) if after.start > before.start)
+    votes.update(
+        after.start - before.start for before, after in pairwise(files) if after.start > before.start
+    )
     return max(votes, key=lambda size: (votes[size], size)) if votes else 0
 
 
@@ -121,22 +146,35 @@ def _misfit(file: StoreFile, before: StoreFile | None) -> tuple[str, str] | None
     return f"a file that starts at or behind {before.stop}", f"{file.start}, inside of {before.path}"
 
 
-# ---- queues -----------------------------------------------------------------------------------------------------------
+# ---- queues ------------------------------------------------------------------------------------------------
 
 
 def queue_directories(findings: Findings, root: str) -> list[tuple[str, int, str, str]]:
-    """(topic, queue id, directory, kind) of every queue directory, sorted; problems for what else stands beside them."""
+    """(topic, queue id, directory, kind) of every queue directory, sorted; problems for what else stands
+    beside them.
+    """
     found = []
     for folder, kind, _ in QUEUE_FOLDERS:
         entries = entries_of(findings, f"{root}/{folder}")
         rocksdb = any(entry.name == "CURRENT" for entry in entries)
         for topic in entries:
             if topic.kind == "directory" and not _is_text(topic.name):
-                findings.add("warning", topic.path, 0, "a topic's name in UTF-8", repr(topic.name), _STRAY_ADVICE)
+                findings.add(
+                    "warning", topic.path, 0, "a topic's name in UTF-8", repr(topic.name), _STRAY_ADVICE
+                )
             elif topic.kind == "directory":
-                found += [(topic.name, queue_id, path, kind) for queue_id, path in _queue_ids(findings, topic.path)]
+                found += [
+                    (topic.name, queue_id, path, kind) for queue_id, path in _queue_ids(findings, topic.path)
+                ]
             elif topic.kind != "link" and not rocksdb:
-                findings.add("warning", topic.path, 0, "only directories named as topics", f"{topic.name!r}", _STRAY_ADVICE)
+                findings.add(
+                    "warning",
+                    topic.path,
+                    0,
+                    "only directories named as topics",
+                    f"{topic.name!r}",
+                    _STRAY_ADVICE,
+                )
     return sorted(found)
 
 
@@ -146,7 +184,13 @@ def _is_text(name: str) -> bool:
 
 
 def _is_queue_id(name: str) -> bool:
-    return name.isascii() and name.isdigit() and len(name) < 11 and name == str(int(name)) and int(name) <= _QUEUE_ID_MAX
+    return (
+        name.isascii()
+        and name.isdigit()
+        and len(name) < 11
+        and name == str(int(name))
+        and int(name) <= _QUEUE_ID_MAX
+    )
 
 
 def _queue_ids(findings: Findings, directory: str) -> list[tuple[int, str]]:
@@ -155,12 +199,21 @@ def _queue_ids(findings: Findings, directory: str) -> list[tuple[int, str]]:
         if entry.kind == "directory" and _is_queue_id(entry.name):
             found.append((int(entry.name), entry.path))
         elif entry.kind != "link":
-            findings.add("warning", entry.path, 0, "only directories named as queue ids", f"{entry.name!r}", _STRAY_ADVICE)
+            findings.add(
+                "warning",
+                entry.path,
+                0,
+                "only directories named as queue ids",
+                f"{entry.name!r}",
+                _STRAY_ADVICE,
+            )
     return found
 
 
 def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> tuple[FileRun | None, bool]:
-    """The files of one queue, None without any, and whether they fit together; where they do not, that is a problem."""
+    """The files of one queue, None without any, and whether they fit together; where they do not, that is a
+    problem.
+    """
     checked_files(findings, directory)
     try:
         return file_run(directory, unit_size), True

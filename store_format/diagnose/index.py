@@ -1,7 +1,8 @@
-"""Index files against themselves and against the commitlog: counts, slots and chains, and whether entries lead to messages of their key.
+"""Index files against themselves and against the commitlog: counts, slots and chains, and whether entries
+lead to messages of their key.
 
-The links of a sound file name every unit exactly once, from a later unit or a slot of the same hash; so one pass with one
-byte a unit tells what is wrong, without following a chain.
+The links of a sound file name every unit exactly once, from a later unit or a slot of the same hash; so one
+pass with one byte a unit tells what is wrong, without following a chain.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
 _CHUNK_UNITS = 1 << 16
 
 
-def check_index_files(findings: Findings, directory: str, log: CommitLog, state: StoreState, log_end: int, lost: Lost) -> None:
-    """Every file of the directory. Entries older than the log are expired, those that lead to lost messages are not at fault."""
+def check_index_files(
+    findings: Findings, directory: str, log: CommitLog, state: StoreState, log_end: int, lost: Lost
+) -> None:
+    """Every file of the directory. Entries older than the log are expired, those that lead to lost messages
+    are not at fault.
+    """
     listed = checked_files(findings, directory, _NAME, "17 digits")
     likely = DEFAULT_GEOMETRY
     opened: list[IndexFile] = []
@@ -60,26 +65,45 @@ def _with_geometry(file: IndexFile, likely: IndexGeometry) -> IndexFile:
     return file
 
 
-def _check_file(findings: Findings, file: IndexFile, log: CommitLog, state: StoreState, log_end: int, lost: Lost) -> None:
+def _check_file(
+    findings: Findings, file: IndexFile, log: CommitLog, state: StoreState, log_end: int, lost: Lost
+) -> None:
     header = file.header()
     if header.index_count <= 1:
         return
     if file.geometry is None:
         expected = "units that prove the numbers of hash slots and units"
-        findings.add("damage", file.path, 36, expected, f"{header.index_count - 1} units that do not, in {file.size} bytes", INDEX_ADVICE)
+        findings.add(
+            "damage",
+            file.path,
+            36,
+            expected,
+            f"{header.index_count - 1} units that do not, in {file.size} bytes",
+            INDEX_ADVICE,
+        )
         return
     if header.index_count > file.geometry.index_num:
-        findings.add("damage", file.path, 36, f"an index count of at most {file.geometry.index_num}", str(header.index_count), INDEX_ADVICE)
+        findings.add(
+            "damage",
+            file.path,
+            36,
+            f"an index count of at most {file.geometry.index_num}",
+            str(header.index_count),
+            INDEX_ADVICE,
+        )
     units = file.units()
     _check_header(findings, file, header, units)
-    foreign = np.zeros(len(units) + 1, bool)  # units whose hash is not of their message; by number, which counts from 1
+    # units whose hash is not of their message; by number, which counts from 1
+    foreign = np.zeros(len(units) + 1, bool)
     behind = _check_targets(findings, file, file.geometry, units, foreign, log, log_end, lost)
     if behind and state is not StoreState.LIVE:
         severity: Severity = "damage" if state is StoreState.CLEAN else "warning"
         position = file.geometry.units_start + INDEX_UNIT.itemsize * behind[0] + 4
         expected = f"units that lead to messages before the log's end, {log_end}"
         advice = "A broker that starts on a crashed store deletes such files (IndexService.load)"
-        findings.add(severity, file.path, position, expected, f"{behind[1]} units that lead behind it", advice)
+        findings.add(
+            severity, file.path, position, expected, f"{behind[1]} units that lead behind it", advice
+        )
     check_links(findings, file, file.geometry, header, units, foreign, is_live=state is StoreState.LIVE)
 
 
@@ -92,7 +116,14 @@ def _check_header(findings: Findings, file: IndexFile, header: IndexHeader, unit
         findings.add("damage", file.path, 16, expected, str(header.begin_physical_offset), INDEX_ADVICE)
     # A broker counts a unit before it notes its offset.
     if header.end_physical_offset not in units["physical_offset"][-2:]:
-        findings.add("damage", file.path, 24, f"endPhyOffset {last}, as in the last unit", str(header.end_physical_offset), INDEX_ADVICE)
+        findings.add(
+            "damage",
+            file.path,
+            24,
+            f"endPhyOffset {last}, as in the last unit",
+            str(header.end_physical_offset),
+            INDEX_ADVICE,
+        )
 
 
 def _check_targets(
@@ -105,7 +136,9 @@ def _check_targets(
     log_end: int,
     lost: Lost,
 ) -> tuple[int, int] | None:
-    """Marks units of a wrong hash in `foreign`. The first unit that leads behind the log's end, and how many do; None without."""
+    """Marks units of a wrong hash in `foreign`. The first unit that leads behind the log's end, and how many
+    do; None without.
+    """
     behind: tuple[int, int] | None = None
     for start in range(0, len(units), _CHUNK_UNITS):
         part = units[start : start + _CHUNK_UNITS]
@@ -113,7 +146,11 @@ def _check_targets(
         gone = lost.contains(physical)
         late = np.flatnonzero((physical >= log_end) & ~gone)
         if len(late):
-            behind = (start + 1 + int(late[0]), len(late)) if behind is None else (behind[0], behind[1] + len(late))
+            behind = (
+                (start + 1 + int(late[0]), len(late))
+                if behind is None
+                else (behind[0], behind[1] + len(late))
+            )
         inside = np.flatnonzero((physical >= log.min_offset) & (physical < log_end) & ~gone)
         files = log.file_index(physical[inside])
         for index in np.unique(files[files >= 0]).tolist():
@@ -126,13 +163,19 @@ def _check_targets(
     return behind
 
 
-def _wrong_units(log: CommitLog, index: int, part: NDArray[np.void], rows: NDArray[np.int64]) -> list[tuple[int, bool, str, str]]:
-    """(row, whether the offset is wrong and not the hash, expected, found) of units that lead into one commitlog file."""
+def _wrong_units(
+    log: CommitLog, index: int, part: NDArray[np.void], rows: NDArray[np.int64]
+) -> list[tuple[int, bool, str, str]]:
+    """(row, whether the offset is wrong and not the hash, expected, found) of units that lead into one
+    commitlog file.
+    """
     file = log.files[index]
     buffer = log.view(file).map()
     physical, message = np.unique(part["physical_offset"][rows].astype(np.int64), return_inverse=True)
     positions = physical - file.start
-    refs = UnitRefs(file.path, buffer, file.start, positions, stored_sizes(buffer, positions), np.zeros_like(positions))
+    refs = UnitRefs(
+        file.path, buffer, file.start, positions, stored_sizes(buffer, positions), np.zeros_like(positions)
+    )
     good, bad = locate(refs, verify_crc=False)
     wrong = []
     place = np.full(len(physical), -1)  # of each message among the good ones

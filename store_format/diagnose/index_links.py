@@ -1,6 +1,8 @@
-"""The slots and chains of one index file: every unit must be named once, by a later unit or the slot of its own hash.
+"""The slots and chains of one index file: every unit must be named once, by a later unit or the slot of its
+own hash.
 
-A link that leads forward would send a broker round and round; one that passes over units hides their messages.
+A link that leads forward would send a broker round and round; one that passes over units hides their
+messages.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ class _Links:
     """What one pass over a file gathers. `named[n]` says that something leads to unit n."""
 
     def __init__(
-        self, findings: Findings, file: IndexFile, geometry: IndexGeometry, units: NDArray[np.void], foreign: NDArray[np.bool_]
+        self,
+        findings: Findings,
+        file: IndexFile,
+        geometry: IndexGeometry,
+        units: NDArray[np.void],
+        foreign: NDArray[np.bool_],
     ) -> None:
         self.findings = findings
         self.file = file
@@ -56,7 +63,9 @@ class _Links:
         again = self.named[numbers]
         again[1:] |= numbers[1:] == numbers[:-1]
         self.named[numbers] = True
-        self.named_twice += list(zip(numbers[again].tolist()[:_ORPHANS_SHOWN_MAX], positions[again].tolist(), strict=False))
+        self.named_twice += list(
+            zip(numbers[again].tolist()[:_ORPHANS_SHOWN_MAX], positions[again].tolist(), strict=False)
+        )
 
     def wrong(self, position: int, expected: str, found: str) -> None:
         self.findings.add("damage", self.file.path, position, expected, found, INDEX_ADVICE)
@@ -72,11 +81,15 @@ def check_links(
     *,
     is_live: bool,
 ) -> None:
-    """`units` from number 1 on; `foreign[n]` marks those whose hash is known to be wrong, which stand in an unknown chain."""
+    """`units` from number 1 on; `foreign[n]` marks those whose hash is known to be wrong, which stand in an
+    unknown chain.
+    """
     links = _Links(findings, file, geometry, units, foreign)
     for start in range(1, links.count + 1, _CHUNK):
         _check_units(links, np.arange(start, min(start + _CHUNK, links.count + 1)))
-    used = sum(_check_slots(links, start, is_live=is_live) for start in range(0, geometry.hash_slot_num, _CHUNK))
+    used = sum(
+        _check_slots(links, start, is_live=is_live) for start in range(0, geometry.hash_slot_num, _CHUNK)
+    )
     if used != header.hash_slot_count and not is_live:
         links.wrong(_SLOT_COUNT_AT, f"{used} hash slots in use, as there are", str(header.hash_slot_count))
     orphans = np.flatnonzero(~links.named[1:]) + 1
@@ -98,7 +111,11 @@ def _check_units(links: _Links, numbers: NDArray[np.int64]) -> None:
     for i in np.flatnonzero(outside | elsewhere).tolist():
         number = int(numbers[i])
         what = f"unit {int(prev[i])}" + (", of another slot" if elsewhere[i] else "")
-        links.wrong(links.unit_byte(number) + _PREV_AT, f"a link from unit {number} to an earlier unit of its slot, or 0", what)
+        links.wrong(
+            links.unit_byte(number) + _PREV_AT,
+            f"a link from unit {number} to an earlier unit of its slot, or 0",
+            what,
+        )
     right = linked & ~elsewhere
     links.name(prev[right], links.geometry.units_start + INDEX_UNIT.itemsize * numbers[right] + _PREV_AT)
 
@@ -131,7 +148,13 @@ def _name_passing_link(links: _Links, number: int) -> None:
     while number < at <= links.count and steps <= links.count:
         position = links.unit_byte(at) + _PREV_AT
         following = int(links.prev[at - 1])
-        if following >= at or (following > 0 and int(links.slots_of(np.array([following]))[0]) not in (slot, -1)):
+        if following >= at or (
+            following > 0 and int(links.slots_of(np.array([following]))[0]) not in (slot, -1)
+        ):
             break  # a circle, or a way into another chain: named already
         at, steps = following, steps + 1
-    links.wrong(position, f"a link to an earlier unit of slot {slot} that passes over none", f"unit {at}, past unit {number}")
+    links.wrong(
+        position,
+        f"a link to an earlier unit of slot {slot} that passes over none",
+        f"unit {at}, past unit {number}",
+    )

@@ -1,6 +1,8 @@
-"""What `diagnose` hands back: problems that say where, what was expected, what was found and what to do, and the sums of all bytes.
+"""What `diagnose` hands back: problems that say where, what was expected, what was found and what to do, and
+the sums of all bytes.
 
-`Findings` collects them while the rooms of diagnose look, and keeps a store with a million faults from becoming a million objects.
+`Findings` collects them while the rooms of diagnose look, and keeps a store with a million faults from
+becoming a million objects.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ _SHOWN_MAX = 1000  # of one kind; the rest is counted
 class Problem:
     """One thing that is not as it should be.
 
-    damage: messages cannot be read, or are read wrongly. warning: a broker or a reader will stumble, no message is lost.
-    info: worth knowing.
+    damage: messages cannot be read, or are read wrongly. warning: a broker or a reader will stumble, no
+    message is lost. info: worth knowing.
     """
 
     severity: Severity
@@ -40,9 +42,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The bytes of all commitlog files by what they are; `total_bytes` is the sum of the files' lengths, to the byte.
+    """The bytes of all commitlog files by what they are; `total_bytes` is the sum of the files' lengths, to
+    the byte.
 
-    `unplaced` are those of files that do not fit into the sequence. `missing_bytes` are of files that are not there.
+    `unplaced` are those of files that do not fit into the sequence. `missing_bytes` are of files that are not
+    there.
     """
 
     files: int = 0
@@ -57,7 +61,13 @@ class Summary:
 
     @property
     def total_bytes(self) -> int:
-        return self.unit_bytes + self.blank_bytes + self.damage_bytes + self.unwritten_bytes + self.unplaced_bytes
+        return (
+            self.unit_bytes
+            + self.blank_bytes
+            + self.damage_bytes
+            + self.unwritten_bytes
+            + self.unplaced_bytes
+        )
 
 
 class Diagnosis(list[Problem]):
@@ -78,7 +88,9 @@ class Diagnosis(list[Problem]):
 
 
 class Findings:
-    """Problems while they are being found. One place is named once for one kind, and each kind at most a thousand times."""
+    """Problems while they are being found. One place is named once for one kind, and each kind at most a
+    thousand times.
+    """
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
@@ -86,7 +98,17 @@ class Findings:
         self._counts: Counter[str] = Counter()
         self._last: dict[str, Problem] = {}
 
-    def add(self, severity: Severity, file: str, position: int, expected: str, found: str, advice: str, *, kind: str = "") -> None:
+    def add(
+        self,
+        severity: Severity,
+        file: str,
+        position: int,
+        expected: str,
+        found: str,
+        advice: str,
+        *,
+        kind: str = "",
+    ) -> None:
         """`kind` (default: the advice) is what makes two problems of one place the same."""
         kind = kind or advice
         if (file, position, kind) in self._seen:

@@ -1,6 +1,8 @@
-"""One consume queue read from its first unit to its last: which entries lead to no message, or to another one than they say.
+"""One consume queue read from its first unit to its last: which entries lead to no message, or to another one
+than they say.
 
-Entries that are all known to be right, because as many came out equal when made again, cost one pass and nothing more.
+Entries that are all known to be right, because as many came out equal when made again, cost one pass and
+nothing more.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Entries:
 
 @dataclass(slots=True)
 class Seen:
-    """What a queue holds: `inside` entries that lead into the log, `lost` into lost parts of it, `behind` behind its end."""
+    """What a queue holds: `inside` entries that lead into the log, `lost` into lost parts of it, `behind`
+    behind its end.
+    """
 
     stop: int  # the queue offset behind the last entry
     first_physical: int = -1
@@ -59,7 +63,15 @@ class Seen:
 
 
 def check_entries(
-    findings: Findings, log: CommitLog, files: UnitFiles, queue: Entries, state: StoreState, log_end: int, lost: Lost, *, equal: int
+    findings: Findings,
+    log: CommitLog,
+    files: UnitFiles,
+    queue: Entries,
+    state: StoreState,
+    log_end: int,
+    lost: Lost,
+    *,
+    equal: int,
 ) -> Seen:
     """Counts the entries, and when `equal` of them do not explain them all, names those that are wrong."""
     seen = Seen(0 if queue.is_batch else queue.unit_range[0])
@@ -71,11 +83,21 @@ def check_entries(
         valid = (units["size"] > 0) & (physical >= 0)
         filled = np.flatnonzero(valid)
         if len(filled):
-            seen.stop = int(offsets[filled[-1]]) + (int(units["batch_size"][filled[-1]]) if queue.is_batch else 1)
+            seen.stop = int(offsets[filled[-1]]) + (
+                int(units["batch_size"][filled[-1]]) if queue.is_batch else 1
+            )
         for hole in np.flatnonzero(~valid).tolist():
             file, position = queue.place(number + hole)
             found = f"physicalOffset {int(physical[hole])} and size {int(units['size'][hole])}, with entries behind it"
-            findings.add("damage", file, position, f"an entry of {queue.topic}-{queue.queue_id}", found, QUEUE_ADVICE, kind="entry")
+            findings.add(
+                "damage",
+                file,
+                position,
+                f"an entry of {queue.topic}-{queue.queue_id}",
+                found,
+                QUEUE_ADVICE,
+                kind="entry",
+            )
         current = messages & (physical >= log.min_offset)
         gone = current & lost.contains(physical)
         behind = current & (physical >= log_end) & ~gone
@@ -105,7 +127,9 @@ def _offsets(queue: Entries, number: int, units: NDArray[np.void]) -> _IntArray:
 
 
 def _chunks(files: UnitFiles, queue: Entries) -> Iterator[tuple[int, NDArray[np.void]]]:
-    """(number of the first, units) up to the files' end or a whole chunk of zeros. Small queues are many, so chunks begin small."""
+    """(number of the first, units) up to the files' end or a whole chunk of zeros. Small queues are many, so
+    chunks begin small.
+    """
     low, high = queue.unit_range
     start, count = low, _CHUNK_UNITS_MIN
     while start < high:
@@ -117,10 +141,17 @@ def _chunks(files: UnitFiles, queue: Entries) -> Iterator[tuple[int, NDArray[np.
         start, count = start + len(units), min(2 * count, _CHUNK_UNITS_MAX)
 
 
-def _name_wrong(findings: Findings, log: CommitLog, files: UnitFiles, queue: Entries, log_end: int, lost: Lost) -> None:
+def _name_wrong(
+    findings: Findings, log: CommitLog, files: UnitFiles, queue: Entries, log_end: int, lost: Lost
+) -> None:
     for number, units in _chunks(files, queue):
         physical = units["physical_offset"].astype(np.int64)
-        check = np.flatnonzero(message_mask(units) & (physical >= log.min_offset) & (physical < log_end) & ~lost.contains(physical))
+        check = np.flatnonzero(
+            message_mask(units)
+            & (physical >= log.min_offset)
+            & (physical < log_end)
+            & ~lost.contains(physical)
+        )
         in_files = log.file_index(physical[check])
         for index in np.unique(in_files).tolist():
             mine = check[in_files == index]
@@ -129,7 +160,13 @@ def _name_wrong(findings: Findings, log: CommitLog, files: UnitFiles, queue: Ent
 
 
 def _check_in_file(
-    findings: Findings, log: CommitLog, index: int, queue: Entries, number: int, units: NDArray[np.void], rows: NDArray[np.int64]
+    findings: Findings,
+    log: CommitLog,
+    index: int,
+    queue: Entries,
+    number: int,
+    units: NDArray[np.void],
+    rows: NDArray[np.int64],
 ) -> None:
     file = log.files[index]
     buffer = log.view(file).map()
@@ -145,13 +182,24 @@ def _check_in_file(
         where, position = queue.place(number + int(rows[unit.index]))
         error, at = unit.error, int(positions[unit.index]) + file.start
         found = f"physicalOffset {at}, where {error.expected} is expected and {error.found} found"
-        findings.add("damage", where, position, f"the message {who} {int(offsets[unit.index])}", found, QUEUE_ADVICE, kind="entry")
+        findings.add(
+            "damage",
+            where,
+            position,
+            f"the message {who} {int(offsets[unit.index])}",
+            found,
+            QUEUE_ADVICE,
+            kind="entry",
+        )
     kept = np.setdiff1d(np.arange(len(rows)), [unit.index for unit in bad])
     stored = units[rows[kept]]
     wrong_size = stored["size"] != sizes[kept]
     for i in np.flatnonzero(wrong_size).tolist():
         where, position = queue.place(number + int(rows[kept[i]]))
-        expected, found = f"size {int(sizes[kept[i]])} of the message {who} {int(offsets[kept[i]])}", str(int(stored["size"][i]))
+        expected, found = (
+            f"size {int(sizes[kept[i]])} of the message {who} {int(offsets[kept[i]])}",
+            str(int(stored["size"][i])),
+        )
         findings.add("damage", where, position + 8, expected, found, QUEUE_ADVICE, kind="entry")
     if queue.topic == SCHEDULE_TOPIC or not len(good):
         return

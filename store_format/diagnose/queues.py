@@ -1,7 +1,7 @@
 """Consume queues against the commitlog, both ways: every message has its entry, and every entry its message.
 
-Entries are made again from the log's messages, many at once, and compared with those on disk. Only a queue in which fewer
-came out equal than it holds is read a second time, entry by entry, to say which are wrong.
+Entries are made again from the log's messages, many at once, and compared with those on disk. Only a queue in
+which fewer came out equal than it holds is read a second time, entry by entry, to say which are wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ _CHUNK_UNITS = 1 << 16
 _LACKING_MAX = 1 << 16  # of one queue; more are counted only
 
 # A queue that lags behind the log is normal while a broker writes, and after it crashed.
-_LAG: dict[StoreState, Severity | None] = {StoreState.CLEAN: "damage", StoreState.CRASHED: "warning", StoreState.LIVE: None}
+_LAG: dict[StoreState, Severity | None] = {
+    StoreState.CLEAN: "damage",
+    StoreState.CRASHED: "warning",
+    StoreState.LIVE: None,
+}
 
 _IntArray = NDArray[np.int64]
 _Units = NDArray[np.void]
@@ -60,7 +64,9 @@ class _Queue:
     def unit_range(self) -> tuple[int, int]:
         """The numbers of the units that its files have room for."""
         assert self.run is not None
-        return self.run.first_file // self.layout.itemsize, (self.run.last_file + self.run.file_size) // self.layout.itemsize
+        return self.run.first_file // self.layout.itemsize, (
+            self.run.last_file + self.run.file_size
+        ) // self.layout.itemsize
 
     def open(self) -> UnitFiles:
         assert self.run is not None
@@ -70,21 +76,36 @@ class _Queue:
         """File and byte of a unit."""
         assert self.run is not None
         position = number * self.layout.itemsize
-        return f"{self.directory}/{offset_file_name(position - position % self.run.file_size)}", position % self.run.file_size
+        return (
+            f"{self.directory}/{offset_file_name(position - position % self.run.file_size)}",
+            position % self.run.file_size,
+        )
 
 
 class QueueCheck:
     """Shown every run of the log by `add`; `finish` then names what does not agree."""
 
-    def __init__(self, findings: Findings, root: str, log: CommitLog, state: StoreState, log_end: int | None, *, has_queues: bool) -> None:
-        """`log_end`: where the log ends by the broker's rule after a crash, else None; messages behind it need no entry."""
+    def __init__(
+        self,
+        findings: Findings,
+        root: str,
+        log: CommitLog,
+        state: StoreState,
+        log_end: int | None,
+        *,
+        has_queues: bool,
+    ) -> None:
+        """`log_end`: where the log ends by the broker's rule after a crash, else None; messages behind it
+        need no entry.
+        """
         self._findings = findings
         self._log = log
         self._state = state
         self._log_end = log_end
         self._root = root
         self._queues: dict[tuple[str, int], _Queue] = {}
-        self._absent: dict[tuple[str, int], tuple[int, int]] = {}  # messages without a queue: how many, the first
+        # messages without a queue: how many, the first
+        self._absent: dict[tuple[str, int], tuple[int, int]] = {}
         self._has_queues = has_queues
         for topic, queue_id, directory, kind in queue_directories(findings, root):
             layout = BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT
@@ -112,7 +133,7 @@ class QueueCheck:
         self._dispatch = Dispatch({}, {}, self._batch_topics, DELAY_LEVELS_MS)
         self._pending = 0
 
-    # ---- from the log to the queues -----------------------------------------------------------------------------------
+    # ---- from the log to the queues ------------------------------------------------------------------------
 
     def add(self, run: UnitRun) -> None:
         self._dispatch.add(run, self._log)
@@ -139,8 +160,12 @@ class QueueCheck:
         with queue.open() as files:
             for start, stop in _stretches(entries.queue_offsets):
                 made, offsets = entries.units[start:stop], entries.queue_offsets[start:stop]
-                stored = _read_batches(files, queue, offsets) if queue.is_batch else _read(files, queue, offsets)
-                equal = (stored["physical_offset"] == made["physical_offset"]) & (stored["size"] == made["size"])
+                stored = (
+                    _read_batches(files, queue, offsets) if queue.is_batch else _read(files, queue, offsets)
+                )
+                equal = (stored["physical_offset"] == made["physical_offset"]) & (
+                    stored["size"] == made["size"]
+                )
                 equal &= _same_tags(stored["tags_code"], made["tags_code"], queue.topic)
                 if queue.is_batch:
                     equal &= stored["batch_size"] == made["batch_size"]
@@ -149,9 +174,11 @@ class QueueCheck:
                 if lacks.any():
                     queue.lacking_count += int(lacks.sum())
                     if sum(len(offsets) for offsets, _ in queue.lacking) < _LACKING_MAX:
-                        queue.lacking.append((offsets[lacks], made["physical_offset"][lacks].astype(np.int64)))
+                        queue.lacking.append(
+                            (offsets[lacks], made["physical_offset"][lacks].astype(np.int64))
+                        )
 
-    # ---- from the queues to the log -----------------------------------------------------------------------------------
+    # ---- from the queues to the log ------------------------------------------------------------------------
 
     def finish(self, lost: Lost, log_end: int) -> None:
         """`log_end` is where the walk ended; `lost` are ranges that entries may lead to without being wrong."""
@@ -163,13 +190,20 @@ class QueueCheck:
                 continue
             entries = Entries(queue.topic, queue.queue_id, queue.layout, queue.unit_range, queue.place)
             with queue.open() as files:
-                seen = check_entries(self._findings, self._log, files, entries, self._state, end, lost, equal=queue.equal)
+                seen = check_entries(
+                    self._findings, self._log, files, entries, self._state, end, lost, equal=queue.equal
+                )
             stranded += seen.lost
             self._name_lacking(queue, seen.first_physical, seen.stop)
         if stranded:
             advice = "Follows from the damage of the commitlog; no more is wrong with the queues"
             self._findings.add(
-                "info", f"{self._root}/consumequeue", 0, "entries that lead to messages", f"{stranded} that lead to lost ones", advice
+                "info",
+                f"{self._root}/consumequeue",
+                0,
+                "entries that lead to messages",
+                f"{stranded} that lead to lost ones",
+                advice,
             )
 
     def _name_lacking(self, queue: _Queue, first_physical: int, stop: int) -> None:
@@ -177,10 +211,18 @@ class QueueCheck:
             return
         offsets, physical = (np.concatenate(column) for column in zip(*queue.lacking, strict=True))
         low, _ = (0, 0) if queue.is_batch else queue.unit_range
-        # Older than all that the queue holds, at offsets it has: left over from a topic that was deleted and made again.
-        left_over = (physical < first_physical) & (offsets >= low) if first_physical >= 0 else np.zeros(len(offsets), bool)
+        # Older than all that the queue holds, at offsets it has: left over from a topic that was deleted and
+        # made again.
+        left_over = (
+            (physical < first_physical) & (offsets >= low)
+            if first_physical >= 0
+            else np.zeros(len(offsets), bool)
+        )
         tail = offsets >= stop
-        severities: tuple[tuple[Severity | None, NDArray[np.bool_]], ...] = ((_LAG[self._state], tail), ("damage", ~tail))
+        severities: tuple[tuple[Severity | None, NDArray[np.bool_]], ...] = (
+            (_LAG[self._state], tail),
+            ("damage", ~tail),
+        )
         for severity, mask in severities:
             mine = mask & ~left_over
             for first, last in _runs(offsets[mine]) if severity is not None else ():
@@ -188,7 +230,9 @@ class QueueCheck:
                 found = f"none for {last - first + 1} messages, the first at commitlog {at}"
                 file, position = (queue.directory, 0) if queue.is_batch else queue.place(first)
                 expected = f"entries of {queue.topic}-{queue.queue_id} from offset {first} to {last}"
-                self._findings.add(severity or "info", file, position, expected, found, QUEUE_ADVICE, kind="entry")
+                self._findings.add(
+                    severity or "info", file, position, expected, found, QUEUE_ADVICE, kind="entry"
+                )
 
 
 def _before(entries: MissingEntries, log_end: int) -> MissingEntries:
@@ -205,7 +249,9 @@ def _same_tags(stored: NDArray[np.int64], made: NDArray[np.int64], topic: str) -
 
 
 def _stretches(offsets: _IntArray) -> list[tuple[int, int]]:
-    """Where to cut ascending offsets so that each part spans no more than can be read at once: hostile ones lie far apart."""
+    """Where to cut ascending offsets so that each part spans no more than can be read at once: hostile ones
+    lie far apart.
+    """
     cuts = np.flatnonzero((np.diff(offsets) > 64) | (np.arange(1, len(offsets)) % _CHUNK_UNITS == 0)) + 1
     return list(zip([0, *cuts.tolist()], [*cuts.tolist(), len(offsets)], strict=True))
 
@@ -250,4 +296,10 @@ def _runs(offsets: _IntArray) -> list[tuple[int, int]]:
         return []
     offsets = np.unique(offsets)
     cuts = np.flatnonzero(np.diff(offsets) > 1)
-    return list(zip(offsets[np.append(0, cuts + 1)].tolist(), offsets[np.append(cuts, len(offsets) - 1)].tolist(), strict=True))
+    return list(
+        zip(
+            offsets[np.append(0, cuts + 1)].tolist(),
+            offsets[np.append(cuts, len(offsets) - 1)].tolist(),
+            strict=True,
+        )
+    )

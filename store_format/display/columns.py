@@ -1,6 +1,8 @@
-"""The columns of a view: what each is called, its Arrow type and what it says; and rows of plain values put under them.
+"""The columns of a view: what each is called, its Arrow type and what it says; and rows of plain values put
+under them.
 
-A name that a hostile file gives is shown with replacement characters, a number that no column can hold is unknown (null).
+A name that a hostile file gives is shown with replacement characters, a number that no column can hold is
+unknown (null).
 """
 
 from __future__ import annotations
@@ -55,10 +57,13 @@ def schema_of(columns: Sequence[ViewColumn]) -> pa.Schema:
     return pa.schema([pa.field(column.name, column.type) for column in columns])
 
 
-def batch_of(columns: Sequence[ViewColumn], rows: Iterable[Sequence[Any]]) -> pa.RecordBatch:  # Any: values of the columns' types
+# Any: values of the columns' types
+def batch_of(columns: Sequence[ViewColumn], rows: Iterable[Sequence[Any]]) -> pa.RecordBatch:
     """Rows, each with a value a column in their order. Times are microseconds since the epoch, see `time_us`."""
     held = list(rows)
-    arrays = [pa.array([_fit(row[i], column.type) for row in held], column.type) for i, column in enumerate(columns)]
+    arrays = [
+        pa.array([_fit(row[i], column.type) for row in held], column.type) for i, column in enumerate(columns)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
 
 
@@ -71,7 +76,9 @@ def batches_of(columns: Sequence[ViewColumn], rows: Iterable[Sequence[Any]]) -> 
 
 
 def time_us(ms: int | None) -> int | None:
-    """Milliseconds as a broker stores them -> a value for a TIME column; null outside what `columns.TIME_MS_MIN` says."""
+    """Milliseconds as a broker stores them -> a value for a TIME column; null outside what
+    `columns.TIME_MS_MIN` says.
+    """
     return None if ms is None or not TIME_MS_MIN <= ms < TIME_MS_STOP else ms * 1000
 
 

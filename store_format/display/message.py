@@ -14,7 +14,17 @@ __all__ = ["message", "title_of"]
 
 _BODY_BYTES = 1024
 _PROPERTIES_MAX = 200
-_FIRST = ("topic", "queueId", "queueOffset", "brokerName", "tags", "keys", "msgId", "storeTimestamp", "bornTimestamp")
+_FIRST = (
+    "topic",
+    "queueId",
+    "queueOffset",
+    "brokerName",
+    "tags",
+    "keys",
+    "msgId",
+    "storeTimestamp",
+    "bornTimestamp",
+)
 _BELOW = ("properties", "body", "rawBody")
 
 
@@ -28,7 +38,9 @@ def title_of(row: Mapping[str, Any]) -> str:  # Any: values of columns
 def message(row: Mapping[str, Any], room: Room) -> list[str]:
     """The parts of its card; as much of them as there is room for."""
     values = {str(name): _plain(value, is_map=name == "properties") for name, value in row.items()}
-    order = [name for name in _FIRST if name in values] + [name for name in values if name not in _FIRST + _BELOW]
+    order = [name for name in _FIRST if name in values] + [
+        name for name in values if name not in _FIRST + _BELOW
+    ]
     lines, left_out = [], 0
     for name in order:
         line = fact(name, cell(values[name]))
@@ -41,7 +53,12 @@ def message(row: Mapping[str, Any], room: Room) -> list[str]:
         parts.append(note(f"{left_out:,} more columns: the page is full"))
     if isinstance(values.get("properties"), Mapping):
         parts += _properties(values["properties"], room)
-    parts += [part for name in ("body", "rawBody") if isinstance(values.get(name), bytes) for part in _body(name, values[name], room)]
+    parts += [
+        part
+        for name in ("body", "rawBody")
+        if isinstance(values.get(name), bytes)
+        for part in _body(name, values[name], room)
+    ]
     return parts
 
 
@@ -70,7 +87,8 @@ def _body(name: str, value: bytes, room: Room) -> list[str]:
 def _plain(value: Any, *, is_map: bool) -> Any:
     """What Arrow's `to_pylist` and Spark's rows have, as `plain_rows` gives it."""
     if isinstance(value, datetime):
-        moment = value if value.tzinfo is not None else value.astimezone()  # Spark collects times of this machine's zone
+        # Spark collects times of this machine's zone
+        moment = value if value.tzinfo is not None else value.astimezone()
         return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if isinstance(value, date):
         return value.isoformat()

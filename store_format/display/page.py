@@ -14,7 +14,20 @@ from itertools import groupby
 
 from store_format.display.text import cut, shown, spelled
 
-__all__ = ["SIZE_MAX", "TEXT_CHARACTERS", "Html", "Room", "body", "card", "fact", "facts", "note", "svg_text", "text", "warning"]
+__all__ = [
+    "SIZE_MAX",
+    "TEXT_CHARACTERS",
+    "Html",
+    "Room",
+    "body",
+    "card",
+    "fact",
+    "facts",
+    "note",
+    "svg_text",
+    "text",
+    "warning",
+]
 
 SIZE_MAX = 1_000_000  # bytes of one page; a notebook keeps every one of them
 TEXT_CHARACTERS = 200  # of one value; what is cut says so
@@ -88,7 +101,9 @@ class Room:
 
 
 def text(value: str, characters_max: int = TEXT_CHARACTERS) -> str:
-    """Text of a store: escaped, spelled out where it would be invisible or turn the line around, cut with a note where it is long."""
+    """Text of a store: escaped, spelled out where it would be invisible or turn the line around, cut with a
+    note where it is long.
+    """
     kept = value[:characters_max]
     remark = f'<span class="c">… {len(value):,} characters</span>' if len(kept) < len(value) else ""
     # Names written from right to left are data too: isolated, they do not move what stands beside them.
@@ -100,7 +115,9 @@ def _marked(value: str) -> str:
     if value.isprintable():
         return escape(value)
     parts = ((plain, "".join(chars)) for plain, chars in groupby(value, str.isprintable))
-    return "".join(escape(part) if plain else _escape_span("".join(map(spelled, part))) for plain, part in parts)
+    return "".join(
+        escape(part) if plain else _escape_span("".join(map(spelled, part))) for plain, part in parts
+    )
 
 
 def _escape_span(spelled_out: str) -> str:
@@ -108,7 +125,9 @@ def _escape_span(spelled_out: str) -> str:
 
 
 def svg_text(value: str, columns_max: int = 40) -> str:
-    """The same where no span can be: in the texts of a picture. What turns the direction is isolated by its own characters."""
+    """The same where no span can be: in the texts of a picture. What turns the direction is isolated by its
+    own characters.
+    """
     kept = cut(shown(value[: columns_max + 1]), columns_max)
     return escape(kept if kept.isascii() else f"\u2068{kept}\u2069")
 

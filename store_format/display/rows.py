@@ -1,4 +1,5 @@
-"""Arrow batches as rows of plain values, for whoever shows or writes them: times are ISO 8601 in UTC, maps are dicts, bytes stay bytes.
+"""Arrow batches as rows of plain values, for whoever shows or writes them: times are ISO 8601 in UTC, maps
+are dicts, bytes stay bytes.
 
 Nothing is imported that a command line would have to wait for.
 """
@@ -39,8 +40,11 @@ def plain_rows(batch: pa.RecordBatch) -> Iterator[Row]:
     columns: list[list[object]] = []
     for field, array in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_timestamp(field.type):
-            # As numbers: pyarrow makes datetimes with a time zone database, which takes a tenth of a second to load.
-            columns.append([None if us is None else iso_utc(us // 1000) for us in array.cast(pa.int64()).to_pylist()])
+            # As numbers: pyarrow makes datetimes with a time zone database, which takes a tenth of a second
+            # to load.
+            columns.append(
+                [None if us is None else iso_utc(us // 1000) for us in array.cast(pa.int64()).to_pylist()]
+            )
         elif pa.types.is_date(field.type):
             columns.append([None if day is None else day.isoformat() for day in array.to_pylist()])
         elif pa.types.is_map(field.type):

@@ -33,16 +33,24 @@ def table(
     total: int | None = None,
     about: Mapping[str, str] | None = None,
 ) -> str:
-    """`total` is how many rows there are, where that is known; `about` says of columns what they are, when the mouse asks."""
+    """`total` is how many rows there are, where that is known; `about` says of columns what they are, when
+    the mouse asks.
+    """
     names = schema.names[:_COLUMNS_MAX]
-    heads = "".join(_head(name, schema.field(i).type, (about or {}).get(name, "")) for i, name in enumerate(names))
+    heads = "".join(
+        _head(name, schema.field(i).type, (about or {}).get(name, "")) for i, name in enumerate(names)
+    )
     shown: list[str] = []
     more = full = False
     for row in _rows(batches):
         if len(shown) == limit:
             more = True
             break
-        piece = "<tr>" + "".join(_data(value, schema.field(i).type) for i, value in enumerate(row[:_COLUMNS_MAX])) + "</tr>"
+        piece = (
+            "<tr>"
+            + "".join(_data(value, schema.field(i).type) for i, value in enumerate(row[:_COLUMNS_MAX]))
+            + "</tr>"
+        )
         if not room.takes(piece):
             more = full = True
             break
@@ -50,7 +58,11 @@ def table(
     remarks = [_how_many(len(shown), more, full, total)]
     if len(names) < len(schema.names):
         remarks.append(f"the first {len(names)} of {len(schema.names):,} columns")
-    rows = f'<table class="r"><thead><tr>{heads}</tr></thead><tbody>{"".join(shown)}</tbody></table>' if shown else ""
+    rows = (
+        f'<table class="r"><thead><tr>{heads}</tr></thead><tbody>{"".join(shown)}</tbody></table>'
+        if shown
+        else ""
+    )
     return rows + note("; ".join(remarks))
 
 
@@ -66,7 +78,9 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[list[object]]:
 def _how_many(shown: int, more: bool, full: bool, total: int | None) -> str:
     if not more:
         return f"{shown:,} row{'s' * (shown != 1)}" if shown else "no rows"
-    of_all = f"the first {shown:,} of {total:,} rows" if total is not None else f"the first {shown:,} rows of more"
+    of_all = (
+        f"the first {shown:,} of {total:,} rows" if total is not None else f"the first {shown:,} rows of more"
+    )
     return f"{of_all}: the page is full" if full else of_all
 
 
@@ -101,7 +115,10 @@ def cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.1f}"
     if isinstance(value, Mapping):
-        entries = [f"{text(str(name), 40)}={text(str(each), 60)}" for name, each in list(value.items())[:_ENTRIES_MAX]]
+        entries = [
+            f"{text(str(name), 40)}={text(str(each), 60)}"
+            for name, each in list(value.items())[:_ENTRIES_MAX]
+        ]
         return _few(entries, len(value))
     if isinstance(value, list | tuple):
         return _few([text(str(each), 60) for each in value[:_ENTRIES_MAX]], len(value))

@@ -1,4 +1,5 @@
-"""Text of a store as a terminal or a page may show it: whatever could move the cursor, hide, or turn the direction is spelled out.
+"""Text of a store as a terminal or a page may show it: whatever could move the cursor, hide, or turn the
+direction is spelled out.
 
 `shown` is the one function for it; every cell, every error and every remark goes through it.
 """
@@ -27,7 +28,9 @@ def spelled(char: str) -> str:
     """A character by its code, as Python writes it."""
     names = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
     code = ord(char)
-    return names.get(char) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return names.get(char) or (
+        f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
 
 
 def body_text(body: bytes, characters_max: int) -> str:

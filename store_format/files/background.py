@@ -1,4 +1,6 @@
-"""One call at a time in a thread behind the caller, in order: what waits for the system overlaps with what the caller computes."""
+"""One call at a time in a thread behind the caller, in order: what waits for the system overlaps with what
+the caller computes.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,11 @@ __all__ = ["Behind"]
 
 
 class Behind:
-    """A context manager. `call` waits for the call before it, and raises what that one raised; so does the end of the block.
+    """A context manager. `call` waits for the call before it, and raises what that one raised; so does the
+    end of the block.
 
-    So at most one call is under way, none after a failure, and none behind the block, however it is left. Little work is done at once
-    instead (`is_little`): a thread costs half a millisecond.
+    So at most one call is under way, none after a failure, and none behind the block, however it is left.
+    Little work is done at once instead (`is_little`): a thread costs half a millisecond.
     """
 
     def __init__(self, *, is_little: bool = False) -> None:
@@ -35,7 +38,9 @@ class Behind:
     def __enter__(self) -> Behind:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if error is None:
                 self._wait()

@@ -1,9 +1,11 @@
-"""The store's `lock` (DefaultMessageStore.start, spec 5.3): asked who holds it, and taken as a Java broker takes it.
+"""The store's `lock` (DefaultMessageStore.start, spec 5.3): asked who holds it, and taken as a Java broker
+takes it.
 
-Writers of ours lock the second byte too, which no broker does: who waits for one knows that it will not take long.
+Writers of ours lock the second byte too, which no broker does: who waits for one knows that it will not take
+long.
 
-Closing any descriptor of a file drops every POSIX lock the process holds on it. So all opening and closing of lock files
-happens here, under one mutex, and never for a file whose lock this process holds.
+Closing any descriptor of a file drops every POSIX lock the process holds on it. So all opening and closing of
+lock files happens here, under one mutex, and never for a file whose lock this process holds.
 """
 
 from __future__ import annotations
@@ -31,14 +33,17 @@ _STORE_BYTE = 0  # Java locks byte range [0, 1)
 _OWN_BYTE = 1  # says that a writer of ours has it, or is about to take it
 _LINUX = sys.platform.startswith("linux")
 _POLL_SECONDS = 0.02
-_GLANCE_SECONDS = 0.25  # a reader that asks has the file open for microseconds, a broker for as long as it lives
+# a reader that asks has the file open for microseconds, a broker for as long as it lives
+_GLANCE_SECONDS = 0.25
 _LET_GO = "a process that let go of it just now"
 _mutex = threading.Lock()
 _held: dict[tuple[int, int], int] = {}  # (device, inode) -> the descriptor whose lock this process holds
 
 
 def _forget_after_fork() -> None:
-    """A forked child inherits descriptors but no locks: it must neither believe it holds one nor look as if it had the file open."""
+    """A forked child inherits descriptors but no locks: it must neither believe it holds one nor look as if
+    it had the file open.
+    """
     global _mutex
     _mutex = threading.Lock()
     for descriptor in _held.values():
@@ -50,15 +55,19 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def lock_holder(path: str) -> int | None:
-    """The process id that holds the lock file `path`, as the system tells it; None when nobody else does or it is missing.
+    """The process id that holds the lock file `path`, as the system tells it; None when nobody else does or
+    it is missing.
 
-    0 or -1 is a holder on another host or in another process namespace. Only Linux can be asked; elsewhere a store counts as not held.
+    0 or -1 is a holder on another host or in another process namespace. Only Linux can be asked; elsewhere a
+    store counts as not held.
     """
     return _holders(path)[0]
 
 
 def foreign_holder(path: str) -> int | None:
-    """The same, None also for a writer of ours: what is left is a broker, which lets go of the store only when it is stopped."""
+    """The same, None also for a writer of ours: what is left is a broker, which lets go of the store only
+    when it is stopped.
+    """
     found = _holders(path)
     if found[0] in (None, found[1]):
         return None
@@ -85,9 +94,12 @@ def _holders(path: str) -> tuple[int | None, int | None]:
         except FileNotFoundError:
             return None, None
         except BlockingIOError:
-            return 0, 0  # the lease of a writer that holds the lock and looks just now who else has it open: see _is_only_opener
+            # the lease of a writer that holds the lock and looks just now who else has it open: see
+            # _is_only_opener
+            return 0, 0
         try:
-            # Again: the path may have got another file meanwhile, but nobody here takes its lock under this mutex.
+            # Again: the path may have got another file meanwhile, but nobody here takes its lock under this
+            # mutex.
             if _identity(descriptor) in _held:
                 return None, None
             return _holder_of(descriptor, _STORE_BYTE), _holder_of(descriptor, _OWN_BYTE)
@@ -117,7 +129,8 @@ def _holder_of(descriptor: int, byte: int) -> int | None:
 class StoreLock:
     """The exclusive lock of a store, for one writer of all threads and processes; a context manager.
 
-    Waits at most `timeout` seconds for another writer of ours, and not for a broker. Raises StoreInUseError, which names the holder.
+    Waits at most `timeout` seconds for another writer of ours, and not for a broker. Raises StoreInUseError,
+    which names the holder.
     """
 
     def __init__(
@@ -143,7 +156,9 @@ class StoreLock:
                 return self
             if self._is_foreign or self._clock() >= deadline:
                 waited = f" (waited {self._timeout:g} s)" if self._timeout and not self._is_foreign else ""
-                raise StoreInUseError(f"{self.path}: held by {holder}{waited}; a store has one writer at a time, stop it first")
+                raise StoreInUseError(
+                    f"{self.path}: held by {holder}{waited}; a store has one writer at a time, stop it first"
+                )
             self._sleep(_POLL_SECONDS)
 
     def _try(self) -> str | None:
@@ -160,7 +175,8 @@ class StoreLock:
                 descriptor = open_lock_descriptor(self.path)
             except StoreWriteError as error:
                 if isinstance(error.__cause__, BlockingIOError):
-                    return "another writer"  # which looks just now, with a lease, who else has it open: see _is_only_opener
+                    # which looks just now, with a lease, who else has it open: see _is_only_opener
+                    return "another writer"
                 raise
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -187,8 +203,8 @@ class StoreLock:
     def refuse_other_openers(self) -> None:
         """Raises StoreInUseError when another process has the lock file open: a broker that is still loading.
 
-        A broker opens `lock` first and takes the lock only when it has loaded and recovered. Looks at /proc, so only on Linux and
-        only at processes this user may look into.
+        A broker opens `lock` first and takes the lock only when it has loaded and recovered. Looks at /proc,
+        so only on Linux and only at processes this user may look into.
         """
         assert self._identity is not None, "the lock is not held"
         if _is_only_opener(_held[self._identity]):
@@ -196,10 +212,14 @@ class StoreLock:
         deadline = self._clock() + _GLANCE_SECONDS
         while (opener := _other_opener(self._identity)) is not None:
             if self._clock() >= deadline:
-                raise StoreInUseError(f"{self.path}: opened by {described(opener)}, a broker that is starting? Stop it, then write again")
+                raise StoreInUseError(
+                    f"{self.path}: opened by {described(opener)}, a broker that is starting? Stop it, then write again"
+                )
             self._sleep(_POLL_SECONDS)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with _mutex:
             if self._identity in _held:
                 os.close(_held.pop(self._identity))
@@ -218,12 +238,15 @@ def described(process_id: int) -> str:
 
 
 def _is_only_opener(descriptor: int) -> bool:
-    """True when nobody else has the file open: only then Linux grants a write lease, which is given back at once.
+    """True when nobody else has the file open: only then Linux grants a write lease, which is given back at
+    once.
 
-    A hundred times faster than a look through /proc, but False says nothing: other users' files and some filesystems have no leases.
+    A hundred times faster than a look through /proc, but False says nothing: other users' files and some
+    filesystems have no leases.
     """
     try:
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # an opener in these microseconds: this signal is ignored, SIGIO would kill
+        # an opener in these microseconds: this signal is ignored, SIGIO would kill
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except (OSError, AttributeError):  # no Linux

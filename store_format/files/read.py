@@ -1,7 +1,7 @@
 """The only room that opens, maps, lists or reads files of a store. Everything above it gets bytes and arrays.
 
-Nothing here writes. Links below the root level are refused, because a store's contents are hostile: a link could lead
-a reader, and what it prints, anywhere.
+Nothing here writes. Links below the root level are refused, because a store's contents are hostile: a link
+could lead a reader, and what it prints, anywhere.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ __all__ = [
     "stat_identity",
 ]
 
-# What fsck makes at the root of a file system, for root alone. No topic has such a name: `+` is not allowed (TopicValidator).
+# What fsck makes at the root of a file system, for root alone. No topic has such a name: `+` is not allowed
+# (TopicValidator).
 LOST_AND_FOUND = "lost+found"
 
-Refused = Callable[[StoreError], object]  # is told what may not be read, and why; raises that, or goes on without it
+# is told what may not be read, and why; raises that, or goes on without it
+Refused = Callable[[StoreError], object]
 
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _SMALL_FILE_SIZE_MAX = 64 << 20  # config files: a broker with 100,000 topics writes about 30 MB
@@ -78,7 +80,9 @@ class StoreFile:
 
 
 def _refuse_link(path: str) -> StoreError:
-    return CorruptStoreError(path, 0, "a file or directory", "a symbolic link, which is not followed below the root level")
+    return CorruptStoreError(
+        path, 0, "a file or directory", "a symbolic link, which is not followed below the root level"
+    )
 
 
 def _denied(path: str) -> StorePermissionError:
@@ -91,7 +95,9 @@ def _denied(path: str) -> StorePermissionError:
     advice = f"give {_user(me)} the right to read it"
     if owner != me:
         advice = f"run this as {_user(owner)}, as in `sudo -u {_user(owner)} …`, or {advice}"
-    return StorePermissionError(f"{shown(path)}: {_user(me)} may not read it, it belongs to {_user(owner)}; {advice}")
+    return StorePermissionError(
+        f"{shown(path)}: {_user(me)} may not read it, it belongs to {_user(owner)}; {advice}"
+    )
 
 
 def _user(number: int) -> str:
@@ -104,9 +110,10 @@ def _user(number: int) -> str:
 def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> list[StoreFile]:
     """The files of a file queue by start offset; [] when the directory is missing.
 
-    Only names of 20 digits count (others are a finding of `diagnose`, not of a listing).
-    Another `name` pattern lists other files; their `start` is the number in its last group, else the whole name.
-    Raises CorruptStoreError for a link and for what is no regular file: what it stands for would be missing in silence.
+    Only names of 20 digits count (others are a finding of `diagnose`, not of a listing). Another `name`
+    pattern lists other files; their `start` is the number in its last group, else the whole name. Raises
+    CorruptStoreError for a link and for what is no regular file: what it stands for would be missing in
+    silence.
     """
     found = []
     try:
@@ -118,9 +125,17 @@ def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> li
                 if entry.is_symlink():
                     raise _refuse_link(entry.path)
                 if entry.is_file(follow_symlinks=False):
-                    found.append(StoreFile(entry.path, int(match[match.lastindex or 0]), entry.stat(follow_symlinks=False).st_size))
+                    found.append(
+                        StoreFile(
+                            entry.path,
+                            int(match[match.lastindex or 0]),
+                            entry.stat(follow_symlinks=False).st_size,
+                        )
+                    )
                 else:
-                    raise CorruptStoreError(entry.path, 0, "a regular file", "a directory, a pipe, a socket or a device")
+                    raise CorruptStoreError(
+                        entry.path, 0, "a regular file", "a directory, a pipe, a socket or a device"
+                    )
     except FileNotFoundError:
         return []
     except NotADirectoryError as error:
@@ -140,15 +155,21 @@ def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
             return frozenset()
         parent = os.path.dirname(directory)
         hint = "" if os.path.isdir(parent) else f"; {parent} does not exist either"
-        raise StoreNotFoundError(f"{directory} does not exist{hint}; give the broker's store directory (storePathRootDir)") from error
+        raise StoreNotFoundError(
+            f"{directory} does not exist{hint}; give the broker's store directory (storePathRootDir)"
+        ) from error
     except NotADirectoryError as error:
-        raise StoreNotFoundError(f"{directory} is a file; give the broker's store directory (storePathRootDir)") from error
+        raise StoreNotFoundError(
+            f"{directory} is a file; give the broker's store directory (storePathRootDir)"
+        ) from error
     except PermissionError as error:
         raise _denied(directory) from error
 
 
 def is_directory(path: str) -> bool:
-    """Whether it is one, or a link to one. Raises StorePermissionError when that cannot be told: it is not the same as no."""
+    """Whether it is one, or a link to one. Raises StorePermissionError when that cannot be told: it is not
+    the same as no.
+    """
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except PermissionError as error:
@@ -158,7 +179,9 @@ def is_directory(path: str) -> bool:
 
 
 def directory_identity(path: str) -> tuple[int, int, int] | None:
-    """(device, inode, mtime in ns) of a directory, or of the one that a link leads to; None when it is missing."""
+    """(device, inode, mtime in ns) of a directory, or of the one that a link leads to; None when it is
+    missing.
+    """
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -173,10 +196,13 @@ def refuse(error: StoreError) -> None:
     raise error
 
 
-def list_directories(directory: str, select: Callable[[str], bool] = lambda name: True, refused: Refused = refuse) -> list[tuple[str, str]]:
+def list_directories(
+    directory: str, select: Callable[[str], bool] = lambda name: True, refused: Refused = refuse
+) -> list[tuple[str, str]]:
     """(name, path) of the selected directories in `directory`, sorted by name; [] when it is missing.
 
-    `lost+found` is left out. A link is `refused`, with a CorruptStoreError, and left out where that does not raise it.
+    `lost+found` is left out. A link is `refused`, with a CorruptStoreError, and left out where that does not
+    raise it.
     """
     found = []
     try:
@@ -221,7 +247,8 @@ class Entry:
 
 
 def list_entries(directory: str) -> list[Entry]:
-    """Everything in a directory by name, links as links; [] when it is missing. For `diagnose`, which refuses nothing.
+    """Everything in a directory by name, links as links; [] when it is missing. For `diagnose`, which refuses
+    nothing.
 
     Raises CorruptStoreError when it is a file.
     """
@@ -248,7 +275,9 @@ def _entry(entry: os.DirEntry[str]) -> Entry:
 
 
 def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
-    """A small file as a whole; None when it is missing. Raises CorruptStoreError for a link, a directory, or more than `size_max` bytes."""
+    """A small file as a whole; None when it is missing. Raises CorruptStoreError for a link, a directory, or
+    more than `size_max` bytes.
+    """
     try:
         descriptor = open_descriptor(path)
     except FileNotFoundError:
@@ -275,7 +304,9 @@ def stat_identity(path: str) -> tuple[int, int, int] | None:
 
 
 def file_status(path: str) -> tuple[int, int] | None:
-    """(bytes on disk, which a file with holes has fewer of than its length; mtime in ms); None when it is missing."""
+    """(bytes on disk, which a file with holes has fewer of than its length; mtime in ms); None when it is
+    missing.
+    """
     try:
         status = os.stat(path, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
@@ -286,7 +317,8 @@ def file_status(path: str) -> tuple[int, int] | None:
 
 
 def disk_usage(path: str) -> tuple[str, int]:
-    """The file system a path is on, or will be, by its mount point, and its used share in percent, rounded up.
+    """The file system a path is on, or will be, by its mount point, and its used share in percent, rounded
+    up.
 
     As a broker counts it, without the blocks kept for root (UtilAll.getDiskPartitionSpaceUsedPercent).
     """
@@ -304,7 +336,8 @@ def disk_usage(path: str) -> tuple[str, int]:
 class FileView:
     """A store file open for reading: positional reads, and a map of it for gathers.
 
-    Use it as a context manager, or leave the closing to a `FileCache`. Arrays from `map` stay valid after `close`.
+    Use it as a context manager, or leave the closing to a `FileCache`. Arrays from `map` stay valid after
+    `close`.
     """
 
     def __init__(self, path: str) -> None:
@@ -342,17 +375,21 @@ class FileView:
         return done
 
     def data_from(self, position: int) -> int:
-        """The first place at or behind `position` that is not in a hole, which reads as zeros; the file's size where only one follows."""
+        """The first place at or behind `position` that is not in a hole, which reads as zeros; the file's
+        size where only one follows.
+        """
         try:
             return max(os.lseek(self._descriptor, position, os.SEEK_DATA), position)
         except OSError as error:
-            return self.size if error.errno == errno.ENXIO else position  # a file system that knows of no holes
+            # a file system that knows of no holes
+            return self.size if error.errno == errno.ENXIO else position
 
     def map(self) -> NDArray[np.uint8]:
         """The file as bytes, without reading it: pages come when touched. Read-only.
 
-        Only for what is already written and will not be truncated: a page behind a new end of file kills the process
-        (SIGBUS). Callers look only at bytes below the end that planning saw; the growing tail is read with `read`.
+        Only for what is already written and will not be truncated: a page behind a new end of file kills the
+        process (SIGBUS). Callers look only at bytes below the end that planning saw; the growing tail is read
+        with `read`.
         """
         if self._mapped is None:
             if self.size == 0:
@@ -369,7 +406,9 @@ class FileView:
     def __enter__(self) -> FileView:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -379,10 +418,11 @@ class FileView:
 
 
 class FileCache:
-    """Open views by path, at most `capacity`, of at most `bytes_max` bytes together; the least recently used closed first.
+    """Open views by path, at most `capacity`, of at most `bytes_max` bytes together; the least recently used
+    closed first.
 
-    An entry counts only while the path still names the same file (device and inode, one `stat`): a store that was
-    cleaned or restored in between is seen anew.
+    An entry counts only while the path still names the same file (device and inode, one `stat`): a store that
+    was cleaned or restored in between is seen anew.
     """
 
     def __init__(self, capacity: int = 256, bytes_max: int = 1 << 50) -> None:
@@ -404,7 +444,9 @@ class FileCache:
             view = FileView(path)
         except FileNotFoundError as error:
             self._forget(path)
-            raise StoreNotFoundError(f"{path}: the file is gone; it was deleted (retention?) after planning") from error
+            raise StoreNotFoundError(
+                f"{path}: the file is gone; it was deleted (retention?) after planning"
+            ) from error
         except PermissionError as error:
             self._forget(path)
             raise error if isinstance(error, StoreError) else _denied(path) from error

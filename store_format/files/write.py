@@ -1,8 +1,9 @@
-"""The writing half of `files.py`: the only room that creates, changes or removes files of a store, through a handful of functions.
+"""The writing half of `files.py`: the only room that creates, changes or removes files of a store, through a
+handful of functions.
 
-Files have their full length from the start, made by one ftruncate, and are never renamed in, but for directories of whole queues
-that were rebuilt. Every failure names its file.
-New files and directories have the mode that the process's umask leaves, as a broker's have; a replaced file keeps mode and owner.
+Files have their full length from the start, made by one ftruncate, and are never renamed in, but for
+directories of whole queues that were rebuilt. Every failure names its file. New files and directories have
+the mode that the process's umask leaves, as a broker's have; a replaced file keeps mode and owner.
 `FileWrites` carries whether a step waits for the disk, and how long that took.
 """
 
@@ -26,8 +27,9 @@ __all__ = ["FileWrites", "WritableFile", "open_lock_descriptor"]
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777  # less the umask
 _ZEROS = bytes(1 << 20)
-# For a larger write Linux looks for as large a piece of contiguous memory, which a virtual machine may not have been given yet:
-# then writes of 128 KiB to 4 MiB were seen at a tenth of the speed of these (0.5 instead of 5 GB/s), and never faster.
+# For a larger write Linux looks for as large a piece of contiguous memory, which a virtual machine may not
+# have been given yet: then writes of 128 KiB to 4 MiB were seen at a tenth of the speed of these (0.5 instead
+# of 5 GB/s), and never faster.
 _PIECE_SIZE = 64 << 10
 _NO_PLACE = (errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 _LINK = "a symbolic link, which is not followed below the root level"
@@ -123,7 +125,9 @@ class WritableFile:
         """All of `data` (anything with the buffer protocol), inside of the file. A short write is carried on."""
         left = memoryview(data).cast("B")
         if not 0 <= position <= self.size - len(left):
-            raise CorruptStoreError(self.path, position, f"room for {len(left)} bytes", f"a file of {self.size} bytes")
+            raise CorruptStoreError(
+                self.path, position, f"room for {len(left)} bytes", f"a file of {self.size} bytes"
+            )
         with _naming(self.path, "write"):
             while left:
                 done = os.pwrite(self._descriptor, left[:_PIECE_SIZE], position)
@@ -161,12 +165,15 @@ class WritableFile:
     def __enter__(self) -> WritableFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
 class FileWrites:
-    """What changes a store. With `sync` each of these waits until the disk has it (SYNC_FLUSH); without, none does.
+    """What changes a store. With `sync` each of these waits until the disk has it (SYNC_FLUSH); without, none
+    does.
 
     `sync_seconds` and `syncs` tell what that waiting was.
     """
@@ -180,10 +187,12 @@ class FileWrites:
         self._opened: dict[str, tuple[int, int]] = {}  # path -> device and inode
 
     def displaced(self) -> list[str]:
-        """Files that were opened for writing here and are not at their places any more: somebody else removed them."""
+        """Files that were opened for writing here and are not at their places any more: somebody else removed
+        them.
+        """
         return [path for path, identity in self._opened.items() if _identity(path) != identity]
 
-    # ---- files --------------------------------------------------------------------------------------------------------
+    # ---- files ---------------------------------------------------------------------------------------------
 
     def open(self, path: str) -> WritableFile:
         """An existing file. Raises CorruptStoreError for a link or something that is no file."""
@@ -197,7 +206,9 @@ class FileWrites:
         return WritableFile(path, descriptor, status.st_size)
 
     def open_full(self, path: str, size: int) -> tuple[WritableFile, bool]:
-        """The file, made with `size` zero bytes when it is missing or a crash left it empty; and whether it was made."""
+        """The file, made with `size` zero bytes when it is missing or a crash left it empty; and whether it
+        was made.
+        """
         try:
             file = self.open(path)
         except StoreWriteError as error:
@@ -229,7 +240,9 @@ class FileWrites:
         return WritableFile(path, descriptor, size)
 
     def append_file(self, path: str) -> WritableFile:
-        """A new empty file that grows as it is written: for our own files, the store's have their length from the start."""
+        """A new empty file that grows as it is written: for our own files, the store's have their length from
+        the start.
+        """
         return self.create(path, 0)
 
     def remove(self, path: str) -> bool:
@@ -251,19 +264,23 @@ class FileWrites:
         self.sync_directory(os.path.dirname(path))
 
     def write_whole(self, path: str, data: bytes, *, like: os.stat_result | None = None) -> None:
-        """Content in place, over whatever was there. A new file gets the mode and the owner of `like`, the file it replaces."""
+        """Content in place, over whatever was there. A new file gets the mode and the owner of `like`, the
+        file it replaces.
+        """
         with _naming(path, "write"):
             descriptor, is_new = _make_or_open(path, os.O_TRUNC)
             if is_new and like is not None:
                 _give(descriptor, like.st_uid, like.st_gid)
-                with suppress(PermissionError):  # given away above by root without the right to change other users' files
+                # given away above by root without the right to change other users' files
+                with suppress(PermissionError):
                     os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
         with WritableFile(path, descriptor, len(data)) as file:
             file.write(0, data)
             self.sync(file)
 
     def persist_config(self, path: str, data: bytes, *, is_good: bool = True) -> None:
-        """A file of `config/` as a 5.4 broker saves it: the old one renamed to .bak, the new one in place (ConfigManager.persist).
+        """A file of `config/` as a 5.4 broker saves it: the old one renamed to .bak, the new one in place
+        (ConfigManager.persist).
 
         An old one that is not good, what a crash in between leaves, must not replace a good .bak.
         """
@@ -275,10 +292,12 @@ class FileWrites:
         self.write_whole(path, data, like=replaced or _status(f"{path}.bak"))
         self.sync_directory(os.path.dirname(path))
 
-    # ---- directories --------------------------------------------------------------------------------------------------
+    # ---- directories ---------------------------------------------------------------------------------------
 
     def make_directories(self, root: str, *names: str) -> str:
-        """`root`/names[0]/names[1]…, made where missing. Raises CorruptStoreError for a link below the first level."""
+        """`root`/names[0]/names[1]…, made where missing. Raises CorruptStoreError for a link below the first
+        level.
+        """
         path = root
         for depth, name in enumerate(names):
             parent, path = path, f"{path}/{name}"
@@ -288,7 +307,10 @@ class FileWrites:
                 except FileExistsError:
                     if depth and stat.S_ISLNK(os.lstat(path).st_mode):
                         raise CorruptStoreError(
-                            path, 0, "a directory", "a symbolic link, which is not followed below the root level"
+                            path,
+                            0,
+                            "a directory",
+                            "a symbolic link, which is not followed below the root level",
                         ) from None
                     continue
                 self._give_directory(parent, path)
@@ -296,7 +318,9 @@ class FileWrites:
         return path
 
     def give_like(self, path: str, like: str) -> None:
-        """Gives a directory the owner, the group and the mode of another one, so that what is made in it may be moved there."""
+        """Gives a directory the owner, the group and the mode of another one, so that what is made in it may
+        be moved there.
+        """
         status = os.stat(like)
         with _naming(path, "change"), _opened_directory(path) as descriptor:
             _give(descriptor, status.st_uid, status.st_gid)
@@ -327,7 +351,8 @@ class FileWrites:
             self.sync_directory(os.path.dirname(path))
 
     def move(self, source: str, target: str) -> bool:
-        """Renames a directory, in one step, to a place where none or an empty one is; False where it cannot go there.
+        """Renames a directory, in one step, to a place where none or an empty one is; False where it cannot
+        go there.
 
         That is so when the place is on another filesystem, or has something in it. The caller syncs.
         """
@@ -340,7 +365,7 @@ class FileWrites:
                 return False
         return True
 
-    # ---- waiting for the disk -----------------------------------------------------------------------------------------
+    # ---- waiting for the disk ------------------------------------------------------------------------------
 
     def sync(self, file: WritableFile) -> None:
         if self.is_sync:

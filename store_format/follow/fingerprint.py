@@ -1,7 +1,8 @@
-"""What tells that nothing happened to a store, before a byte of its log is read: its state, its commits, and its directories.
+"""What tells that nothing happened to a store, before a byte of its log is read: its state, its commits, and
+its directories.
 
-Sizes and times of files tell nothing, because a broker writes into mapped files of full size; a directory's time tells of files and
-queues that came or went.
+Sizes and times of files tell nothing, because a broker writes into mapped files of full size; a directory's
+time tells of files and queues that came or went.
 """
 
 from __future__ import annotations
@@ -33,13 +34,22 @@ class Signs:
 
     def is_another_store(self, before: Signs) -> bool:
         """Whether a directory is not the one it was: the store was put back from a copy, say."""
-        pairs = zip((*before.queue_directories, *before.log_directories), (*self.queue_directories, *self.log_directories), strict=True)
+        pairs = zip(
+            (*before.queue_directories, *before.log_directories),
+            (*self.queue_directories, *self.log_directories),
+            strict=True,
+        )
         return any(one is not None and other is not None and one[0] != other[0] for one, other in pairs)
 
     def settled(self, now_ns: int) -> Signs:
-        """What to compare the next look's with: a directory that changed just now may do so again without showing it."""
+        """What to compare the next look's with: a directory that changed just now may do so again without
+        showing it.
+        """
         directories = (self.queue_directories, self.log_directories)
-        queues, logs = (tuple(_settled(identity, now_ns - _YOUNG_NS) for identity in identities) for identities in directories)
+        queues, logs = (
+            tuple(_settled(identity, now_ns - _YOUNG_NS) for identity in identities)
+            for identities in directories
+        )
         return replace(self, queue_directories=queues, log_directories=logs)
 
 

@@ -1,7 +1,9 @@
-"""What was appended to a commitlog since a known end: which queues got messages, and what their newest entries must say.
+"""What was appended to a commitlog since a known end: which queues got messages, and what their newest
+entries must say.
 
-The log only names the queues to look at; where they end is what their consume queues hold. So a reader that follows a store costs
-one read where nothing came, and the units that did come otherwise, however many queues there are.
+The log only names the queues to look at; where they end is what their consume queues hold. So a reader that
+follows a store costs one read where nothing came, and the units that did come otherwise, however many queues
+there are.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from store_format.read.snapshot import QueueRange
 
 __all__ = ["Newest", "News", "follow_queue", "near_end", "read_head", "read_news"]
 
-_HEAD_SIZE = 96  # the fixed part of a unit and some of its body: place, offsets and times differ from whatever stood there before
+# the fixed part of a unit and some of its body: place, offsets and times differ from whatever stood there
+# before
+_HEAD_SIZE = 96
 _READ_BACK_MAX = 16 << 10  # bytes of a consume queue that are read at once rather than two entries one by one
 _UNIT = struct.Struct(">qiq")
 assert _UNIT.size == CQ_UNIT.itemsize
@@ -52,7 +56,8 @@ class Newest:
 
 @dataclass(slots=True)
 class News:
-    """Queues that got messages, and where the log ends now: with nothing (`is_unwritten`), or with what is no unit yet (`is_torn`).
+    """Queues that got messages, and where the log ends now: with nothing (`is_unwritten`), or with what is no
+    unit yet (`is_torn`).
 
     `last` is the physical offset of the last unit, -1 when nothing came.
     """
@@ -62,11 +67,14 @@ class News:
     last: int = -1
     is_torn: bool = False
     is_unwritten: bool = False
-    is_full: bool = False  # the last file is, as far as files were listed: one that was empty then does not count
+    # the last file is, as far as files were listed: one that was empty then does not count
+    is_full: bool = False
 
 
 def read_head(log: CommitLog, offset: int) -> bytes:
-    """The bytes at a physical offset where the next unit will stand; b"" where no file is. Other bytes mean that something came."""
+    """The bytes at a physical offset where the next unit will stand; b"" where no file is. Other bytes mean
+    that something came.
+    """
     file = log.file_at(offset)
     if file is None:
         return b""
@@ -76,8 +84,12 @@ def read_head(log: CommitLog, offset: int) -> bytes:
         return b""
 
 
-def read_news(log: CommitLog, start: int, stop: int | None, select: Callable[[str], bool], size_max: int | None = None) -> News | None:
-    """Walks the log from `start`, where a unit begins or will begin, up to `stop` or its end. None for more than `size_max` bytes."""
+def read_news(
+    log: CommitLog, start: int, stop: int | None, select: Callable[[str], bool], size_max: int | None = None
+) -> News | None:
+    """Walks the log from `start`, where a unit begins or will begin, up to `stop` or its end. None for more
+    than `size_max` bytes.
+    """
     news = News(end=start, is_full=True)
     if log.file_at(start) is None:
         return news
@@ -97,7 +109,8 @@ def read_news(log: CommitLog, start: int, stop: int | None, select: Callable[[st
 
 
 def near_end(log: CommitLog, start: int, stop: int | None, margin_size: int) -> tuple[int, int]:
-    """(a place where a unit begins at least `margin_size` bytes before the end of the log, the end), neither before `start`.
+    """(a place where a unit begins at least `margin_size` bytes before the end of the log, the end), neither
+    before `start`.
 
     A unit begins at `start`. Only lengths and heads are looked at.
     """
@@ -116,8 +129,22 @@ def _refs(log: CommitLog, run: UnitRun) -> UnitRefs:
     """The units of a run over the very bytes that were checked."""
     if run.buffer is None:
         buffer = np.frombuffer(log.read(int(run.positions[0]) + run.file.start, int(run.sizes[0])), np.uint8)
-        return UnitRefs(run.file.path, buffer, run.file.start + int(run.positions[0]), np.zeros(1, np.int64), run.sizes, None)
-    return UnitRefs(run.file.path, run.buffer, run.file.start + run.buffer_start, run.positions - run.buffer_start, run.sizes, None)
+        return UnitRefs(
+            run.file.path,
+            buffer,
+            run.file.start + int(run.positions[0]),
+            np.zeros(1, np.int64),
+            run.sizes,
+            None,
+        )
+    return UnitRefs(
+        run.file.path,
+        run.buffer,
+        run.file.start + run.buffer_start,
+        run.positions - run.buffer_start,
+        run.sizes,
+        None,
+    )
 
 
 def _add(queues: dict[tuple[str, int], Newest], refs: UnitRefs, select: Callable[[str], bool]) -> None:
@@ -154,12 +181,23 @@ def _codes(refs: UnitRefs, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
 def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
     """The queue with its newest entry counted, by one read of that entry and the last known one.
 
-    None when the entry is not there yet or says something else, when the last known one leads elsewhere now, or when the queue is not of
-    the plain kind: then its files tell.
+    None when the entry is not there yet or says something else, when the last known one leads elsewhere now,
+    or when the queue is not of the plain kind: then its files tell.
     """
     bounds = queue.bounds
-    plain = bounds is not None and bounds.kind == "simple" and not queue.extra and queue.max_offset == bounds.max_offset
-    if bounds is None or not plain or bounds.first_physical_offset < 0 or newest.tags_code is None or newest.stop <= queue.max_offset:
+    plain = (
+        bounds is not None
+        and bounds.kind == "simple"
+        and not queue.extra
+        and queue.max_offset == bounds.max_offset
+    )
+    if (
+        bounds is None
+        or not plain
+        or bounds.first_physical_offset < 0
+        or newest.tags_code is None
+        or newest.stop <= queue.max_offset
+    ):
         return None
     position = (newest.stop - 1) * _UNIT.size
     file_start = position - position % bounds.file_size
@@ -167,7 +205,11 @@ def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
     begin = before if before >= file_start and position - before <= _READ_BACK_MAX else position
     data = _read_entries(bounds, begin, position + _UNIT.size)
     known = data if begin == before else _read_entries(bounds, before, before + _UNIT.size)
-    if not data or not known or _UNIT.unpack_from(known)[:2] != (bounds.last_physical_offset, bounds.last_size):
+    if (
+        not data
+        or not known
+        or _UNIT.unpack_from(known)[:2] != (bounds.last_physical_offset, bounds.last_size)
+    ):
         return None
     physical_offset, size, code = _UNIT.unpack_from(data, position - begin)
     if (physical_offset, size) != (newest.physical_offset, newest.size):

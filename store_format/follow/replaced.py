@@ -1,7 +1,8 @@
-"""Other messages at offsets that were read before: store files put back in place, a topic deleted and created again, a tail written anew.
+"""Other messages at offsets that were read before: store files put back in place, a topic deleted and created
+again, a tail written anew.
 
-Queue offsets cannot show it. What shows it is a message that was seen at an earlier look and is another one now: the last of the log, by
-its first bytes, and the last of each queue, by where its entry leads.
+Queue offsets cannot show it. What shows it is a message that was seen at an earlier look and is another one
+now: the last of the log, by its first bytes, and the last of each queue, by where its entry leads.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _SAMPLES_MAX = 8
 class Replaced:
     """A queue that has other messages at offsets below `stop`, its end at the earlier look.
 
-    From offset `begin` on all its messages are new, because the topic was deleted and created again; None where files were replaced.
+    From offset `begin` on all its messages are new, because the topic was deleted and created again; None
+    where files were replaced.
     """
 
     stop: int
@@ -54,7 +56,9 @@ class LogSamples:
         return not self._samples or _is_same(log, *self._samples[-1])
 
     def take_intact(self, log: CommitLog) -> int:
-        """The physical offset of the newest sample that is what it was, -1 without any. Those after it are forgotten."""
+        """The physical offset of the newest sample that is what it was, -1 without any. Those after it are
+        forgotten.
+        """
         while self._samples and not _is_same(log, *self._samples[-1]):
             self._samples.pop()
         return self._samples[-1][0] if self._samples else -1
@@ -65,7 +69,9 @@ def _is_same(log: CommitLog, physical_offset: int, head: bytes) -> bool:
 
 
 def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | None:
-    """What the queue of an earlier look became, if it does not go on. `intact`: only the log up to here is the same; None: all of it."""
+    """What the queue of an earlier look became, if it does not go on. `intact`: only the log up to here is
+    the same; None: all of it.
+    """
     stop = before.max_offset
     if before.scanned is not None or now.scanned is not None:
         if before.scanned is not None and now.scanned is not None:
@@ -84,7 +90,11 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
     if bounds.first_physical_offset > last:
         return Replaced(stop, now.min_offset)
     # A queue that ends earlier is what offsets show.
-    return Replaced(stop, None) if now.max_offset >= stop and _physical_offset(now.range, stop - 1) not in (last, None) else None
+    return (
+        Replaced(stop, None)
+        if now.max_offset >= stop and _physical_offset(now.range, stop - 1) not in (last, None)
+        else None
+    )
 
 
 def last_physical_offset(queue: QueueRange) -> int:

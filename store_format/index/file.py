@@ -1,6 +1,8 @@
-"""One index file: a hash table from `topic#key` to commitlog offsets, chained newest first (IndexFile, IndexHeader, spec 4).
+"""One index file: a hash table from `topic#key` to commitlog offsets, chained newest first (IndexFile,
+IndexHeader, spec 4).
 
-Only a 31-bit hash is kept of the key, so whatever comes out of here is a candidate: its message's topic and key decide.
+Only a 31-bit hash is kept of the key, so whatever comes out of here is a candidate: its message's topic and
+key decide.
 """
 
 from __future__ import annotations
@@ -37,13 +39,18 @@ _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
 _HEADER = struct.Struct(">qqqqii")
 _SLOT = struct.Struct(">i")
 _UNIT = struct.Struct(">iqii")
-assert (_HEADER.size, _SLOT.size, _UNIT.size) == (INDEX_HEADER.itemsize, INDEX_SLOT.itemsize, INDEX_UNIT.itemsize)
+assert (_HEADER.size, _SLOT.size, _UNIT.size) == (
+    INDEX_HEADER.itemsize,
+    INDEX_SLOT.itemsize,
+    INDEX_UNIT.itemsize,
+)
 
 _TIMESTAMP_MAX = 2**63 - 1
 
 
 def index_key(topic: str, key: str, index_type: str | None = None) -> str:
-    """The text whose hash is stored (IndexService.buildKey). Type "T" asks for a tag, which only 5.4 and later index.
+    """The text whose hash is stored (IndexService.buildKey). Type "T" asks for a tag, which only 5.4 and
+    later index.
 
     >>> index_key("Orders", "1001"), index_key("Orders", "TagA", "T")
     ('Orders#1001', 'Orders#T#TagA')
@@ -74,17 +81,20 @@ def index_file_name(timestamp: int, zone: datetime.tzinfo) -> str:
 
 
 def list_index_files(directory: str) -> list[StoreFile]:
-    """The index files by name, which is the broker's order too (IndexService.load); [] when the directory is missing.
+    """The index files by name, which is the broker's order too (IndexService.load); [] when the directory is
+    missing.
 
-    Names are 17 digits of local time, so after a change of the clock the order of names is not that of creation.
-    What has another name is skipped. Raises CorruptStoreError for a link.
+    Names are 17 digits of local time, so after a change of the clock the order of names is not that of
+    creation. What has another name is skipped. Raises CorruptStoreError for a link.
     """
     return list_store_files(directory, _NAME)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """The header as the broker loads it (IndexHeader.load). `index_count` is the number of the next unit, 1 when empty."""
+    """The header as the broker loads it (IndexHeader.load). `index_count` is the number of the next unit, 1
+    when empty.
+    """
 
     begin_timestamp: int
     end_timestamp: int
@@ -113,9 +123,15 @@ class IndexFile:
 
     @classmethod
     def open(
-        cls, path: str, *, hash_slot_num: int | None = None, index_num: int | None = None, likely: IndexGeometry = DEFAULT_GEOMETRY
+        cls,
+        path: str,
+        *,
+        hash_slot_num: int | None = None,
+        index_num: int | None = None,
+        likely: IndexGeometry = DEFAULT_GEOMETRY,
     ) -> IndexFile:
-        """Opens and finds the geometry: as given, what is missing from the file's size; else as the units prove it, `likely` first.
+        """Opens and finds the geometry: as given, what is missing from the file's size; else as the units
+        prove it, `likely` first.
 
         Raises OptionError when the numbers given do not fit the size, or when the units prove others, and
         FileNotFoundError when the file is gone.
@@ -128,12 +144,16 @@ class IndexFile:
             raise
 
     def header(self) -> IndexHeader:
-        """Read anew at each call: a broker may be writing. What a short file lacks counts as zeros, as in a mapping."""
+        """Read anew at each call: a broker may be writing. What a short file lacks counts as zeros, as in a
+        mapping.
+        """
         header = IndexHeader(*_HEADER.unpack(self._view.read(0, _HEADER.size).ljust(_HEADER.size, b"\0")))
         return header if header.index_count > 0 else replace(header, index_count=1)
 
     def units(self, start: int = 1, stop: int | None = None) -> NDArray[np.void]:
-        """The units numbered start to stop (default: all in use) as INDEX_UNIT: a view of the mapped file, no copy."""
+        """The units numbered start to stop (default: all in use) as INDEX_UNIT: a view of the mapped file, no
+        copy.
+        """
         header = self.header()
         stop = header.index_count if stop is None else min(stop, header.index_count)
         start = max(start, 1)
@@ -143,18 +163,25 @@ class IndexFile:
         stop = min(stop, (self.size - origin) // INDEX_UNIT.itemsize)
         if stop <= start:
             return np.empty(0, INDEX_UNIT)
-        return unpack(self._view.map()[origin + start * INDEX_UNIT.itemsize : origin + stop * INDEX_UNIT.itemsize], INDEX_UNIT)
+        return unpack(
+            self._view.map()[origin + start * INDEX_UNIT.itemsize : origin + stop * INDEX_UNIT.itemsize],
+            INDEX_UNIT,
+        )
 
     def slots(self) -> NDArray[np.int32]:
-        """The slots as INDEX_SLOT: a view of the mapped file, no copy. A file that ends before its units has fewer."""
+        """The slots as INDEX_SLOT: a view of the mapped file, no copy. A file that ends before its units has
+        fewer.
+        """
         raw = self._view.map()[INDEX_HEADER.itemsize : self._geometry().units_start]
         return np.frombuffer(raw[: len(raw) // INDEX_SLOT.itemsize * INDEX_SLOT.itemsize], INDEX_SLOT)
 
     def chain(self, hash_value: int, header: IndexHeader) -> Iterator[tuple[int, int, int, int]]:
-        """(unit number, key hash, physical offset, time diff) along the chain of `hash_value`'s slot, newest first.
+        """(unit number, key hash, physical offset, time diff) along the chain of `hash_value`'s slot, newest
+        first.
 
-        It ends where the broker's ends: at 0, behind index_count, at a unit that names itself. It also ends at a link
-        to a later unit, which no put makes and which the broker would follow round and round, and at the file's end.
+        It ends where the broker's ends: at 0, behind index_count, at a unit that names itself. It also ends
+        at a link to a later unit, which no put makes and which the broker would follow round and round, and
+        at the file's end.
         """
         if header.index_count <= 1:
             return
@@ -166,17 +193,21 @@ class IndexFile:
         (number,) = _SLOT.unpack_from(buffer, slot_start)
         limit = min(header.index_count, (len(buffer) - geometry.units_start) // _UNIT.size - 1)
         while 0 < number <= limit:
-            unit_hash, physical_offset, time_diff, prev = _UNIT.unpack_from(buffer, geometry.units_start + number * _UNIT.size)
+            unit_hash, physical_offset, time_diff, prev = _UNIT.unpack_from(
+                buffer, geometry.units_start + number * _UNIT.size
+            )
             yield number, unit_hash, physical_offset, time_diff
             if prev >= number:
                 return
             number = prev
 
-    def lookup(self, hash_value: int, begin: int = 0, end: int = _TIMESTAMP_MAX, num_max: int | None = None) -> list[int]:
+    def lookup(
+        self, hash_value: int, begin: int = 0, end: int = _TIMESTAMP_MAX, num_max: int | None = None
+    ) -> list[int]:
         """Physical offsets of the units with this hash and window, newest first (IndexFile.selectPhyOffset).
 
-        A unit's time is the header's begin plus whole seconds, so pad `begin` by a second; the walk stops at the first
-        unit before `begin` and at a negative difference.
+        A unit's time is the header's begin plus whole seconds, so pad `begin` by a second; the walk stops at
+        the first unit before `begin` and at a negative difference.
         """
         header = self.header()
         found: list[int] = []
@@ -185,7 +216,8 @@ class IndexFile:
         for _, unit_hash, physical_offset, time_diff in self.chain(hash_value, header):
             if time_diff < 0:
                 break
-            time = (header.begin_timestamp + time_diff * 1000 + (1 << 63)) % (1 << 64) - (1 << 63)  # Java's long wraps
+            # Java's long wraps
+            time = (header.begin_timestamp + time_diff * 1000 + (1 << 63)) % (1 << 64) - (1 << 63)
             if unit_hash == hash_value and begin <= time <= end:
                 found.append(physical_offset)
                 if num_max is not None and len(found) >= num_max:
@@ -208,12 +240,17 @@ class IndexFile:
     def __enter__(self) -> IndexFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
-def open_index_files(directory: str, *, hash_slot_num: int | None = None, index_num: int | None = None) -> list[IndexFile]:
-    """All index files of a store in the broker's order. What one file's units prove is tried first on the next.
+def open_index_files(
+    directory: str, *, hash_slot_num: int | None = None, index_num: int | None = None
+) -> list[IndexFile]:
+    """All index files of a store in the broker's order. What one file's units prove is tried first on the
+    next.
 
     A file that was deleted since the listing is left out. Raises as `IndexFile.open`.
     """
@@ -221,7 +258,9 @@ def open_index_files(directory: str, *, hash_slot_num: int | None = None, index_
     likely = DEFAULT_GEOMETRY
     for listed in list_index_files(directory):
         try:
-            file = IndexFile.open(listed.path, hash_slot_num=hash_slot_num, index_num=index_num, likely=likely)
+            file = IndexFile.open(
+                listed.path, hash_slot_num=hash_slot_num, index_num=index_num, likely=likely
+            )
         except FileNotFoundError:
             continue
         files.append(file)
@@ -229,7 +268,9 @@ def open_index_files(directory: str, *, hash_slot_num: int | None = None, index_
     return files
 
 
-def _find_geometry(view: FileView, hash_slot_num: int | None, index_num: int | None, likely: IndexGeometry) -> IndexGeometry | None:
+def _find_geometry(
+    view: FileView, hash_slot_num: int | None, index_num: int | None, likely: IndexGeometry
+) -> IndexGeometry | None:
     if hash_slot_num is None and index_num is None:
         return infer_geometry(view.map(), likely)
     given = _complete(view, hash_slot_num, index_num)
@@ -247,9 +288,13 @@ def _find_geometry(view: FileView, hash_slot_num: int | None, index_num: int | N
 def _complete(view: FileView, hash_slot_num: int | None, index_num: int | None) -> IndexGeometry:
     if hash_slot_num is None:
         assert index_num is not None
-        hash_slot_num, rest = divmod(view.size - INDEX_HEADER.itemsize - INDEX_UNIT.itemsize * index_num, INDEX_SLOT.itemsize)
+        hash_slot_num, rest = divmod(
+            view.size - INDEX_HEADER.itemsize - INDEX_UNIT.itemsize * index_num, INDEX_SLOT.itemsize
+        )
     elif index_num is None:
-        index_num, rest = divmod(view.size - INDEX_HEADER.itemsize - INDEX_SLOT.itemsize * hash_slot_num, INDEX_UNIT.itemsize)
+        index_num, rest = divmod(
+            view.size - INDEX_HEADER.itemsize - INDEX_SLOT.itemsize * hash_slot_num, INDEX_UNIT.itemsize
+        )
     else:
         rest = 0
     if rest or hash_slot_num < 1 or index_num < 1:

@@ -1,8 +1,10 @@
-"""How many hash slots and units an index file has. Neither number is on disk, so they are looked for and proved on the file's own units.
+"""How many hash slots and units an index file has. Neither number is on disk, so they are looked for and
+proved on the file's own units.
 
-A file of S bytes leaves every H with (S - 40 - 4H) divisible by 20 possible. The right one puts the first unit where the
-header's begin offset stands, the last one where its end offset stands, and makes every chain of the first units come out;
-a wrong one reads units that are shifted by a multiple of 20 bytes, whose slots then do not lead to them.
+A file of S bytes leaves every H with (S - 40 - 4H) divisible by 20 possible. The right one puts the first
+unit where the header's begin offset stands, the last one where its end offset stands, and makes every chain
+of the first units come out; a wrong one reads units that are shifted by a multiple of 20 bytes, whose slots
+then do not lead to them.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _PROOF_UNITS = 4096  # as many of the first units as are checked one against ano
 
 @dataclass(frozen=True, slots=True)
 class IndexGeometry:
-    """MessageStoreConfig.maxHashSlotNum and maxIndexNum. Unit 0 is never used, so a file holds index_num - 1 keys."""
+    """MessageStoreConfig.maxHashSlotNum and maxIndexNum. Unit 0 is never used, so a file holds index_num - 1
+    keys.
+    """
 
     hash_slot_num: int
     index_num: int
@@ -44,8 +48,11 @@ class IndexGeometry:
 DEFAULT_GEOMETRY = IndexGeometry(5_000_000, 20_000_000)
 
 
-def infer_geometry(buffer: NDArray[np.uint8], likely: IndexGeometry = DEFAULT_GEOMETRY) -> IndexGeometry | None:
-    """The one geometry that the file's units prove; None when they prove none, or more than one. Never a guess.
+def infer_geometry(
+    buffer: NDArray[np.uint8], likely: IndexGeometry = DEFAULT_GEOMETRY
+) -> IndexGeometry | None:
+    """The one geometry that the file's units prove; None when they prove none, or more than one. Never a
+    guess.
 
     `likely` is tried first, which spares the search. A file without units proves nothing, whatever its size.
     """
@@ -60,18 +67,23 @@ def infer_geometry(buffer: NDArray[np.uint8], likely: IndexGeometry = DEFAULT_GE
         if survivors > _SURVIVORS_MAX:
             return None
         for hash_slot_num in candidates.tolist():
-            geometry = IndexGeometry(hash_slot_num, (len(buffer) - 40 - 4 * hash_slot_num) // INDEX_UNIT.itemsize)
+            geometry = IndexGeometry(
+                hash_slot_num, (len(buffer) - 40 - 4 * hash_slot_num) // INDEX_UNIT.itemsize
+            )
             if confirms(buffer, geometry):
                 proved.append(geometry)
     return proved[0] if len(proved) == 1 else None
 
 
 def _screen(buffer: NDArray[np.uint8]) -> Iterator[NDArray[np.int64]]:
-    """Slot numbers that agree with the header's begin and end offset and with the first unit's slot, a step at a time."""
+    """Slot numbers that agree with the header's begin and end offset and with the first unit's slot, a step
+    at a time.
+    """
     header = unpack(buffer[: INDEX_HEADER.itemsize], INDEX_HEADER)[0]
     count = int(header["index_count"])
     words = buffer.view(">i4")
-    slots_max = len(words) - _HEADER_WORDS - _UNIT_WORDS * count  # the header's units must fit behind the slots
+    # the header's units must fit behind the slots
+    slots_max = len(words) - _HEADER_WORDS - _UNIT_WORDS * count
     if count <= 1 or slots_max < 1:
         return
     begin, end = _two_words(header["begin_physical_offset"]), _two_words(header["end_physical_offset"])
@@ -81,8 +93,14 @@ def _screen(buffer: NDArray[np.uint8]) -> Iterator[NDArray[np.int64]]:
         slot_nums = np.arange(start, stop, _UNIT_WORDS, dtype=np.int64)
         unit_1 = slot_nums + (_HEADER_WORDS + _UNIT_WORDS)
         last = unit_1 + _UNIT_WORDS * (count - 2)
-        good = (words[unit_1] >= 0) & (words[unit_1 + 3] >= 0) & (words[unit_1 + 4] == 0) & _offset_is(words, unit_1, begin)
-        # A broker counts a unit before it notes its offset: while it writes, the end offset may still be the unit's before.
+        good = (
+            (words[unit_1] >= 0)
+            & (words[unit_1 + 3] >= 0)
+            & (words[unit_1 + 4] == 0)
+            & _offset_is(words, unit_1, begin)
+        )
+        # A broker counts a unit before it notes its offset: while it writes, the end offset may still be the
+        # unit's before.
         good &= _offset_is(words, last, end) | (_offset_is(words, last - _UNIT_WORDS, end) & (count > 2))
         slot_nums, hashes = slot_nums[good], words[unit_1[good]].astype(np.int64)
         heads = words[_HEADER_WORDS + hashes % slot_nums]
@@ -94,7 +112,9 @@ def _two_words(value: np.int64) -> tuple[int, int]:
     return int(high), int(low)
 
 
-def _offset_is(words: NDArray[np.int32], unit: NDArray[np.int64], offset: tuple[int, int]) -> NDArray[np.bool_]:
+def _offset_is(
+    words: NDArray[np.int32], unit: NDArray[np.int64], offset: tuple[int, int]
+) -> NDArray[np.bool_]:
     equal: NDArray[np.bool_] = (words[unit + 1] == offset[0]) & (words[unit + 2] == offset[1])
     return equal
 
@@ -102,14 +122,16 @@ def _offset_is(words: NDArray[np.int32], unit: NDArray[np.int64], offset: tuple[
 def confirms(buffer: NDArray[np.uint8], geometry: IndexGeometry) -> bool:
     """Whether the first units are what a broker writes with this geometry (IndexFile.putKey).
 
-    Each unit's prev_index must be the unit put before it in the same slot, each slot must lead to the newest of these or
-    to a later one, and the first and last unit must carry the header's offsets.
+    Each unit's prev_index must be the unit put before it in the same slot, each slot must lead to the newest
+    of these or to a later one, and the first and last unit must carry the header's offsets.
     """
     header = unpack(buffer[: INDEX_HEADER.itemsize], INDEX_HEADER)[0]
     count = int(header["index_count"])
     if not 1 < count <= geometry.index_num or geometry.hash_slot_num < 1 or geometry.file_size > len(buffer):
         return False
-    units = unpack(buffer[geometry.units_start : geometry.units_start + INDEX_UNIT.itemsize * count], INDEX_UNIT)
+    units = unpack(
+        buffer[geometry.units_start : geometry.units_start + INDEX_UNIT.itemsize * count], INDEX_UNIT
+    )
     if units["physical_offset"][1] != header["begin_physical_offset"]:
         return False
     if header["end_physical_offset"] not in units["physical_offset"][max(1, count - 2) :]:

@@ -1,6 +1,8 @@
-"""The hashes under which a batch of messages goes into the index, message by message in the broker's order (IndexService.buildIndex).
+"""The hashes under which a batch of messages goes into the index, message by message in the broker's order
+(IndexService.buildIndex).
 
-No key string is built where it can be helped: with Java's polynomial, hash(prefix + key) = hash(prefix) * 31^len(key) + hash(key).
+No key string is built where it can be helped: with Java's polynomial, hash(prefix + key) = hash(prefix) *
+31^len(key) + hash(key).
 """
 
 from __future__ import annotations
@@ -45,16 +47,20 @@ def index_key_hashes(
     tag_keys: bool = True,
     rolled_back: NDArray[np.bool_] | None = None,
 ) -> _Hashes:
-    """(key hash, number of its message) of every index entry of the messages: UNIQ_KEY, then the parts of KEYS, then TAGS.
+    """(key hash, number of its message) of every index entry of the messages: UNIQ_KEY, then the parts of
+    KEYS, then TAGS.
 
-    Strings of UTF-8, null where a message has no such property; `topics` is one string for all, or an array, best a
-    dictionary. `tag_keys` is for brokers from 5.4 on, which index tags too. Messages of type rollback get no entry.
+    Strings of UTF-8, null where a message has no such property; `topics` is one string for all, or an array,
+    best a dictionary. `tag_keys` is for brokers from 5.4 on, which index tags too. Messages of type rollback
+    get no entry.
     """
     count = len(uniq_keys)
     prefixes = _Prefixes(topics, count)
     uniq = _present(uniq_keys, rolled_back)
     parts = _key_parts(keys, rolled_back)
-    tagged = _present(tags, rolled_back, filled=True) if tag_keys else _Parts(uniq.texts[:0], uniq.messages[:0])
+    tagged = (
+        _present(tags, rolled_back, filled=True) if tag_keys else _Parts(uniq.texts[:0], uniq.messages[:0])
+    )
     if not len(parts.messages) and not len(tagged.messages) and len(uniq.messages) == count:
         return prefixes.hashes(uniq, _KEY_JOINT), uniq.messages
     groups = ((uniq, _KEY_JOINT), (parts, _KEY_JOINT), (tagged, _TAG_JOINT))
@@ -109,7 +115,8 @@ class _Prefixes:
         heads = pc.binary_join_element_wise(self._topics, pa.scalar(joint, _BINARY), pa.scalar(b"", _BINARY))
         which = None if self._index is None else self._index[parts.messages]
         if len(data) and int(data.max()) >= 0x80:
-            # The number of UTF-16 units is not that of bytes: these are hashed whole. The joint keeps characters apart.
+            # The number of UTF-16 units is not that of bytes: these are hashed whole. The joint keeps
+            # characters apart.
             texts = heads.take(pa.array(np.zeros(len(parts.messages), np.int64) if which is None else which))
             hashes = java_hash_many(pc.binary_join_element_wise(texts, parts.texts, pa.scalar(b"", _BINARY)))
         else:

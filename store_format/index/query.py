@@ -1,4 +1,5 @@
-"""Looking a key up over all index files: as the broker answers, caps and all, and as a reader wants it, complete.
+"""Looking a key up over all index files: as the broker answers, caps and all, and as a reader wants it,
+complete.
 
 Both give candidates, since files know only hashes; whoever reads the messages compares topic and key.
 """
@@ -29,7 +30,13 @@ class QueryOffsetResult:
 
 
 def query_offsets(
-    files: Sequence[IndexFile], topic: str, key: str, max_num: int, begin: int, end: int, index_type: str | None = None
+    files: Sequence[IndexFile],
+    topic: str,
+    key: str,
+    max_num: int,
+    begin: int,
+    end: int,
+    index_type: str | None = None,
 ) -> QueryOffsetResult:
     """IndexService.queryOffset. `files` in the order of `list_index_files`."""
     hash_value = key_hash(index_key(topic, key, index_type))
@@ -57,11 +64,13 @@ def query_message(
     has_message: Callable[[int], bool],
     index_type: str | None = None,
 ) -> list[int]:
-    """Physical offsets of the messages that DefaultMessageStore.queryMessage returns, in its order: ascending, repeats included.
+    """Physical offsets of the messages that DefaultMessageStore.queryMessage returns, in its order:
+    ascending, repeats included.
 
-    `has_message` says whether the commitlog holds a message at an offset. The broker makes up to three rounds, each up
-    to the store time of the round's first message, as long as it has found nothing. But a first message with a store
-    time has been found, and without one the next round is the same again: one round gives the answer of three.
+    `has_message` says whether the commitlog holds a message at an offset. The broker makes up to three
+    rounds, each up to the store time of the round's first message, as long as it has found nothing. But a
+    first message with a store time has been found, and without one the next round is the same again: one
+    round gives the answer of three.
     """
     result = query_offsets(files, topic, key, max_num, begin, end, index_type)
     return [offset for offset in sorted(result.physical_offsets) if has_message(offset)]
@@ -77,9 +86,10 @@ def find_offsets(
 ) -> NDArray[np.int64]:
     """All candidates, ascending, each once: no cap, no stop at the first unit out of the window.
 
-    With `begin` or `end` (ms, both inclusive) nothing is left out that could lie in the window; what is left may lie
-    outside of it. A unit's time is known to the second, and not at all where the broker had to clamp it: 0 seconds is
-    also written for a clock that went back, the first unit of a file counts from the end of the file before.
+    With `begin` or `end` (ms, both inclusive) nothing is left out that could lie in the window; what is left
+    may lie outside of it. A unit's time is known to the second, and not at all where the broker had to clamp
+    it: 0 seconds is also written for a clock that went back, the first unit of a file counts from the end of
+    the file before.
     """
     hash_value = key_hash(index_key(topic, key, index_type))
     found: set[int] = set()

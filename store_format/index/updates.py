@@ -1,7 +1,9 @@
-"""What the broker's IndexService writes for a batch of messages, as bytes and where they go; nothing here touches a file.
+"""What the broker's IndexService writes for a batch of messages, as bytes and where they go; nothing here
+touches a file.
 
-All units of one file are made at once: sorted by slot and number, the unit before one of the same slot is its predecessor in
-the chain, and what a slot held before the batch is the predecessor of the first (IndexFile.putKey, spec 4.3 to 4.5).
+All units of one file are made at once: sorted by slot and number, the unit before one of the same slot is its
+predecessor in the chain, and what a slot held before the batch is the predecessor of the first
+(IndexFile.putKey, spec 4.3 to 4.5).
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class IndexState:
-    """The last index file of a store, as a put finds it. `slots` are its slots as stored; those that are missing are 0."""
+    """The last index file of a store, as a put finds it. `slots` are its slots as stored; those that are
+    missing are 0.
+    """
 
     name: str
     header: IndexHeader
@@ -44,7 +48,9 @@ class IndexState:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class IndexBatch:
-    """Messages in the order of the commitlog, every one that is dispatched, and the entries of `index_key_hashes` for them."""
+    """Messages in the order of the commitlog, every one that is dispatched, and the entries of
+    `index_key_hashes` for them.
+    """
 
     physical_offsets: _Ints
     store_timestamps: _Ints
@@ -54,7 +60,8 @@ class IndexBatch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class IndexUpdate:
-    """One file's part: units numbered from `unit_start`, the slots that then hold `slot_values`, and at last the header.
+    """One file's part: units numbered from `unit_start`, the slots that then hold `slot_values`, and at last
+    the header.
 
     A new file is to be made with `geometry.file_size` bytes. Slots ascend.
     """
@@ -70,7 +77,9 @@ class IndexUpdate:
 
     @property
     def header_bytes(self) -> bytes:
-        return pack(INDEX_HEADER, {name: getattr(self.header, name) for name in INDEX_HEADER.names or ()}).tobytes()
+        return pack(
+            INDEX_HEADER, {name: getattr(self.header, name) for name in INDEX_HEADER.names or ()}
+        ).tobytes()
 
     @property
     def units_position(self) -> int:
@@ -84,21 +93,32 @@ class IndexUpdate:
 
     @property
     def is_full(self) -> bool:
-        """The checkpoint's index_msg_timestamp is the end timestamp of the last full file that another one follows."""
+        """The checkpoint's index_msg_timestamp is the end timestamp of the last full file that another one
+        follows.
+        """
         return self.header.index_count >= self.geometry.index_num
 
 
 def index_updates(
-    state: IndexState | None, batch: IndexBatch, *, geometry: IndexGeometry = DEFAULT_GEOMETRY, timestamp: int, zone: datetime.tzinfo
+    state: IndexState | None,
+    batch: IndexBatch,
+    *,
+    geometry: IndexGeometry = DEFAULT_GEOMETRY,
+    timestamp: int,
+    zone: datetime.tzinfo,
 ) -> list[IndexUpdate]:
-    """What a broker's index files get when it dispatches the batch, file by file; `state` is None for a store without any.
+    """What a broker's index files get when it dispatches the batch, file by file; `state` is None for a store
+    without any.
 
-    New files are named by `timestamp` (ms) in `zone`. As in the broker a message before the last file's end offset adds
-    nothing, and each message, with keys or without, makes a file when there is none or the last is full.
-    Raises OptionError for a geometry without room and CorruptStoreError for a last file whose name leaves none for later ones.
+    New files are named by `timestamp` (ms) in `zone`. As in the broker a message before the last file's end
+    offset adds nothing, and each message, with keys or without, makes a file when there is none or the last
+    is full. Raises OptionError for a geometry without room and CorruptStoreError for a last file whose name
+    leaves none for later ones.
     """
     if geometry.hash_slot_num < 1 or geometry.index_num < 2:
-        raise OptionError(f"maxHashSlotNum={geometry.hash_slot_num}, maxIndexNum={geometry.index_num} leave no room for an index entry")
+        raise OptionError(
+            f"maxHashSlotNum={geometry.hash_slot_num}, maxIndexNum={geometry.index_num} leave no room for an index entry"
+        )
     if not len(batch.physical_offsets):
         return []
     updates: list[IndexUpdate] = []
@@ -113,7 +133,9 @@ def index_updates(
             updates.append(_put(file, is_new, geometry, batch, start, file_stop))
             file = replace(file, header=updates[-1].header)
         # Only a message makes a file: a full one stays the last until the next message comes.
-        if file_stop == stop and not (file.header.index_count >= geometry.index_num and _message_follows(batch)):
+        if file_stop == stop and not (
+            file.header.index_count >= geometry.index_num and _message_follows(batch)
+        ):
             return updates
         start = file_stop
 
@@ -130,29 +152,44 @@ def next_index_file_name(last: str | None, timestamp: int, zone: datetime.tzinfo
     if last is None or name > last:
         return name
     try:
-        year, month, day, hour, minute, second = int(last[:4]), *(int(last[place : place + 2]) for place in range(4, 14, 2))
+        year, month, day, hour, minute, second = (
+            int(last[:4]),
+            *(int(last[place : place + 2]) for place in range(4, 14, 2)),
+        )
         # Without a zone: this is about digits, not about a moment.
-        moment = datetime.datetime(year, month, day, hour, minute, second, 1000 * int(last[14:])) + datetime.timedelta(milliseconds=1)
+        moment = datetime.datetime(
+            year, month, day, hour, minute, second, 1000 * int(last[14:])
+        ) + datetime.timedelta(milliseconds=1)
         return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"
     except (ValueError, OverflowError):  # a broker loads whatever is a number
         if int(last) + 1 < _NAME_STOP:
             return f"{int(last) + 1:017d}"
-    raise CorruptStoreError(f"index/{last}", 0, "an index file whose name leaves room for a later one", "the last name there is")
+    raise CorruptStoreError(
+        f"index/{last}", 0, "an index file whose name leaves room for a later one", "the last name there is"
+    )
 
 
-# ---- files ----------------------------------------------------------------------------------------------------------
+# ---- files -------------------------------------------------------------------------------------------------
 
 
 def _new_file(last: IndexState | None, timestamp: int, zone: datetime.tzinfo) -> IndexState:
-    """Begins where the last one ended (IndexFile's constructor). index_count is what IndexFile.flush leaves in an empty file."""
+    """Begins where the last one ended (IndexFile's constructor). index_count is what IndexFile.flush leaves
+    in an empty file.
+    """
     end_timestamp = max(last.header.end_timestamp, 0) if last is not None else 0
     end_offset = max(last.header.end_physical_offset, 0) if last is not None else 0
-    header = IndexHeader(end_timestamp, end_timestamp, end_offset, end_offset, hash_slot_count=0, index_count=1)
-    return IndexState(next_index_file_name(last.name if last is not None else None, timestamp, zone), header, _NO_SLOTS)
+    header = IndexHeader(
+        end_timestamp, end_timestamp, end_offset, end_offset, hash_slot_count=0, index_count=1
+    )
+    return IndexState(
+        next_index_file_name(last.name if last is not None else None, timestamp, zone), header, _NO_SLOTS
+    )
 
 
 def _first_entry(state: IndexState | None, batch: IndexBatch) -> int:
-    """That of the first message at or behind the last file's end offset. Offsets ascend, so no later one is skipped."""
+    """That of the first message at or behind the last file's end offset. Offsets ascend, so no later one is
+    skipped.
+    """
     end_offset = state.header.end_physical_offset if state is not None else 0
     return int(np.searchsorted(batch.message_index, np.searchsorted(batch.physical_offsets, end_offset)))
 
@@ -162,16 +199,29 @@ def _message_follows(batch: IndexBatch) -> bool:
     return not len(batch.message_index) or int(batch.message_index[-1]) < len(batch.physical_offsets) - 1
 
 
-# ---- entries --------------------------------------------------------------------------------------------------------
+# ---- entries -----------------------------------------------------------------------------------------------
 
 
-def _put(file: IndexState, is_new: bool, geometry: IndexGeometry, batch: IndexBatch, start: int, stop: int) -> IndexUpdate:
+def _put(
+    file: IndexState, is_new: bool, geometry: IndexGeometry, batch: IndexBatch, start: int, stop: int
+) -> IndexUpdate:
     header = file.header
     first_number, count = header.index_count, stop - start
     if not count:
-        return IndexUpdate(file.name, is_new, geometry, header, first_number, np.empty(0, INDEX_UNIT), np.empty(0, np.int64), _NO_SLOTS)
+        return IndexUpdate(
+            file.name,
+            is_new,
+            geometry,
+            header,
+            first_number,
+            np.empty(0, INDEX_UNIT),
+            np.empty(0, np.int64),
+            _NO_SLOTS,
+        )
     hashes, messages = batch.key_hashes[start:stop], batch.message_index[start:stop]
-    previous, slot_numbers, slot_values, slots_taken = _chain(hashes, geometry.hash_slot_num, first_number, file.slots)
+    previous, slot_numbers, slot_values, slots_taken = _chain(
+        hashes, geometry.hash_slot_num, first_number, file.slots
+    )
     first, last = int(messages[0]), int(messages[-1])
     offsets, timestamps = batch.physical_offsets[first : last + 1], batch.store_timestamps[first : last + 1]
     messages = messages - first
@@ -183,14 +233,17 @@ def _put(file: IndexState, is_new: bool, geometry: IndexGeometry, batch: IndexBa
     if first_number <= 1:
         begin = (int(timestamps[0]), int(offsets[0]))
     units["time_diff"] = _time_diffs(timestamps, begin[0])[messages]
-    if first_number <= 1:  # only then the header takes this entry's time: a rolled file's first unit counts from the end of the one before
+    # only then the header takes this entry's time: a rolled file's first unit counts from the end of the one
+    # before
+    if first_number <= 1:
         units["time_diff"][0] = _time_diffs(timestamps[:1], header.begin_timestamp)[0]
     after = IndexHeader(
         begin_timestamp=begin[0],
         end_timestamp=int(timestamps[-1]),
         begin_physical_offset=begin[1],
         end_physical_offset=int(offsets[-1]),
-        hash_slot_count=(header.hash_slot_count + slots_taken + (1 << 31)) % (1 << 32) - (1 << 31),  # Java's int wraps
+        # Java's int wraps
+        hash_slot_count=(header.hash_slot_count + slots_taken + (1 << 31)) % (1 << 32) - (1 << 31),
         index_count=first_number + count,
     )
     return IndexUpdate(file.name, is_new, geometry, after, first_number, units, slot_numbers, slot_values)
@@ -200,7 +253,8 @@ def _time_diffs(timestamps: _Ints, begin: int) -> NDArray[np.int32]:
     """Whole seconds after `begin`, in [0, 2^31); 0 when there is no begin."""
     if begin <= 0:
         return np.zeros(len(timestamps), np.int32)
-    return np.clip((timestamps - begin) // 1000, 0, _INT_MAX).astype(np.int32)  # below 0 it does not matter how // rounds
+    # below 0 it does not matter how // rounds
+    return np.clip((timestamps - begin) // 1000, 0, _INT_MAX).astype(np.int32)
 
 
 def _chain(
@@ -222,7 +276,8 @@ def _chain(
     chained = np.empty(len(words), np.int32)
     chained[1:] = numbers[:-1]
     before = _stored_values(stored, slots[heads])
-    before[(before < 0) | (before > numbers[heads])] = 0  # as IndexFile.putKey: not above the number it writes
+    # as IndexFile.putKey: not above the number it writes
+    before[(before < 0) | (before > numbers[heads])] = 0
     chained[heads] = before
     previous = np.empty(len(words), np.int32)
     previous[places] = chained

@@ -1,7 +1,8 @@
-"""Index entries put into their files: units first, then the slots that lead to them, then the header (IndexFile.putKey).
+"""Index entries put into their files: units first, then the slots that lead to them, then the header
+(IndexFile.putKey).
 
-In that order a file that was left half written can be wound back to what a header said before: whatever a slot leads to has
-its predecessor written, so the chains can be followed to the units that count.
+In that order a file that was left half written can be wound back to what a header said before: whatever a
+slot leads to has its predecessor written, so the chains can be followed to the units that count.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ _GAP_PAGES_MAX = 16  # pages between two changed ones that are rather written al
 class IndexFiles:
     """Writes batches behind what the last index file holds."""
 
-    def __init__(self, directory: str, geometry: IndexGeometry, timestamp: int, zone: datetime.tzinfo, files: FileWrites) -> None:
+    def __init__(
+        self,
+        directory: str,
+        geometry: IndexGeometry,
+        timestamp: int,
+        zone: datetime.tzinfo,
+        files: FileWrites,
+    ) -> None:
         self._directory = directory
         self._geometry = geometry
         self._timestamp = timestamp
@@ -43,7 +51,9 @@ class IndexFiles:
         return None if self._state is None else self._state.header.end_timestamp
 
     def write(self, batch: IndexBatch) -> None:
-        for update in index_updates(self._state, batch, geometry=self._geometry, timestamp=self._timestamp, zone=self._zone):
+        for update in index_updates(
+            self._state, batch, geometry=self._geometry, timestamp=self._timestamp, zone=self._zone
+        ):
             if update.is_new:
                 self._begin(update.name)
             slots = self._put(update)
@@ -80,11 +90,17 @@ def _last_state(directory: str, geometry: IndexGeometry) -> IndexState | None:
     files = list_index_files(directory)
     if not files:
         return None
-    return IndexState.read(IndexFile.open(files[-1].path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num))
+    return IndexState.read(
+        IndexFile.open(files[-1].path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num)
+    )
 
 
-def _write_slots(file: WritableFile, stored: NDArray[np.int32], numbers: NDArray[np.int64], values: NDArray[np.int32]) -> None:
-    """`values` at ascending slot `numbers`; by pages, because a disk that is full kills a process that writes through a map."""
+def _write_slots(
+    file: WritableFile, stored: NDArray[np.int32], numbers: NDArray[np.int64], values: NDArray[np.int32]
+) -> None:
+    """`values` at ascending slot `numbers`; by pages, because a disk that is full kills a process that writes
+    through a map.
+    """
     if not len(numbers):
         return
     per_page = _PAGE // INDEX_SLOT.itemsize
@@ -97,7 +113,7 @@ def _write_slots(file: WritableFile, stored: NDArray[np.int32], numbers: NDArray
         file.write(INDEX_HEADER.itemsize + start * INDEX_SLOT.itemsize, changed)
 
 
-# ---- winding back -------------------------------------------------------------------------------------------------------
+# ---- winding back ------------------------------------------------------------------------------------------
 
 
 def last_index_file(directory: str) -> tuple[str, str] | None:
@@ -109,9 +125,15 @@ def last_index_file(directory: str) -> tuple[str, str] | None:
         return files[-1].path.rpartition("/")[2], view.read(0, INDEX_HEADER.itemsize).hex()
 
 
-def rewind_index(directory: str, base: tuple[str, str] | None, geometry: IndexGeometry, files: FileWrites) -> None:
-    """The index as it was at `base`, whatever part of later entries was written: later files are removed, slots lead to older units."""
-    removed = [file for file in list_index_files(directory) if base is None or file.path.rpartition("/")[2] > base[0]]
+def rewind_index(
+    directory: str, base: tuple[str, str] | None, geometry: IndexGeometry, files: FileWrites
+) -> None:
+    """The index as it was at `base`, whatever part of later entries was written: later files are removed,
+    slots lead to older units.
+    """
+    removed = [
+        file for file in list_index_files(directory) if base is None or file.path.rpartition("/")[2] > base[0]
+    ]
     for file in removed:
         files.remove(file.path)
     if removed:
@@ -132,7 +154,9 @@ def rewind_index(directory: str, base: tuple[str, str] | None, geometry: IndexGe
         while (values >= count).any():
             ahead = values >= count
             # A chain goes down; a unit that says otherwise is damaged, and its slot becomes empty.
-            following = np.where(values[ahead] < len(previous), previous[np.minimum(values[ahead], len(previous) - 1)], 0)
+            following = np.where(
+                values[ahead] < len(previous), previous[np.minimum(values[ahead], len(previous) - 1)], 0
+            )
             values[ahead] = np.where((following < values[ahead]) & (following > 0), following, 0)
         _write_slots(writable, slots, later, values.astype(INDEX_SLOT))
         writable.write(0, header)
@@ -140,8 +164,16 @@ def rewind_index(directory: str, base: tuple[str, str] | None, geometry: IndexGe
         files.sync(writable)
 
 
-def cut_index(directory: str, stop: int, store_timestamp_at: Callable[[int], int], geometry: IndexGeometry, files: FileWrites) -> None:
-    """Without the newest entries that lead to the physical offset `stop` or behind it; doing it again changes nothing more."""
+def cut_index(
+    directory: str,
+    stop: int,
+    store_timestamp_at: Callable[[int], int],
+    geometry: IndexGeometry,
+    files: FileWrites,
+) -> None:
+    """Without the newest entries that lead to the physical offset `stop` or behind it; doing it again changes
+    nothing more.
+    """
     for listed in reversed(list_index_files(directory)):
         if not listed.size:
             continue

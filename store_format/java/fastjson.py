@@ -1,8 +1,9 @@
-"""JSON as RocketMQ's two writers put it: fastjson 1.2 (up to 5.3) and fastjson2 (5.4 and later); spec 6.2, consumption 3.6.
+"""JSON as RocketMQ's two writers put it: fastjson 1.2 (up to 5.3) and fastjson2 (5.4 and later); spec 6.2,
+consumption 3.6.
 
-Both leave integer keys of maps unquoted, and a client's offsets.json has whole objects as keys; all else is JSON.
-What is plain JSON goes through the standard library. The rest is read token by token, in one pass and without recursion,
-so that a hostile file costs no more than its length.
+Both leave integer keys of maps unquoted, and a client's offsets.json has whole objects as keys; all else is
+JSON. What is plain JSON goes through the standard library. The rest is read token by token, in one pass and
+without recursion, so that a hostile file costs no more than its length.
 """
 
 from __future__ import annotations
@@ -25,24 +26,29 @@ _REFERENCE_MEMBERS_MAX = 1_000_000  # of all objects that references stand for, 
 
 # Possessive: a string or number that does not end as it should fails at once, without trying shorter ones.
 _TOKEN = re.compile(
-    r'[ \t\r\n]*+(?:([{}\[\]:,])|("[^"\\]*+(?:\\.[^"\\]*+)*+")|(-?[0-9]++)(\.[0-9]++)?+([eE][+-]?[0-9]++)?+|(true|false|null))', re.DOTALL
+    r'[ \t\r\n]*+(?:([{}\[\]:,])|("[^"\\]*+(?:\\.[^"\\]*+)*+")|(-?[0-9]++)(\.[0-9]++)?+([eE][+-]?[0-9]++)?+|(true|false|null))',
+    re.DOTALL,
 )
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
-_REFERENCE_STEP = re.compile(r"""\.((?:[^.\[\]\\"']|\\.)+)|\[([0-9]{1,9})\]|\["((?:[^"\\]|\\.)+)"\]|\['((?:[^'\\]|\\.)+)'\]""")
+_REFERENCE_STEP = re.compile(
+    r"""\.((?:[^.\[\]\\"']|\\.)+)|\[([0-9]{1,9})\]|\["((?:[^"\\]|\\.)+)"\]|\['((?:[^'\\]|\\.)+)'\]"""
+)
 _WORDS = {"true": True, "false": False, "null": None}
 
 
 def loads(data: bytes, file: str) -> Any:  # Any: JSON
-    """The value in `data`. Keys are strings, whether quoted or not; of equal ones the last counts, as in Java's maps.
+    """The value in `data`. Keys are strings, whether quoted or not; of equal ones the last counts, as in
+    Java's maps.
 
-    An object that is a key comes as its compact JSON text, names sorted. Malformed UTF-8 and lone surrogates become
-    U+FFFD, as a broker reads them. `{"$ref":"$.a.b"}` becomes the object it names.
+    An object that is a key comes as its compact JSON text, names sorted. Malformed UTF-8 and lone surrogates
+    become U+FFFD, as a broker reads them. `{"$ref":"$.a.b"}` becomes the object it names.
 
     >>> loads(b'{"offsetTable":{0:8,1:5}}', "consumerOffset.json")
     {'offsetTable': {'0': 8, '1': 5}}
 
-    Raises CorruptStoreError naming `file` and the byte where it stops being JSON, or nests deeper than DEPTH_MAX.
+    Raises CorruptStoreError naming `file` and the byte where it stops being JSON, or nests deeper than
+    DEPTH_MAX.
     """
     text = decode_utf8(data)
     try:
@@ -53,7 +59,9 @@ def loads(data: bytes, file: str) -> Any:  # Any: JSON
 
 
 def _plain(text: str) -> Any:
-    """Standard JSON. Raises ValueError or RecursionError for whatever the reader below has to look at more closely."""
+    """Standard JSON. Raises ValueError or RecursionError for whatever the reader below has to look at more
+    closely.
+    """
     if _SURROGATE_ESCAPE.search(text):
         raise ValueError("surrogates need a look")
     value = json.loads(text, strict=False, parse_constant=_refuse_constant)
@@ -62,7 +70,9 @@ def _plain(text: str) -> Any:
         containers = [node for node in level if isinstance(node, dict | list)]
         if not containers:
             return value
-        level = [child for node in containers for child in (node.values() if isinstance(node, dict) else node)]
+        level = [
+            child for node in containers for child in (node.values() if isinstance(node, dict) else node)
+        ]
     raise ValueError("too deep")
 
 
@@ -71,7 +81,9 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 class _Frame:
-    """A container being read; `key` is the one whose value comes next, `is_key` says that the container is a key itself."""
+    """A container being read; `key` is the one whose value comes next, `is_key` says that the container is a
+    key itself.
+    """
 
     __slots__ = ("container", "is_key", "key", "start")
 
@@ -83,7 +95,9 @@ class _Frame:
 
 
 class _Reader:
-    """One pass over the tokens. `_expect` is the method for the token that may come next: a state is a method."""
+    """One pass over the tokens. `_expect` is the method for the token that may come next: a state is a
+    method.
+    """
 
     def __init__(self, text: str, data: bytes, file: str) -> None:
         self._text, self._data, self._file = text, data, file
@@ -170,7 +184,9 @@ class _Reader:
         assert isinstance(frame.container, dict)
         if any(isinstance(value, dict | list) for value in frame.container.values()):
             self._fail(frame.start, "a key object of plain values")
-        self._stack[-1].key = json.dumps(frame.container, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        self._stack[-1].key = json.dumps(
+            frame.container, sort_keys=True, separators=(",", ":"), ensure_ascii=False
+        )
         self._expect = self._colon
 
     def _complete(self, value: Any) -> None:
@@ -219,30 +235,49 @@ class _Reader:
     def _fail(self, position: int, expected: str = "JSON") -> NoReturn:
         # The byte: of all prefixes of the data, the shortest that already shows the character at `position`.
         prefixes = range(len(self._data) + 1)
-        byte = bisect.bisect_right(prefixes, position, key=lambda length: len(decode_utf8(self._data[:length]))) - 1
-        found = repr(self._text[position : position + 20]) if position < len(self._text) else "the end of the file"
+        byte = (
+            bisect.bisect_right(prefixes, position, key=lambda length: len(decode_utf8(self._data[:length])))
+            - 1
+        )
+        found = (
+            repr(self._text[position : position + 20])
+            if position < len(self._text)
+            else "the end of the file"
+        )
         raise CorruptStoreError(self._file, byte, expected, found)
 
 
 def _resolve_references(root: Any, file: str) -> Any:
     """Puts what fastjson wrote once and referred to afterwards at both places.
 
-    Only paths from the root to objects and arrays of plain values are followed: no broker's managers wrote any in the
-    cases known, and these cannot make a small file large, or a tree endless.
+    Only paths from the root to objects and arrays of plain values are followed: no broker's managers wrote
+    any in the cases known, and these cannot make a small file large, or a tree endless.
     """
     members = 0
     pending = [root]
     while pending:
         node = pending.pop()
-        for key, child in list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []:
+        for key, child in (
+            list(node.items())
+            if isinstance(node, dict)
+            else list(enumerate(node))
+            if isinstance(node, list)
+            else []
+        ):
             if isinstance(child, dict) and len(child) == 1 and isinstance(child.get("$ref"), str):
                 target = _follow(root, child["$ref"])
                 plain = isinstance(target, dict | list) and not any(
-                    isinstance(value, dict | list) for value in (target.values() if isinstance(target, dict) else target)
+                    isinstance(value, dict | list)
+                    for value in (target.values() if isinstance(target, dict) else target)
                 )
                 members += len(target) if plain else 0
                 if not plain or members > _REFERENCE_MEMBERS_MAX:
-                    raise CorruptStoreError(file, 0, 'a "$ref" from the root to an object of plain values', repr(child["$ref"])[:100])
+                    raise CorruptStoreError(
+                        file,
+                        0,
+                        'a "$ref" from the root to an object of plain values',
+                        repr(child["$ref"])[:100],
+                    )
                 node[key] = target
             elif isinstance(child, dict | list):
                 pending.append(child)

@@ -1,4 +1,5 @@
-"""Java's `String.hashCode`, for one string and for an Arrow array of them: tags codes, index keys and bucket orders rest on it.
+"""Java's `String.hashCode`, for one string and for an Arrow array of them: tags codes, index keys and bucket
+orders rest on it.
 
 The hash of a string is a polynomial in 31 over its UTF-16 code units, modulo 2^32.
 """
@@ -36,7 +37,9 @@ def java_hash(text: str) -> int:
 
 
 def tags_code(tags: str) -> int:
-    """What a consume queue keeps of TAGS: the hash, sign-extended to 64 bits (MessageExtBrokerInner.tagsString2tagsCode)."""
+    """What a consume queue keeps of TAGS: the hash, sign-extended to 64 bits
+    (MessageExtBrokerInner.tagsString2tagsCode).
+    """
     return java_hash(tags)
 
 
@@ -65,8 +68,12 @@ def hash_powers(lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
     return powers
 
 
-def _utf16_units(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.uint16], NDArray[np.int64]] | None:
-    """All strings as UTF-16 code units and the offsets in these; None when some string alone is no valid UTF-8."""
+def _utf16_units(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.uint16], NDArray[np.int64]] | None:
+    """All strings as UTF-16 code units and the offsets in these; None when some string alone is no valid
+    UTF-8.
+    """
     heads = offsets[offsets < len(data)]
     if bool(((data[heads] & 0xC0) == 0x80).any()):
         return None  # a character runs from one string into the next
@@ -89,7 +96,9 @@ def _hash_one_by_one(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDA
     return np.fromiter(map(java_hash, texts), np.int32, len(bounds) - 1)
 
 
-def _hash_ranges(units: NDArray[np.uint8] | NDArray[np.uint16], offsets: NDArray[np.int64]) -> NDArray[np.int32]:
+def _hash_ranges(
+    units: NDArray[np.uint8] | NDArray[np.uint16], offsets: NDArray[np.int64]
+) -> NDArray[np.int32]:
     """Hashes of units[offsets[i]:offsets[i + 1]], in blocks of whole strings."""
     hashes = np.empty(len(offsets) - 1, np.uint32)
     row = 0
@@ -103,7 +112,9 @@ def _hash_ranges(units: NDArray[np.uint8] | NDArray[np.uint16], offsets: NDArray
     return hashes.view(np.int32)
 
 
-def _hash_block(units: NDArray[np.uint8] | NDArray[np.uint16], offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
+def _hash_block(
+    units: NDArray[np.uint8] | NDArray[np.uint16], offsets: NDArray[np.int64]
+) -> NDArray[np.uint32]:
     """A string's hash is the sum of unit[i] * 31^-i over its places in the block, times 31^(its last place).
 
     31 is odd, so it has an inverse modulo 2^32: one pass over the bytes, however they are cut into strings.
@@ -114,7 +125,8 @@ def _hash_block(units: NDArray[np.uint8] | NDArray[np.uint16], offsets: NDArray[
     if not filled.any():
         return hashes
     terms = _powers(_BASE_INVERSE, table)[: len(units)] * units
-    sums = np.add.reduceat(terms, offsets[:-1][filled], dtype=np.uint32)  # three times as fast as a running sum
+    # three times as fast as a running sum
+    sums = np.add.reduceat(terms, offsets[:-1][filled], dtype=np.uint32)
     hashes[filled] = sums * _powers(_BASE, table)[offsets[1:][filled] - 1]
     return hashes
 

@@ -1,7 +1,8 @@
 """Texts as Java's Integer, Long and Double read them, a column at a time.
 
-Plain decimal numbers, which is nearly all there are, go through Arrow's parsers; the rest, hexadecimal floats, digits of
-other scripts and numbers with leading zeros beyond measure, are read one distinct text at a time.
+Plain decimal numbers, which is nearly all there are, go through Arrow's parsers; the rest, hexadecimal
+floats, digits of other scripts and numbers with leading zeros beyond measure, are read one distinct text at a
+time.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ _LONG_DIGITS = 19
 # Double.valueOf trims first, as String.trim does, and takes a type suffix.
 _BLANKS = "".join(map(chr, range(0x21)))
 _SUFFIXES = "fFdD"
-_DECIMAL = r"^[\x00-\x20]*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?|NaN|Infinity)[\x00-\x20]*$"
+_DECIMAL = (
+    r"^[\x00-\x20]*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?|NaN|Infinity)[\x00-\x20]*$"
+)
 _HEXADECIMAL = r"^[\x00-\x20]*[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?[\x00-\x20]*$"
 
 _NAN_KEY = 0x7FF8000000000000  # Double.doubleToLongBits has one NaN
 
 
 def read_integers(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(Long.valueOf of each text, whether it is one); nulls are none. A number that Integer reads is one that Long reads."""
+    """(Long.valueOf of each text, whether it is one); nulls are none. A number that Integer reads is one that
+    Long reads.
+    """
     plain = _mask(pc.match_substring_regex(texts, _PLAIN_INTEGER))
     numbers = np.zeros(len(texts), np.int64)
     numbers[plain] = pc.utf8_ltrim(_where(texts, plain), "+").cast(pa.int64()).to_numpy()
@@ -71,9 +76,15 @@ def _where(texts: pa.StringArray, mask: NDArray[np.bool_]) -> pa.StringArray:
 
 
 def _with_the_rest(
-    texts: pa.StringArray, numbers: NDArray[_Number], valid: NDArray[np.bool_], rest: NDArray[np.bool_], read: Callable[[str], Any]
+    texts: pa.StringArray,
+    numbers: NDArray[_Number],
+    valid: NDArray[np.bool_],
+    rest: NDArray[np.bool_],
+    read: Callable[[str], Any],
 ) -> tuple[NDArray[_Number], NDArray[np.bool_]]:
-    """`numbers` and `valid` with what `read` makes of the texts in `rest`; it gives None for what is no number."""
+    """`numbers` and `valid` with what `read` makes of the texts in `rest`; it gives None for what is no
+    number.
+    """
     places = np.flatnonzero(rest)
     if len(places):
         encoded = texts.take(pa.array(places)).dictionary_encode()

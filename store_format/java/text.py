@@ -1,6 +1,7 @@
 """UTF-8 as Java's String constructor reads it: what is malformed becomes U+FFFD, never an error.
 
-Java and Python agree on all of it but encoded surrogates, which Java replaces as one unit and Python byte by byte.
+Java and Python agree on all of it but encoded surrogates, which Java replaces as one unit and Python byte by
+byte.
 """
 
 from __future__ import annotations

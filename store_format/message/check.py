@@ -1,7 +1,8 @@
-"""Whether the bytes at a place of the commitlog are a message unit: the broker's own check (CommitLog.checkMessageAndReturnSize, spec 7.2).
+"""Whether the bytes at a place of the commitlog are a message unit: the broker's own check
+(CommitLog.checkMessageAndReturnSize, spec 7.2).
 
-`check_unit` looks at one place and says what stands there, the three tails (blank, unwritten, torn) as three cases;
-`count_valid` applies the same rules to many places at once and says how many leading ones are units.
+`check_unit` looks at one place and says what stands there, the three tails (blank, unwritten, torn) as three
+cases; `count_valid` applies the same rules to many places at once and says how many leading ones are units.
 """
 
 from __future__ import annotations
@@ -45,20 +46,25 @@ _CODES = {"i4": "i", "u4": "I", "i8": "q"}
 def _struct(layout: np.dtype[np.void]) -> Struct:
     """The scalar twin of a layout; numpy needs a microsecond for each field of a single record."""
     fields = (layout[name] for name in layout.names or ())
-    return Struct(">" + "".join(f"{field.itemsize}s" if field.kind == "V" else _CODES[field.str[1:]] for field in fields))
+    return Struct(
+        ">"
+        + "".join(f"{field.itemsize}s" if field.kind == "V" else _CODES[field.str[1:]] for field in fields)
+    )
 
 
 _START = _struct(BLANK_HEAD)  # size and magic, of every kind of unit
 _HEADS = tuple(_struct(layout) for layout in MESSAGE_HEADS)
 _BODY_CRC, _PHYSICAL_OFFSET, _SYS_FLAG, _BODY_LENGTH = (
-    (MESSAGE_HEADS[0].names or ()).index(name) for name in ("body_crc", "physical_offset", "sys_flag", "body_length")
+    (MESSAGE_HEADS[0].names or ()).index(name)
+    for name in ("body_crc", "physical_offset", "sys_flag", "body_length")
 )
 
 
 class Sliceable(Protocol):
     """Bytes by slice: `bytes`, a `memoryview`, a uint8 array, or a file that reads what is asked."""
 
-    def __getitem__(self, part: slice, /) -> Any: ...  # anything with the buffer protocol, which 3.11 cannot name
+    # anything with the buffer protocol, which 3.11 cannot name
+    def __getitem__(self, part: slice, /) -> Any: ...
 
 
 class UnitKind(StrEnum):
@@ -102,12 +108,13 @@ def check_unit(
 ) -> UnitCheck:
     """What stands at `position` of `buffer`, of which `remaining` bytes are left in the file.
 
-    Stricter than the broker in one thing: the stored physicalOffset must be `physical_offset` (None: any will do), or
-    remnants and copies of other places would count. Less strict in one: properties are not parsed, so a unit whose DELAY
-    or INNER_NUM is no number, which no broker writes, does not end a recovery here. As in the broker a negative body length
-    is no body, and an empty body has no CRC. No sum covers head and properties, so a unit of which only bytes of the properties
-    are lost passes, as it does in the broker. `verify_property_crc` is forceVerifyPropCRC: the sum at the unit's end must
-    be there and right, and the body's is not looked at.
+    Stricter than the broker in one thing: the stored physicalOffset must be `physical_offset` (None: any will
+    do), or remnants and copies of other places would count. Less strict in one: properties are not parsed, so
+    a unit whose DELAY or INNER_NUM is no number, which no broker writes, does not end a recovery here. As in
+    the broker a negative body length is no body, and an empty body has no CRC. No sum covers head and
+    properties, so a unit of which only bytes of the properties are lost passes, as it does in the broker.
+    `verify_property_crc` is forceVerifyPropCRC: the sum at the unit's end must be there and right, and the
+    body's is not looked at.
     """
     head = bytes(buffer[position : position + min(remaining, _HEAD_SIZE_MAX)])
     if len(head) < _START.size:
@@ -130,7 +137,12 @@ def check_unit(
 
 
 def _check_message(
-    buffer: Sliceable, position: int, head: bytes, physical_offset: int | None, verify_crc: bool, verify_property_crc: bool
+    buffer: Sliceable,
+    position: int,
+    head: bytes,
+    physical_offset: int | None,
+    verify_crc: bool,
+    verify_property_crc: bool,
 ) -> UnitCheck:
     if len(head) < _HEAD_SIZE:
         return _torn(0, f"a head of {_HEAD_SIZE} bytes", f"{len(head)} bytes")
@@ -143,20 +155,29 @@ def _check_message(
         return _torn(0, f"a head of {layout.size} bytes", f"total size {size}")
     fields = layout.unpack_from(head)
     body_length = max(fields[_BODY_LENGTH], 0)
-    wrong = _check_lengths(buffer, position, size, layout.size, body_length, 2 if fields[1] == MAGIC_V2 else 1)
+    wrong = _check_lengths(
+        buffer, position, size, layout.size, body_length, 2 if fields[1] == MAGIC_V2 else 1
+    )
     if wrong is not None:
         return wrong
     if verify_property_crc:
         return _check_property_crc(buffer, position, size)
     if verify_crc and body_length:
-        # Last, though the broker sums before it adds up: a length that nothing confirms must not cost a pass over the file.
+        # Last, though the broker sums before it adds up: a length that nothing confirms must not cost a pass
+        # over the file.
         computed = _crc(buffer, position + layout.size, position + layout.size + body_length)
         if computed != fields[_BODY_CRC]:
-            return _torn(8, f"body CRC 0x{computed:08X} of the {body_length} stored bytes", f"0x{fields[_BODY_CRC] & 0xFFFFFFFF:08X}")
+            return _torn(
+                8,
+                f"body CRC 0x{computed:08X} of the {body_length} stored bytes",
+                f"0x{fields[_BODY_CRC] & 0xFFFFFFFF:08X}",
+            )
     return UnitCheck(UnitKind.OK, size)
 
 
-def _check_lengths(buffer: Sliceable, position: int, size: int, head_size: int, body_length: int, topic_width: int) -> UnitCheck | None:
+def _check_lengths(
+    buffer: Sliceable, position: int, size: int, head_size: int, body_length: int, topic_width: int
+) -> UnitCheck | None:
     """None when body, topic and properties add up to the unit's size (CommitLog.calMsgLength)."""
     room = size - head_size - topic_width - 2
     if not body_length <= room:
@@ -195,14 +216,22 @@ def _check_property_crc(buffer: Sliceable, position: int, size: int) -> UnitChec
     return UnitCheck(UnitKind.OK, size)
 
 
-# ---- many at once ---------------------------------------------------------------------------------------------------
+# ---- many at once ------------------------------------------------------------------------------------------
 
 
-def count_valid(buffer: NDArray[np.uint8], positions: NDArray[np.int64], sizes: NDArray[np.int64], base: int, *, verify_crc: bool) -> int:
+def count_valid(
+    buffer: NDArray[np.uint8],
+    positions: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    base: int,
+    *,
+    verify_crc: bool,
+) -> int:
     """How many leading units of `positions` pass `check_unit`, with `base` the physical offset of buffer[0].
 
-    The caller has followed the lengths: every unit is at least MESSAGE_SIZE_MIN bytes long and lies inside the buffer, and
-    `sizes` are the stored ones. Each step looks only at the units that passed those before it, so no gather leaves a unit.
+    The caller has followed the lengths: every unit is at least MESSAGE_SIZE_MIN bytes long and lies inside
+    the buffer, and `sizes` are the stored ones. Each step looks only at the units that passed those before
+    it, so no gather leaves a unit.
     """
     heads = gather_units(buffer, positions, MESSAGE_HEADS[0])
     magic = heads["magic"]
@@ -218,13 +247,18 @@ def count_valid(buffer: NDArray[np.uint8], positions: NDArray[np.int64], sizes: 
         body_length = _body_lengths(buffer, positions[:count], variants[:count])
     np.maximum(body_length, 0, out=body_length)
     topic_width: NDArray[np.int64] | int = v2[:count].astype(np.int64) + 1 if v2[:count].any() else 1
-    fits, body_start = _lengths_fit(buffer, positions[:count], sizes[:count], head_size, body_length, topic_width)
+    fits, body_start = _lengths_fit(
+        buffer, positions[:count], sizes[:count], head_size, body_length, topic_width
+    )
     count = _prefix(fits)
     if verify_crc:
         view = buffer.data
         starts = body_start[:count].tolist()
         stops = (body_start[:count] + body_length[:count]).tolist()
-        sums = np.array([crc32(view[start:stop]) for start, stop in zip(starts, stops, strict=True)], np.int64) & _CRC_MASK
+        sums = (
+            np.array([crc32(view[start:stop]) for start, stop in zip(starts, stops, strict=True)], np.int64)
+            & _CRC_MASK
+        )
         count = _prefix((sums == heads["body_crc"][:count]) | (body_length[:count] == 0))
     return count
 
@@ -234,7 +268,9 @@ def _prefix(passed: NDArray[np.bool_]) -> int:
     return len(passed) if passed.all() else int(passed.argmin())
 
 
-def _body_lengths(buffer: NDArray[np.uint8], positions: NDArray[np.int64], variants: NDArray[np.int32]) -> NDArray[np.int64]:
+def _body_lengths(
+    buffer: NDArray[np.uint8], positions: NDArray[np.int64], variants: NDArray[np.int32]
+) -> NDArray[np.int64]:
     lengths = np.empty(len(positions), np.int64)
     for variant, layout in enumerate(MESSAGE_HEADS):
         rows = np.flatnonzero(variants == variant)
@@ -250,7 +286,9 @@ def _lengths_fit(
     body_length: NDArray[np.int64],
     topic_width: NDArray[np.int64] | int,
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """(whether each unit's parts add up to its size, where its body begins); False behind the first that does not."""
+    """(whether each unit's parts add up to its size, where its body begins); False behind the first that does
+    not.
+    """
     body_start = positions + head_size
     room = sizes - head_size - topic_width - 2 - body_length  # of topic and properties
     fits = np.zeros(len(positions), bool)

@@ -1,6 +1,7 @@
 """From checked units to Arrow columns: one small builder a column, and only those a caller asks for.
 
-`COLUMNS` names every column with its Arrow type (the camelCase of MessageExt); a name outside it is a property column.
+`COLUMNS` names every column with its Arrow type (the camelCase of MessageExt); a name outside it is a
+property column.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ DEFAULT_COLUMNS = tuple(COLUMNS)[:12]
 
 BODY_SIZE_MAX = 64 << 20  # a decompressed body: sixteen times the default maxMessageSize
 
-# What Python shows in every time zone: the years 1 to 9999 without two days at each end, since `datetime.fromtimestamp`, which
-# Spark's collect() calls, looks a day back and then takes the local time. Real stores hold Long.MAX_VALUE too.
+# What Python shows in every time zone: the years 1 to 9999 without two days at each end, since
+# `datetime.fromtimestamp`, which Spark's collect() calls, looks a day back and then takes the local time.
+# Real stores hold Long.MAX_VALUE too.
 TIME_MS_MIN, TIME_MS_STOP = -62135596800000 + 2 * 86_400_000, 253402300800000 - 2 * 86_400_000
 _PROPERTY_BACKED = frozenset({"properties", "tags", "keys", "msgId"})
 _CONSTANT_ROWS = 1 << 16
@@ -84,16 +86,20 @@ class PropertyFilter(Protocol):
     """Says of messages, by their properties, which to keep."""
 
     def mask(self, count: int, values: Callable[[str], pa.StringArray]) -> pa.BooleanArray:
-        """One element for each of `count` messages; `values(name)` is a property of all of them, null where absent."""
+        """One element for each of `count` messages; `values(name)` is a property of all of them, null where
+        absent.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Which columns to build, in order; names outside COLUMNS are property columns. Plain values: it travels to tasks.
+    """Which columns to build, in order; names outside COLUMNS are property columns. Plain values: it travels
+    to tasks.
 
-    `tags` keeps only messages whose TAGS is one of these (the exact half of a TAG subscription), `key` those with this word
-    in KEYS or as UNIQ_KEY, `message_id` the one with this UNIQ_KEY or offset message id, `where` those it says. `original_topics`
-    gives as `topic` of a message that waits for another try, or for its time, the topic it was sent to.
+    `tags` keeps only messages whose TAGS is one of these (the exact half of a TAG subscription), `key` those
+    with this word in KEYS or as UNIQ_KEY, `message_id` the one with this UNIQ_KEY or offset message id,
+    `where` those it says. `original_topics` gives as `topic` of a message that waits for another try, or for
+    its time, the topic it was sent to.
     """
 
     names: tuple[str, ...] = DEFAULT_COLUMNS
@@ -122,13 +128,18 @@ def arrow_schema(names: Collection[str]) -> pa.Schema:
 def decode(refs: UnitRefs, projection: Projection, broker_name: str) -> tuple[pa.RecordBatch, list[BadUnit]]:
     """Check and decode units into one RecordBatch with `projection.names`, rows in the order of the units.
 
-    Units that fail a check are left out and returned with their reason, by place in `refs`; nothing is raised for them.
+    Units that fail a check are left out and returned with their reason, by place in `refs`; nothing is raised
+    for them.
     """
     return _decode(refs, projection, broker_name, None)
 
 
-def decode_parts(refs: UnitRefs, projection: Projection, broker_name: str) -> Iterator[tuple[UnitRefs, pa.RecordBatch, list[BadUnit]]]:
-    """The same for parts of `refs`, one after the other: more than one where bodies inflate to more than should be held at once."""
+def decode_parts(
+    refs: UnitRefs, projection: Projection, broker_name: str
+) -> Iterator[tuple[UnitRefs, pa.RecordBatch, list[BadUnit]]]:
+    """The same for parts of `refs`, one after the other: more than one where bodies inflate to more than
+    should be held at once.
+    """
     try:
         decoded = _decode(refs, projection, broker_name, _OPENED_BYTES_MAX)
     except TooMuchOpenedError:
@@ -141,13 +152,16 @@ def decode_parts(refs: UnitRefs, projection: Projection, broker_name: str) -> It
     yield from decode_parts(refs.select(np.arange(half, len(refs))), projection, broker_name)
 
 
-def _decode(refs: UnitRefs, projection: Projection, broker_name: str, opened_max: int | None) -> tuple[pa.RecordBatch, list[BadUnit]]:
+def _decode(
+    refs: UnitRefs, projection: Projection, broker_name: str, opened_max: int | None
+) -> tuple[pa.RecordBatch, list[BadUnit]]:
     units, bad = locate(refs, verify_crc=projection.verify_crc)
-    places = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad]) if bad else None  # of the units in refs
+    # of the units in refs
+    places = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad]) if bad else None
     seen = _look(units, projection, broker_name)
     keep = None if seen is None else seen.wanted()
-    # Beginning anew with what stays pays where that is less than half: at one message in five 5 to 15 % of the time of default
-    # columns, three quarters of it where bodies of 8 KiB are compressed.
+    # Beginning anew with what stays pays where that is less than half: at one message in five 5 to 15 % of
+    # the time of default columns, three quarters of it where bodies of 8 KiB are compressed.
     if keep is not None and 2 * np.count_nonzero(keep) < len(units):
         units, seen = units.select(keep), None
         places = np.flatnonzero(keep) if places is None else places[keep]
@@ -160,14 +174,20 @@ def _decode(refs: UnitRefs, projection: Projection, broker_name: str, opened_max
     else:
         rows.share_properties(seen)
     arrays = [rows.column(name) for name in projection.names]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(projection.names)) if arrays else rows.empty_batch()
+    batch = (
+        pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(projection.names))
+        if arrays
+        else rows.empty_batch()
+    )
     if keep is not None:
         batch = batch.filter(pa.array(keep))
     return batch, sorted(bad + rows.bad, key=lambda unit: unit.index)
 
 
 def _look(units: Units, projection: Projection, broker_name: str) -> _Rows | None:
-    """The rows as far as a filter looks at them, before bodies are opened; None where that does not settle which units to keep."""
+    """The rows as far as a filter looks at them, before bodies are opened; None where that does not settle
+    which units to keep.
+    """
     if not projection.filters or inner_batches(units).any():
         return None
     rows = _Rows(units, replace(projection, names=()), broker_name, None)
@@ -177,8 +197,15 @@ def _look(units: Units, projection: Projection, broker_name: str) -> _Rows | Non
 class _Rows(UnitRows):
     """The rows of units, and what the columns have in common."""
 
-    def __init__(self, units: Units, projection: Projection, broker_name: str, opened_max: int | None) -> None:
-        super().__init__(units, open_bodies="body" in projection.names, body_size_max=projection.body_size_max, opened_max=opened_max)
+    def __init__(
+        self, units: Units, projection: Projection, broker_name: str, opened_max: int | None
+    ) -> None:
+        super().__init__(
+            units,
+            open_bodies="body" in projection.names,
+            body_size_max=projection.body_size_max,
+            opened_max=opened_max,
+        )
         self.projection = projection
         self.broker_name = broker_name
         self._table: PropertyTable | None = None
@@ -202,7 +229,9 @@ class _Rows(UnitRows):
         keep = None
         if identity is not None and identity.wanted is not None:
             offsets = self.queue_offsets()
-            keep = (offsets >= self.of_units(identity.wanted[0])) & (offsets < self.of_units(identity.wanted[1]))
+            keep = (offsets >= self.of_units(identity.wanted[0])) & (
+                offsets < self.of_units(identity.wanted[1])
+            )
         for mine in self._matches():
             found = pc.fill_null(mine, False).to_numpy(zero_copy_only=False)
             keep = found if keep is None else keep & found
@@ -230,7 +259,7 @@ class _Rows(UnitRows):
         return builder(self) if builder is not None else self.properties().values(name)
 
 
-# ---- builders -------------------------------------------------------------------------------------------------------
+# ---- builders ----------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
@@ -239,7 +268,9 @@ def _constant(value: str) -> pa.StringArray:
 
 
 def _repeat(value: str, count: int) -> pa.StringArray:
-    return _constant(value)[:count] if count <= _CONSTANT_ROWS else pa.repeat(pa.scalar(value, _STRING), count)
+    return (
+        _constant(value)[:count] if count <= _CONSTANT_ROWS else pa.repeat(pa.scalar(value, _STRING), count)
+    )
 
 
 def _text(raw: pa.BinaryArray) -> pa.StringArray:
@@ -262,7 +293,8 @@ def _topic(rows: _Rows) -> pa.Array:
     if is_scheduled:  # ScheduleMessageService.messageTimeup
         real = pc.coalesce(rows.properties().values("REAL_TOPIC"), topics)
         topics = pc.if_else(pc.equal(topics, SCHEDULE_TOPIC), real, topics)
-    if is_scheduled or any(name.startswith(_RETRY_PREFIX) for name in names):  # DefaultMQPushConsumerImpl.resetRetryAndNamespace
+    # DefaultMQPushConsumerImpl.resetRetryAndNamespace
+    if is_scheduled or any(name.startswith(_RETRY_PREFIX) for name in names):
         first = pc.coalesce(rows.properties().values("RETRY_TOPIC"), topics)
         topics = pc.if_else(pc.starts_with(topics, _RETRY_PREFIX), first, topics)
     return topics
@@ -301,7 +333,9 @@ def _keys(rows: _Rows) -> pa.Array:
         present = values.is_valid().to_numpy(zero_copy_only=False)
         np.cumsum(present, out=offsets[1:])
         nulls = pa.array(~present) if values.null_count else None
-        return pa.ListArray.from_arrays(pa.array(offsets), values.drop_null(), type=COLUMNS["keys"], mask=nulls)
+        return pa.ListArray.from_arrays(
+            pa.array(offsets), values.drop_null(), type=COLUMNS["keys"], mask=nulls
+        )
     lists = pc.split_pattern(values, " ")
     flat = lists.flatten()
     empty = pc.equal(flat, "").to_numpy(zero_copy_only=False)
@@ -309,16 +343,22 @@ def _keys(rows: _Rows) -> pa.Array:
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(np.bincount(parent, minlength=len(values)), out=offsets[1:])
     nulls = values.is_null() if values.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), flat.filter(pa.array(~empty)), type=COLUMNS["keys"], mask=nulls)
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), flat.filter(pa.array(~empty)), type=COLUMNS["keys"], mask=nulls
+    )
 
 
 def _offset_msg_id(rows: _Rows) -> pa.StringArray:
     physical = rows.units.refs.positions + rows.units.refs.base
-    return rows.take(_by_variant(rows.units, "store", lambda ip, port, index: offset_msg_ids(ip, port, physical[index])))
+    return rows.take(
+        _by_variant(rows.units, "store", lambda ip, port, index: offset_msg_ids(ip, port, physical[index]))
+    )
 
 
 def _host(which: str) -> Callable[[_Rows], pa.Array]:
-    return lambda rows: rows.take(_by_variant(rows.units, which, lambda ip, port, index: format_hosts(ip, port)))
+    return lambda rows: rows.take(
+        _by_variant(rows.units, which, lambda ip, port, index: format_hosts(ip, port))
+    )
 
 
 def _by_variant(units: Units, which: str, build: Callable[[Any, Any, Any], pa.StringArray]) -> pa.StringArray:
@@ -342,7 +382,11 @@ def _tags_code(rows: _Rows) -> pa.Array:
     codes = units.refs.tags_codes
     if codes is None:
         scheduled = pc.equal(units.stored_topics(), SCHEDULE_TOPIC.encode()).to_numpy(zero_copy_only=False)
-        codes = tags_codes(PropertyTable(units.raw_properties()), scheduled, units.integers("store_timestamp").astype(np.int64))
+        codes = tags_codes(
+            PropertyTable(units.raw_properties()),
+            scheduled,
+            units.integers("store_timestamp").astype(np.int64),
+        )
     return pa.array(rows.of_units(codes))
 
 

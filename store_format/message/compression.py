@@ -1,6 +1,8 @@
-"""Compressed bodies: which codec the sys flag names, and decompression that cannot be made to fill the memory.
+"""Compressed bodies: which codec the sys flag names, and decompression that cannot be made to fill the
+memory.
 
-Clients compress, the broker stores what it got (org.apache.rocketmq.common.compression.CompressionType, spec 2.6).
+Clients compress, the broker stores what it got (org.apache.rocketmq.common.compression.CompressionType, spec
+2.6).
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def compression_flag(name: str) -> int:
 
 
 def compress(body: bytes, name: str, level: int = 5) -> bytes:
-    """The body as a client stores it; 5 is the client's default level (DefaultMQProducer). LZ4 has no levels, in Java and here."""
+    """The body as a client stores it; 5 is the client's default level (DefaultMQProducer). LZ4 has no levels,
+    in Java and here.
+    """
     if name == "ZLIB":
         return zlib.compress(body, level)
     if name == "ZSTD":
@@ -58,12 +62,13 @@ def compress(body: bytes, name: str, level: int = 5) -> bytes:
 
 
 def decompress(stored: Any, sys_flag: int, *, size_max: int) -> bytes:
-    """The body a compressed unit carries, at most `size_max` bytes; `stored` is anything with the buffer protocol.
+    """The body a compressed unit carries, at most `size_max` bytes; `stored` is anything with the buffer
+    protocol.
 
-    An empty body stays empty (MessageDecoder.decode looks at the flag only when there is a body). Concatenated LZ4 and ZSTD
-    frames are one body, as for Java's streams. Raises DecompressionError for an unknown type, truncated or foreign bytes,
-    bytes behind the end, and more than `size_max` bytes of output: memory stays within twice `size_max` and a
-    mebibyte.
+    An empty body stays empty (MessageDecoder.decode looks at the flag only when there is a body).
+    Concatenated LZ4 and ZSTD frames are one body, as for Java's streams. Raises DecompressionError for an
+    unknown type, truncated or foreign bytes, bytes behind the end, and more than `size_max` bytes of output:
+    memory stays within twice `size_max` and a mebibyte.
     """
     number = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
     row = _CODECS.get(number)
@@ -95,7 +100,9 @@ def _inflate_zlib(stored: Any, size_max: int) -> bytes:
 
 
 def _inflate_frames(name: str, stored: Any, size_max: int) -> bytes:
-    """Arrow's streams read frame after frame and fail on a truncated one; each read inflates about a mebibyte at most."""
+    """Arrow's streams read frame after frame and fail on a truncated one; each read inflates about a mebibyte
+    at most.
+    """
     pieces = []
     size = 0
     with pa.CompressedInputStream(pa.BufferReader(stored), name.lower()) as stream:

@@ -1,7 +1,7 @@
 """Message columns to message units, byte for byte what a broker appends (MessageExtEncoder.encode, spec 2.1).
 
-Heads are numpy records; one Arrow join puts them before bodies, topics and properties. Positions and store times may come
-later: `assign` patches them into units that are already encoded.
+Heads are numpy records; one Arrow join puts them before bodies, topics and properties. Positions and store
+times may come later: `assign` patches them into units that are already encoded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from store_format.arrays.flat import fixed_width, flat_bytes
 from store_format.arrays.ranges import gather_units
 from store_format.errors import IllegalMessageError
 from store_format.layouts import CRC_PROPERTY_SIZE, MESSAGE_HEADS, WIRE_MESSAGE_HEAD
-from store_format.message.encode_parts import Addresses, Integers, Topics, body_crcs, fitting, heads, lengths, range_crcs
+from store_format.message.encode_parts import (
+    Addresses,
+    Integers,
+    Topics,
+    body_crcs,
+    fitting,
+    heads,
+    lengths,
+    range_crcs,
+)
 from store_format.message.properties import crc_properties
 from store_format.message.property_encoder import without_crc_property
 from store_format.message.sysflag import BORN_HOST_V6
@@ -51,9 +60,9 @@ _WIDE_FIELDS = ("queue_offset", "born_timestamp", "store_timestamp", "prepared_t
 class MessageColumns:
     """Messages to encode, column by column; a number or an address that is no array is that of all messages.
 
-    Addresses are raw, 4 or 16 bytes. In an array of 16 (V16) the sys flag's host bit says which are IPv6, of the others the
-    first 4 bytes count; in all other cases the encoder sets that bit. `properties` are encoded strings, `body` is as it shall
-    be stored; null is empty.
+    Addresses are raw, 4 or 16 bytes. In an array of 16 (V16) the sys flag's host bit says which are IPv6, of
+    the others the first 4 bytes count; in all other cases the encoder sets that bit. `properties` are encoded
+    strings, `body` is as it shall be stored; null is empty.
     """
 
     topic: pa.StringArray | pa.DictionaryArray | str
@@ -94,10 +103,14 @@ class EncodedUnits:
             yield self.data[start:stop].tobytes()
 
 
-def encode(messages: MessageColumns, *, crc_property: bool = False, message_size_max: int = MESSAGE_SIZE_MAX) -> EncodedUnits:
-    """The messages as units, V2 where the topic has more than 127 UTF-16 units. `crc_property` appends one to each (spec 2.7).
+def encode(
+    messages: MessageColumns, *, crc_property: bool = False, message_size_max: int = MESSAGE_SIZE_MAX
+) -> EncodedUnits:
+    """The messages as units, V2 where the topic has more than 127 UTF-16 units. `crc_property` appends one to
+    each (spec 2.7).
 
-    Raises IllegalMessageError for a topic, properties, a body or a unit beyond its limit, and for a number its field cannot hold.
+    Raises IllegalMessageError for a topic, properties, a body or a unit beyond its limit, and for a number
+    its field cannot hold.
     """
     body, properties = _binary(messages.body), _binary(messages.properties)
     if crc_property:
@@ -109,11 +122,18 @@ def encode(messages: MessageColumns, *, crc_property: bool = False, message_size
     rest_sizes = body_sizes + topics.sizes + 2 + properties_sizes
     numbers: dict[str, Any] = {name: fitting(name, getattr(messages, name), 4) for name in _NARROW_FIELDS}
     numbers |= {name: fitting(name, getattr(messages, name), 8) for name in _WIDE_FIELDS}
-    numbers["physical_offset"] = 0 if messages.physical_offset is None else fitting("physical_offset", messages.physical_offset, 8)
+    numbers["physical_offset"] = (
+        0 if messages.physical_offset is None else fitting("physical_offset", messages.physical_offset, 8)
+    )
     numbers |= {"magic": topics.magic, "body_crc": body_crcs(body), "body_length": body_sizes}
     head = heads(numbers, {"born_ip": messages.born_ip, "store_ip": messages.store_ip}, rest_sizes)
     # With the limits above only a message_size_max near 2 GiB gets here; the unit's size is an i32.
-    topics.check(lengths(head) + rest_sizes, min(message_size_max + UNIT_OVERHEAD_MAX, 2**31 - 1), "a unit", "maxMessageSize + 65536")
+    topics.check(
+        lengths(head) + rest_sizes,
+        min(message_size_max + UNIT_OVERHEAD_MAX, 2**31 - 1),
+        "a unit",
+        "maxMessageSize + 65536",
+    )
     parts = [head, body, topics.pieces, fixed_width(properties_sizes.astype(">i2")), properties]
     if crc_property:
         parts.append(pa.scalar(bytes(CRC_PROPERTY_SIZE), _KIND))
@@ -124,14 +144,22 @@ def encode(messages: MessageColumns, *, crc_property: bool = False, message_size
 
 
 def assign(
-    units: EncodedUnits, *, physical_offset: NDArray[np.int64], queue_offset: NDArray[np.int64], store_timestamp: NDArray[np.int64]
+    units: EncodedUnits,
+    *,
+    physical_offset: NDArray[np.int64],
+    queue_offset: NDArray[np.int64],
+    store_timestamp: NDArray[np.int64],
 ) -> None:
-    """Writes positions and store times into `units`, whose data must be writable, then computes their CRC properties, if any."""
+    """Writes positions and store times into `units`, whose data must be writable, then computes their CRC
+    properties, if any.
+    """
     starts, data = units.offsets[:-1], units.data
     if not len(starts):
         return
     fields: Any = MESSAGE_HEADS[0].fields  # name -> (dtype, offset)
-    place = {name: fields[name][1] for name in ("sys_flag", "queue_offset", "physical_offset", "store_timestamp")}
+    place = {
+        name: fields[name][1] for name in ("sys_flag", "queue_offset", "physical_offset", "store_timestamp")
+    }
     born_v6 = gather_units(data, starts + place["sys_flag"], np.dtype(">i4")) & BORN_HOST_V6 != 0
     _scatter(data, starts + place["queue_offset"], queue_offset.astype(">i8"))
     _scatter(data, starts + place["physical_offset"], physical_offset.astype(">i8"))
@@ -141,7 +169,8 @@ def assign(
 
 
 def encode_wire_batch(body: pa.Array, properties: pa.Array, flag: Integers = 0) -> EncodedUnits:
-    """Messages as they stand in the body of a client batch or an inner batch (MessageDecoder.encodeMessages, spec 2.11).
+    """Messages as they stand in the body of a client batch or an inner batch (MessageDecoder.encodeMessages,
+    spec 2.11).
 
     Takes (large) binary arrays. The bytes of consecutive units are the body of their batch.
     Raises IllegalMessageError for properties beyond their limit.
@@ -150,7 +179,9 @@ def encode_wire_batch(body: pa.Array, properties: pa.Array, flag: Integers = 0) 
     body_sizes, properties_sizes = lengths(body), lengths(properties)
     longest = int(properties_sizes.max(initial=0))
     if longest > PROPERTIES_SIZE_MAX:
-        raise IllegalMessageError(f"a message of a batch: properties of {longest} bytes, at most {PROPERTIES_SIZE_MAX} are allowed")
+        raise IllegalMessageError(
+            f"a message of a batch: properties of {longest} bytes, at most {PROPERTIES_SIZE_MAX} are allowed"
+        )
     records = np.zeros(len(body), WIRE_MESSAGE_HEAD)
     records["total_size"] = WIRE_MESSAGE_HEAD.itemsize + body_sizes + 2 + properties_sizes
     records["flag"] = fitting("flag", flag, 4)

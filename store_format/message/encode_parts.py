@@ -1,6 +1,7 @@
 """The parts of message units that are made a column at a time: heads, topics, body checksums.
 
-`encode.py` joins them. A limit that a message breaks ends here in an IllegalMessageError that names its topic.
+`encode.py` joins them. A limit that a message breaks ends here in an IllegalMessageError that names its
+topic.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ __all__ = [
     "range_crcs",
 ]
 
-TOPIC_V1_LENGTH_MAX = 127  # CommitLog.asyncPutMessage: with more UTF-16 units the message is V2; V1's length is a signed byte, too
+# CommitLog.asyncPutMessage: with more UTF-16 units the message is V2; V1's length is a signed byte, too
+TOPIC_V1_LENGTH_MAX = 127
 TOPIC_SIZE_MAX = 255  # HookUtils.checkBeforePutMessage
 
 Integers: TypeAlias = NDArray[np.integer[Any]] | int
@@ -49,14 +51,18 @@ def lengths(values: pa.LargeBinaryArray) -> NDArray[np.int64]:
 
 
 def body_crcs(body: pa.Array) -> NDArray[np.int64]:
-    """CRC32 of each body as stored, without its top bit (UtilAll.crc32); 0 for an empty one. Takes (large) binary arrays without nulls."""
+    """CRC32 of each body as stored, without its top bit (UtilAll.crc32); 0 for an empty one. Takes (large)
+    binary arrays without nulls.
+    """
     data, offsets = flat_bytes(body)
     if len(data) > _LARGE_BODY_SIZE * len(body):
         return range_crcs(data, offsets[:-1], offsets[1:])
     return np.fromiter(map(crc32, body.to_numpy(zero_copy_only=False)), np.int64, len(body)) & _CRC_MASK
 
 
-def range_crcs(data: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
+def range_crcs(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """The same for data[start:stop]."""
     view = data.data
     sums = (crc32(view[start:stop]) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True))
@@ -77,7 +83,7 @@ def fitting(name: str, values: Integers, size: int) -> Integers:
     return values
 
 
-# ---- topics -----------------------------------------------------------------------------------------------------------
+# ---- topics ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,8 @@ def _topic_piece(name: str) -> _TopicPiece:
 
 
 class Topics:
-    """The topics of a batch: pieces, their sizes and the magic codes they ask for, one for all messages or one for each.
+    """The topics of a batch: pieces, their sizes and the magic codes they ask for, one for all messages or
+    one for each.
 
     Each distinct topic is looked at once.
     """
@@ -113,33 +120,45 @@ class Topics:
         if isinstance(topic, str):
             piece = _topic_piece(topic)
             self._distinct = [piece]
-            self.pieces, self.sizes, self.magic = pa.scalar(piece.stored, pa.large_binary()), len(piece.stored), piece.magic
+            self.pieces, self.sizes, self.magic = (
+                pa.scalar(piece.stored, pa.large_binary()),
+                len(piece.stored),
+                piece.magic,
+            )
             return
         if topic.null_count:
             raise IllegalMessageError("topic null: every message has a topic")
         encoded = topic if pa.types.is_dictionary(topic.type) else topic.dictionary_encode()
         self._distinct = [_topic_piece(name) for name in encoded.dictionary.to_pylist()]
         self._codes = encoded.indices.to_numpy().astype(np.int64)
-        self.pieces = pa.array([piece.stored for piece in self._distinct], pa.large_binary()).take(encoded.indices)
+        self.pieces = pa.array([piece.stored for piece in self._distinct], pa.large_binary()).take(
+            encoded.indices
+        )
         self.sizes = np.array([len(piece.stored) for piece in self._distinct], np.int64)[self._codes]
         self.magic = np.array([piece.magic for piece in self._distinct], np.int64)[self._codes]
 
     def check(self, sizes: NDArray[np.int64], size_max: int, what: str, limit: str) -> None:
-        """Raises IllegalMessageError for the largest of `sizes` when it is beyond `size_max`, which is said to be `limit`."""
+        """Raises IllegalMessageError for the largest of `sizes` when it is beyond `size_max`, which is said
+        to be `limit`.
+        """
         if int(sizes.max(initial=0)) > size_max:
             index = int(sizes.argmax())
             topic = self._distinct[0 if self._codes is None else int(self._codes[index])].name
-            raise IllegalMessageError(f"topic {topic}: {what} of {int(sizes[index])} bytes, at most {size_max} are allowed ({limit})")
+            raise IllegalMessageError(
+                f"topic {topic}: {what} of {int(sizes[index])} bytes, at most {size_max} are allowed ({limit})"
+            )
 
 
-# ---- heads ------------------------------------------------------------------------------------------------------------
+# ---- heads -------------------------------------------------------------------------------------------------
 
 
-def heads(numbers: dict[str, Integers], addresses: dict[str, Addresses], rest_sizes: NDArray[np.int64]) -> pa.LargeBinaryArray:
+def heads(
+    numbers: dict[str, Integers], addresses: dict[str, Addresses], rest_sizes: NDArray[np.int64]
+) -> pa.LargeBinaryArray:
     """The heads of units whose other parts have `rest_sizes` bytes.
 
-    `numbers` are all fields but the total size; `addresses` are born_ip and store_ip. One variant of host families is filled
-    after the other (MESSAGE_HEADS).
+    `numbers` are all fields but the total size; `addresses` are born_ip and store_ip. One variant of host
+    families is filled after the other (MESSAGE_HEADS).
     """
     sys_flag = _with_host_flags(numbers["sys_flag"], addresses, len(rest_sizes))
     numbers = numbers | {"sys_flag": sys_flag}
@@ -153,7 +172,9 @@ def heads(numbers: dict[str, Integers], addresses: dict[str, Addresses], rest_si
         for name, values in numbers.items():
             part[name] = values[chosen] if isinstance(values, np.ndarray) else values
         for name, ip in addresses.items():
-            part[name] = np.void(ip) if isinstance(ip, bytes) else _narrowed(ip[chosen], part.dtype[name].itemsize)
+            part[name] = (
+                np.void(ip) if isinstance(ip, bytes) else _narrowed(ip[chosen], part.dtype[name].itemsize)
+            )
         parts.append(fixed_width(part))
         places.append(rows)
     if len(parts) == 1:

@@ -1,6 +1,8 @@
-"""One message unit taken apart: every field with its place, its bytes and what they say, down to the single properties.
+"""One message unit taken apart: every field with its place, its bytes and what they say, down to the single
+properties.
 
-It is for looking, not for reading: whatever the bytes are, the fields cover all of them, and nothing is raised.
+It is for looking, not for reading: whatever the bytes are, the fields cover all of them, and nothing is
+raised.
 """
 
 from __future__ import annotations
@@ -14,13 +16,24 @@ import numpy as np
 
 from store_format.format_tables import field_meanings
 from store_format.java.text import decode_utf8
-from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from store_format.layouts import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MESSAGE_HEADS,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+)
 from store_format.message import sysflag
 from store_format.message.hosts import format_host
 
 __all__ = ["UnitField", "unit_fields"]
 
-_MAGICS = {MAGIC_V1: "a message, its topic length in one byte", MAGIC_V2: "a message, its topic length in two bytes", MAGIC_BLANK: "blank"}
+_MAGICS = {
+    MAGIC_V1: "a message, its topic length in one byte",
+    MAGIC_V2: "a message, its topic length in two bytes",
+    MAGIC_BLANK: "blank",
+}
 _SYS_FLAG_AT = 36
 _LENGTHS = {"topic": "bytes of the topic", "properties": "bytes of the properties"}
 
@@ -38,7 +51,9 @@ class UnitField:
 
 def unit_fields(unit: bytes) -> list[UnitField]:
     """The fields in their order. What does not fit, and what is left over, is a field `rest`."""
-    flag = int.from_bytes(unit[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big") if len(unit) >= _SYS_FLAG_AT + 4 else 0
+    flag = (
+        int.from_bytes(unit[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big") if len(unit) >= _SYS_FLAG_AT + 4 else 0
+    )
     layout = MESSAGE_HEADS[flag >> 4 & 3]
     fields = list(_head(unit, layout))
     at = sum(field.size for field in fields)
@@ -111,7 +126,9 @@ def _tail(unit: bytes, at: int) -> Iterator[UnitField]:
 
 
 def _properties(raw: bytes, at: int) -> Iterator[UnitField]:
-    """One field a segment, its closing 0x02 included; what Java drops says so (MessageDecoder.string2messageProperties)."""
+    """One field a segment, its closing 0x02 included; what Java drops says so
+    (MessageDecoder.string2messageProperties).
+    """
     start = 0
     while start < len(raw):
         stop = raw.find(PROPERTY_SEPARATOR, start)

@@ -1,6 +1,7 @@
 """Born and store hosts as text and as parts of message ids.
 
-A host on disk is 4 or 16 raw address bytes and a port of 32 bits (spec 2.2); text is what Java's InetSocketAddress shows.
+A host on disk is 4 or 16 raw address bytes and a port of 32 bits (spec 2.2); text is what Java's
+InetSocketAddress shows.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ __all__ = ["format_host", "format_hosts", "offset_msg_ids", "parse_host"]
 
 _V4_IN_V6 = bytes(10) + b"\xff\xff"
 _HOST = re.compile(r"/?(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})\Z", re.ASCII)
-_HEX_PAIRS = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), "u2")  # two characters a byte
+# two characters a byte
+_HEX_PAIRS = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), "u2")
 _INT32_MAX = 2**31 - 1
 
 
 def format_host(ip: bytes, port: int) -> str:
-    """`ip:port` as Java prints it: IPv6 in brackets, lower case, no zeros left out; an IPv4-mapped one is IPv4 (InetAddress.getByAddress).
+    """`ip:port` as Java prints it: IPv6 in brackets, lower case, no zeros left out; an IPv4-mapped one is
+    IPv4 (InetAddress.getByAddress).
 
     >>> format_host(bytes.fromhex("20010db8000000000000000000000002"), 10911)
     '[2001:db8:0:0:0:0:0:2]:10911'
@@ -66,16 +69,24 @@ def parse_host(text: str) -> tuple[bytes, int]:
     if match is None or int(match[3]) > 65535:
         raise ValueError(f"{text!r} is not a host: expected 'a.b.c.d:port' or '[IPv6]:port'")
     try:
-        ip = socket.inet_pton(socket.AF_INET6, match[1]) if match[1] else socket.inet_pton(socket.AF_INET, match[2])
+        ip = (
+            socket.inet_pton(socket.AF_INET6, match[1])
+            if match[1]
+            else socket.inet_pton(socket.AF_INET, match[2])
+        )
     except OSError as error:
         raise ValueError(f"{text!r} is not a host: its address is malformed") from error
     return ip, int(match[3])
 
 
 def offset_msg_ids(
-    store_ip: NDArray[np.void], store_port: NDArray[np.integer[Any]], physical_offset: NDArray[np.integer[Any]]
+    store_ip: NDArray[np.void],
+    store_port: NDArray[np.integer[Any]],
+    physical_offset: NDArray[np.integer[Any]],
 ) -> pa.StringArray:
-    """Offset message ids: upper-case hex of address, port and physical offset, 32 or 56 characters (MessageDecoder.createMessageId)."""
+    """Offset message ids: upper-case hex of address, port and physical offset, 32 or 56 characters
+    (MessageDecoder.createMessageId).
+    """
     size = store_ip.dtype.itemsize
     ids = np.empty(len(store_ip), [("ip", f"V{size}"), ("port", ">i4"), ("physical_offset", ">i8")])
     ids["ip"], ids["port"], ids["physical_offset"] = store_ip, store_port, physical_offset

@@ -33,11 +33,13 @@ class WireMessages:
     raw_properties: pa.BinaryArray
 
 
-def split_batches(bodies: list[bytes], expected_counts: list[int] | None = None) -> tuple[WireMessages, dict[int, tuple[int, str, str]]]:
+def split_batches(
+    bodies: list[bytes], expected_counts: list[int] | None = None
+) -> tuple[WireMessages, dict[int, tuple[int, str, str]]]:
     """Split batch bodies into their messages.
 
-    A body that does not add up, is empty or holds another number of messages than expected has count 0 and is in the second
-    result as (byte, expected, found).
+    A body that does not add up, is empty or holds another number of messages than expected has count 0 and is
+    in the second result as (byte, expected, found).
     """
     starts: list[int] = []
     counts = np.zeros(len(bodies), np.int64)
@@ -78,7 +80,11 @@ def _starts(body: bytes) -> tuple[list[int], tuple[int, str, str] | None]:
         if len(starts) == _COUNT_MAX:
             return starts, (position, f"at most {_COUNT_MAX} messages in a batch", "more")
         if end - position < _SIZE_MIN:
-            return starts, (position, f"a wire message of at least {_SIZE_MIN} bytes", f"{end - position} bytes left of the batch")
+            return starts, (
+                position,
+                f"a wire message of at least {_SIZE_MIN} bytes",
+                f"{end - position} bytes left of the batch",
+            )
         size, body_length = unpack_from(">i12xi", body, position)
         if size < _SIZE_MIN or size > end - position:
             return starts, (position, f"a wire message size up to {end - position}", str(size))
@@ -87,7 +93,11 @@ def _starts(body: bytes) -> tuple[list[int], tuple[int, str, str] | None]:
         (properties_length,) = unpack_from(">h", body, position + _HEAD + body_length)
         if properties_length != size - _SIZE_MIN - body_length:
             where = position + _HEAD + body_length
-            return starts, (where, f"properties length {size - _SIZE_MIN - body_length}", str(properties_length))
+            return starts, (
+                where,
+                f"properties length {size - _SIZE_MIN - body_length}",
+                str(properties_length),
+            )
         starts.append(position)
         position += size
     return starts, None

@@ -1,7 +1,9 @@
-"""Message units: from bytes in a commitlog to checked positions of every part (MessageDecoder.decode, spec 2.1), many at once.
+"""Message units: from bytes in a commitlog to checked positions of every part (MessageDecoder.decode, spec
+2.1), many at once.
 
-`locate` finds and checks; what it returns knows where each unit's body, topic and properties are and hands out header
-fields as native arrays. `columns.py` makes Arrow columns from it. A unit that fails any check is left out and reported.
+`locate` finds and checks; what it returns knows where each unit's body, topic and properties are and hands
+out header fields as native arrays. `columns.py` makes Arrow columns from it. A unit that fails any check is
+left out and reported.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the units should be: the queue entry that led to each. Topics are few, `topic_index` says which is whose.
+    """Who the units should be: the queue entry that led to each. Topics are few, `topic_index` says which is
+    whose.
 
-    `light[i]` marks topics[i] as a light queue (%LMQ%): its units carry another topic, and name the queue in a property.
+    `light[i]` marks topics[i] as a light queue (%LMQ%): its units carry another topic, and name the queue in
+    a property.
     """
 
     topics: tuple[str, ...]
@@ -59,14 +63,23 @@ class Identity:
         topic_index = None if self.topic_index is None else self.topic_index[index]
         wanted = None if self.wanted is None else (self.wanted[0][index], self.wanted[1][index])
         counts = None if self.counts is None else self.counts[index]
-        return Identity(self.topics, topic_index, self.queue_ids[index], self.queue_offsets[index], self.light, wanted, counts)
+        return Identity(
+            self.topics,
+            topic_index,
+            self.queue_ids[index],
+            self.queue_offsets[index],
+            self.light,
+            wanted,
+            counts,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class UnitRefs:
     """Where units should be: one file's bytes and, for each unit, its position there and its size in bytes.
 
-    `base` is the physical offset of buffer[0]. `identity` None means the units speak for themselves (a commitlog scan).
+    `base` is the physical offset of buffer[0]. `identity` None means the units speak for themselves (a
+    commitlog scan).
     """
 
     path: str
@@ -83,7 +96,9 @@ class UnitRefs:
     def select(self, index: NDArray[np.generic]) -> UnitRefs:
         identity = None if self.identity is None else self.identity.select(index)
         tags_codes = None if self.tags_codes is None else self.tags_codes[index]
-        return UnitRefs(self.path, self.buffer, self.base, self.positions[index], self.sizes[index], tags_codes, identity)
+        return UnitRefs(
+            self.path, self.buffer, self.base, self.positions[index], self.sizes[index], tags_codes, identity
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +111,9 @@ class BadUnit:
 
 @dataclass(slots=True)
 class Units:
-    """Units that passed every structural check, and where their parts are. Lengths and starts are bytes in the buffer."""
+    """Units that passed every structural check, and where their parts are. Lengths and starts are bytes in
+    the buffer.
+    """
 
     refs: UnitRefs
     body_start: _Ints
@@ -125,8 +142,13 @@ class Units:
         return values
 
     def hosts(self, which: str) -> list[tuple[_Ints | None, NDArray[np.void], NDArray[np.int32]]]:
-        """(rows, raw addresses, ports) of the `born` or `store` hosts, one tuple a header variant; rows None = all."""
-        return [(rows, heads[f"{which}_ip"], heads[f"{which}_port"].astype(np.int32)) for rows, heads in self._heads.values()]
+        """(rows, raw addresses, ports) of the `born` or `store` hosts, one tuple a header variant; rows None
+        = all.
+        """
+        return [
+            (rows, heads[f"{which}_ip"], heads[f"{which}_port"].astype(np.int32))
+            for rows, heads in self._heads.values()
+        ]
 
     def stored_bodies(self) -> pa.BinaryArray:
         """The bodies as stored: compressed ones compressed, inner batches whole."""
@@ -136,7 +158,9 @@ class Units:
 
     def raw_properties(self) -> pa.BinaryArray:
         if self._raw_properties is None:
-            self._raw_properties = gather_ranges(self.refs.buffer, self.properties_start, self.properties_length)
+            self._raw_properties = gather_ranges(
+                self.refs.buffer, self.properties_start, self.properties_length
+            )
         return self._raw_properties
 
     def stored_topics(self) -> pa.BinaryArray:
@@ -169,13 +193,18 @@ class Units:
 
 
 def locate(refs: UnitRefs, *, verify_crc: bool) -> tuple[Units, list[BadUnit]]:
-    """Find the parts of every unit and check them. Returns the good units in order, and every bad one with its reason.
+    """Find the parts of every unit and check them. Returns the good units in order, and every bad one with
+    its reason.
 
-    Checked: the unit lies in the buffer; total size, magic and physicalOffset; body, topic and properties lengths add up;
-    topic, queueId and queueOffset equal the identity's (not the topic of light queues, see columns.py); with `verify_crc`
-    the CRC of the stored body.
+    Checked: the unit lies in the buffer; total size, magic and physicalOffset; body, topic and properties
+    lengths add up; topic, queueId and queueOffset equal the identity's (not the topic of light queues, see
+    columns.py); with `verify_crc` the CRC of the stored body.
     """
-    inside = (refs.positions >= 0) & (refs.sizes >= MESSAGE_SIZE_MIN) & (refs.positions <= len(refs.buffer) - refs.sizes)
+    inside = (
+        (refs.positions >= 0)
+        & (refs.sizes >= MESSAGE_SIZE_MIN)
+        & (refs.positions <= len(refs.buffer) - refs.sizes)
+    )
     good = np.flatnonzero(inside) if not inside.all() else None
     candidates = refs if good is None else refs.select(good)
     units, passed = _measure(candidates)
@@ -192,15 +221,23 @@ def locate(refs: UnitRefs, *, verify_crc: bool) -> tuple[Units, list[BadUnit]]:
 
 
 def _measure(refs: UnitRefs) -> tuple[Units, NDArray[np.bool_]]:
-    """Where the parts are if the unit is right, and whether it is (CRC apart). Ranges of wrong units are emptied."""
+    """Where the parts are if the unit is right, and whether it is (CRC apart). Ranges of wrong units are
+    emptied.
+    """
     buffer, positions, sizes = refs.buffer, refs.positions, refs.sizes
     heads = gather_units(buffer, positions, MESSAGE_HEADS[0])
     magic = heads["magic"].astype(np.uint32)
     sys_flag = heads["sys_flag"].astype(np.int32)
     v2 = magic == MAGIC_V2
-    passed = (heads["total_size"] == sizes) & (heads["physical_offset"] == positions + refs.base) & (v2 | (magic == MAGIC_V1))
+    passed = (
+        (heads["total_size"] == sizes)
+        & (heads["physical_offset"] == positions + refs.base)
+        & (v2 | (magic == MAGIC_V1))
+    )
     if refs.identity is not None:
-        same = (heads["queue_id"] == refs.identity.queue_ids) & (heads["queue_offset"] == refs.identity.queue_offsets)
+        same = (heads["queue_id"] == refs.identity.queue_ids) & (
+            heads["queue_offset"] == refs.identity.queue_offsets
+        )
         light = refs.identity.light_rows()
         passed &= same if light is None else same | light
     variant = (sys_flag >> 4) & 3
@@ -239,10 +276,26 @@ def _measure(refs: UnitRefs) -> tuple[Units, NDArray[np.bool_]]:
     if refs.identity is not None:
         passed &= _topic_equal(buffer, topic_start, topic_length, refs.identity, passed)
     if not passed.all():
-        body_length, topic_length, properties_length = body_length * passed, topic_length * passed, properties_length * passed
-        body_start, topic_start, properties_start = body_start * passed, topic_start * passed, properties_start * passed
+        body_length, topic_length, properties_length = (
+            body_length * passed,
+            topic_length * passed,
+            properties_length * passed,
+        )
+        body_start, topic_start, properties_start = (
+            body_start * passed,
+            topic_start * passed,
+            properties_start * passed,
+        )
     units = Units(
-        refs, body_start, body_length, topic_start, topic_length, properties_start + 2 * passed, properties_length, sys_flag, by_variant
+        refs,
+        body_start,
+        body_length,
+        topic_start,
+        topic_length,
+        properties_start + 2 * passed,
+        properties_length,
+        sys_flag,
+        by_variant,
     )
     return units, passed
 
@@ -292,8 +345,16 @@ def _topic_equal(
     return equal
 
 
-def _compare(buffer: NDArray[np.uint8], start: _Ints, equal: NDArray[np.bool_], expected: NDArray[np.bytes_], ranks: _Ints | None) -> None:
-    """Clear `equal` where the bytes at `start` are not the expected name; rows already False are not looked at."""
+def _compare(
+    buffer: NDArray[np.uint8],
+    start: _Ints,
+    equal: NDArray[np.bool_],
+    expected: NDArray[np.bytes_],
+    ranks: _Ints | None,
+) -> None:
+    """Clear `equal` where the bytes at `start` are not the expected name; rows already False are not looked
+    at.
+    """
     size = expected.dtype.itemsize
     if not equal.any() or not size:
         return
@@ -320,13 +381,19 @@ def _crc_equal(units: Units, passed: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def explain(refs: UnitRefs, index: int, *, verify_crc: bool = True) -> CorruptStoreError:
-    """Why this unit is not a good one, in the order of the checks. The slow, scalar twin of `locate`, for errors only."""
+    """Why this unit is not a good one, in the order of the checks. The slow, scalar twin of `locate`, for
+    errors only.
+    """
     position, size = int(refs.positions[index]), int(refs.sizes[index])
     buffer, path = refs.buffer, refs.path
     if size < MESSAGE_SIZE_MIN:
-        return CorruptStoreError(path, position, f"a message of at least {MESSAGE_SIZE_MIN} bytes", f"an entry of size {size}")
+        return CorruptStoreError(
+            path, position, f"a message of at least {MESSAGE_SIZE_MIN} bytes", f"an entry of size {size}"
+        )
     if position < 0 or position + size > len(buffer):
-        return TruncatedRecordError(path, position, f"a message of {size} bytes", f"a file of {len(buffer)} bytes")
+        return TruncatedRecordError(
+            path, position, f"a message of {size} bytes", f"a file of {len(buffer)} bytes"
+        )
     data = buffer[position : position + size].tobytes()
     head = np.frombuffer(data[:_HEAD_SIZE], MESSAGE_HEADS[0])[0]
     magic = int(head["magic"])
@@ -336,12 +403,16 @@ def explain(refs: UnitRefs, index: int, *, verify_crc: bool = True) -> CorruptSt
     variant = (int(head["sys_flag"]) >> 4) & 3
     layout = MESSAGE_HEADS[variant]
     if size < layout.itemsize + 3:
-        return TruncatedRecordError(path, position, f"a head of {layout.itemsize} bytes", f"a message of {size} bytes")
+        return TruncatedRecordError(
+            path, position, f"a head of {layout.itemsize} bytes", f"a message of {size} bytes"
+        )
     head = np.frombuffer(data[: layout.itemsize], layout)[0]
     return _explain_parts(refs, index, data, head, layout.itemsize, verify_crc)
 
 
-def _first_difference(refs: UnitRefs, index: int, head: np.void, position: int, size: int, magic: int) -> CorruptStoreError | None:
+def _first_difference(
+    refs: UnitRefs, index: int, head: np.void, position: int, size: int, magic: int
+) -> CorruptStoreError | None:
     path, identity = refs.path, refs.identity
     checks: list[tuple[bool, int, str, str]] = [
         (magic in (MAGIC_V1, MAGIC_V2), 4, "magic code 0xDAA320A7 (V1) or 0xDAA320AB (V2)", f"0x{magic:08X}"),
@@ -356,8 +427,18 @@ def _first_difference(refs: UnitRefs, index: int, head: np.void, position: int, 
     if identity is not None and not _is_light(identity, index):
         queue_id, queue_offset = int(identity.queue_ids[index]), int(identity.queue_offsets[index])
         checks += [
-            (int(head["queue_id"]) == queue_id, 12, f"queueId {queue_id} of {identity.topic_of(index)}", str(int(head["queue_id"]))),
-            (int(head["queue_offset"]) == queue_offset, 20, f"queueOffset {queue_offset}", str(int(head["queue_offset"]))),
+            (
+                int(head["queue_id"]) == queue_id,
+                12,
+                f"queueId {queue_id} of {identity.topic_of(index)}",
+                str(int(head["queue_id"])),
+            ),
+            (
+                int(head["queue_offset"]) == queue_offset,
+                20,
+                f"queueOffset {queue_offset}",
+                str(int(head["queue_offset"])),
+            ),
         ]
     for right, offset, expected, found in checks:
         if not right:
@@ -370,34 +451,52 @@ def _is_light(identity: Identity, index: int) -> bool:
     return light is not None and bool(light[index])
 
 
-def _explain_parts(refs: UnitRefs, index: int, data: bytes, head: np.void, head_size: int, verify_crc: bool) -> CorruptStoreError:
+def _explain_parts(
+    refs: UnitRefs, index: int, data: bytes, head: np.void, head_size: int, verify_crc: bool
+) -> CorruptStoreError:
     path, position, size = refs.path, int(refs.positions[index]), len(data)
     width = 2 if int(head["magic"]) == MAGIC_V2 else 1
     body_length = max(int(head["body_length"]), 0)
     if head_size + body_length + width + 2 > size:
         return CorruptStoreError(
-            path, position + head_size - 4, f"a body that fits the message of {size} bytes", f"body length {body_length}"
+            path,
+            position + head_size - 4,
+            f"a body that fits the message of {size} bytes",
+            f"body length {body_length}",
         )
     at = head_size + body_length
     topic_length = int.from_bytes(data[at : at + width], "big")
     limit = 0x7F if width == 1 else 0x7FFF
     if topic_length > limit or at + width + topic_length + 2 > size:
-        return CorruptStoreError(path, position + at, f"a topic that fits the message of {size} bytes", f"topic length {topic_length}")
+        return CorruptStoreError(
+            path,
+            position + at,
+            f"a topic that fits the message of {size} bytes",
+            f"topic length {topic_length}",
+        )
     topic = data[at + width : at + width + topic_length]
     after = at + width + topic_length
     properties_length = int.from_bytes(data[after : after + 2], "big", signed=True)
     if properties_length != size - after - 2:
         return CorruptStoreError(
-            path, position + after, f"properties of {size - after - 2} bytes", f"properties length {properties_length}"
+            path,
+            position + after,
+            f"properties of {size - after - 2} bytes",
+            f"properties length {properties_length}",
         )
     identity = refs.identity
     if identity is not None and not _is_light(identity, index) and topic != identity.topic_of(index).encode():
         shown = topic.decode(errors="backslashreplace")
-        return CorruptStoreError(path, position + at + width, f"topic {identity.topic_of(index)!r}", repr(shown))
+        return CorruptStoreError(
+            path, position + at + width, f"topic {identity.topic_of(index)!r}", repr(shown)
+        )
     computed = crc32(data[head_size:at]) & _CRC_MASK
     if verify_crc and body_length and computed != int(head["body_crc"]):
         return ChecksumError(
-            path, position + 8, f"body CRC 0x{computed:08X} of the {body_length} stored bytes", f"0x{int(head['body_crc']):08X}"
+            path,
+            position + 8,
+            f"body CRC 0x{computed:08X} of the {body_length} stored bytes",
+            f"0x{int(head['body_crc']):08X}",
         )
     return CorruptStoreError(path, position, "a valid message", "one that failed a check")
 

@@ -1,7 +1,7 @@
 """The properties string of one message, and the order in which a Java HashMap would write it.
 
-`name 0x01 value 0x02` for each property, without escapes (MessageDecoder, spec 2.5); whole columns of them are decoded in
-`property_columns.py` and encoded in `property_strings.py`.
+`name 0x01 value 0x02` for each property, without escapes (MessageDecoder, spec 2.5); whole columns of them
+are decoded in `property_columns.py` and encoded in `property_strings.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 
 from store_format.java.hashes import java_hash
 from store_format.java.text import decode_utf8
-from store_format.layouts import CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from store_format.layouts import (
+    CRC_PROPERTY_NAME,
+    CRC_PROPERTY_SIZE,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+)
 
 __all__ = [
     "BROKER_MAP_CAPACITY",
@@ -40,8 +45,8 @@ _CRC_DIGITS = CRC_PROPERTY_SIZE - len(_CRC_PREFIX) - 1
 def decode_properties(raw: bytes) -> dict[str, str]:
     """The properties of one message as Java reads them (MessageDecoder.string2messageProperties).
 
-    A segment counts only when its first 0x01 has something on both sides; a value may hold further 0x01. Of equal names the
-    last wins, at the place of the first.
+    A segment counts only when its first 0x01 has something on both sides; a value may hold further 0x01. Of
+    equal names the last wins, at the place of the first.
 
     >>> decode_properties(b"KEYS\\x01k1 k2\\x02TAGS\\x01\\x02")
     {'KEYS': 'k1 k2'}
@@ -55,15 +60,19 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 def encode_properties(pairs: Iterable[tuple[str, str]]) -> bytes:
-    """The pairs in their order, nothing checked and nothing left out (MessageDecoder.messageProperties2String)."""
+    """The pairs in their order, nothing checked and nothing left out
+    (MessageDecoder.messageProperties2String).
+    """
     return b"".join(name.encode() + _NAME_VALUE + value.encode() + _PROPERTY for name, value in pairs)
 
 
-# ---- the order of java.util.HashMap -----------------------------------------------------------------------------------
+# ---- the order of java.util.HashMap ------------------------------------------------------------------------
 
 
 def table_size(count: int, capacity: int = BROKER_MAP_CAPACITY) -> int:
-    """Buckets of a map made with `capacity` (a power of two) once it holds `count` names: doubled when more than three quarters full."""
+    """Buckets of a map made with `capacity` (a power of two) once it holds `count` names: doubled when more
+    than three quarters full.
+    """
     while 4 * count > 3 * capacity:
         capacity *= 2
     return capacity
@@ -78,8 +87,8 @@ def hash_bucket(name: str, size: int) -> int:
 def java_hashmap_order(names: Iterable[str], capacity: int = BROKER_MAP_CAPACITY) -> list[str]:
     """Distinct `names`, put into a HashMap one after the other, as iterating it gives them.
 
-    Buckets ascending, insertion order inside a bucket; putting a name again keeps its place. Not modelled: nine names in one
-    bucket become a tree in Java, which may come out in another order.
+    Buckets ascending, insertion order inside a bucket; putting a name again keeps its place. Not modelled:
+    nine names in one bucket become a tree in Java, which may come out in another order.
     """
     distinct = tuple(dict.fromkeys(names))
     return [distinct[place] for place in java_hashmap_permutation(distinct, capacity)]
@@ -87,16 +96,19 @@ def java_hashmap_order(names: Iterable[str], capacity: int = BROKER_MAP_CAPACITY
 
 @lru_cache(maxsize=1024)
 def java_hashmap_permutation(names: tuple[str, ...], capacity: int = BROKER_MAP_CAPACITY) -> tuple[int, ...]:
-    """The places of distinct `names` in iteration order, worked out once for the many messages that share a name sequence."""
+    """The places of distinct `names` in iteration order, worked out once for the many messages that share a
+    name sequence.
+    """
     size = table_size(len(names), capacity)
     return tuple(sorted(range(len(names)), key=lambda place: hash_bucket(names[place], size)))
 
 
-# ---- the appended CRC property ----------------------------------------------------------------------------------------
+# ---- the appended CRC property -----------------------------------------------------------------------------
 
 
 def crc_property(crc: int) -> bytes:
-    """The 20 bytes at the end of a unit that hold its CRC, ten digits, the least significant first (MessageDecoder.createCrc32).
+    """The 20 bytes at the end of a unit that hold its CRC, ten digits, the least significant first
+    (MessageDecoder.createCrc32).
 
     >>> crc_property(374855536)
     b'__CRC32#\\x016355584730\\x02'
@@ -119,6 +131,11 @@ def crc_properties(crcs: NDArray[np.int64]) -> NDArray[np.uint8]:
 def parse_crc_property(raw: bytes) -> int | None:
     """The CRC held by the last 20 bytes of a unit, or None when they are no CRC property."""
     digits = raw[len(_CRC_PREFIX) : -1]
-    if len(raw) != CRC_PROPERTY_SIZE or not raw.startswith(_CRC_PREFIX) or not raw.endswith(_PROPERTY) or not digits.isdigit():
+    if (
+        len(raw) != CRC_PROPERTY_SIZE
+        or not raw.startswith(_CRC_PREFIX)
+        or not raw.endswith(_PROPERTY)
+        or not digits.isdigit()
+    ):
         return None
     return int(digits[::-1])

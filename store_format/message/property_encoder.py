@@ -1,7 +1,8 @@
-"""The properties strings of many messages, made from columns: byte for byte what a broker stores, without per-message Python.
+"""The properties strings of many messages, made from columns: byte for byte what a broker stores, without
+per-message Python.
 
-A broker reads the client's properties into a HashMap and writes that map, so names come out in Java's bucket order, and
-properties with an empty name or value do not come out at all (spec 2.5).
+A broker reads the client's properties into a HashMap and writes that map, so names come out in Java's bucket
+order, and properties with an empty name or value do not come out at all (spec 2.5).
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from numpy.typing import NDArray
 from store_format.arrays.flat import flat_bytes, from_flat
 from store_format.errors import IllegalMessageError
 from store_format.layouts import CRC_PROPERTY_NAME, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from store_format.message.properties import BROKER_MAP_CAPACITY, hash_bucket, java_hashmap_permutation, table_size
+from store_format.message.properties import (
+    BROKER_MAP_CAPACITY,
+    hash_bucket,
+    java_hashmap_permutation,
+    table_size,
+)
 from store_format.message.property_maps import PropertyMaps
 
 __all__ = ["encode_property_columns", "without_crc_property"]
@@ -35,13 +41,17 @@ _Values: TypeAlias = pa.LargeBinaryArray | bytes
 
 
 def encode_property_columns(
-    count: int, columns: Mapping[str, Any], properties: pa.MapArray | PropertyMaps | None = None, *, capacity: int = BROKER_MAP_CAPACITY
+    count: int,
+    columns: Mapping[str, Any],
+    properties: pa.MapArray | PropertyMaps | None = None,
+    *,
+    capacity: int = BROKER_MAP_CAPACITY,
 ) -> pa.LargeBinaryArray:
     """`count` properties strings in the order of a HashMap made with `capacity`.
 
-    `properties` (maps of string to string) are put first, then `columns` in their order: a string array has a value for each
-    message, a str is one value for all. Null and empty values and empty names are left out; a name put twice keeps its place
-    and has the later value.
+    `properties` (maps of string to string) are put first, then `columns` in their order: a string array has a
+    value for each message, a str is one value for all. Null and empty values and empty names are left out; a
+    name put twice keeps its place and has the later value.
 
     Raises IllegalMessageError for a separator that would change what is read back.
     """
@@ -50,9 +60,13 @@ def encode_property_columns(
         _check_name(name)
     maps = _checked_maps(properties, count)
     merged = _merge(maps.as_columns(), given)
-    # With no more names than never make the table grow, one order serves every message, whichever of them it has: unless names
-    # share a bucket and were not put in one order.
-    if merged is not None and table_size(len(merged), capacity) == capacity and (maps.alike or _apart(merged, capacity)):
+    # With no more names than never make the table grow, one order serves every message, whichever of them it
+    # has: unless names share a bucket and were not put in one order.
+    if (
+        merged is not None
+        and table_size(len(merged), capacity) == capacity
+        and (maps.alike or _apart(merged, capacity))
+    ):
         return _encode_columns(count, merged, capacity)
     return _encode_entries(count, maps, given, capacity)
 
@@ -117,10 +131,13 @@ def _encode_columns(count: int, columns: dict[str, _Values], capacity: int) -> p
         if isinstance(values, bytes):
             text += name + values + _PROPERTY if values else b""
         elif values.null_count:
-            # A null swallows its name and its end. Text so far goes in front of them, but must not be swallowed.
+            # A null swallows its name and its end. Text so far goes in front of them, but must not be
+            # swallowed.
             parts += [
                 pa.scalar(text, _KIND),
-                pc.binary_join_element_wise(pa.scalar(name, _KIND), values, pa.scalar(_PROPERTY, _KIND), _NOTHING),
+                pc.binary_join_element_wise(
+                    pa.scalar(name, _KIND), values, pa.scalar(_PROPERTY, _KIND), _NOTHING
+                ),
             ]
             text = b""
         else:
@@ -132,8 +149,12 @@ def _encode_columns(count: int, columns: dict[str, _Values], capacity: int) -> p
     return pc.binary_join_element_wise(*parts, _NOTHING, null_handling="replace", null_replacement="")
 
 
-def _encode_entries(count: int, maps: PropertyMaps, given: dict[str, _Values], capacity: int) -> pa.LargeBinaryArray:
-    """Any mixture of names: sort the entries of all messages by message and bucket, then join them end to end."""
+def _encode_entries(
+    count: int, maps: PropertyMaps, given: dict[str, _Values], capacity: int
+) -> pa.LargeBinaryArray:
+    """Any mixture of names: sort the entries of all messages by message and bucket, then join them end to
+    end.
+    """
     names = list(maps.names)
     numbers = {name: number for number, name in enumerate(names)}
     present = maps.values.is_valid().to_numpy(zero_copy_only=False)
@@ -156,7 +177,9 @@ def _encode_entries(count: int, maps: PropertyMaps, given: dict[str, _Values], c
     order = np.lexsort((_buckets(names, code, counts[row], capacity), row))
     prefixes = pa.array([name.encode() + _NAME_VALUE for name in names], _KIND)
     taken = pa.concat_arrays(values).take(pa.array(source[order]))
-    joined = pc.binary_join_element_wise(prefixes.take(pa.array(code[order])), taken, pa.scalar(_PROPERTY, _KIND), _NOTHING)
+    joined = pc.binary_join_element_wise(
+        prefixes.take(pa.array(code[order])), taken, pa.scalar(_PROPERTY, _KIND), _NOTHING
+    )
     data, offsets = flat_bytes(joined)
     bounds = np.zeros(count + 1, np.int64)
     np.cumsum(counts, out=bounds[1:])
@@ -164,7 +187,9 @@ def _encode_entries(count: int, maps: PropertyMaps, given: dict[str, _Values], c
 
 
 def _last_values(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For entries put in this order, equal keys meaning equal names of one message: the first place of each, and the last."""
+    """For entries put in this order, equal keys meaning equal names of one message: the first place of each,
+    and the last.
+    """
     everything = np.arange(len(keys))
     ordered = np.sort(keys)
     if not (ordered[1:] == ordered[:-1]).any():
@@ -175,7 +200,9 @@ def _last_values(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
     return first[by_place], len(keys) - 1 - last[by_place]
 
 
-def _buckets(names: list[str], codes: NDArray[np.int64], counts: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
+def _buckets(
+    names: list[str], codes: NDArray[np.int64], counts: NDArray[np.int64], capacity: int
+) -> NDArray[np.int64]:
     """The bucket of each entry in the table of its message, which has grown with the number of its names."""
     largest = int(counts.max(initial=0))
     if table_size(largest, capacity) == capacity:  # nearly always: no message has made its table grow
@@ -192,13 +219,14 @@ def _bucket_of_each(names: list[str], size: int) -> NDArray[np.int64]:
     return np.array([hash_bucket(name, size) for name in names], np.int64)
 
 
-# ---- strings that are there already -----------------------------------------------------------------------------------
+# ---- strings that are there already ------------------------------------------------------------------------
 
 
 def without_crc_property(properties: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     """Properties strings made ready for an appended CRC property: without one of their own, and ended.
 
-    CommitLog.asyncPutMessage deletes `__CRC32#` (MessageUtils.deleteProperty), MessageExtEncoder adds a missing last 0x02.
+    CommitLog.asyncPutMessage deletes `__CRC32#` (MessageUtils.deleteProperty), MessageExtEncoder adds a
+    missing last 0x02.
     """
     holding = pc.match_substring(properties, _CRC_PREFIX)
     if pc.any(holding).as_py():

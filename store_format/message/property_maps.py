@@ -1,7 +1,8 @@
-"""Maps of properties, one for each message, as flat entries: the message of each, the number of its name, its value.
+"""Maps of properties, one for each message, as flat entries: the message of each, the number of its name, its
+value.
 
-Names are few and repeat, so that each is looked at once. Mostly the messages of a batch name the same properties, or nearly:
-then the maps are columns.
+Names are few and repeat, so that each is looked at once. Mostly the messages of a batch name the same
+properties, or nearly: then the maps are columns.
 """
 
 from __future__ import annotations
@@ -22,9 +23,17 @@ _SPARSE_MAX = 4  # a column with more than three nulls for a value is dearer tha
 
 
 class PropertyMaps:
-    """Entries in the order of the messages and of each map: `names[codes[i]]` is the name of entry i, `values[i]` its value."""
+    """Entries in the order of the messages and of each map: `names[codes[i]]` is the name of entry i,
+    `values[i]` its value.
+    """
 
-    def __init__(self, names: list[str], counts: NDArray[np.int64], codes: NDArray[np.int32], values: pa.LargeBinaryArray) -> None:
+    def __init__(
+        self,
+        names: list[str],
+        counts: NDArray[np.int64],
+        codes: NDArray[np.int32],
+        values: pa.LargeBinaryArray,
+    ) -> None:
         """`counts` is the number of entries of each message."""
         self.names = names
         self.counts = counts
@@ -37,14 +46,27 @@ class PropertyMaps:
         """Of a map array of (large) strings; a null map is an empty one."""
         offsets = properties.offsets.to_numpy()
         counts = np.diff(offsets).astype(np.int64)
-        keys = properties.keys[int(offsets[0]) : int(offsets[-1])].cast(_KIND) if len(properties) else pa.array([], _KIND)
-        values = properties.items[int(offsets[0]) : int(offsets[-1])].cast(_KIND) if len(properties) else pa.array([], _KIND)
+        keys = (
+            properties.keys[int(offsets[0]) : int(offsets[-1])].cast(_KIND)
+            if len(properties)
+            else pa.array([], _KIND)
+        )
+        values = (
+            properties.items[int(offsets[0]) : int(offsets[-1])].cast(_KIND)
+            if len(properties)
+            else pa.array([], _KIND)
+        )
         if properties.null_count:
             valid = properties.is_valid().to_numpy(zero_copy_only=False)
             chosen = pa.array(np.repeat(valid, counts))  # a null map may cover entries
             keys, values, counts = keys.filter(chosen), values.filter(chosen), np.where(valid, counts, 0)
         coded = keys.dictionary_encode()
-        return PropertyMaps([decode_utf8(name) for name in coded.dictionary.to_pylist()], counts, coded.indices.to_numpy(), values)
+        return PropertyMaps(
+            [decode_utf8(name) for name in coded.dictionary.to_pylist()],
+            counts,
+            coded.indices.to_numpy(),
+            values,
+        )
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
@@ -64,11 +86,15 @@ class PropertyMaps:
 
     @property
     def alike(self) -> bool:
-        """Whether all messages have the same names in the same order, and a value for each: the order of `as_columns`."""
+        """Whether all messages have the same names in the same order, and a value for each: the order of
+        `as_columns`.
+        """
         return not len(self.codes) or (self._shared is not None and not self.values.null_count)
 
     def column(self, name: str) -> pa.LargeBinaryArray | None:
-        """The values of one property, null where a message has none; of equal names the last. None when no message has it."""
+        """The values of one property, null where a message has none; of equal names the last. None when no
+        message has it.
+        """
         if name not in self.names:
             return None
         if name not in self._columns:
@@ -93,17 +119,24 @@ class PropertyMaps:
         return PropertyMaps(names, counts, renumbered[codes], self.values.filter(pa.array(kept)))
 
     def as_columns(self) -> dict[str, pa.LargeBinaryArray] | None:
-        """A column for each name, null where a message has none; None when that would be mostly nulls, or a map has a name twice."""
+        """A column for each name, null where a message has none; None when that would be mostly nulls, or a
+        map has a name twice.
+        """
         names = self._shared
         if names is None:
             names = self.names
             if len(names) * len(self.counts) > _SPARSE_MAX * len(self.codes) or self._repeats_a_name():
                 return None
-        return None if "" in names else {name: column for name in names if (column := self.column(name)) is not None}
+        return (
+            None
+            if "" in names
+            else {name: column for name in names if (column := self.column(name)) is not None}
+        )
 
     def _repeats_a_name(self) -> bool:
         keys = self.rows * len(self.names) + self.codes
-        return bool((np.bincount(keys, minlength=1) > 1).any())  # at most four times as many numbers as entries: `as_columns` sees to it
+        # at most four times as many numbers as entries: `as_columns` sees to it
+        return bool((np.bincount(keys, minlength=1) > 1).any())
 
     def first_row(self, entries: NDArray[np.bool_]) -> int:
         """The message of the first of these entries, of which there is one."""
@@ -111,5 +144,7 @@ class PropertyMaps:
 
     def empty(self) -> NDArray[np.bool_]:
         """The entries that are not stored: without a name or without a value."""
-        found: NDArray[np.bool_] = pc.fill_null(pc.equal(pc.binary_length(self.values), 0), True).to_numpy(zero_copy_only=False)
+        found: NDArray[np.bool_] = pc.fill_null(pc.equal(pc.binary_length(self.values), 0), True).to_numpy(
+            zero_copy_only=False
+        )
         return found | (self.codes == self.names.index("")) if "" in self.names else found

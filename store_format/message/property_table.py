@@ -1,7 +1,9 @@
-"""The properties strings of many messages at once: one pass for the separators, then Arrow offsets instead of Python.
+"""The properties strings of many messages at once: one pass for the separators, then Arrow offsets instead of
+Python.
 
-The rules are those of MessageDecoder.string2messageProperties (spec 2.5): segments end at 0x02, a segment counts when its
-first 0x01 has at least one character on both sides, the last of several equal names wins at the place of the first.
+The rules are those of MessageDecoder.string2messageProperties (spec 2.5): segments end at 0x02, a segment
+counts when its first 0x01 has at least one character on both sides, the last of several equal names wins at
+the place of the first.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ __all__ = ["PropertyTable"]
 
 _MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)  # low n bytes of a little-endian word
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_SHIFTED_COMPARES_MAX = 24  # above this many properties in one message sorting is cheaper than comparing all shifts
+# above this many properties in one message sorting is cheaper than comparing all shifts
+_SHIFTED_COMPARES_MAX = 24
 _WORD = 8
 _REPEATED_ROWS = 1 << 14  # as many rows share one array of repeated names; batches are smaller
 
@@ -28,8 +31,8 @@ _REPEATED_ROWS = 1 << 14  # as many rows share one array of repeated names; batc
 class PropertyTable:
     """All properties of a batch as flat arrays, one entry per property in stored order.
 
-    `row` is the message of each property, `counts` the number of properties of each message; names and values are ranges
-    of `data`. Columns and maps are made from these with one Arrow kernel each.
+    `row` is the message of each property, `counts` the number of properties of each message; names and values
+    are ranges of `data`. Columns and maps are made from these with one Arrow kernel each.
     """
 
     def __init__(self, raw: pa.BinaryArray) -> None:
@@ -47,14 +50,16 @@ class PropertyTable:
         self.data[len(data) :] = 0
         self._size = len(data)
         self._split(offsets.astype(np.int64))
-        self._words: NDArray[np.uint64] = gather_words(self.data, self.name_start) & _MASKS[np.minimum(self.name_length, _WORD)]
+        self._words: NDArray[np.uint64] = (
+            gather_words(self.data, self.name_start) & _MASKS[np.minimum(self.name_length, _WORD)]
+        )
         self._names = self._shared_names()
         if self._names is None or len(set(self._names)) < len(self._names):
             self._names = None
             self._drop_repeated()
         self._strings: pa.StringArray | None = None
 
-    # ---- segments ---------------------------------------------------------------------------------------------------
+    # ---- segments ------------------------------------------------------------------------------------------
 
     def _split(self, offsets: NDArray[np.int64]) -> None:
         data = self.data[: self._size]
@@ -70,7 +75,8 @@ class PropertyTable:
             and bool((kinds[1::2] == PROPERTY_SEPARATOR).all())
             and bool((data[filled - 1] == PROPERTY_SEPARATOR).all())
         )
-        # Set for a plain run of name 0x01 value 0x02: then what stands between two of them is name, value, name, value …
+        # Set for a plain run of name 0x01 value 0x02: then what stands between two of them is name, value,
+        # name, value …
         self._separators = separators if regular and _all_apart(separators) else None
         self._row: NDArray[np.int64] | None = None
         if self._separators is not None:
@@ -90,7 +96,9 @@ class PropertyTable:
             self._set_segments(starts, middles, stops)
         self.counts = np.diff(np.searchsorted(starts, offsets))
 
-    def _set_segments(self, starts: NDArray[np.int64], middles: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+    def _set_segments(
+        self, starts: NDArray[np.int64], middles: NDArray[np.int64], stops: NDArray[np.int64]
+    ) -> None:
         self.name_start = starts
         self.name_length = middles - starts
         self.value_start = middles + 1
@@ -103,15 +111,18 @@ class PropertyTable:
             self._row = np.repeat(np.arange(self.count), self.counts)
         return self._row
 
-    # ---- names ------------------------------------------------------------------------------------------------------
+    # ---- names ---------------------------------------------------------------------------------------------
 
     def _shared_names(self) -> tuple[bytes, ...] | None:
-        """The names of every message, where all have the same ones in the same order, as the messages of one producer do."""
+        """The names of every message, where all have the same ones in the same order, as the messages of one
+        producer do.
+        """
         each = int(self.counts[0]) if self.count else 0
         if not each or not (self.counts == each).all():
             return None
         words, lengths = self._words, self.name_length
-        # Each equal to the one a message before: what numpy compares in one go, where rows of a few would be loops.
+        # Each equal to the one a message before: what numpy compares in one go, where rows of a few would be
+        # loops.
         if not ((words[each:] == words[:-each]).all() and (lengths[each:] == lengths[:-each]).all()):
             return None
         names = []
@@ -125,7 +136,7 @@ class PropertyTable:
             names.append(name)
         return tuple(names)
 
-    # ---- repeated names ---------------------------------------------------------------------------------------------
+    # ---- repeated names ------------------------------------------------------------------------------------
 
     def _drop_repeated(self) -> None:
         """Leave one entry for each name of a message: the last value at the place of the first."""
@@ -168,7 +179,9 @@ class PropertyTable:
         return np.unique(np.concatenate(hits)) if hits else np.empty(0, np.int64)
 
     def _name_hashes(self) -> NDArray[np.uint64]:
-        """Equal names have equal hashes. Up to eight bytes the word itself; longer ones mix in the tail and the length."""
+        """Equal names have equal hashes. Up to eight bytes the word itself; longer ones mix in the tail and
+        the length.
+        """
         long = np.flatnonzero(self.name_length > _WORD)
         if not len(long):
             return self._words
@@ -178,7 +191,7 @@ class PropertyTable:
         hashes[long] += (tails ^ self.name_length[long].astype(np.uint64)) * _MIX
         return hashes
 
-    # ---- columns ----------------------------------------------------------------------------------------------------
+    # ---- columns -------------------------------------------------------------------------------------------
 
     def _ranges(self) -> pa.StringArray:
         """An array in which element 4i is name i and element 4i + 2 is value i."""
@@ -195,7 +208,9 @@ class PropertyTable:
                 offsets[2::4] = self.value_start
                 offsets[3::4] = self.value_stop
                 offsets[-1] = self._size
-            self._strings = pa.Array.from_buffers(pa.string(), 4 * count, [None, pa.py_buffer(offsets), pa.py_buffer(self.data)])
+            self._strings = pa.Array.from_buffers(
+                pa.string(), 4 * count, [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+            )
         return self._strings
 
     def map_array(self) -> pa.MapArray:
@@ -238,23 +253,39 @@ class PropertyTable:
 @lru_cache(maxsize=8)
 def _repeated_names(names: tuple[bytes, ...]) -> pa.StringArray:
     """The names again and again, for `_REPEATED_ROWS` messages. Batches take slices, which cost nothing."""
-    return pa.array([decode_utf8(name) for name in names], pa.string()).take(pa.array(np.tile(np.arange(len(names)), _REPEATED_ROWS)))
+    return pa.array([decode_utf8(name) for name in names], pa.string()).take(
+        pa.array(np.tile(np.arange(len(names)), _REPEATED_ROWS))
+    )
 
 
 def _all_apart(separators: NDArray[np.int64]) -> bool:
-    """Whether at least one byte stands before the first separator and between any two: no name and no value is empty."""
-    return not len(separators) or bool(separators[0] > 0 and (len(separators) == 1 or np.diff(separators).min() > 1))
+    """Whether at least one byte stands before the first separator and between any two: no name and no value
+    is empty.
+    """
+    return not len(separators) or bool(
+        separators[0] > 0 and (len(separators) == 1 or np.diff(separators).min() > 1)
+    )
 
 
 def _irregular_segments(
-    data: NDArray[np.uint8], offsets: NDArray[np.int64], separators: NDArray[np.int64], kinds: NDArray[np.uint8]
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    separators: NDArray[np.int64],
+    kinds: NDArray[np.uint8],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(start, first 0x01, stop) of every segment, for strings that are not a plain run of name 0x01 value 0x02."""
+    """(start, first 0x01, stop) of every segment, for strings that are not a plain run of name 0x01 value
+    0x02.
+    """
     ends = offsets[1:]
     # A string that does not end in 0x02 has a last segment that ends where the string does.
-    open_ended = ends[(ends > offsets[:-1]) & (data[np.maximum(ends - 1, 0)] != PROPERTY_SEPARATOR)] if len(data) else ends[:0]
+    open_ended = (
+        ends[(ends > offsets[:-1]) & (data[np.maximum(ends - 1, 0)] != PROPERTY_SEPARATOR)]
+        if len(data)
+        else ends[:0]
+    )
     terminators = separators[kinds == PROPERTY_SEPARATOR]
-    # An open end stands before a 0x02 at the same place, which the next string begins with: the sort below keeps that order.
+    # An open end stands before a 0x02 at the same place, which the next string begins with: the sort below
+    # keeps that order.
     stops = np.concatenate((open_ended, terminators))
     terminated = np.concatenate((np.zeros(len(open_ended), np.int64), np.ones(len(terminators), np.int64)))
     order = np.argsort(stops, kind="stable")
@@ -269,10 +300,14 @@ def _irregular_segments(
     return starts, padded[index], stops
 
 
-def _replace_malformed(raw: pa.BinaryArray, offsets: NDArray[np.int32], data: NDArray[np.uint8]) -> pa.BinaryArray | None:
-    """The strings with malformed UTF-8 replaced by U+FFFD, as `new String(bytes, UTF_8)` does; None when nothing is malformed.
+def _replace_malformed(
+    raw: pa.BinaryArray, offsets: NDArray[np.int32], data: NDArray[np.uint8]
+) -> pa.BinaryArray | None:
+    """The strings with malformed UTF-8 replaced by U+FFFD, as `new String(bytes, UTF_8)` does; None when
+    nothing is malformed.
 
-    Each string is looked at for itself: a character cut by the end of one string must not be completed by the next.
+    Each string is looked at for itself: a character cut by the end of one string must not be completed by the
+    next.
     """
     boundaries = offsets[1:-1]
     inside = boundaries[(boundaries > 0) & (boundaries < len(data))]

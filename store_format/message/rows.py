@@ -1,6 +1,8 @@
-"""From checked units to rows: one row a message, inner batches spread out, compressed bodies opened as far as they are asked for.
+"""From checked units to rows: one row a message, inner batches spread out, compressed bodies opened as far as
+they are asked for.
 
-`columns.py` builds its columns on this. What cannot be opened, or is not what a queue's entry says, is left out and reported.
+`columns.py` builds its columns on this. What cannot be opened, or is not what a queue's entry says, is left
+out and reported.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ class TooMuchOpenedError(Exception):
 class UnitRows:
     """Rows of `units`; those left out are in `bad`, by their place among the units given.
 
-    `unit_of` is the unit of each row, None where each unit is a row. `opened_max` bounds the bytes that bodies of
-    several units may inflate to (TooMuchOpenedError); one alone may have `body_size_max`.
+    `unit_of` is the unit of each row, None where each unit is a row. `opened_max` bounds the bytes that
+    bodies of several units may inflate to (TooMuchOpenedError); one alone may have `body_size_max`.
     """
 
-    def __init__(self, units: Units, *, open_bodies: bool, body_size_max: int, opened_max: int | None) -> None:
+    def __init__(
+        self, units: Units, *, open_bodies: bool, body_size_max: int, opened_max: int | None
+    ) -> None:
         self.bad: list[BadUnit] = []
         self._origin = np.arange(len(units))  # place of each unit among those given
         self._body_size_max = body_size_max
@@ -60,10 +64,12 @@ class UnitRows:
         if messages is not None:
             self._spread(inner, messages)
 
-    # ---- what has to be left out ------------------------------------------------------------------------------------
+    # ---- what has to be left out ---------------------------------------------------------------------------
 
     def _reject(self, units: Units, i: int, position: int, expected: str, found: str) -> None:
-        self.bad.append(BadUnit(int(self._origin[i]), CorruptStoreError(units.refs.path, position, expected, found)))
+        self.bad.append(
+            BadUnit(int(self._origin[i]), CorruptStoreError(units.refs.path, position, expected, found))
+        )
 
     def _without_bad(self, units: Units) -> Units:
         if not self.bad:
@@ -79,15 +85,20 @@ class UnitRows:
         if identity is None or light is None or not light.any():
             return
         table = PropertyTable(units.raw_properties())
-        names, offsets = table.values("INNER_MULTI_DISPATCH").to_pylist(), table.values("INNER_MULTI_QUEUE_OFFSET").to_pylist()
+        names, offsets = (
+            table.values("INNER_MULTI_DISPATCH").to_pylist(),
+            table.values("INNER_MULTI_QUEUE_OFFSET").to_pylist(),
+        )
         for i in np.flatnonzero(light).tolist():
             queue, offset = identity.topic_of(i), str(int(identity.queue_offsets[i]))
             pairs = list(zip((names[i] or "").split(","), (offsets[i] or "").split(","), strict=False))
             if (queue, offset) not in pairs:
                 found = f"{names[i]} at {offsets[i]}"
-                self._reject(units, i, int(units.properties_start[i]), f"light queue {queue} at offset {offset}", found)
+                self._reject(
+                    units, i, int(units.properties_start[i]), f"light queue {queue} at offset {offset}", found
+                )
 
-    # ---- opening and splitting --------------------------------------------------------------------------------------
+    # ---- opening and splitting -----------------------------------------------------------------------------
 
     def _open(self, units: Units, index: _Ints, compressed: NDArray[np.bool_]) -> dict[int, bytes]:
         """The bodies at `index`, decompressed where stored so."""
@@ -119,14 +130,19 @@ class UnitRows:
         counts = None if identity is None else identity.counts
         if counts is not None:
             for i in np.flatnonzero(~inner & (counts != 1)).tolist():
-                self._reject(units, i, int(units.body_start[i]), _as_told(int(counts[i])), "one that is no batch")
+                self._reject(
+                    units, i, int(units.body_start[i]), _as_told(int(counts[i])), "one that is no batch"
+                )
         if not inner.any():
             return None
         index = [i for i in np.flatnonzero(inner).tolist() if i in opened]
-        messages, wrong = split_batches([opened[i] for i in index], None if counts is None else counts[index].tolist())
+        messages, wrong = split_batches(
+            [opened[i] for i in index], None if counts is None else counts[index].tolist()
+        )
         for at, (byte, expected, found) in wrong.items():
             self._reject(units, index[at], int(units.body_start[index[at]]) + byte, expected, found)
-        self._refuse_too_much(int((messages.counts * units.topic_length[index]).sum()), len(index))  # each row has its topic
+        # each row has its topic
+        self._refuse_too_much(int((messages.counts * units.topic_length[index]).sum()), len(index))
         return messages
 
     def _spread(self, inner: NDArray[np.bool_], messages: WireMessages) -> None:
@@ -149,7 +165,7 @@ class UnitRows:
         properties = pa.concat_arrays([units.raw_properties(), messages.raw_properties]).take(take)
         self._spread_parts = bodies, properties
 
-    # ---- the rows ---------------------------------------------------------------------------------------------------
+    # ---- the rows ------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.units) if self.unit_of is None else len(self.unit_of)
@@ -173,21 +189,29 @@ class UnitRows:
         return _replace(self.units.stored_bodies(), self._opened)
 
     def raw_bodies(self) -> pa.BinaryArray:
-        """The bodies as stored; of messages in a batch their own, not the batch of which each would be a copy."""
+        """The bodies as stored; of messages in a batch their own, not the batch of which each would be a
+        copy.
+        """
         if self.unit_of is None or self._spread_parts is None:
             return self.units.stored_bodies()
         if not self._opened:
             return self._spread_parts[0]
         stored = pa.concat_arrays([self._spread_parts[0], self.units.stored_bodies()])
         plain = ~inner_batches(self.units)[self.unit_of]
-        return stored.take(pa.array(np.where(plain, len(self.unit_of) + self.unit_of, np.arange(len(self.unit_of)))))
+        return stored.take(
+            pa.array(np.where(plain, len(self.unit_of) + self.unit_of, np.arange(len(self.unit_of))))
+        )
 
     def raw_properties(self) -> pa.BinaryArray:
         return self.units.raw_properties() if self._spread_parts is None else self._spread_parts[1]
 
     def queue_offsets(self) -> _Ints:
         identity = self.units.refs.identity
-        stored = identity.queue_offsets if identity is not None else self.units.integers("queue_offset").astype(np.int64)
+        stored = (
+            identity.queue_offsets
+            if identity is not None
+            else self.units.integers("queue_offset").astype(np.int64)
+        )
         offsets = self.of_units(stored)
         return offsets if self._offset_in_batch is None else offsets + self._offset_in_batch
 

@@ -1,4 +1,5 @@
-"""From JSON members to the fields of a dataclass, as fastjson fills a Java bean: by name, defaults where a member is missing.
+"""From JSON members to the fields of a dataclass, as fastjson fills a Java bean: by name, defaults where a
+member is missing.
 
 What has another type than the field's is an error with the member's path, never a guess.
 """
@@ -71,7 +72,9 @@ def _string_map(value: Any, where: str) -> dict[str, str]:
 
 def integer_map(value: Any, where: str) -> dict[int, int]:
     """A map with integer keys, quoted or not."""
-    return {integer(key, where): integer(item, f"{where}.{key}") for key, item in members(value, where).items()}
+    return {
+        integer(key, where): integer(item, f"{where}.{key}") for key, item in members(value, where).items()
+    }
 
 
 # By annotation, for `bean`. What has another is given by the caller.
@@ -85,7 +88,8 @@ _CONVERTERS = {
 
 
 def bean(kind: type[_T], value: Any, where: str, **given: Any) -> _T:
-    """A value of dataclass `kind` from the members of the same names in camelCase. null and missing mean the default.
+    """A value of dataclass `kind` from the members of the same names in camelCase. null and missing mean the
+    default.
 
     `given` are fields that are not taken from members of their own.
     """

@@ -1,6 +1,8 @@
-"""The checkpoint file: six longs that say up to when and where a broker had flushed (StoreCheckpoint, spec 5.1).
+"""The checkpoint file: six longs that say up to when and where a broker had flushed (StoreCheckpoint, spec
+5.1).
 
-It is written in place every second and has no checksum, so its numbers are hints for recovery, never facts about messages.
+It is written in place every second and has no checksum, so its numbers are hints for recovery, never facts
+about messages.
 """
 
 from __future__ import annotations
@@ -38,12 +40,16 @@ class Checkpoint:
 
     @property
     def timestamp_min(self) -> int:
-        """From where recovery scans after a crash, up to 5.4: 3 s before the older of commitlog and queues, at least 0."""
+        """From where recovery scans after a crash, up to 5.4: 3 s before the older of commitlog and queues,
+        at least 0.
+        """
         return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _RECOVERY_MARGIN_MS, 0)
 
     @property
     def implausible(self) -> tuple[str, ...]:
-        """The names of longs that no broker writes: negative ones. For `diagnose`; nothing else trusts these numbers."""
+        """The names of longs that no broker writes: negative ones. For `diagnose`; nothing else trusts these
+        numbers.
+        """
         return tuple(field.name for field in fields(self) if getattr(self, field.name) < 0)
 
 

@@ -1,7 +1,8 @@
-"""A group's offsets in a store's own `config/`: which file the broker keeps them in, and how they are changed while no broker runs.
+"""A group's offsets in a store's own `config/`: which file the broker keeps them in, and how they are changed
+while no broker runs.
 
-Reading takes no lock. Changing takes the store's lock and follows ConfigManager.persist, so that a kill at any moment leaves the
-old offsets or the new ones.
+Reading takes no lock. Changing takes the store's lock and follows ConfigManager.persist, so that a kill at
+any moment leaves the old offsets or the new ones.
 """
 
 from __future__ import annotations
@@ -59,13 +60,17 @@ def refuse_foreign_offsets(root: str) -> None:
     """Raises UnsupportedFormatError for a store whose offsets are not in a file that is read here."""
     for directory, setting in _IN_ROCKSDB:
         if "CURRENT" in entry_names(f"{root}/config/{directory}", missing_ok=True):
-            raise UnsupportedFormatError(f"{root} keeps consumer offsets in RocksDB ({setting}); set offsetStore to local or none")
+            raise UnsupportedFormatError(
+                f"{root} keeps consumer offsets in RocksDB ({setting}); set offsetStore to local or none"
+            )
 
 
 def offsets_file(root: str) -> str:
-    """The name of the file in which the broker keeps offsets: where both kinds are, the one whose data version is the later one.
+    """The name of the file in which the broker keeps offsets: where both kinds are, the one whose data
+    version is the later one.
 
-    A broker with light queues (enableLmq) has all offsets in lmqConsumerOffset.json, and never looks at the other file.
+    A broker with light queues (enableLmq) has all offsets in lmqConsumerOffset.json, and never looks at the
+    other file.
     """
     light = read_lmq_consumer_offsets(root, is_needed=True)
     if light is None:
@@ -80,7 +85,9 @@ def offsets_identity(root: str) -> object:
 
 
 def known_groups(root: str) -> set[str]:
-    """The groups that have offsets in the store, or that are configured in it; for hints, so files that cannot be read have none."""
+    """The groups that have offsets in the store, or that are configured in it; for hints, so files that
+    cannot be read have none.
+    """
     found: set[str] = set()
     try:
         for each in (read_consumer_offsets(root), read_lmq_consumer_offsets(root)):
@@ -96,9 +103,11 @@ def _written_at(offsets: ConsumerOffsets) -> int:
 
 
 def read_group_offsets(root: str, group: str) -> GroupOffsets:
-    """What the broker has, or had, for the group: empty when it knows nothing of it. Ids that no queue can have are left out.
+    """What the broker has, or had, for the group: empty when it knows nothing of it. Ids that no queue can
+    have are left out.
 
-    Raises UnsupportedFormatError where offsets are in RocksDB, and CorruptStoreError for files that cannot be read.
+    Raises UnsupportedFormatError where offsets are in RocksDB, and CorruptStoreError for files that cannot be
+    read.
     """
     refuse_foreign_offsets(root)
     name = offsets_file(root)
@@ -108,7 +117,11 @@ def read_group_offsets(root: str, group: str) -> GroupOffsets:
         topic_and_group = split_offset_key(key)
         if topic_and_group is not None and topic_and_group[1] == group:
             topic = topic_and_group[0]
-            offsets |= {(topic, queue_id): offset for queue_id, offset in table.items() if 0 <= queue_id <= _QUEUE_ID_MAX}
+            offsets |= {
+                (topic, queue_id): offset
+                for queue_id, offset in table.items()
+                if 0 <= queue_id <= _QUEUE_ID_MAX
+            }
     for key, offset in found.lmq_offsets.items() if found else ():
         topic_and_group = split_offset_key(key)
         if topic_and_group is not None and topic_and_group[1] == group:
@@ -126,7 +139,8 @@ def write_group_offsets(
     lock_timeout: float = 0.0,
     files: FileWrites | None = None,
 ) -> bool:
-    """Puts the group's offsets into the broker's file; False when they were there. None goes down unless it `is_reset`.
+    """Puts the group's offsets into the broker's file; False when they were there. None goes down unless it
+    `is_reset`.
 
     Raises StoreInUseError while a broker, or another writer, has the store.
     """
@@ -138,17 +152,21 @@ def write_group_offsets(
         is_old = _is_of_49(root)
 
         def merge(data: bytes | None, file: str) -> bytes | None:
-            return merge_consumer_offsets(data, group, offsets, timestamp=timestamp, is_reset=is_reset, is_old=is_old, file=file)
+            return merge_consumer_offsets(
+                data, group, offsets, timestamp=timestamp, is_reset=is_reset, is_old=is_old, file=file
+            )
 
         files.make_directories(root, "config")
         return rewrite_config(path, merge, files)
 
 
 def rewrite_config(path: str, merge: Callable[[bytes | None, str], bytes | None], files: FileWrites) -> bool:
-    """The file at `path` as `merge` makes it from its bytes and its name, by the `.bak` rule; False when that is None.
+    """The file at `path` as `merge` makes it from its bytes and its name, by the `.bak` rule; False when that
+    is None.
 
-    A file that cannot be read, what a crash leaves, is replaced from its `.bak` and must not become the `.bak` itself.
-    Raises CorruptStoreError where there is no `.bak` either: what the file held of other groups would be lost.
+    A file that cannot be read, what a crash leaves, is replaced from its `.bak` and must not become the
+    `.bak` itself. Raises CorruptStoreError where there is no `.bak` either: what the file held of other
+    groups would be lost.
     """
     data, backup = read_bytes(path), read_bytes(f"{path}.bak")
     text, is_good = None, False
@@ -171,6 +189,12 @@ def rewrite_config(path: str, merge: Callable[[bytes | None, str], bytes | None]
 
 
 def _is_of_49(root: str) -> bool:
-    """Whether the broker is of 4.9, as its topics.json tells: that has a data version without a state version."""
+    """Whether the broker is of 4.9, as its topics.json tells: that has a data version without a state
+    version.
+    """
     topics = read_topics(root)
-    return topics is not None and topics.data_version is not None and "stateVersion" not in topics.raw.get("dataVersion", {})
+    return (
+        topics is not None
+        and topics.data_version is not None
+        and "stateVersion" not in topics.raw.get("dataVersion", {})
+    )

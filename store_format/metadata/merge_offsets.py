@@ -1,4 +1,5 @@
-"""Consumer offsets written back: a broker's consumerOffset.json and a client's offsets.json with some entries changed, all else kept.
+"""Consumer offsets written back: a broker's consumerOffset.json and a client's offsets.json with some entries
+changed, all else kept.
 
 Nothing here touches a file. An offset never goes down unless the caller says that it is a reset.
 """
@@ -33,18 +34,24 @@ def merge_consumer_offsets(
     is_old: bool = False,
     file: str = "config/consumerOffset.json",
 ) -> bytes | None:
-    """The file with the group's next offsets by (topic, queue id), as its broker would write it; None when nothing changes.
+    """The file with the group's next offsets by (topic, queue id), as its broker would write it; None when
+    nothing changes.
 
-    `data` is the file as it is, None or empty where there is none; `is_old` then says that the broker is of 4.9. Where the file has a
-    data version it goes one further (DataVersion.nextVersion), `timestamp` (ms) is the clock; 4.9 has none. groupTopicMap, which no
-    broker reads, is kept in step. A light group's offsets (`%LMQ%`) are in lmqOffsetTable (LmqConsumerOffsetManager).
+    `data` is the file as it is, None or empty where there is none; `is_old` then says that the broker is of
+    4.9. Where the file has a data version it goes one further (DataVersion.nextVersion), `timestamp` (ms) is
+    the clock; 4.9 has none. groupTopicMap, which no broker reads, is kept in step. A light group's offsets
+    (`%LMQ%`) are in lmqOffsetTable (LmqConsumerOffsetManager).
 
     Raises CorruptStoreError for a file that is not of this kind.
     """
     name = file.rpartition("/")[2].removesuffix(".bak")
     try:
         raw = dict(members(with_integer_keys(loads(data, file), name) if data else None, "the file"))
-        changed = _merge_light(raw, group, offsets, is_reset) if group.startswith(_LMQ_PREFIX) else _merge(raw, group, offsets, is_reset)
+        changed = (
+            _merge_light(raw, group, offsets, is_reset)
+            if group.startswith(_LMQ_PREFIX)
+            else _merge(raw, group, offsets, is_reset)
+        )
         if not changed:
             return None
         if not data and not is_old:
@@ -53,10 +60,15 @@ def merge_consumer_offsets(
         version = raw.get("dataVersion") if data else None if is_old else {"counter": 0, "stateVersion": 0}
         if version is not None:
             counter = integer(members(version, "dataVersion").get("counter", 0), "dataVersion.counter")
-            after = dict(version) | {"counter": (counter + 1 + _LONG) % (2 * _LONG) - _LONG, "timestamp": timestamp}
+            after = dict(version) | {
+                "counter": (counter + 1 + _LONG) % (2 * _LONG) - _LONG,
+                "timestamp": timestamp,
+            }
             raw = {"dataVersion": after} | raw | {"dataVersion": after}
     except UnlikeBeanError as error:
-        raise CorruptStoreError(file, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]) from error
+        raise CorruptStoreError(
+            file, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]
+        ) from error
     is_old = bool(_OLD_MAP.search(data)) if data else is_old
     return dumps(raw, Dialect.FASTJSON if is_old else Dialect.FASTJSON2)
 
@@ -70,7 +82,11 @@ def _merge(raw: dict[str, Any], group: str, offsets: Mapping[tuple[str, int], in
     for topic, wanted in by_topic.items():
         key = f"{topic}@{group}"
         there = integer_map(table.get(key), f"offsetTable.{key}")
-        after = there | {queue_id: offset for queue_id, offset in wanted.items() if is_reset or offset > there.get(queue_id, -1)}
+        after = there | {
+            queue_id: offset
+            for queue_id, offset in wanted.items()
+            if is_reset or offset > there.get(queue_id, -1)
+        }
         if after != there:
             table[key] = after
             changed = True
@@ -78,7 +94,9 @@ def _merge(raw: dict[str, Any], group: str, offsets: Mapping[tuple[str, int], in
     return changed
 
 
-def _merge_light(raw: dict[str, Any], group: str, offsets: Mapping[tuple[str, int], int], is_reset: bool) -> bool:
+def _merge_light(
+    raw: dict[str, Any], group: str, offsets: Mapping[tuple[str, int], int], is_reset: bool
+) -> bool:
     table = dict(members(raw.get("lmqOffsetTable"), "lmqOffsetTable"))
     changed = False
     for (topic, _), offset in offsets.items():
@@ -96,22 +114,34 @@ def _name_topics(raw: dict[str, Any], group: str, offsets: Mapping[tuple[str, in
         return
     table = dict(members(raw["groupTopicMap"], "groupTopicMap"))
     topics = items(table.get(group), f"groupTopicMap.{group}")
-    table[group] = [*topics, *(topic for topic in dict.fromkeys(topic for topic, _ in offsets) if topic not in topics)]
+    table[group] = [
+        *topics,
+        *(topic for topic in dict.fromkeys(topic for topic, _ in offsets) if topic not in topics),
+    ]
     raw["groupTopicMap"] = table
 
 
 def merge_local_offsets(
-    data: bytes | None, offsets: Mapping[tuple[str, str, int], int], *, is_reset: bool = False, file: str = "offsets.json"
+    data: bytes | None,
+    offsets: Mapping[tuple[str, str, int], int],
+    *,
+    is_reset: bool = False,
+    file: str = "offsets.json",
 ) -> bytes | None:
-    """A client's offsets.json with these next offsets by (topic, broker name, queue id); None when nothing changes (LocalFileOffsetStore).
+    """A client's offsets.json with these next offsets by (topic, broker name, queue id); None when nothing
+    changes (LocalFileOffsetStore).
 
-    Entries of other queues stay, for they belong to whoever reads those. Raises CorruptStoreError for a file that is not of this kind.
+    Entries of other queues stay, for they belong to whoever reads those. Raises CorruptStoreError for a file
+    that is not of this kind.
     """
     try:
         raw = dict(members(loads(data, file) if data else None, "the file"))
         table = dict(members(raw.get("offsetTable"), "offsetTable"))
         named = {key: _queue_of(key, file) for key in table}
-        keys = {(queue.get("topic"), queue.get("brokerName"), queue["queueId"]): key for key, queue in named.items()}
+        keys = {
+            (queue.get("topic"), queue.get("brokerName"), queue["queueId"]): key
+            for key, queue in named.items()
+        }
         changed = False
         for queue, offset in offsets.items():
             key = keys.get(queue) or _key_of(queue, named)
@@ -120,7 +150,9 @@ def merge_local_offsets(
                 table[key] = offset
                 changed = True
     except UnlikeBeanError as error:
-        raise CorruptStoreError(file, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]) from error
+        raise CorruptStoreError(
+            file, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]
+        ) from error
     pairs = [(named[key], offset) for key, offset in table.items()]
     return _dumps_local(raw, pairs, is_old=bool(data and _OLD_OBJECT_KEYS.search(data))) if changed else None
 
@@ -130,7 +162,9 @@ def _queue_of(key: str, file: str) -> dict[str, Any]:
     try:
         queue = members(loads(key.encode("utf-8", "replace"), file), "offsetTable")
     except CorruptStoreError as error:
-        raise UnlikeBeanError("offsetTable", "an object of brokerName, queueId and topic as key", key) from error
+        raise UnlikeBeanError(
+            "offsetTable", "an object of brokerName, queueId and topic as key", key
+        ) from error
     return queue | {"queueId": integer(queue.get("queueId"), "offsetTable.queueId")}
 
 
@@ -148,5 +182,6 @@ def _dumps_local(raw: Mapping[str, Any], pairs: list[tuple[dict[str, Any], int]]
     line = "\n\t\t"
     parts = [dumps(queue, dialect).decode().replace("\n", line) + f":{offset}" for queue, offset in pairs]
     text = ("{" if is_old else "{" + line) + ("," if is_old else "," + line).join(parts) + "\n\t}"
-    whole = dumps(dict(raw) | {"offsetTable": 0}, dialect)  # a number stands where the table goes: there is one such member
+    # a number stands where the table goes: there is one such member
+    whole = dumps(dict(raw) | {"offsetTable": 0}, dialect)
     return whole.replace(b'\n\t"offsetTable":0', b'\n\t"offsetTable":' + text.encode("utf-8", "replace"), 1)

@@ -1,6 +1,8 @@
-"""The files of `config/`: which of a file and its `.bak` counts, and what each one holds (ConfigManager, spec 6). Read only.
+"""The files of `config/`: which of a file and its `.bak` counts, and what each one holds (ConfigManager, spec
+6). Read only.
 
-Every reader takes the store root, and gives None when neither the file nor its `.bak` says anything: unknown is not empty.
+Every reader takes the store root, and gives None when neither the file nor its `.bak` says anything: unknown
+is not empty.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Topics(Mapping[str, TopicConfig]):
-    """topics.json: topic -> its configuration. `raw` is the file, for a rewrite that keeps what it does not know."""
+    """topics.json: topic -> its configuration. `raw` is the file, for a rewrite that keeps what it does not
+    know.
+    """
 
     table: Mapping[str, TopicConfig]
     data_version: DataVersion | None
@@ -55,7 +59,9 @@ class Topics(Mapping[str, TopicConfig]):
 
 @dataclass(frozen=True)
 class Groups(Mapping[str, SubscriptionGroup]):
-    """subscriptionGroup.json: group -> its configuration; `forbidden` is group -> topic -> bits. `raw` as above."""
+    """subscriptionGroup.json: group -> its configuration; `forbidden` is group -> topic -> bits. `raw` as
+    above.
+    """
 
     table: Mapping[str, SubscriptionGroup]
     forbidden: Mapping[str, Mapping[str, int]]
@@ -78,11 +84,13 @@ def config_path(root: str, name: str) -> str:
 
 
 def read_config(path: str, decode: Callable[[dict[str, Any]], _T], *, is_needed: bool = False) -> _T | None:
-    """What `decode` makes of the file at `path`, else of `path`.bak; None when both are missing or empty (ConfigManager.load).
+    """What `decode` makes of the file at `path`, else of `path`.bak; None when both are missing or empty
+    (ConfigManager.load).
 
-    The `.bak` counts when the file is missing, empty, or cannot be decoded: a broker killed while saving leaves it so. A file that
-    cannot be decoded and has no `.bak` counts as missing, as it does for a broker, unless `is_needed`.
-    Raises CorruptStoreError when the `.bak` cannot be decoded either, for a link, and for a needed file.
+    The `.bak` counts when the file is missing, empty, or cannot be decoded: a broker killed while saving
+    leaves it so. A file that cannot be decoded and has no `.bak` counts as missing, as it does for a broker,
+    unless `is_needed`. Raises CorruptStoreError when the `.bak` cannot be decoded either, for a link, and for
+    a needed file.
     """
     data = read_bytes(path)
     if data:
@@ -93,7 +101,9 @@ def read_config(path: str, decode: Callable[[dict[str, Any]], _T], *, is_needed:
             if not backup:
                 if is_needed:
                     raise without_backup(error, path) from error
-                _logger.warning("%s; there is no %s.bak, so it counts as missing, as it does for a broker", error, path)
+                _logger.warning(
+                    "%s; there is no %s.bak, so it counts as missing, as it does for a broker", error, path
+                )
                 return None
             _logger.warning("%s; reading %s.bak instead, as a broker does", error, path)
     else:
@@ -118,12 +128,16 @@ def _decode(data: bytes, path: str, decode: Callable[[dict[str, Any]], _T]) -> _
         return decode(value)
     except UnlikeBeanError as error:
         # The parser has thrown positions away; the member's path finds the place.
-        raise CorruptStoreError(path, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]) from error
+        raise CorruptStoreError(
+            path, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]
+        ) from error
 
 
 def data_version(raw: Mapping[str, Any]) -> DataVersion | None:
     """The file's dataVersion; None where it has none (4.9, and files that never had one)."""
-    return bean(DataVersion, raw["dataVersion"], "dataVersion") if raw.get("dataVersion") is not None else None
+    return (
+        bean(DataVersion, raw["dataVersion"], "dataVersion") if raw.get("dataVersion") is not None else None
+    )
 
 
 def read_topics(root: str) -> Topics | None:
@@ -131,7 +145,10 @@ def read_topics(root: str) -> Topics | None:
 
     def decode(raw: dict[str, Any]) -> Topics:
         table = members(raw.get("topicConfigTable"), "topicConfigTable")
-        topics = {name: bean(TopicConfig, value, f"topicConfigTable.{name}", topic_name=name) for name, value in table.items()}
+        topics = {
+            name: bean(TopicConfig, value, f"topicConfigTable.{name}", topic_name=name)
+            for name, value in table.items()
+        }
         return Topics(topics, data_version(raw), raw)
 
     return read_config(config_path(root, "topics.json"), decode)
@@ -142,7 +159,10 @@ def read_subscription_groups(root: str) -> Groups | None:
 
     def decode(raw: dict[str, Any]) -> Groups:
         table = members(raw.get("subscriptionGroupTable"), "subscriptionGroupTable")
-        groups = {name: bean(SubscriptionGroup, value, f"subscriptionGroupTable.{name}", group_name=name) for name, value in table.items()}
+        groups = {
+            name: bean(SubscriptionGroup, value, f"subscriptionGroupTable.{name}", group_name=name)
+            for name, value in table.items()
+        }
         forbidden = {
             group: {
                 topic: integer(bits, f"forbiddenTable.{group}.{topic}")
@@ -157,14 +177,26 @@ def read_subscription_groups(root: str) -> Groups | None:
 
 def _consumer_offsets(raw: dict[str, Any]) -> ConsumerOffsets:
     def tables(name: str) -> dict[str, dict[int, int]]:
-        return {key: integer_map(table, f"{name}.{key}") for key, table in members(raw.get(name), name).items()}
+        return {
+            key: integer_map(table, f"{name}.{key}") for key, table in members(raw.get(name), name).items()
+        }
 
     def topics(group: str, value: Any) -> tuple[str, ...]:
-        return tuple(string(topic, f"groupTopicMap.{group}") for topic in items(value, f"groupTopicMap.{group}"))
+        return tuple(
+            string(topic, f"groupTopicMap.{group}") for topic in items(value, f"groupTopicMap.{group}")
+        )
 
-    lmq = {key: integer(offset, f"lmqOffsetTable.{key}") for key, offset in members(raw.get("lmqOffsetTable"), "lmqOffsetTable").items()}
-    group_topics = {group: topics(group, value) for group, value in members(raw.get("groupTopicMap"), "groupTopicMap").items()}
-    return ConsumerOffsets(tables("offsetTable"), tables("pullOffsetTable"), lmq, group_topics, data_version(raw), raw)
+    lmq = {
+        key: integer(offset, f"lmqOffsetTable.{key}")
+        for key, offset in members(raw.get("lmqOffsetTable"), "lmqOffsetTable").items()
+    }
+    group_topics = {
+        group: topics(group, value)
+        for group, value in members(raw.get("groupTopicMap"), "groupTopicMap").items()
+    }
+    return ConsumerOffsets(
+        tables("offsetTable"), tables("pullOffsetTable"), lmq, group_topics, data_version(raw), raw
+    )
 
 
 def read_consumer_offsets(root: str, *, is_needed: bool = False) -> ConsumerOffsets | None:
@@ -173,10 +205,16 @@ def read_consumer_offsets(root: str, *, is_needed: bool = False) -> ConsumerOffs
 
 
 def read_lmq_consumer_offsets(root: str, *, is_needed: bool = False) -> ConsumerOffsets | None:
-    """lmqConsumerOffset.json, where a broker with light queues keeps all of its offsets (LmqConsumerOffsetManager)."""
+    """lmqConsumerOffset.json, where a broker with light queues keeps all of its offsets
+    (LmqConsumerOffsetManager).
+    """
     return read_config(config_path(root, "lmqConsumerOffset.json"), _consumer_offsets, is_needed=is_needed)
 
 
 def read_delay_offsets(root: str) -> dict[int, int] | None:
-    """delayOffset.json: by delay level the next offset of queue level - 1 of SCHEDULE_TOPIC_XXXX (ScheduleMessageService)."""
-    return read_config(config_path(root, "delayOffset.json"), lambda raw: integer_map(raw.get("offsetTable"), "offsetTable"))
+    """delayOffset.json: by delay level the next offset of queue level - 1 of SCHEDULE_TOPIC_XXXX
+    (ScheduleMessageService).
+    """
+    return read_config(
+        config_path(root, "delayOffset.json"), lambda raw: integer_map(raw.get("offsetTable"), "offsetTable")
+    )

@@ -1,6 +1,8 @@
-"""The smaller files of a broker's `config/`, and a client's offsets.json: what the broker remembers besides topics and offsets.
+"""The smaller files of a broker's `config/`, and a client's offsets.json: what the broker remembers besides
+topics and offsets.
 
-Static topics, filters, ordered pop, request modes and the two metrics; read as `config_json` reads, with the same `.bak` rule.
+Static topics, filters, ordered pop, request modes and the two metrics; read as `config_json` reads, with the
+same `.bak` rule.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
 from store_format.metadata.beans import UnlikeBeanError, bean, integer, integer_map, items, members, string
 from store_format.metadata.read import config_path, read_config
-from store_format.metadata.values import ConsumerFilter, Metric, OrderInfo, QueueMapping, QueueMappingItem, RequestMode
+from store_format.metadata.values import (
+    ConsumerFilter,
+    Metric,
+    OrderInfo,
+    QueueMapping,
+    QueueMappingItem,
+    RequestMode,
+)
 
 __all__ = [
     "read_consumer_filters",
@@ -29,7 +38,10 @@ def read_queue_mappings(root: str) -> dict[str, QueueMapping] | None:
 
     def decode(raw: dict[str, Any]) -> dict[str, QueueMapping]:
         name = "topicQueueMappingInfoMap"
-        return {topic: _queue_mapping(topic, value, f"{name}.{topic}") for topic, value in members(raw.get(name), name).items()}
+        return {
+            topic: _queue_mapping(topic, value, f"{name}.{topic}")
+            for topic, value in members(raw.get(name), name).items()
+        }
 
     return read_config(config_path(root, "topicQueueMapping.json"), decode)
 
@@ -38,7 +50,8 @@ def _queue_mapping(topic: str, value: Any, where: str) -> QueueMapping:
     where_hosted = f"{where}.hostedQueues"
     hosted = {
         integer(queue_id, where_hosted): tuple(
-            bean(QueueMappingItem, item, f"{where_hosted}.{queue_id}") for item in items(stretches, where_hosted)
+            bean(QueueMappingItem, item, f"{where_hosted}.{queue_id}")
+            for item in items(stretches, where_hosted)
         )
         for queue_id, stretches in members(members(value, where).get("hostedQueues"), where_hosted).items()
     }
@@ -51,7 +64,13 @@ def read_consumer_filters(root: str) -> dict[str, dict[str, ConsumerFilter]] | N
     def decode(raw: dict[str, Any]) -> dict[str, dict[str, ConsumerFilter]]:
         return {
             topic: {
-                group: bean(ConsumerFilter, value, f"filterDataByTopic.{topic}.{group}", topic=topic, consumer_group=group)
+                group: bean(
+                    ConsumerFilter,
+                    value,
+                    f"filterDataByTopic.{topic}.{group}",
+                    topic=topic,
+                    consumer_group=group,
+                )
                 for group, value in members(members(table, topic).get("groupFilterData"), topic).items()
             }
             for topic, table in members(raw.get("filterDataByTopic"), "filterDataByTopic").items()
@@ -79,7 +98,8 @@ def _order_info(value: dict[str, Any], where: str) -> OrderInfo:
     stored = [integer(offset, f"{where}.o") for offset in items(value.get("o"), f"{where}.o")]
     invisible, attempt = value.get("i"), value.get("a")
     return OrderInfo(
-        offsets=tuple(stored[:1] + [stored[0] + difference for difference in stored[1:]]),  # each counts from the first
+        # each counts from the first
+        offsets=tuple(stored[:1] + [stored[0] + difference for difference in stored[1:]]),
         pop_time=integer(value.get("popTime", 0), f"{where}.popTime"),
         invisible_time=None if invisible is None else integer(invisible, f"{where}.i"),
         last_consume_timestamp=integer(value.get("l", 0), f"{where}.l"),
@@ -108,7 +128,10 @@ def read_request_modes(root: str) -> dict[str, dict[str, RequestMode]] | None:
 
 def _read_metrics(path: str, name: str) -> dict[str, Metric] | None:
     def decode(raw: dict[str, Any]) -> dict[str, Metric]:
-        return {topic: bean(Metric, value, f"{name}.{topic}") for topic, value in members(raw.get(name), name).items()}
+        return {
+            topic: bean(Metric, value, f"{name}.{topic}")
+            for topic, value in members(raw.get(name), name).items()
+        }
 
     return read_config(path, decode)
 
@@ -124,7 +147,9 @@ def read_transaction_metrics(root: str) -> dict[str, Metric] | None:
 
 
 def read_local_offsets(path: str) -> dict[tuple[str, str, int], int] | None:
-    """A client's offsets.json: (topic, broker name, queue id) -> next offset to consume (LocalFileOffsetStore)."""
+    """A client's offsets.json: (topic, broker name, queue id) -> next offset to consume
+    (LocalFileOffsetStore).
+    """
 
     def decode(raw: dict[str, Any]) -> dict[tuple[str, str, int], int]:
         offsets = {}
@@ -132,7 +157,9 @@ def read_local_offsets(path: str) -> dict[tuple[str, str, int], int] | None:
             try:
                 queue = members(loads(key.encode(), path), "offsetTable")
             except CorruptStoreError as error:
-                raise UnlikeBeanError("offsetTable", "an object of brokerName, queueId and topic as key", key) from error
+                raise UnlikeBeanError(
+                    "offsetTable", "an object of brokerName, queueId and topic as key", key
+                ) from error
             name = (
                 string(queue.get("topic"), "topic"),
                 string(queue.get("brokerName"), "brokerName"),

@@ -1,4 +1,5 @@
-"""The index of timer messages: an append-only log of units, a wheel of slots that lead into it, and how far both got.
+"""The index of timer messages: an append-only log of units, a wheel of slots that lead into it, and how far
+both got.
 
 Chains run backwards through the log (TimerLog, TimerWheel, Slot, TimerCheckpoint; spec 8.3). Read only.
 """
@@ -16,7 +17,14 @@ from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, StoreNotFoundError, TruncatedRecordError
 from store_format.files.read import FileView, StoreFile, list_store_files
-from store_format.layouts import MAGIC_BLANK, TIMER_CHECK, TIMER_LOG_BLANK, TIMER_LOG_UNIT, TIMER_WHEEL_SLOT, unpack
+from store_format.layouts import (
+    MAGIC_BLANK,
+    TIMER_CHECK,
+    TIMER_LOG_BLANK,
+    TIMER_LOG_UNIT,
+    TIMER_WHEEL_SLOT,
+    unpack,
+)
 
 __all__ = [
     "MAGIC_DELETE",
@@ -75,8 +83,8 @@ class TimerLog:
     def scan(self, start: int = 0) -> Iterator[tuple[int, NDArray[np.void]]]:
         """(position of the first, units as TIMER_LOG_UNIT), in order from the first unit at or after `start`.
 
-        A file ends at its blank or behind its last place; the log ends at the first place that was never written
-        (zeros). Anything else there is damage: CorruptStoreError, after the units before it. So does
+        A file ends at its blank or behind its last place; the log ends at the first place that was never
+        written (zeros). Anything else there is damage: CorruptStoreError, after the units before it. So does
         TimerMessageStore.recoverAndRevise, which then cuts the log at this place.
         """
         for file in self.files[max(bisect.bisect_right(self._starts, start) - 1, 0) :]:
@@ -90,10 +98,17 @@ class TimerLog:
         i = bisect.bisect_right(self._starts, position) - 1
         if i < 0 or position >= self.files[i].stop:
             where = self.files[-1].path if self.files else "timerlog"
-            raise CorruptStoreError(where, max(position, 0), "a position in the timerlog", f"position {position}, outside of all files")
+            raise CorruptStoreError(
+                where,
+                max(position, 0),
+                "a position in the timerlog",
+                f"position {position}, outside of all files",
+            )
         file, offset = self.files[i], position - self.files[i].start
         if offset % _UNIT or offset // _UNIT >= units_per_file(file.size):
-            raise CorruptStoreError(file.path, offset, f"the beginning of a unit of {_UNIT} bytes", "the inside of one or a blank")
+            raise CorruptStoreError(
+                file.path, offset, f"the beginning of a unit of {_UNIT} bytes", "the inside of one or a blank"
+            )
         with _open(file) as view:
             data = view.read(offset, _UNIT)
         if len(data) < _UNIT:
@@ -104,10 +119,11 @@ class TimerLog:
         return unit
 
     def chain(self, last_position: int) -> Iterator[tuple[int, np.void]]:
-        """(position, unit) from a slot's last position backwards, newest first, until -1 or the oldest file left.
+        """(position, unit) from a slot's last position backwards, newest first, until -1 or the oldest file
+        left.
 
-        A unit is put after the one it names, so positions fall; a link that does not is a CorruptStoreError, and no
-        chain is longer than its log.
+        A unit is put after the one it names, so positions fall; a link that does not is a CorruptStoreError,
+        and no chain is longer than its log.
         """
         position = last_position
         while position >= 0 and self._starts and position >= self._starts[0]:
@@ -116,7 +132,12 @@ class TimerLog:
             previous = int(unit["prev_pos"])
             if previous >= position:
                 file = self.files[bisect.bisect_right(self._starts, position) - 1]
-                raise CorruptStoreError(file.path, position - file.start + 4, f"a position before {position}, or -1", str(previous))
+                raise CorruptStoreError(
+                    file.path,
+                    position - file.start + 4,
+                    f"a position before {position}, or -1",
+                    str(previous),
+                )
             position = previous
 
 
@@ -146,7 +167,9 @@ def _scan_file(file: StoreFile, first: int) -> Generator[tuple[int, NDArray[np.v
 
 
 def _goes_on(file: StoreFile, view: FileView, number: int) -> bool:
-    """What stands at place `number`, where no unit is: a blank (the next file goes on), nothing yet, or damage."""
+    """What stands at place `number`, where no unit is: a blank (the next file goes on), nothing yet, or
+    damage.
+    """
     offset = number * _UNIT
     data = view.read(offset, _UNIT)
     if len(data) >= TIMER_LOG_BLANK.itemsize:
@@ -156,16 +179,23 @@ def _goes_on(file: StoreFile, view: FileView, number: int) -> bool:
     if not any(data):
         return False  # never written; a file that a copy cut short ends the log too
     if len(data) < _UNIT:
-        raise TruncatedRecordError(file.path, offset, f"a unit of {_UNIT} bytes or a blank", f"{len(data)} bytes")
+        raise TruncatedRecordError(
+            file.path, offset, f"a unit of {_UNIT} bytes or a blank", f"{len(data)} bytes"
+        )
     raise CorruptStoreError(file.path, offset, *_unlike_unit(unpack(data, TIMER_LOG_UNIT)[0]))
 
 
 def _unlike_unit(unit: np.void) -> tuple[str, str]:
-    return f"size {_UNIT} and magic 0 to {_MAGIC_MASK}", f"size {int(unit['size'])} and magic 0x{int(unit['magic']) & 0xFFFFFFFF:08X}"
+    return (
+        f"size {_UNIT} and magic 0 to {_MAGIC_MASK}",
+        f"size {int(unit['size'])} and magic 0x{int(unit['magic']) & 0xFFFFFFFF:08X}",
+    )
 
 
 def wheel_path(root: str) -> str:
-    """The wheel of the store at `root`: the snapshot with the largest number (timerWheelSnapshotFlush), else `timerwheel`."""
+    """The wheel of the store at `root`: the snapshot with the largest number (timerWheelSnapshotFlush), else
+    `timerwheel`.
+    """
     snapshots = list_store_files(root, _SNAPSHOT_NAME)
     return snapshots[-1].path if snapshots else os.path.join(root, "timerwheel")
 
@@ -180,7 +210,8 @@ class TimerWheel:
 
     @classmethod
     def open(cls, path: str, precision_ms: int = 1000) -> TimerWheel | None:
-        """Maps the wheel; None when it is missing or empty. `precision_ms` is the broker's timerPrecisionMs, not stored.
+        """Maps the wheel; None when it is missing or empty. `precision_ms` is the broker's timerPrecisionMs,
+        not stored.
 
         Raises CorruptStoreError for another size, as the broker does.
         """
@@ -200,12 +231,18 @@ class TimerWheel:
         return slot if slot["slot_time"] == time_ms // self.precision_ms else None
 
     def slots(self) -> NDArray[np.void]:
-        """All slots that lead somewhere, by time. One whose time belongs to another place is left out: nothing finds it."""
+        """All slots that lead somewhere, by time. One whose time belongs to another place is left out:
+        nothing finds it.
+        """
         kept = []
         for start in range(0, WHEEL_SLOTS, _SLOTS_PER_STEP):
             part = self._slots[start : start + _SLOTS_PER_STEP]
             times = part["slot_time"]
-            used = (times > 0) & (part["last_pos"] >= 0) & (times % WHEEL_SLOTS == np.arange(start, start + len(part)))
+            used = (
+                (times > 0)
+                & (part["last_pos"] >= 0)
+                & (times % WHEEL_SLOTS == np.arange(start, start + len(part)))
+            )
             kept.append(part[used])
         found = np.concatenate(kept)
         return found[np.argsort(found["slot_time"], kind="stable")]
@@ -213,7 +250,9 @@ class TimerWheel:
 
 @dataclass(frozen=True, slots=True)
 class TimerCheck:
-    """config/timercheck (TimerCheckpoint): what is delivered up to, and which part of the timer topic is in the log."""
+    """config/timercheck (TimerCheckpoint): what is delivered up to, and which part of the timer topic is in
+    the log.
+    """
 
     last_read_time: int = 0  # ms: slots before it have fired
     last_timer_log_flush_pos: int = 0
@@ -225,7 +264,9 @@ class TimerCheck:
 
 
 def read_timer_check(path: str) -> TimerCheck | None:
-    """None when there is no file. As with the checkpoint, any bytes are one, and what a short file lacks is 0."""
+    """None when there is no file. As with the checkpoint, any bytes are one, and what a short file lacks is
+    0.
+    """
     try:
         with FileView(path) as view:
             data = view.read(0, TIMER_CHECK.itemsize)

@@ -1,6 +1,8 @@
-"""What the broker's configuration files hold, as values: topics, groups, offsets and the state of filters, ordered and static queues.
+"""What the broker's configuration files hold, as values: topics, groups, offsets and the state of filters,
+ordered and static queues.
 
-Names are those of the Java beans in snake_case, defaults too. Members that a bean does not know are kept in `unknown`.
+Names are those of the Java beans in snake_case, defaults too. Members that a bean does not know are kept in
+`unknown`.
 """
 
 from __future__ import annotations
@@ -95,10 +97,13 @@ class SubscriptionGroup:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffsets:
-    """ConsumerOffsetManager: by `topic@group` the next offset to consume of each queue. `raw` is the file, for a rewrite."""
+    """ConsumerOffsetManager: by `topic@group` the next offset to consume of each queue. `raw` is the file,
+    for a rewrite.
+    """
 
     offsets: Mapping[str, Mapping[int, int]]
-    pull_offsets: Mapping[str, Mapping[int, int]]  # 5.5: next offset handed to pullers; the broker does not load it
+    # 5.5: next offset handed to pullers; the broker does not load it
+    pull_offsets: Mapping[str, Mapping[int, int]]
     lmq_offsets: Mapping[str, int]  # lmqConsumerOffset.json: queue 0 of light queues
     group_topics: Mapping[str, tuple[str, ...]]  # derived, not loaded by the broker either
     data_version: DataVersion | None
@@ -142,7 +147,9 @@ class QueueMapping:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFilter:
-    """ConsumerFilterData: a group's expression on a topic; it is dead when `dead_time` is not before `born_time`."""
+    """ConsumerFilterData: a group's expression on a topic; it is dead when `dead_time` is not before
+    `born_time`.
+    """
 
     topic: str
     consumer_group: str
@@ -161,7 +168,9 @@ class ConsumerFilter:
 
 @dataclass(frozen=True, slots=True)
 class OrderInfo:
-    """ConsumerOrderInfoManager.OrderInfo of one queue under ordered pop. `offsets` are absolute here, not the stored differences."""
+    """ConsumerOrderInfoManager.OrderInfo of one queue under ordered pop. `offsets` are absolute here, not the
+    stored differences.
+    """
 
     offsets: tuple[int, ...]
     pop_time: int = 0

@@ -1,4 +1,5 @@
-"""Configuration files as RocketMQ's two JSON writers put them, byte for byte; nothing here touches a file (spec 6.2, 6.3).
+"""Configuration files as RocketMQ's two JSON writers put them, byte for byte; nothing here touches a file
+(spec 6.2, 6.3).
 
 fastjson2 writes the files of 5.4 and later, fastjson 1.2 wrote those before. Each broker reads both.
 """
@@ -26,12 +27,16 @@ class Dialect(StrEnum):
     FASTJSON2 = "fastjson2"
 
 
-# Paths of the maps whose keys are integers, by file; * is any member. JSON does not tell them from other maps, Java's types do.
+# Paths of the maps whose keys are integers, by file; * is any member. JSON does not tell them from other
+# maps, Java's types do.
 _INTEGER_KEYS = {
     "consumerOffset.json": ("offsetTable.*", "pullOffsetTable.*"),
     "lmqConsumerOffset.json": ("offsetTable.*", "pullOffsetTable.*"),
     "delayOffset.json": ("offsetTable",),
-    "topicQueueMapping.json": ("topicQueueMappingInfoMap.*.currIdMap", "topicQueueMappingInfoMap.*.hostedQueues"),
+    "topicQueueMapping.json": (
+        "topicQueueMappingInfoMap.*.currIdMap",
+        "topicQueueMappingInfoMap.*.hostedQueues",
+    ),
     "consumerOrderInfo.json": ("table.*", "table.*.*.oc", "table.*.*.ot"),
 }
 _LONG = 1 << 63
@@ -41,12 +46,14 @@ _LONG_LISTS = frozenset({"o"})  # List<Long> of OrderInfo; other numbers are arr
 _SHORT_ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
 _ESCAPES = {
     Dialect.FASTJSON2: {code: f"\\u{code:04x}" for code in range(32)} | _SHORT_ESCAPES,
-    Dialect.FASTJSON: {code: f"\\u{code:04X}" for code in (*range(32), *range(0x7F, 0xA0), 0x2028, 0x2029)} | _SHORT_ESCAPES,
+    Dialect.FASTJSON: {code: f"\\u{code:04X}" for code in (*range(32), *range(0x7F, 0xA0), 0x2028, 0x2029)}
+    | _SHORT_ESCAPES,
 }
 
 
 def dumps(value: Any, dialect: Dialect = Dialect.FASTJSON2, *, pretty: bool = True) -> bytes:  # Any: JSON
-    """`value` in the order in which it is given; keys that are int go without quotes, members that are None are left out.
+    """`value` in the order in which it is given; keys that are int go without quotes, members that are None
+    are left out.
 
     `pretty` is the form of all files but timermetrics and transactionMetrics.
 
@@ -59,7 +66,9 @@ def dumps(value: Any, dialect: Dialect = Dialect.FASTJSON2, *, pretty: bool = Tr
 
 
 class _Writer:
-    """`line` is what begins a line at the level of the container that is written: a line end and its tabs, or nothing."""
+    """`line` is what begins a line at the level of the container that is written: a line end and its tabs, or
+    nothing.
+    """
 
     def __init__(self, dialect: Dialect, pretty: bool) -> None:
         self.parts: list[str] = []
@@ -68,7 +77,9 @@ class _Writer:
         self._escapes = _ESCAPES[dialect]
 
     def write(self, value: Any, line: str, name: str) -> None:
-        """`name` is that of the member: the old writer goes by types, of which it tells the only one that counts."""
+        """`name` is that of the member: the old writer goes by types, of which it tells the only one that
+        counts.
+        """
         if isinstance(value, Mapping):
             self._object({key: member for key, member in value.items() if member is not None}, line)
         elif isinstance(value, list | tuple):
@@ -91,7 +102,9 @@ class _Writer:
 
     def _array(self, value: list[Any] | tuple[Any, ...], line: str, name: str) -> None:
         if self._old:  # Set<String> and arrays of numbers stay on a line, lists do not
-            inline = all(isinstance(item, str) for item in value) or (self._numbers(value) and name not in _LONG_LISTS)
+            inline = all(isinstance(item, str) for item in value) or (
+                self._numbers(value) and name not in _LONG_LISTS
+            )
         else:
             inline = self._numbers(value)
         inner = "" if inline else line + self._tab
@@ -110,7 +123,9 @@ class _Writer:
 
 
 def with_integer_keys(value: Any, name: str) -> Any:
-    """What `loads` made of the file `name` (such as "consumerOffset.json"), with the keys that Java has as integers as int."""
+    """What `loads` made of the file `name` (such as "consumerOffset.json"), with the keys that Java has as
+    integers as int.
+    """
     for path in _INTEGER_KEYS.get(name, ()):
         value = _convert(value, path.split("."))
     return value
@@ -120,31 +135,46 @@ def _convert(value: Any, path: list[str]) -> Any:
     if not isinstance(value, Mapping):
         return value
     if not path:
-        return {int(key) if isinstance(key, str) and _INTEGER.match(key) else key: member for key, member in value.items()}
-    return {key: _convert(member, path[1:]) if path[0] in ("*", key) else member for key, member in value.items()}
+        return {
+            int(key) if isinstance(key, str) and _INTEGER.match(key) else key: member
+            for key, member in value.items()
+        }
+    return {
+        key: _convert(member, path[1:]) if path[0] in ("*", key) else member for key, member in value.items()
+    }
 
 
-# ---- topics.json ------------------------------------------------------------------------------------------------------
+# ---- topics.json -------------------------------------------------------------------------------------------
 
 
-def add_topics(data: bytes | None, topics: Iterable[TopicConfig], timestamp: int, file: str = "config/topics.json") -> bytes | None:
-    """topics.json with these topics too, its data version one further (TopicConfigManager.createTopicInSendMessageMethod).
+def add_topics(
+    data: bytes | None, topics: Iterable[TopicConfig], timestamp: int, file: str = "config/topics.json"
+) -> bytes | None:
+    """topics.json with these topics too, its data version one further
+    (TopicConfigManager.createTopicInSendMessageMethod).
 
-    `data` is the file as it is, None or empty where there is none; `timestamp` (ms) is the clock. Topics that are there stay as
-    they are: when all are, the answer is None and nothing is to be written. What is not known is kept, and so is the order; a file of
-    4.9, which has neither attributes nor a state version, gets none. Raises CorruptStoreError for a file that is no topics.json.
+    `data` is the file as it is, None or empty where there is none; `timestamp` (ms) is the clock. Topics that
+    are there stay as they are: when all are, the answer is None and nothing is to be written. What is not
+    known is kept, and so is the order; a file of 4.9, which has neither attributes nor a state version, gets
+    none. Raises CorruptStoreError for a file that is no topics.json.
     """
     try:
         raw = members(loads(data, file) if data else None, "the file")
         table = dict(members(raw.get("topicConfigTable"), "topicConfigTable"))
         version = dict(members(raw.get("dataVersion"), "dataVersion"))
         old = bool(version) and "stateVersion" not in version
-        added = {topic.topic_name: _topic_members(topic, old=old) for topic in topics if topic.topic_name not in table}
+        added = {
+            topic.topic_name: _topic_members(topic, old=old)
+            for topic in topics
+            if topic.topic_name not in table
+        }
         if not added:
             return None
         counter = integer(version.get("counter", 0), "dataVersion.counter")
     except UnlikeBeanError as error:
-        raise CorruptStoreError(file, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]) from error
+        raise CorruptStoreError(
+            file, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]
+        ) from error
     # DataVersion.nextVersion; the keys of a bean are sorted, and those that are there keep their places.
     version = {"counter": 0, "stateVersion": 0} | version if not old else version
     version |= {"counter": (counter + 1 + _LONG) % (2 * _LONG) - _LONG, "timestamp": timestamp}

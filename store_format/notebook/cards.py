@@ -1,6 +1,8 @@
-"""The HTML forms of this package's own objects: a store, a queue, what `find` found, what `diagnose` found, a view, a message.
+"""The HTML forms of this package's own objects: a store, a queue, what `find` found, what `diagnose` found, a
+view, a message.
 
-Each is made when a notebook asks for it, from a listing and a few reads, and says what it could not read instead of failing.
+Each is made when a notebook asks for it, from a listing and a few reads, and says what it could not read
+instead of failing.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ if TYPE_CHECKING:
     from store_format.search.by_key import Found
     from store_format.store import MessageStore, Queue
 
-__all__ = ["diagnosis_card", "found_card", "message_cards", "queue_card", "store_card", "table_card", "view_card"]
+__all__ = [
+    "diagnosis_card",
+    "found_card",
+    "message_cards",
+    "queue_card",
+    "store_card",
+    "table_card",
+    "view_card",
+]
 
 _PREVIEW_ROWS = 10
 _PREVIEW_COLUMNS = ("queueOffset", "storeTimestamp", "tags", "keys", "msgId", "body")
@@ -40,7 +50,14 @@ _TOPIC_COLUMNS = (
 )
 
 
-def table_card(batches: Iterable[pa.RecordBatch], schema: pa.Schema, title: str, *, limit: int = LIMIT, total: int | None = None) -> Html:
+def table_card(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    title: str,
+    *,
+    limit: int = LIMIT,
+    total: int | None = None,
+) -> Html:
     """Any rows."""
     return card(title, "rows", [table(batches, schema, Room(), limit=limit, total=total)])
 
@@ -53,12 +70,17 @@ def view_card(store: MessageStore, name: str, *, limit: int = LIMIT, now_ms: int
     return card(f"{store.broker_name}: {name}", "view", [note(view.about), rows])
 
 
-def message_cards(rows: Iterable[Mapping[str, Any]], *, limit: int = _MESSAGES_MAX) -> Html:  # Any: values of columns
+# Any: values of columns
+def message_cards(rows: Iterable[Mapping[str, Any]], *, limit: int = _MESSAGES_MAX) -> Html:
     """A card for each row, one page for all."""
     room, parts, title, shown = Room(), [], "message", 0
     for row in rows:
         if shown == limit or room.is_full:
-            parts.append(note(f"the first {shown:,} messages{': the page is full' if room.is_full else '; more follow'}"))
+            parts.append(
+                note(
+                    f"the first {shown:,} messages{': the page is full' if room.is_full else '; more follow'}"
+                )
+            )
             break
         if shown:
             head = f'<div class="s">{text(title_of(row))}</div>'
@@ -71,7 +93,7 @@ def message_cards(rows: Iterable[Mapping[str, Any]], *, limit: int = _MESSAGES_M
     return card(title, "message" if shown < 2 else f"{shown:,} messages", parts or [note("no message")])
 
 
-# ---- stores and queues ----------------------------------------------------------------------------------------------------
+# ---- stores and queues -------------------------------------------------------------------------------------
 
 
 def store_card(store: MessageStore) -> Html:
@@ -84,10 +106,19 @@ def store_card(store: MessageStore) -> Html:
         lines.append(("state", str(store.state)))
         if store.has_consume_queues:
             queues = store.queues()
-            lines.append(("messages", f"{sum(queue.max_offset - queue.min_offset for queue in queues):,} in {len(queues):,} queues"))
+            lines.append(
+                (
+                    "messages",
+                    f"{sum(queue.max_offset - queue.min_offset for queue in queues):,} in {len(queues):,} queues",
+                )
+            )
             parts.append(_topics(queues))
         else:
-            parts.append(note("no consume queue files; store.view('topics') finds the topics in the commitlog by reading all of it"))
+            parts.append(
+                note(
+                    "no consume queue files; store.view('topics') finds the topics in the commitlog by reading all of it"
+                )
+            )
     except (StoreError, OSError) as error:
         parts.append(warning(f"not all of it can be read: {error}"))
     parts = [*map(warning, _findings(store)), *parts]
@@ -108,7 +139,9 @@ def _topics(queues: list[Queue]) -> str:
     rows = sorted(((topic, *counted) for topic, counted in sums.items()), key=lambda row: (-row[2], row[0]))
     batch = batch_of(_TOPIC_COLUMNS, rows[: _TOPICS_SHOWN + 1])
     about = {column.name: column.about for column in _TOPIC_COLUMNS}
-    return table([batch], schema_of(_TOPIC_COLUMNS), Room(), limit=_TOPICS_SHOWN, total=len(rows), about=about)
+    return table(
+        [batch], schema_of(_TOPIC_COLUMNS), Room(), limit=_TOPICS_SHOWN, total=len(rows), about=about
+    )
 
 
 def queue_card(queue: Queue) -> Html:
@@ -121,15 +154,20 @@ def queue_card(queue: Queue) -> Html:
     ]
     parts: list[str] = []
     try:
-        batches = list(queue.read(start, columns=_PREVIEW_COLUMNS)) if queue.max_offset > queue.min_offset else []
+        batches = (
+            list(queue.read(start, columns=_PREVIEW_COLUMNS)) if queue.max_offset > queue.min_offset else []
+        )
         if batches:
-            parts.append('<div class="s">the newest</div>' + table(batches, batches[0].schema, Room(), limit=_PREVIEW_ROWS))
+            parts.append(
+                '<div class="s">the newest</div>'
+                + table(batches, batches[0].schema, Room(), limit=_PREVIEW_ROWS)
+            )
     except (StoreError, OSError) as error:
         parts.append(warning(f"its newest messages cannot be read: {error}"))
     return card(f"{queue.topic}-{queue.queue_id}", "message queue", [facts(starmap(fact, lines)), *parts])
 
 
-# ---- answers --------------------------------------------------------------------------------------------------------------
+# ---- answers -----------------------------------------------------------------------------------------------
 
 
 def found_card(found: Found) -> Html:
@@ -149,14 +187,26 @@ _SUMS = (
 def diagnosis_card(diagnosis: Diagnosis) -> Html:
     """The commitlog's bytes by what they are, and the problems."""
     summary = diagnosis.summary
-    lines = [("commitlog", f"{summary.total_bytes:,} bytes in {summary.files:,} files, {summary.units:,} messages")]
+    lines = [
+        ("commitlog", f"{summary.total_bytes:,} bytes in {summary.files:,} files, {summary.units:,} messages")
+    ]
     lines += [(name, f"{size:,} bytes") for name, field in _SUMS if (size := getattr(summary, field))]
     columns = PROBLEM_COLUMNS[1:]  # without the broker's name
     batch = batch_of(columns, map(_problem_row, diagnosis[: LIMIT + 1]))
-    rows = table([batch], batch.schema, Room(), total=len(diagnosis), about={column.name: column.about for column in columns})
+    rows = table(
+        [batch],
+        batch.schema,
+        Room(),
+        total=len(diagnosis),
+        about={column.name: column.about for column in columns},
+    )
     damage = len(diagnosis.of("damage"))
     title = f"{damage:,} damage, {len(diagnosis.of('warning')):,} warnings" if diagnosis else "no problems"
-    return card(title, "diagnosis", [facts(starmap(fact, lines)), rows if diagnosis else note("every byte is accounted for")])
+    return card(
+        title,
+        "diagnosis",
+        [facts(starmap(fact, lines)), rows if diagnosis else note("every byte is accounted for")],
+    )
 
 
 def _problem_row(problem: Problem) -> tuple[object, ...]:

@@ -1,6 +1,8 @@
-"""A store's files as one picture: what the bytes of the commitlog are, and how full consume queues and index files are.
+"""A store's files as one picture: what the bytes of the commitlog are, and how full consume queues and index
+files are.
 
-The picture is SVG made here; every text in it goes through `page.svg_text`, and what is not drawn is counted in a line below.
+The picture is SVG made here; every text in it goes through `page.svg_text`, and what is not drawn is counted
+in a line below.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def _title(value: str) -> str:
     return f"<title>{svg_text(value, 400)}</title>"
 
 
-# ---- the commitlog --------------------------------------------------------------------------------------------------------
+# ---- the commitlog -----------------------------------------------------------------------------------------
 
 
 def _log_rows(log: LogParts) -> Iterator[str]:
@@ -111,7 +113,10 @@ def _bar(parts: FileParts) -> str:
         length = len(list(run))
         shapes.setdefault(Part(kind), []).append(f"M{_BARS_X + at} 1h{length}v{_BAR}h-{length}z")
         at += length
-    paths = "".join(f'<path fill="{_COLOURS[kind]}"{_OPACITY.get(kind, "")} d="{"".join(d)}"></path>' for kind, d in shapes.items())
+    paths = "".join(
+        f'<path fill="{_COLOURS[kind]}"{_OPACITY.get(kind, "")} d="{"".join(d)}"></path>'
+        for kind, d in shapes.items()
+    )
     return f"<g>{_title(f'{parts.file.path}: offsets {parts.file.start:,} to {parts.file.stop:,}, {_sums(parts)}')}{paths}</g>"
 
 
@@ -131,10 +136,12 @@ def _log_remarks(log: LogParts) -> Iterator[str]:
         damaged = f", {log.damaged_left_out:,} of them with damage" if log.damaged_left_out else ""
         yield note(f"{log.left_out:,} older commitlog files are not drawn{damaged}")
     if log.unread_bytes:
-        yield note(f"of the oldest {log.unread_bytes:,} bytes of the commitlog nothing was read; read_bytes_max= reads more")
+        yield note(
+            f"of the oldest {log.unread_bytes:,} bytes of the commitlog nothing was read; read_bytes_max= reads more"
+        )
 
 
-# ---- consume queues and index files ---------------------------------------------------------------------------------------
+# ---- consume queues and index files ------------------------------------------------------------------------
 
 
 def _fill_rows(title: str, fills: Sequence[Fill]) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""What each byte of the commitlog is, as coarse as a picture needs it: one walk, and a row of cells for each file that is drawn.
+"""What each byte of the commitlog is, as coarse as a picture needs it: one walk, and a row of cells for each
+file that is drawn.
 
 Memory is that of the drawn files: the newest, and among older ones the first with damage.
 """
@@ -36,7 +37,9 @@ class Part(IntEnum):
 
 @dataclass(slots=True)
 class FileParts:
-    """One commitlog file: its cells, and its bytes in messages and in damage. `is_missing`: it should be there."""
+    """One commitlog file: its cells, and its bytes in messages and in damage. `is_missing`: it should be
+    there.
+    """
 
     file: StoreFile
     cells: NDArray[np.uint8]
@@ -67,7 +70,9 @@ class LogParts:
 
 
 def read_log_parts(store: MessageStore, *, files_max: int, read_bytes_max: int) -> LogParts:
-    """Walks the newest `read_bytes_max` bytes of the log, CRCs included. Raises StoreError where a file is gone by then."""
+    """Walks the newest `read_bytes_max` bytes of the log, CRCs included. Raises StoreError where a file is
+    gone by then.
+    """
     log = store.log
     first = len(log.files)
     left = read_bytes_max
@@ -145,5 +150,7 @@ class _Collected:
         """What the walk does not name: padding in front of the log's end, and what was not read."""
         if not is_read:
             parts.fill(Part.UNREAD)
-        elif parts.file.stop <= self._end_offset or (parts.file.start <= self._end_offset and self._end_kind is EndKind.BLANK):
+        elif parts.file.stop <= self._end_offset or (
+            parts.file.start <= self._end_offset and self._end_kind is EndKind.BLANK
+        ):
             parts.fill(Part.BLANK)

@@ -41,7 +41,15 @@ def queue_fills(store: MessageStore) -> list[Fill]:
         size = sum(file.size for file in files)
         unit = (CQ_UNIT if kind == "simple" else BATCH_CQ_UNIT).itemsize
         entries = max(queue.bounds.unit_stop - files[0].start // unit, 0)
-        fills.append(Fill(f"{topic}-{queue_id}", entries, len(files), size, min(entries * unit / size, 1.0) if size else 0.0))
+        fills.append(
+            Fill(
+                f"{topic}-{queue_id}",
+                entries,
+                len(files),
+                size,
+                min(entries * unit / size, 1.0) if size else 0.0,
+            )
+        )
     return sorted(fills, key=lambda fill: (-fill.entries, fill.name))
 
 
@@ -52,5 +60,13 @@ def index_fills(store: MessageStore) -> list[Fill]:
         with index:
             entries = max(index.header().index_count - 1, 0)
             room = index.geometry.index_num - 1 if index.geometry is not None else entries
-            fills.append(Fill(os.path.basename(index.path), entries, 1, index.size, min(entries / room, 1.0) if room > 0 else 0.0))
+            fills.append(
+                Fill(
+                    os.path.basename(index.path),
+                    entries,
+                    1,
+                    index.size,
+                    min(entries / room, 1.0) if room > 0 else 0.0,
+                )
+            )
     return sorted(fills, key=lambda fill: (-fill.entries, fill.name))

@@ -1,4 +1,6 @@
-"""What `trace` found, as a timeline: one line an event, the time since the one before, and below it where each group stands."""
+"""What `trace` found, as a timeline: one line an event, the time since the one before, and below it where
+each group stands.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Reading without consume queues (RocksDB keeps them, or they are deleted or damaged): the commitlog itself names the queues.
+"""Reading without consume queues (RocksDB keeps them, or they are deleted or damaged): the commitlog itself
+names the queues.
 
-`survey` walks the log once and says which queues it holds and where each begins and ends; `LogReader` gives the rows of a
-physical range. Where a queue offset repeats, because its topic was deleted and made again, the later message counts.
+`survey` walks the log once and says which queues it holds and where each begins and ends; `LogReader` gives
+the rows of a physical range. Where a queue offset repeats, because its topic was deleted and made again, the
+later message counts.
 """
 
 from __future__ import annotations
@@ -30,7 +32,16 @@ from store_format.message.tags_code import parse_long
 from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
 
-__all__ = ["FoundEntries", "LogQueue", "LogReader", "Survey", "find_entries", "is_written", "scan_units", "survey"]
+__all__ = [
+    "FoundEntries",
+    "LogQueue",
+    "LogReader",
+    "Survey",
+    "find_entries",
+    "is_written",
+    "scan_units",
+    "survey",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +61,10 @@ _Ints = NDArray[np.int64]
 class LogQueue:
     """A queue as the log shows it: offsets [min_offset, max_offset) of its messages.
 
-    `epochs` has one element each time the queue's offsets began anew: the physical offset where that happened, the first
-    queue offset and the one behind the last. One element is the rule; more mean the topic was deleted and made again.
-    `last` is the physical offset of the last message, `last_old` of the last one before the newest epoch.
+    `epochs` has one element each time the queue's offsets began anew: the physical offset where that
+    happened, the first queue offset and the one behind the last. One element is the rule; more mean the topic
+    was deleted and made again. `last` is the physical offset of the last message, `last_old` of the last one
+    before the newest epoch.
     """
 
     topic: str
@@ -70,7 +82,9 @@ class LogQueue:
 
     @property
     def max_offset(self) -> int:
-        """Behind the last message, since the queue last began with offset 0: what a deleted topic had counts no more."""
+        """Behind the last message, since the queue last began with offset 0: what a deleted topic had counts
+        no more.
+        """
         starts = [number for number, (_, first, _) in enumerate(self.epochs) if first == 0]
         return max(stop for _, _, stop in self.epochs[starts[-1] if starts else 0 :])
 
@@ -112,7 +126,9 @@ class LogQueue:
 
 @dataclass(slots=True)
 class Survey:
-    """What a walk over the log found. `cuts` are physical offsets at which units begin, about evenly spaced, first and end included."""
+    """What a walk over the log found. `cuts` are physical offsets at which units begin, about evenly spaced,
+    first and end included.
+    """
 
     queues: dict[tuple[str, int], LogQueue]
     cuts: list[int]
@@ -140,10 +156,11 @@ def survey(
     cut_bytes: int = 64 << 20,
     is_live: bool = False,
 ) -> Survey:
-    """The queues of the selected topics. Damage is stepped over and listed; reading it fails or not as the reader's mode says.
+    """The queues of the selected topics. Damage is stepped over and listed; reading it fails or not as the
+    reader's mode says.
 
-    From the log's first byte, or from `start`, where no message need begin. `is_live`: a broker is writing. What it has not finished at
-    the end does not count.
+    From the log's first byte, or from `start`, where no message need begin. `is_live`: a broker is writing.
+    What it has not finished at the end does not count.
     """
     end = log.min_offset if start is None else start
     result = Survey({}, [end], [])
@@ -165,7 +182,13 @@ def survey(
 
 
 def scan_units(
-    log: CommitLog, projection: Projection, broker_name: str, tolerance: Tolerance, stop: int | None = None, *, is_live: bool = False
+    log: CommitLog,
+    projection: Projection,
+    broker_name: str,
+    tolerance: Tolerance,
+    stop: int | None = None,
+    *,
+    is_live: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Every unit of the log in its order, whatever queue it is in or not. `is_live` as for `survey`."""
     for refs in _units(log, stop, is_live):
@@ -178,7 +201,9 @@ def scan_units(
                 yield batch
 
 
-def _units(log: CommitLog, stop: int | None, is_live: bool, start: int | None = None) -> Iterator[UnitRefs | Damage]:
+def _units(
+    log: CommitLog, stop: int | None, is_live: bool, start: int | None = None
+) -> Iterator[UnitRefs | Damage]:
     """The log from its start or from `start`: units in pieces, and the damage between them."""
     for step in log.walk(log.min_offset if start is None else start, stop, resync=True):
         if isinstance(step, Damage):
@@ -192,7 +217,8 @@ def _units(log: CommitLog, stop: int | None, is_live: bool, start: int | None = 
 
 
 def is_written(refs: UnitRefs) -> bool:
-    """Whether the last unit is there to its last byte. No sum covers properties, so one that is being appended can look right.
+    """Whether the last unit is there to its last byte. No sum covers properties, so one that is being
+    appended can look right.
 
     Something behind it, or a last byte that is not zero, says that it is whole.
     """
@@ -216,7 +242,9 @@ def _collect(queues: dict[tuple[str, int], LogQueue], found: FoundEntries, units
         if len(queue.epochs) > _EPOCHS_MAX:
             position = queue.epochs[-1][0] - units.refs.base
             expected = f"queue offsets of {topic}-{queue_id} that begin anew at most {_EPOCHS_MAX} times"
-            raise CorruptStoreError(units.refs.path, position, expected, f"more, now with {queue.epochs[-1][1]}")
+            raise CorruptStoreError(
+                units.refs.path, position, expected, f"more, now with {queue.epochs[-1][1]}"
+            )
         queue.bytes += int(found.size[rows].sum())
         queue.is_batch = queue.is_batch or bool((found.count[rows] > 1).any())
 
@@ -230,16 +258,23 @@ def _refs(log: CommitLog, run: UnitRun) -> Iterator[UnitRefs]:
 
 
 def find_entries(units: Units, select: Callable[[str], bool]) -> FoundEntries:
-    """The queue entries that a broker would make of these units (DefaultMessageStore.CommitLogDispatcherBuildConsumeQueue)."""
+    """The queue entries that a broker would make of these units
+    (DefaultMessageStore.CommitLogDispatcherBuildConsumeQueue).
+    """
     kind = units.sys_flag & sysflag.TRANSACTION_MASK
     queued = np.flatnonzero((kind == sysflag.TRANSACTION_NONE) | (kind == sysflag.TRANSACTION_COMMIT))
     if len(queued) < len(units):
         units = units.select(queued)
     topics = units.stored_topics().dictionary_encode()
     names = [decode_utf8(value) for value in topics.dictionary.to_pylist()]
-    combined = topics.indices.to_numpy().astype(np.int64) << 32 | units.integers("queue_id").astype(np.int64) & 0xFFFFFFFF
+    combined = (
+        topics.indices.to_numpy().astype(np.int64) << 32
+        | units.integers("queue_id").astype(np.int64) & 0xFFFFFFFF
+    )
     distinct, key = np.unique(combined, return_inverse=True)
-    keys = list(zip((names[i] for i in (distinct >> 32).tolist()), distinct.astype(np.int32).tolist(), strict=True))
+    keys = list(
+        zip((names[i] for i in (distinct >> 32).tolist()), distinct.astype(np.int32).tolist(), strict=True)
+    )
     chosen = np.array([select(topic) for topic, _ in keys], bool)
     offset = units.integers("queue_offset").astype(np.int64)
     rows = np.flatnonzero(chosen[key] & _is_place(offset)) if len(keys) else np.empty(0, np.int64)
@@ -248,7 +283,10 @@ def find_entries(units: Units, select: Callable[[str], bool]) -> FoundEntries:
     light = _light_entries(units, select)
     if light is None:
         return normal
-    columns = (np.concatenate([getattr(normal, name), getattr(light, name)]) for name in ("offset", "count", "physical", "size"))
+    columns = (
+        np.concatenate([getattr(normal, name), getattr(light, name)])
+        for name in ("offset", "count", "physical", "size")
+    )
     return FoundEntries(keys + light.keys, np.concatenate([normal.key, light.key + len(keys)]), *columns)
 
 
@@ -262,11 +300,20 @@ def _without_place(units: Units, select: Callable[[str], bool]) -> list[BadUnit]
     offsets = units.integers("queue_offset").astype(np.int64)
     bad = []
     for i in np.flatnonzero(~_is_place(offsets)).tolist():
-        topic = decode_utf8(as_bytes(units.refs.buffer, int(units.topic_start[i]), int(units.topic_start[i] + units.topic_length[i])))
+        topic = decode_utf8(
+            as_bytes(
+                units.refs.buffer,
+                int(units.topic_start[i]),
+                int(units.topic_start[i] + units.topic_length[i]),
+            )
+        )
         if select(topic):
             position = int(units.refs.positions[i])
             error = CorruptStoreError(
-                units.refs.path, position + _QUEUE_OFFSET_AT, f"a queueOffset from 0 to {_OFFSET_MAX}", str(int(offsets[i]))
+                units.refs.path,
+                position + _QUEUE_OFFSET_AT,
+                f"a queueOffset from 0 to {_OFFSET_MAX}",
+                str(int(offsets[i])),
             )
             bad.append(BadUnit(i, error))
     return bad
@@ -278,7 +325,10 @@ def _counts(units: Units) -> _Ints:
     inner = np.flatnonzero(inner_batches(units))
     if len(inner):
         numbers = PropertyTable(units.select(inner).raw_properties()).values("INNER_NUM").to_pylist()
-        counts[inner] = [number if (number := parse_long(text)) is not None and 0 < number <= _BATCH_SIZE_MAX else 1 for text in numbers]
+        counts[inner] = [
+            number if (number := parse_long(text)) is not None and 0 < number <= _BATCH_SIZE_MAX else 1
+            for text in numbers
+        ]
     return counts
 
 
@@ -290,7 +340,10 @@ def _light_entries(units: Units, select: Callable[[str], bool]) -> FoundEntries 
     if _LIGHT.search(units.refs.buffer[low:high]) is None:  # type: ignore[call-overload] # re takes any buffer
         return None
     table = PropertyTable(units.raw_properties())
-    names, offsets = table.values("INNER_MULTI_DISPATCH").to_pylist(), table.values("INNER_MULTI_QUEUE_OFFSET").to_pylist()
+    names, offsets = (
+        table.values("INNER_MULTI_DISPATCH").to_pylist(),
+        table.values("INNER_MULTI_QUEUE_OFFSET").to_pylist(),
+    )
     keys: dict[tuple[str, int], int] = {}
     entries = []
     for i, (queues, numbers) in enumerate(zip(names, offsets, strict=True)):
@@ -303,7 +356,9 @@ def _light_entries(units: Units, select: Callable[[str], bool]) -> FoundEntries 
         return None
     key, offset, row = (np.array(column, np.int64) for column in zip(*entries, strict=True))
     physical = units.refs.positions + units.refs.base
-    return FoundEntries(list(keys), key, offset, np.ones(len(key), np.int64), physical[row], units.refs.sizes[row])
+    return FoundEntries(
+        list(keys), key, offset, np.ones(len(key), np.int64), physical[row], units.refs.sizes[row]
+    )
 
 
 @dataclass(slots=True)
@@ -318,13 +373,17 @@ class LogReader:
     queues: dict[tuple[str, int], LogQueue]
 
     def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """The rows of units that begin in [start, stop), in the order of the log. `start` is one of the survey's cuts."""
+        """The rows of units that begin in [start, stop), in the order of the log. `start` is one of the
+        survey's cuts.
+        """
         pieces = {(piece.topic, piece.queue_id): i for i, piece in enumerate(self.slices)}
         topics = {topic for topic, _ in pieces}
         start = self._without_deleted(start, stop)
         for step in self.reader.log.walk(start, stop, resync=True) if start < stop else ():
             if isinstance(step, Damage):
-                self.reader.tolerance.damage(CorruptStoreError(step.file.path, step.start, step.expected, step.found))
+                self.reader.tolerance.damage(
+                    CorruptStoreError(step.file.path, step.start, step.expected, step.found)
+                )
                 continue
             for refs in _refs(self.reader.log, step):
                 units, _ = locate(refs, verify_crc=False)

@@ -25,7 +25,8 @@ _OFFSET_MAX = 2**63 - 1
 class QueueRange:
     """One queue in a snapshot: offsets [min_offset, max_offset), and what leads to its messages.
 
-    `bounds` None: no consume queue files. `extra` are stored units from offset `extra_start` on that the files lack.
+    `bounds` None: no consume queue files. `extra` are stored units from offset `extra_start` on that the
+    files lack.
     """
 
     topic: str
@@ -40,11 +41,21 @@ class QueueRange:
 
     def piece(self, start: int, stop: int) -> QueueSlice:
         return QueueSlice(
-            self.topic, self.queue_id, start, stop, self.bounds, self.extra_start, self.extra, self.extra_offsets, self.is_batch
+            self.topic,
+            self.queue_id,
+            start,
+            stop,
+            self.bounds,
+            self.extra_start,
+            self.extra,
+            self.extra_offsets,
+            self.is_batch,
         )
 
     def byte_estimate(self) -> int:
-        """Bytes of commitlog between the first and the last message, this queue's and others'; at least the last message's."""
+        """Bytes of commitlog between the first and the last message, this queue's and others'; at least the
+        last message's.
+        """
         if self.bounds is None or self.bounds.first_physical_offset < 0:
             return len(self.extra)
         return self.bounds.last_physical_offset + self.bounds.last_size - self.bounds.first_physical_offset
@@ -66,8 +77,12 @@ def agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
         return False
     queue_offset = int(unit["base_offset"]) if units.dtype == BATCH_CQ_UNIT else offset
     light = (queue.topic.startswith("%LMQ%"),)
-    identity = Identity((queue.topic,), None, np.array([queue.queue_id], np.int32), np.array([queue_offset]), light)
-    refs = UnitRefs(file.path, data, physical, np.zeros(1, np.int64), np.array([size]), np.array([tags_code]), identity)
+    identity = Identity(
+        (queue.topic,), None, np.array([queue.queue_id], np.int32), np.array([queue_offset]), light
+    )
+    refs = UnitRefs(
+        file.path, data, physical, np.zeros(1, np.int64), np.array([size]), np.array([tags_code]), identity
+    )
     good, bad = locate(refs, verify_crc=True)
     if bad:
         return False

@@ -1,7 +1,9 @@
-"""From ranges of queues to RecordBatches: queue units lead to messages, messages are checked and decoded in batches.
+"""From ranges of queues to RecordBatches: queue units lead to messages, messages are checked and decoded in
+batches.
 
-One reader serves many queues at once: their entries are put in the order of the commitlog, so that thousands of small
-queues cost about as much as one large one, and the file is walked from front to back. The order within a queue is kept.
+One reader serves many queues at once: their entries are put in the order of the commitlog, so that thousands
+of small queues cost about as much as one large one, and the file is walked from front to back. The order
+within a queue is kept.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ __all__ = ["Entries", "QueueReader"]
 
 _log = logging.getLogger(__name__)
 
-# (bytes, rows): a batch has at least so many rows as long as it stays below so many bytes. Spark's socket moves 2 to 4 MB
-# fastest; few rows are dear to decode.
+# (bytes, rows): a batch has at least so many rows as long as it stays below so many bytes. Spark's socket
+# moves 2 to 4 MB fastest; few rows are dear to decode.
 _BATCH_SIZES = ((2 << 20, 1 << 20), (4 << 20, 4096), (8 << 20, 512))
-_ROW_BYTES_WITHOUT_CONTENT = 256  # of rows without content 8,192 are decoded within a core's own cache, more are not
+# of rows without content 8,192 are decoded within a core's own cache, more are not
+_ROW_BYTES_WITHOUT_CONTENT = 256
 _WITHOUT_CONTENT_SHIFT = 5  # but bodies are looked at for their CRC: at most 256 MB of the log
 _CONTENT = frozenset({"body", "rawBody", "properties"})
 _LIGHT_PREFIX = "%LMQ%"
@@ -46,8 +49,8 @@ _SliceUnits = tuple[_Ints, NDArray[np.void]]  # queue offsets and units
 class Entries:
     """What queue units say, one element a unit; `piece` is the index of the slice it belongs to.
 
-    `tags_code` is None where no queue unit led there (a scan of the commitlog): the message says it then. `count` is how
-    many queue offsets each unit covers, None where that is one.
+    `tags_code` is None where no queue unit led there (a scan of the commitlog): the message says it then.
+    `count` is how many queue offsets each unit covers, None where that is one.
     """
 
     piece: NDArray[np.int32]
@@ -63,12 +66,21 @@ class Entries:
     def select(self, index: NDArray[np.generic] | slice) -> Entries:
         tags_code = None if self.tags_code is None else self.tags_code[index]
         count = None if self.count is None else self.count[index]
-        return Entries(self.piece[index], self.queue_offset[index], self.physical_offset[index], self.size[index], tags_code, count)
+        return Entries(
+            self.piece[index],
+            self.queue_offset[index],
+            self.physical_offset[index],
+            self.size[index],
+            tags_code,
+            count,
+        )
 
 
 @dataclass(slots=True)
 class QueueReader:
-    """Reads slices of queues of one store. `tags_codes` skips entries by their hash before the message is touched."""
+    """Reads slices of queues of one store. `tags_codes` skips entries by their hash before the message is
+    touched.
+    """
 
     log: CommitLog
     broker_name: str
@@ -81,12 +93,13 @@ class QueueReader:
     def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Batches of about 2 MB. Rows of one queue come in queue order; queues read together may interleave.
 
-        Raises CorruptStoreError for a bad unit in mode FAILFAST, OffsetOutOfRangeError or StoreNotFoundError for what is gone.
+        Raises CorruptStoreError for a bad unit in mode FAILFAST, OffsetOutOfRangeError or StoreNotFoundError
+        for what is gone.
         """
         for chunk, entries in self._chunks(slices):
             yield from self.read_entries(chunk, entries)
 
-    # ---- entries ----------------------------------------------------------------------------------------------------
+    # ---- entries -------------------------------------------------------------------------------------------
 
     def _chunks(self, slices: Sequence[QueueSlice]) -> Iterator[tuple[list[QueueSlice], Entries]]:
         """Entries of as many slices as fit a chunk; a slice larger than that comes in several."""
@@ -112,12 +125,23 @@ class QueueReader:
             return read_slice(self._after_loss(piece, error))
 
     def _entries(self, pieces: Sequence[QueueSlice], parts: Sequence[_SliceUnits]) -> Entries:
-        """The entries of all slices, those of a kind of queue in one go: slices may be thousands, of a few units each."""
-        kinds = [np.array([i for i, piece in enumerate(pieces) if piece.is_batch == is_batch], np.int32) for is_batch in (False, True)]
-        made = [self._entries_of(index, pieces, [parts[i] for i in index.tolist()]) for index in kinds if len(index)]
+        """The entries of all slices, those of a kind of queue in one go: slices may be thousands, of a few
+        units each.
+        """
+        kinds = [
+            np.array([i for i, piece in enumerate(pieces) if piece.is_batch == is_batch], np.int32)
+            for is_batch in (False, True)
+        ]
+        made = [
+            self._entries_of(index, pieces, [parts[i] for i in index.tolist()])
+            for index in kinds
+            if len(index)
+        ]
         return made[0] if len(made) == 1 else _join(made)
 
-    def _entries_of(self, index: NDArray[np.int32], pieces: Sequence[QueueSlice], parts: Sequence[_SliceUnits]) -> Entries:
+    def _entries_of(
+        self, index: NDArray[np.int32], pieces: Sequence[QueueSlice], parts: Sequence[_SliceUnits]
+    ) -> Entries:
         """Of the slices at `index`, all of one kind."""
         is_batch = pieces[int(index[0])].is_batch
         offsets = np.concatenate([offsets for offsets, _ in parts])
@@ -128,14 +152,25 @@ class QueueReader:
         external = is_ext_address(tags)
         for i in np.unique(piece_of[external]).tolist():
             mine = piece_of == i
-            tags[mine] = resolve_tags_codes(f"{self.ext_directory}/{pieces[i].topic}/{pieces[i].queue_id}", tags[mine])
+            tags[mine] = resolve_tags_codes(
+                f"{self.ext_directory}/{pieces[i].topic}/{pieces[i].queue_id}", tags[mine]
+            )
         physical, size = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
-        entries = Entries(piece_of, offsets, physical, size, tags, units["batch_size"].astype(np.int16) if is_batch else None)
+        entries = Entries(
+            piece_of,
+            offsets,
+            physical,
+            size,
+            tags,
+            units["batch_size"].astype(np.int16) if is_batch else None,
+        )
         if self.tags_codes is None or is_batch:
             return entries  # a batch unit has the code of the batch, not of its messages
         # ExpressionMessageFilter.isMatchedByConsumeQueue: (int) tagsCode. A scheduled message's is a time.
         timed = np.array([pieces[i].topic == SCHEDULE_TOPIC for i in range(len(pieces))])[piece_of]
-        return entries.select(timed | np.isin(tags.astype(np.int32), np.array(sorted(self.tags_codes), np.int32)))
+        return entries.select(
+            timed | np.isin(tags.astype(np.int32), np.array(sorted(self.tags_codes), np.int32))
+        )
 
     def _after_loss(self, piece: QueueSlice, error: OffsetOutOfRangeError | StoreNotFoundError) -> QueueSlice:
         """The rest of a slice whose first files retention has deleted since planning."""
@@ -144,13 +179,17 @@ class QueueReader:
             raise error
         find = batch_queue_bounds if bounds.kind == "batch" else simple_queue_bounds
         now = find(bounds.directory, piece.topic, piece.queue_id, self.log.min_offset)
-        start, stop = (piece.stop, piece.stop) if now is None else (max(piece.start, now.min_offset), min(piece.stop, now.max_offset))
+        start, stop = (
+            (piece.stop, piece.stop)
+            if now is None
+            else (max(piece.start, now.min_offset), min(piece.stop, now.max_offset))
+        )
         stop = piece.stop if piece.extra else stop
         start = min(start, stop)
         self.tolerance.lose(piece.stop - piece.start - (stop - start), error)
         return replace(piece, start=start, stop=stop, bounds=now)
 
-    # ---- messages ---------------------------------------------------------------------------------------------------
+    # ---- messages ------------------------------------------------------------------------------------------
 
     def read_entries(self, pieces: Sequence[QueueSlice], entries: Entries) -> Iterator[pa.RecordBatch]:
         """The messages that entries of these slices point at."""
@@ -201,8 +240,24 @@ class QueueReader:
         for start, stop in self._cuts(entries.size):
             part = entries.select(slice(start, stop))
             topic_index = topic_of_piece[part.piece] if len(names) > 1 else None
-            identity = Identity(names, topic_index, queue_of_piece[part.piece], part.queue_offset, light, _wanted(pieces, part), part.count)
-            refs = UnitRefs(view.path, buffer, file.start, part.physical_offset - file.start, part.size, part.tags_code, identity)
+            identity = Identity(
+                names,
+                topic_index,
+                queue_of_piece[part.piece],
+                part.queue_offset,
+                light,
+                _wanted(pieces, part),
+                part.count,
+            )
+            refs = UnitRefs(
+                view.path,
+                buffer,
+                file.start,
+                part.physical_offset - file.start,
+                part.size,
+                part.tags_code,
+                identity,
+            )
             yield from self._decode(refs)
 
     def _outside(self, pieces: Sequence[QueueSlice], entries: Entries) -> Iterator[pa.RecordBatch]:
@@ -213,14 +268,20 @@ class QueueReader:
         for i in range(len(entries)):
             physical, offset = int(entries.physical_offset[i]), int(entries.queue_offset[i])
             path, position = place_of_entry(pieces[int(entries.piece[i])], offset)
-            bad.append(BadUnit(i, CorruptStoreError(path, position, expected, f"{physical} at queue offset {offset}")))
+            bad.append(
+                BadUnit(
+                    i, CorruptStoreError(path, position, expected, f"{physical} at queue offset {offset}")
+                )
+            )
         self.tolerance.drop(bad)
         if self.tolerance.mode == "PERMISSIVE":
             names = tuple(piece.topic for piece in pieces)
             queue_ids = np.array([piece.queue_id for piece in pieces], np.int32)[entries.piece]
             identity = Identity(names, entries.piece, queue_ids, entries.queue_offset)
             nowhere = np.empty(0, np.uint8)
-            refs = UnitRefs("", nowhere, 0, entries.physical_offset, entries.size, entries.tags_code, identity)
+            refs = UnitRefs(
+                "", nowhere, 0, entries.physical_offset, entries.size, entries.tags_code, identity
+            )
             for unit in bad:
                 yield _corrupt_row(refs, unit, self.projection.names, self.broker_name)
 
@@ -234,7 +295,10 @@ class QueueReader:
         while start < total:
             base = int(ends[start - 1]) if start else 0
             fits = np.searchsorted(ends, [base + size for size, _ in _BATCH_SIZES], side="right").tolist()
-            stop = max(start + 1, *(min(fit, start + rows) for fit, (_, rows) in zip(fits, _BATCH_SIZES, strict=True)))
+            stop = max(
+                start + 1,
+                *(min(fit, start + rows) for fit, (_, rows) in zip(fits, _BATCH_SIZES, strict=True)),
+            )
             yield start, min(stop, total)
             start = stop
 
@@ -257,7 +321,9 @@ class QueueReader:
 
     def _good(self, refs: UnitRefs, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         if start < stop:
-            for _, batch, _ in decode_parts(refs.select(np.arange(start, stop)), self.projection, self.broker_name):
+            for _, batch, _ in decode_parts(
+                refs.select(np.arange(start, stop)), self.projection, self.broker_name
+            ):
                 if batch.num_rows:
                     yield batch
 
@@ -269,11 +335,18 @@ def _join(parts: list[Entries]) -> Entries:
     joined = Entries(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
     if all(part.count is None for part in parts):
         return joined
-    return replace(joined, count=np.concatenate([np.ones(len(part), np.int16) if part.count is None else part.count for part in parts]))
+    return replace(
+        joined,
+        count=np.concatenate(
+            [np.ones(len(part), np.int16) if part.count is None else part.count for part in parts]
+        ),
+    )
 
 
 def _in_log_order(entries: Entries) -> Entries:
-    """Entries by physical offset, if that keeps the order of every queue (it does in every log a broker wrote)."""
+    """Entries by physical offset, if that keeps the order of every queue (it does in every log a broker
+    wrote).
+    """
     same_queue = entries.piece[1:] == entries.piece[:-1]
     if (entries.physical_offset[1:] <= entries.physical_offset[:-1])[same_queue].any():
         return entries

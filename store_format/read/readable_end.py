@@ -1,23 +1,28 @@
-"""How far the commitlog of a crashed store can be read: over damage in its middle, but not into what an earlier recovery cut off.
+"""How far the commitlog of a crashed store can be read: over damage in its middle, but not into what an
+earlier recovery cut off.
 
-A broker's recovery ends the log at its first bytes that are no message (`recovery.find_end`), and cuts off everything behind them.
-At the log's true end nothing follows those bytes. Where whole messages follow, either the middle of the log is damaged, or the
-messages are remains: recovery sets the log's end back and does not clear a byte (MappedFileQueue.truncateDirtyFiles), and a
-broker that goes on writes over the first of the cut messages only.
+A broker's recovery ends the log at its first bytes that are no message (`recovery.find_end`), and cuts off
+everything behind them. At the log's true end nothing follows those bytes. Where whole messages follow, either
+the middle of the log is damaged, or the messages are remains: recovery sets the log's end back and does not
+clear a byte (MappedFileQueue.truncateDirtyFiles), and a broker that goes on writes over the first of the cut
+messages only.
 
 The rule. Whole messages behind damaged bytes continue the log when both of these hold:
 
-1. The first of them was not stored more than a second before the last message in front of the damaged bytes. A broker stamps
-   messages in the order of the log, so a message that was cut is older than every message that was written after the recovery. A
-   broker needs more than a second to die and to start again; a clock that is corrected goes back by less.
-2. The consume queue's entry of that queue offset leads to the message, or no message in front of the damaged bytes has its
-   queue offset or a later one. A broker that goes on after a recovery gives the queue offsets of cut messages again. A queue whose
-   topic was deleted and created again counts from where it last began with offset 0.
+1. The first of them was not stored more than a second before the last message in front of the damaged bytes.
+   A broker stamps messages in the order of the log, so a message that was cut is older than every message
+   that was written after the recovery. A broker needs more than a second to die and to start again; a clock
+   that is corrected goes back by less.
+2. The consume queue's entry of that queue offset leads to the message, or no message in front of the damaged
+   bytes has its queue offset or a later one. A broker that goes on after a recovery gives the queue offsets
+   of cut messages again. A queue whose topic was deleted and created again counts from where it last began
+   with offset 0.
 
-Messages that directly follow a whole message need neither: the broker's recovery takes them as well. Messages that fail the rule
-are remains, and so are those behind them in the same file. A recovery deletes the files behind the log's end, so the log goes on in
-a later file whose first messages pass the rule; where none does, it ends in front of the remains, which are counted, never read. A
-store that a broker recovered and left without writing a message cannot be told from one that nobody recovered: its messages are read.
+Messages that directly follow a whole message need neither: the broker's recovery takes them as well. Messages
+that fail the rule are remains, and so are those behind them in the same file. A recovery deletes the files
+behind the log's end, so the log goes on in a later file whose first messages pass the rule; where none does,
+it ends in front of the remains, which are counted, never read. A store that a broker recovered and left
+without writing a message cannot be told from one that nobody recovered: its messages are read.
 """
 
 from __future__ import annotations
@@ -53,12 +58,14 @@ _CLOCK_STEP_MAX_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ReadableEnd:
-    """The log can be read up to `offset`; a broker that starts cuts it at `cut`, and loses `messages` whole ones between the two.
+    """The log can be read up to `offset`; a broker that starts cuts it at `cut`, and loses `messages` whole
+    ones between the two.
 
-    `damage` says what is wrong at `cut`; None where nothing whole follows. `damage_bytes` counts all bytes between `cut` and `offset`
-    that are no message. `remains` counts the whole messages behind `offset` that do not continue the log; they are within
-    `remains_range`, physical offsets. `is_recovery_known`: an entry shows that a broker has given queue offsets of theirs again.
-    `disputed` says what is wrong at `offset` where they may continue the log all the same.
+    `damage` says what is wrong at `cut`; None where nothing whole follows. `damage_bytes` counts all bytes
+    between `cut` and `offset` that are no message. `remains` counts the whole messages behind `offset` that
+    do not continue the log; they are within `remains_range`, physical offsets. `is_recovery_known`: an entry
+    shows that a broker has given queue offsets of theirs again. `disputed` says what is wrong at `offset`
+    where they may continue the log all the same.
     """
 
     cut: int
@@ -68,7 +75,8 @@ class ReadableEnd:
     damage_bytes: int = 0
     remains: int = 0
     last_timestamp: int = -1  # ms, of the last message before `offset`
-    damaged: tuple[tuple[int, int], ...] = ()  # the first of these stretches of bytes, as physical offsets [start, stop)
+    # the first of these stretches of bytes, as physical offsets [start, stop)
+    damaged: tuple[tuple[int, int], ...] = ()
     hidden: tuple[tuple[int, int], ...] = ()  # stretches with remains in front of `offset`, likewise
     remains_range: tuple[int, int] = (0, 0)
     is_recovery_known: bool = False
@@ -83,8 +91,8 @@ class ReadableEnd:
 def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
     """How far the log can be read, of which a broker's recovery finds the end `end`.
 
-    On a store without damage this costs one look for data behind the end. Behind damage every message is checked, CRC included,
-    as the recovery would have checked it without the damage.
+    On a store without damage this costs one look for data behind the end. Behind damage every message is
+    checked, CRC included, as the recovery would have checked it without the damage.
     """
     last_timestamp = log.store_timestamp_at(end.last_unit_offset)
     found = _Behind(root, log, end, end.offset, last_timestamp)
@@ -158,7 +166,9 @@ class _Behind:
             self.messages += len(step.positions) if damage is not None else 0
 
     def _continues(self, run: UnitRun) -> bool:
-        """The rule of this module, for the first messages behind damage (the walk gives the first few kilobytes)."""
+        """The rule of this module, for the first messages behind damage (the walk gives the first few
+        kilobytes).
+        """
         first = run.file.start + int(run.positions[0])
         is_older = self.log.store_timestamp_at(first) < self.last_timestamp - _CLOCK_STEP_MAX_MS
         self.may_continue = False
@@ -169,7 +179,9 @@ class _Behind:
                 return False
             raise
         unknown = [(key, offset) for (key, offset, physical), found in entries if found != physical]
-        is_given_again = any(found is not None and found != entry[2] and found < self.offset for entry, found in entries)
+        is_given_again = any(
+            found is not None and found != entry[2] and found < self.offset for entry, found in entries
+        )
         if is_older:
             self.is_recovery_known |= is_given_again
             return False
@@ -195,7 +207,9 @@ def has_own_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
     for run in log.walk(physical_offset, physical_offset + 1):
         assert isinstance(run, UnitRun)
         entries = _entries_of(log, run)
-        return bool(entries) and all(_entry_at(root, queue, offset) == physical for queue, offset, physical in entries)
+        return bool(entries) and all(
+            _entry_at(root, queue, offset) == physical for queue, offset, physical in entries
+        )
     return False
 
 
@@ -209,7 +223,8 @@ def _found_entries(log: CommitLog, run: UnitRun) -> FoundEntries:
 def _entry_at(root: str, queue: _Queue, offset: int) -> int | None:
     """The physical offset in a queue's entry on disk; None where the queue has no valid one."""
     topic, queue_id = queue
-    if queue_id < 0 or topic in ("", ".", "..") or "/" in topic or "\0" in topic:  # a name from the log, not from a listing
+    # a name from the log, not from a listing
+    if queue_id < 0 or topic in ("", ".", "..") or "/" in topic or "\0" in topic:
         return None
     directory = queue_directory(root, topic, queue_id)
     with suppress(StoreError, OSError):
@@ -236,10 +251,12 @@ def _max_offsets(log: CommitLog, end: LogEnd) -> dict[_Queue, int]:
 
 def _runs(log: CommitLog, end: LogEnd) -> Iterator[UnitRun]:
     if end.scan_start < end.offset:
-        yield from (step for step in log.walk(end.scan_start, end.offset, resync=True) if isinstance(step, UnitRun))
+        yield from (
+            step for step in log.walk(end.scan_start, end.offset, resync=True) if isinstance(step, UnitRun)
+        )
 
 
-# ---- what is said, and refused ------------------------------------------------------------------------------------------
+# ---- what is said, and refused -----------------------------------------------------------------------------
 
 _warned: WeakKeyDictionary[FileCache, set[tuple[str, int]]] = WeakKeyDictionary()
 
@@ -269,12 +286,12 @@ def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
 def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int] | None = None) -> None:
     """Raises where a writer that clears everything behind `end` would destroy messages that can be read.
 
-    `staged` (physical offset, ms): a commit that was broken off has staged what was written from that offset on and up to that time,
-    and writes it again.
+    `staged` (physical offset, ms): a commit that was broken off has staged what was written from that offset
+    on and up to that time, and writes it again.
 
-    CorruptStoreError: whole messages behind damage, unless they are taken for remains: a warning counts these.
-    StoreInUseError: messages that were appended since `end` was looked for, so another process writes to the store although it shows
-    no lock (NFS, a virtual machine's mount).
+    CorruptStoreError: whole messages behind damage, unless they are taken for remains: a warning counts
+    these. StoreInUseError: messages that were appended since `end` was looked for, so another process writes
+    to the store although it shows no lock (NFS, a virtual machine's mount).
     """
     found = find_readable_end(root, log.anew(), end)
     if staged is not None and end.offset >= staged[0] and found.last_timestamp <= staged[1]:

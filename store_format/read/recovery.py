@@ -1,7 +1,9 @@
-"""What a crash left: where the commitlog really ends, and which messages have no consume queue entry yet. Nothing is written.
+"""What a crash left: where the commitlog really ends, and which messages have no consume queue entry yet.
+Nothing is written.
 
 A broker that was killed has neither trimmed its files nor finished its queues. It repairs both when it starts
-(DefaultMessageStore.recover, spec 7.3 and 7.4); a reader finds the same end and makes the same entries in memory.
+(DefaultMessageStore.recover, spec 7.3 and 7.4); a reader finds the same end and makes the same entries in
+memory.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ _FAR = 2**63 - 1  # no limit
 class LogEnd:
     """Where the log ends, and where to look for messages without an entry: from `scan_start` to `offset`.
 
-    `last_unit_offset` is the start of the last good unit (what the broker calls confirmOffset), -1 when the scan met none;
-    `units` of them were checked, CRC included. `end` says why the log ends there.
+    `last_unit_offset` is the start of the last good unit (what the broker calls confirmOffset), -1 when the
+    scan met none; `units` of them were checked, CRC included. `end` says why the log ends there.
     """
 
     offset: int
@@ -42,18 +44,21 @@ class LogEnd:
 
 
 def find_end(commit_log: CommitLog, checkpoint: Checkpoint, *, crashed: bool, dispatch_from: int) -> LogEnd:
-    """The end of the log by the broker's rule: check unit after unit from a start file on; the first bad one is the end.
+    """The end of the log by the broker's rule: check unit after unit from a start file on; the first bad one
+    is the end.
 
-    `crashed` says that `abort` exists; `dispatch_from` is the end of what the consume queues know, -1 without any.
+    `crashed` says that `abort` exists; `dispatch_from` is the end of what the consume queues know, -1 without
+    any.
 
-    Two start files, for two questions. The end is looked for from where a 5.5 broker begins: walking back from the last
-    file, the first whose first unit is good and not newer than the checkpoint (by logicsPhysicalOffset, else by
-    logicsMsgTimestamp; without a crash: not behind `dispatch_from`), and at most 10 files back, matched or not
-    (commitLogRecoverMaxNum). Damage in older files does not end the log for a broker, and must not for us.
-    Entries may be missing from further back. That limit is about what the broker dispatches, and it makes old messages
-    vanish from its queues; we have none. When logicsPhysicalOffset is 0 the checkpoint may be of 5.4 or before, where
-    logicsMsgTimestamp runs ahead of the flushed queues, so `scan_start` follows the rule of these: max(min(physic, logics) -
-    3000, 0). It never begins later than the other.
+    Two start files, for two questions. The end is looked for from where a 5.5 broker begins: walking back
+    from the last file, the first whose first unit is good and not newer than the checkpoint (by
+    logicsPhysicalOffset, else by logicsMsgTimestamp; without a crash: not behind `dispatch_from`), and at
+    most 10 files back, matched or not (commitLogRecoverMaxNum). Damage in older files does not end the log
+    for a broker, and must not for us. Entries may be missing from further back. That limit is about what the
+    broker dispatches, and it makes old messages vanish from its queues; we have none. When
+    logicsPhysicalOffset is 0 the checkpoint may be of 5.4 or before, where logicsMsgTimestamp runs ahead of
+    the flushed queues, so `scan_start` follows the rule of these: max(min(physic, logics) - 3000, 0). It
+    never begins later than the other.
     """
     if not commit_log.files:
         return scan_to_end(commit_log, 0, 0)
@@ -68,13 +73,16 @@ def find_end(commit_log: CommitLog, checkpoint: Checkpoint, *, crashed: bool, di
         timestamp_max = checkpoint.logics_msg_timestamp
         margin_max = checkpoint.timestamp_min
     newest = len(commit_log.files) - 1
-    broker_start = _start_file(commit_log, newest, max(newest + 1 - _RECOVER_FILES_MAX, 0), offset_max, timestamp_max)
+    broker_start = _start_file(
+        commit_log, newest, max(newest + 1 - _RECOVER_FILES_MAX, 0), offset_max, timestamp_max
+    )
     scan_start = _start_file(commit_log, broker_start, 0, offset_max, margin_max)
     return scan_to_end(commit_log, commit_log.files[broker_start].start, commit_log.files[scan_start].start)
 
 
 def _start_file(commit_log: CommitLog, newest: int, oldest: int, offset_max: int, timestamp_max: int) -> int:
-    """The index of the newest file whose first unit is good, timed and neither behind `offset_max` nor after `timestamp_max`.
+    """The index of the newest file whose first unit is good, timed and neither behind `offset_max` nor after
+    `timestamp_max`.
 
     `oldest` when there is none (CommitLog.isMappedFileMatchedRecover).
     """
@@ -88,9 +96,13 @@ def _start_file(commit_log: CommitLog, newest: int, oldest: int, offset_max: int
 
 
 def scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
-    """The end of the log, found by checking unit after unit from `start`, where one begins; `scan_start` is passed on."""
+    """The end of the log, found by checking unit after unit from `start`, where one begins; `scan_start` is
+    passed on.
+    """
     if not commit_log.files:
-        return LogEnd(start, scan_start, -1, 0, WalkEnd(EndKind.MISSING, start, "", 0, "a commitlog file", "none"))
+        return LogEnd(
+            start, scan_start, -1, 0, WalkEnd(EndKind.MISSING, start, "", 0, "a commitlog file", "none")
+        )
     units, last = 0, -1
     while True:
         walk = commit_log.walk(start, verify_crc=True)
@@ -118,15 +130,19 @@ def missing_entries(
     known_damage_bytes: int = 0,
     hidden: Sequence[tuple[int, int]] = (),
 ) -> dict[tuple[str, int], MissingEntries]:
-    """The consume queue entries of messages in `scan_start` to `end` that their queues do not have, by (topic, queue id).
+    """The consume queue entries of messages in `scan_start` to `end` that their queues do not have, by
+    (topic, queue id).
 
-    `max_offsets`: of each queue as it is on disk without the units at or behind `end`; a queue that is not named has none.
-    An entry is missing when its queue offset is at or behind that. `last_physical_offsets` holds back what is not newer
-    than the queue's last message: the remains of a topic that was deleted and made again (ConsumeQueue.putMessagePositionInfo).
-    `batch_topics` are those with queue.type=BatchCQ. Where the log is damaged inside the range, the scan goes on behind the
-    damage, and logs a warning unless the caller has: about `known_damage_bytes`. Messages in the stretches `hidden` do not count.
+    `max_offsets`: of each queue as it is on disk without the units at or behind `end`; a queue that is not
+    named has none. An entry is missing when its queue offset is at or behind that. `last_physical_offsets`
+    holds back what is not newer than the queue's last message: the remains of a topic that was deleted and
+    made again (ConsumeQueue.putMessagePositionInfo). `batch_topics` are those with queue.type=BatchCQ. Where
+    the log is damaged inside the range, the scan goes on behind the damage, and logs a warning unless the
+    caller has: about `known_damage_bytes`. Messages in the stretches `hidden` do not count.
     """
-    dispatch = Dispatch(max_offsets, last_physical_offsets or {}, frozenset(batch_topics), tuple(delay_levels_ms))
+    dispatch = Dispatch(
+        max_offsets, last_physical_offsets or {}, frozenset(batch_topics), tuple(delay_levels_ms)
+    )
     if scan_start >= end:
         return dispatch.entries()
     walk = commit_log.walk(scan_start, end, resync=True)
@@ -136,7 +152,9 @@ def missing_entries(
             for first, behind in hidden:
                 outside &= (found.physical_offsets < first) | (found.physical_offsets >= behind)
             if outside.any():
-                dispatch.add(replace(found, positions=found.positions[outside], sizes=found.sizes[outside]), commit_log)
+                dispatch.add(
+                    replace(found, positions=found.positions[outside], sizes=found.sizes[outside]), commit_log
+                )
     if walk.sums.damage_bytes + walk.sums.missing_bytes > known_damage_bytes:
         _log.warning(
             "commitlog %d to %d: %d bytes are damaged and %d missing; messages there have no consume queue entry",

@@ -1,9 +1,9 @@
 """Where every queue of a store begins and ends at this moment: clean, in use by a broker, or left by a crash.
 
-Clean: the consume queue's own end, without what an earlier recovery has cut (see written_end.py and stale_entries.py). In use: the same,
-but the newest entries count only once the log agrees with them.
-Crashed: the broker's recovery is done in memory, hiding entries behind the log's end and adding those that are missing; only damage
-in the middle does not end the log (see readable_end.py).
+Clean: the consume queue's own end, without what an earlier recovery has cut (see written_end.py and
+stale_entries.py). In use: the same, but the newest entries count only once the log agrees with them. Crashed:
+the broker's recovery is done in memory, hiding entries behind the log's end and adding those that are
+missing; only damage in the middle does not end the log (see readable_end.py).
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class StoreState(StrEnum):
 class Snapshot:
     """The queues asked for, by (topic, queue id), and what went wrong with others.
 
-    `log_end` is the end of the commitlog where planning had to find it (after a crash, during a commit of ours, or because whole messages
-    lie behind it that a recovery has cut: `has_remains`), else None.
-    `damaged` are queues whose files cannot be used, with the reason: only a scan of the commitlog can serve them. `lost` are those among
-    them that have no files, as `MessageStore.snapshot` finds and names them.
+    `log_end` is the end of the commitlog where planning had to find it (after a crash, during a commit of
+    ours, or because whole messages lie behind it that a recovery has cut: `has_remains`), else None.
+    `damaged` are queues whose files cannot be used, with the reason: only a scan of the commitlog can serve
+    them. `lost` are those among them that have no files, as `MessageStore.snapshot` finds and names them.
     """
 
     state: StoreState
@@ -70,11 +70,14 @@ class Snapshot:
     has_remains: bool = False
 
 
-def list_queues(root: str, select: Callable[[str], bool], refused: Refused = refuse) -> Iterator[tuple[str, int, str, str]]:
+def list_queues(
+    root: str, select: Callable[[str], bool], refused: Refused = refuse
+) -> Iterator[tuple[str, int, str, str]]:
     """(topic, queue id, directory, kind) of every queue directory whose topic is selected, sorted.
 
-    A directory below a topic whose name is no queue id is skipped, as the broker does (ConsumeQueueStore.loadConsumeQueues).
-    A selected topic or queue that is a link or may not be listed is `refused`, and left out where that does not raise.
+    A directory below a topic whose name is no queue id is skipped, as the broker does
+    (ConsumeQueueStore.loadConsumeQueues). A selected topic or queue that is a link or may not be listed is
+    `refused`, and left out where that does not raise.
     """
     for kind, folder in _FOLDERS.items():
         for topic, topic_path in list_directories(f"{root}/{folder}", select, refused):
@@ -88,14 +91,24 @@ def list_queues(root: str, select: Callable[[str], bool], refused: Refused = ref
 
 
 def _is_queue_id(name: str) -> bool:
-    return name.isascii() and name.isdigit() and len(name) < 11 and name == str(int(name)) and int(name) <= _QUEUE_ID_MAX
+    return (
+        name.isascii()
+        and name.isdigit()
+        and len(name) < 11
+        and name == str(int(name))
+        and int(name) <= _QUEUE_ID_MAX
+    )
 
 
-def take_snapshot(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool], refused: Refused = refuse) -> Snapshot:
-    """The selected queues. Costs one listing and a few reads a queue; after a crash also a scan of the log's tail.
+def take_snapshot(
+    root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool], refused: Refused = refuse
+) -> Snapshot:
+    """The selected queues. Costs one listing and a few reads a queue; after a crash also a scan of the log's
+    tail.
 
-    While a commit of ours is under way, or was broken off, log and queues end at its base. One that went on meanwhile makes this look
-    again, at what was committed before: so no part of a batch is ever seen. What may not be read is `refused`, as by `list_queues`.
+    While a commit of ours is under way, or was broken off, log and queues end at its base. One that went on
+    meanwhile makes this look again, at what was committed before: so no part of a batch is ever seen. What
+    may not be read is `refused`, as by `list_queues`.
     """
     before = read_commit_state(root)
     if state is StoreState.CRASHED and not before.is_own:
@@ -106,8 +119,17 @@ def take_snapshot(root: str, log: CommitLog, state: StoreState, select: Callable
     return _taken(root, log, state, select, refused, committed_end(root))
 
 
-def _taken(root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool], refused: Refused, log_end: int | None) -> Snapshot:
-    queues, damaged = _queues_on_disk(root, log, select, refused, log_end, clean=state is StoreState.CLEAN and log_end is None)
+def _taken(
+    root: str,
+    log: CommitLog,
+    state: StoreState,
+    select: Callable[[str], bool],
+    refused: Refused,
+    log_end: int | None,
+) -> Snapshot:
+    queues, damaged = _queues_on_disk(
+        root, log, select, refused, log_end, clean=state is StoreState.CLEAN and log_end is None
+    )
     if state is StoreState.LIVE:
         log = _listed_for(log, queues.values())
     end = None if log_end is not None else _written_end(root, log, state, queues.values())
@@ -122,11 +144,17 @@ def _taken(root: str, log: CommitLog, state: StoreState, select: Callable[[str],
     hidden = sum(before[key].max_offset - queue.max_offset for key, queue in queues.items() if key in before)
     if end.remains or (hidden and state is StoreState.CLEAN):
         warn_of_hidden(root, log.cache, end, hidden)
-    return Snapshot(state, queues, damaged, end.offset if end.remains else None, has_remains=bool(end.remains))
+    return Snapshot(
+        state, queues, damaged, end.offset if end.remains else None, has_remains=bool(end.remains)
+    )
 
 
-def _written_end(root: str, log: CommitLog, state: StoreState, queues: Collection[QueueRange]) -> WrittenEnd | None:
-    """The log's end where it is certain that nothing behind it counts. It is looked for after the queues: a broker writes the log first."""
+def _written_end(
+    root: str, log: CommitLog, state: StoreState, queues: Collection[QueueRange]
+) -> WrittenEnd | None:
+    """The log's end where it is certain that nothing behind it counts. It is looked for after the queues: a
+    broker writes the log first.
+    """
     try:
         end = written_end(root, log, is_live=state is StoreState.LIVE)
         if end is not None and not end.remains and _lead_behind(queues, end.offset):
@@ -141,7 +169,11 @@ def _lead_behind(queues: Collection[QueueRange], offset: int) -> bool:
 
 
 def _settled_queues(
-    root: str, log: CommitLog, state: StoreState, queues: dict[tuple[str, int], QueueRange], end: WrittenEnd | None
+    root: str,
+    log: CommitLog,
+    state: StoreState,
+    queues: dict[tuple[str, int], QueueRange],
+    end: WrittenEnd | None,
 ) -> dict[tuple[str, int], QueueRange]:
     """Without newest entries that count not yet, or not any more."""
     if state is StoreState.LIVE:
@@ -153,8 +185,11 @@ def _settled_queues(
         return queues  # a read of messages fails on that file; views do without it
 
 
-def take_queue(root: str, log: CommitLog, state: StoreState, topic: str, queue_id: int, log_end: int | None = None) -> QueueRange | None:
-    """One queue of a store that no crash left, as `take_snapshot` sees it; None without its directory or its files.
+def take_queue(
+    root: str, log: CommitLog, state: StoreState, topic: str, queue_id: int, log_end: int | None = None
+) -> QueueRange | None:
+    """One queue of a store that no crash left, as `take_snapshot` sees it; None without its directory or its
+    files.
 
     With `log_end` nothing at or behind it counts. Raises CorruptStoreError where the files cannot be used.
     The name may come from a message: one that a listing of directories could not give leads nowhere.
@@ -165,7 +200,15 @@ def take_queue(root: str, log: CommitLog, state: StoreState, topic: str, queue_i
         directory = f"{root}/{folder}/{topic}/{queue_id}"
         _refuse_foreign_name(topic, directory)
         _refuse_links(f"{root}/{folder}/{topic}", directory)
-        queue = _queue_at(log, directory, topic, queue_id, kind, log_end, clean=state is StoreState.CLEAN and log_end is None)
+        queue = _queue_at(
+            log,
+            directory,
+            topic,
+            queue_id,
+            kind,
+            log_end,
+            clean=state is StoreState.CLEAN and log_end is None,
+        )
         if queue is None:
             continue
         log = _listed_for(log, [queue]) if state is StoreState.LIVE else log
@@ -177,20 +220,43 @@ def take_queue(root: str, log: CommitLog, state: StoreState, topic: str, queue_i
 
 
 def _queue_at(
-    log: CommitLog, directory: str, topic: str, queue_id: int, kind: str, log_end: int | None, *, clean: bool = False
+    log: CommitLog,
+    directory: str,
+    topic: str,
+    queue_id: int,
+    kind: str,
+    log_end: int | None,
+    *,
+    clean: bool = False,
 ) -> QueueRange | None:
     """The queue of a directory; None without files."""
     find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
-    bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=log_end, scan=log_end is not None, clean=clean)
+    bounds = find(
+        directory,
+        topic,
+        queue_id,
+        log.min_offset,
+        commit_log_stop=log_end,
+        scan=log_end is not None,
+        clean=clean,
+    )
     if bounds is None:
         return None
     return QueueRange(topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch")
 
 
 def _queues_on_disk(
-    root: str, log: CommitLog, select: Callable[[str], bool], refused: Refused, log_end: int | None = None, *, clean: bool = False
+    root: str,
+    log: CommitLog,
+    select: Callable[[str], bool],
+    refused: Refused,
+    log_end: int | None = None,
+    *,
+    clean: bool = False,
 ) -> tuple[dict[tuple[str, int], QueueRange], dict[tuple[str, int], StoreError]]:
-    """What the consume queue files say, and which of them cannot be used. With `log_end` nothing at or behind it counts."""
+    """What the consume queue files say, and which of them cannot be used. With `log_end` nothing at or behind
+    it counts.
+    """
     queues: dict[tuple[str, int], QueueRange] = {}
     damaged: dict[tuple[str, int], StoreError] = {}
     for topic, queue_id, directory, kind in list_queues(root, select, refused):
@@ -219,17 +285,24 @@ def _refuse_foreign_name(topic: str, directory: str) -> None:
 def _refuse_links(*paths: str) -> None:
     for path in paths:
         if os.path.islink(path):
-            raise CorruptStoreError(path, 0, "a file or directory", "a symbolic link, which is not followed below the root level")
+            raise CorruptStoreError(
+                path, 0, "a file or directory", "a symbolic link, which is not followed below the root level"
+            )
 
 
 def _cut_queues(root: str, queues: dict[tuple[str, int], QueueRange]) -> dict[tuple[str, int], StoreError]:
-    """Queues whose files are shorter than those of the other queues, which all have one size (mappedFileSizeConsumeQueue).
+    """Queues whose files are shorter than those of the other queues, which all have one size
+    (mappedFileSizeConsumeQueue).
 
     A file cut at a multiple of a unit looks whole when it is alone.
     """
     cut: dict[tuple[str, int], StoreError] = {}
     for kind in _FOLDERS:
-        mine = {key: queue.bounds for key, queue in queues.items() if queue.bounds is not None and queue.bounds.kind == kind}
+        mine = {
+            key: queue.bounds
+            for key, queue in queues.items()
+            if queue.bounds is not None and queue.bounds.kind == kind
+        }
         if not mine:
             continue
         sizes = Counter(bounds.file_size for bounds in mine.values())
@@ -240,7 +313,10 @@ def _cut_queues(root: str, queues: dict[tuple[str, int], QueueRange]) -> dict[tu
             if bounds.file_size < usual:
                 path = f"{bounds.directory}/{offset_file_name(bounds.first_file)}"
                 cut[key] = TruncatedRecordError(
-                    path, bounds.file_size, f"a file of {usual} bytes, as in other queues", f"{bounds.file_size} bytes"
+                    path,
+                    bounds.file_size,
+                    f"a file of {usual} bytes, as in other queues",
+                    f"{bounds.file_size} bytes",
                 )
     return cut
 
@@ -257,27 +333,38 @@ def _pass_over(error: StoreError) -> None:
     """For what is only a sample."""
 
 
-# ---- after a crash ----------------------------------------------------------------------------------------------------
+# ---- after a crash -----------------------------------------------------------------------------------------
 
 
 def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused: Refused) -> Snapshot:
-    """What the queues would be after the broker's recovery (CommitLog.recoverAbnormally), without changing a byte."""
+    """What the queues would be after the broker's recovery (CommitLog.recoverAbnormally), without changing a
+    byte.
+    """
     end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1)
     readable = find_readable_end(root, log, end)
     stop = readable.offset
-    _log.info("%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, stop)
+    _log.info(
+        "%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, stop
+    )
     warn_once(root, log.cache, readable)
     queues, damaged = _queues_on_disk(root, log, select, refused, stop)
     queues, doubtful = without_overwritten(log, queues, end.scan_start, stop)
-    filled = {key: queue for key, queue in queues.items() if queue.max_offset > queue.min_offset and not queue.is_batch}
-    # Not only what lies behind the entries on disk: those may be of messages that an earlier recovery has cut.
+    filled = {
+        key: queue
+        for key, queue in queues.items()
+        if queue.max_offset > queue.min_offset and not queue.is_batch
+    }
+    # Not only what lies behind the entries on disk: those may be of messages that an earlier recovery has
+    # cut.
     missing = missing_entries(
         log,
         end.scan_start,
         stop,
         {key: queue.min_offset if key in filled else queue.max_offset for key, queue in queues.items()},
         last_physical_offsets={
-            key: -1 if key in doubtful else queue.bounds.last_physical_offset for key, queue in queues.items() if queue.bounds is not None
+            key: -1 if key in doubtful else queue.bounds.last_physical_offset
+            for key, queue in queues.items()
+            if queue.bounds is not None
         },
         batch_topics={topic for (topic, _), queue in queues.items() if queue.is_batch},
         known_damage_bytes=readable.damage_bytes,
@@ -285,9 +372,15 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
     )
     for (topic, queue_id), found in missing.items():
         if select(topic) and (topic, queue_id) not in damaged:
-            queue = queues.get((topic, queue_id)) or QueueRange(topic, queue_id, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
+            queue = queues.get((topic, queue_id)) or QueueRange(
+                topic, queue_id, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT
+            )
             queue, entries = without_cut(queue, found) if (topic, queue_id) in filled else (queue, found)
-            queue = _with_extra(queue, _with_lost(queue, entries, readable.damaged)) if len(entries.units) else queue
+            queue = (
+                _with_extra(queue, _with_lost(queue, entries, readable.damaged))
+                if len(entries.units)
+                else queue
+            )
             gap = _gap(queue) if end.scan_start > log.min_offset else None
             if gap is not None:
                 damaged[topic, queue_id] = gap
@@ -296,8 +389,11 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
     return Snapshot(StoreState.CRASHED, queues, damaged, stop)
 
 
-def _with_lost(queue: QueueRange, entries: MissingEntries, damaged: Sequence[tuple[int, int]]) -> MissingEntries:
-    """Also an entry for each queue offset between them that no message has: it leads to the damaged bytes that may have held it.
+def _with_lost(
+    queue: QueueRange, entries: MissingEntries, damaged: Sequence[tuple[int, int]]
+) -> MissingEntries:
+    """Also an entry for each queue offset between them that no message has: it leads to the damaged bytes
+    that may have held it.
 
     So a read in mode FAILFAST fails, and the other modes count the message, as where the entry is on disk.
     """
@@ -313,12 +409,18 @@ def _with_lost(queue: QueueRange, entries: MissingEntries, damaged: Sequence[tup
         count = int(offsets[i + 1] - offsets[i]) - 1
         if count <= sum((stop - start) // MESSAGE_SIZE_MIN for start, stop in between):
             unit = np.zeros(1, CQ_UNIT)
-            unit["physical_offset"], unit["size"] = between[0][0], min(between[0][1] - between[0][0], _SIZE_MAX)
+            unit["physical_offset"], unit["size"] = (
+                between[0][0],
+                min(between[0][1] - between[0][0], _SIZE_MAX),
+            )
             lost_offsets.append(np.arange(offsets[i] + 1, offsets[i + 1]))
             lost_units.append(np.repeat(unit, count))
     if not lost_offsets:
         return entries
-    offsets, units = np.concatenate([entries.queue_offsets, *lost_offsets]), np.concatenate([entries.units, *lost_units], dtype=CQ_UNIT)
+    offsets, units = (
+        np.concatenate([entries.queue_offsets, *lost_offsets]),
+        np.concatenate([entries.units, *lost_units], dtype=CQ_UNIT),
+    )
     order = np.argsort(offsets)
     return MissingEntries(offsets[order], units[order])
 
@@ -337,19 +439,31 @@ def _with_extra(queue: QueueRange, entries: MissingEntries) -> QueueRange:
 
 
 def _gap(queue: QueueRange) -> CorruptStoreError | None:
-    """Between the entries on disk and those made from the log: the messages lie before what was scanned of it, or are gone."""
+    """Between the entries on disk and those made from the log: the messages lie before what was scanned of
+    it, or are gone.
+    """
     first = int(np.frombuffer(queue.extra_offsets, np.int64, 1)[0]) if queue.extra else queue.extra_start
     if queue.bounds is None or first <= queue.extra_start:
         return None
-    file, position = place_of_entry(replace(queue.piece(queue.extra_start, first), extra_start=first), queue.extra_start)
+    file, position = place_of_entry(
+        replace(queue.piece(queue.extra_start, first), extra_start=first), queue.extra_start
+    )
     found = f"none, and in the commitlog a message with offset {first}"
-    return CorruptStoreError(file, position, f"an entry for offset {queue.extra_start} of {queue.topic}-{queue.queue_id}", found)
+    return CorruptStoreError(
+        file, position, f"an entry for offset {queue.extra_start} of {queue.topic}-{queue.queue_id}", found
+    )
 
 
-# ---- while a broker writes ----------------------------------------------------------------------------------------------
+# ---- while a broker writes ---------------------------------------------------------------------------------
 
 
 def _listed_for(log: CommitLog, queues: Iterable[QueueRange]) -> CommitLog:
-    """The log, listed anew when queues lead behind its files: those were made since. Else a part of a batch would count as "not yet"."""
+    """The log, listed anew when queues lead behind its files: those were made since. Else a part of a batch
+    would count as "not yet".
+    """
     stop = log.files[-1].stop if log.files else 0
-    return log.anew() if any(queue.bounds is not None and queue.bounds.last_physical_offset >= stop for queue in queues) else log
+    return (
+        log.anew()
+        if any(queue.bounds is not None and queue.bounds.last_physical_offset >= stop for queue in queues)
+        else log
+    )

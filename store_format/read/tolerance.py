@@ -18,7 +18,8 @@ _log = logging.getLogger(__name__)
 class Tolerance:
     """What happens to messages that cannot be given, and how many there were.
 
-    `mode` (FAILFAST, DROPMALFORMED, PERMISSIVE) is for bytes that are wrong, `fail_on_data_loss` for bytes that are gone.
+    `mode` (FAILFAST, DROPMALFORMED, PERMISSIVE) is for bytes that are wrong, `fail_on_data_loss` for bytes
+    that are gone.
     """
 
     mode: str = "FAILFAST"

@@ -1,12 +1,15 @@
-"""Configured queues without consume queue files: which of them have messages in the commitlog, decided once for an open store.
+"""Configured queues without consume queue files: which of them have messages in the commitlog, decided once
+for an open store.
 
-A broker makes a queue's directory with its first message, so a missing directory is normal for a queue without messages. Only
-messages in the log say that a consume queue was lost, and walking through all of a large log at each load would cost too much. So
-the log's first and last bytes are looked at. All of it is only where something else says that the queue had messages: an offset that
-a group has committed, or messages after a crash whose first queue offset is above 0.
+A broker makes a queue's directory with its first message, so a missing directory is normal for a queue
+without messages. Only messages in the log say that a consume queue was lost, and walking through all of a
+large log at each load would cost too much. So the log's first and last bytes are looked at. All of it is only
+where something else says that the queue had messages: an offset that a group has committed, or messages after
+a crash whose first queue offset is above 0.
 
-A broker dispatches in the order of the log. Beside one that is running, a queue is lost only where messages behind its own are in
-their queues already; before that its messages are not dispatched yet, and that is asked again at each look.
+A broker dispatches in the order of the log. Beside one that is running, a queue is lost only where messages
+behind its own are in their queues already; before that its messages are not dispatched yet, and that is asked
+again at each look.
 """
 
 from __future__ import annotations
@@ -43,14 +46,23 @@ _NAMED_MAX = 8
 _DISPATCH_MAX_MS = 1_000
 _OFFSET_MAX = 2**63 - 1
 _REBUILD = "A write of rmqlog to these topics rebuilds them from the commitlog"
-_REBUILD_LATER = "Once the broker has stopped, a write of rmqlog to these topics rebuilds them from the commitlog"
+_REBUILD_LATER = (
+    "Once the broker has stopped, a write of rmqlog to these topics rebuilds them from the commitlog"
+)
 _DOUBT = (
     ". A topic without any consume queue file may also have been deleted and created again: its old messages are then among those that "
     "are read, and a write to it asks which it was (rebuildLostQueues)"
 )
 # RocketMQ's own topics mostly have no message: what is not known of them is no news (TopicValidator).
 _SYSTEM_TOPICS = frozenset(
-    ("TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC")
+    (
+        "TBW102",
+        "SELF_TEST_TOPIC",
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "SCHEDULE_TOPIC_XXXX",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    )
 )
 _SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "%")
 
@@ -59,30 +71,45 @@ _Key = tuple[str, int]
 
 @dataclass(slots=True)
 class UnfiledQueues:
-    """What one open store knows about its configured queues without files. Empty until the first look needs it."""
+    """What one open store knows about its configured queues without files. Empty until the first look needs
+    it.
+    """
 
     _lost: dict[_Key, LogQueue] = field(default_factory=dict)
-    _seen: dict[_Key, LogQueue] | None = None  # what the log, as far as it was looked at, has of topics that lack queues
+    # what the log, as far as it was looked at, has of topics that lack queues
+    _seen: dict[_Key, LogQueue] | None = None
     _is_complete: bool = False  # all of the log was looked at
     _decided: set[_Key] = field(default_factory=set)
-    _behind: dict[_Key, LogQueue] = field(default_factory=dict)  # of them: a broker may dispatch their messages soon
+    # of them: a broker may dispatch their messages soon
+    _behind: dict[_Key, LogQueue] = field(default_factory=dict)
     _hiding: set[_Key] = field(default_factory=set)
     _has_warned: bool = False
     _has_waited: bool = False
-    _topics: tuple[object, dict[str, int]] = (None, {})  # what topics.json was, and the number of queues of its topics
+    # what topics.json was, and the number of queues of its topics
+    _topics: tuple[object, dict[str, int]] = (None, {})
 
-    def among(self, store: MessageStore, taken: Snapshot, select: Callable[[str], bool]) -> dict[_Key, StoreError]:
+    def among(
+        self, store: MessageStore, taken: Snapshot, select: Callable[[str], bool]
+    ) -> dict[_Key, StoreError]:
         """The queues of the selected topics that only a scan of the commitlog can serve, with the reason.
 
         `taken` is the store's snapshot of these topics.
         """
         configured = self._configured(store, select)
-        undecided = [key for key in configured if key not in self._decided and key not in taken.damaged and not _is_whole(taken, key)]
+        undecided = [
+            key
+            for key in configured
+            if key not in self._decided and key not in taken.damaged and not _is_whole(taken, key)
+        ]
         if undecided:
             self._decide(store, taken, undecided)
         elif self._behind:
             self._take_lost(store, taken, {})
-        mine = [key for key in configured if key in self._lost and key not in taken.damaged] if self._lost else []
+        mine = (
+            [key for key in configured if key in self._lost and key not in taken.damaged]
+            if self._lost
+            else []
+        )
         return {key: _error(store, taken, key) for key in mine if not _covers(taken, key, self._lost[key])}
 
     def warn_of_none(self, store: MessageStore) -> None:
@@ -94,7 +121,9 @@ class UnfiledQueues:
 
     def warn_of_hidden(self, store: MessageStore, found: Mapping[_Key, LogQueue]) -> None:
         """Says once of which queues the commitlog has messages that no offset leads to any more."""
-        hiding = {key: queue for key, queue in found.items() if key not in self._hiding and queue.hides_messages}
+        hiding = {
+            key: queue for key, queue in found.items() if key not in self._hiding and queue.hides_messages
+        }
         self._hiding |= hiding.keys()
         if hiding:
             told = (
@@ -105,7 +134,12 @@ class UnfiledQueues:
 
     def _configured(self, store: MessageStore, select: Callable[[str], bool]) -> list[_Key]:
         """The queues that topics.json names, of selected topics."""
-        return [(topic, queue_id) for topic, number in self._queue_numbers(store).items() if select(topic) for queue_id in range(number)]
+        return [
+            (topic, queue_id)
+            for topic, number in self._queue_numbers(store).items()
+            if select(topic)
+            for queue_id in range(number)
+        ]
 
     def _queue_numbers(self, store: MessageStore) -> dict[str, int]:
         now = stat_identity(config_path(store.path, "topics.json"))
@@ -115,28 +149,48 @@ class UnfiledQueues:
             topics = read_topics(store.path) if now is not None else None
         except (StoreError, OSError):  # whoever needs the file says so
             topics = None
-        numbers = {} if topics is None else {topic: max(each.read_queue_nums, each.write_queue_nums) for topic, each in topics.items()}
+        numbers = (
+            {}
+            if topics is None
+            else {topic: max(each.read_queue_nums, each.write_queue_nums) for topic, each in topics.items()}
+        )
         self._topics = (
             now,
-            {topic: number for topic, number in numbers.items() if can_be_queue(topic, 0) and 0 < number <= _QUEUE_NUMS_MAX},
+            {
+                topic: number
+                for topic, number in numbers.items()
+                if can_be_queue(topic, 0) and 0 < number <= _QUEUE_NUMS_MAX
+            },
         )
         return self._topics[1]
 
     def _decide(self, store: MessageStore, taken: Snapshot, undecided: list[_Key]) -> None:
         if self._seen is None:
-            self._seen, self._is_complete = _looked_at(store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE)
+            self._seen, self._is_complete = _looked_at(
+                store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE
+            )
         unfiled = [key for key in undecided if not _has_entries(taken, key)]
-        if not self._is_complete and any(_had_messages(taken, key) for key in unfiled) | bool(_committed(store) & set(unfiled)):
+        if not self._is_complete and any(_had_messages(taken, key) for key in unfiled) | bool(
+            _committed(store) & set(unfiled)
+        ):
             topics = frozenset(topic for topic, _ in unfiled)
             seen, _ = _looked_at(store, taken, topics, None)
             self._seen = {key: queue for key, queue in self._seen.items() if key[0] not in topics} | seen
             unknown: list[_Key] = []
         else:
-            unknown = [] if self._is_complete else [key for key in undecided if key not in self._seen and not _is_system(key[0])]
+            unknown = (
+                []
+                if self._is_complete
+                else [key for key in undecided if key not in self._seen and not _is_system(key[0])]
+            )
             unknown = [key for key in unknown if not _files(store.path, key)]
         self._decided.update(undecided)
         filed = {key for key in taken.queues if _has_files(taken, key)}
-        seen = {key: self._seen[key] for key in undecided if key in self._seen and not is_left_over(self._seen, key, filed)}
+        seen = {
+            key: self._seen[key]
+            for key in undecided
+            if key in self._seen and not is_left_over(self._seen, key, filed)
+        }
         self._take_lost(store, taken, seen)
         if unknown:
             told = (
@@ -148,20 +202,31 @@ class UnfiledQueues:
     def _take_lost(self, store: MessageStore, taken: Snapshot, seen: dict[_Key, LogQueue]) -> None:
         """Notes which of the queues that the log has are lost, and which may only wait for a broker."""
         candidates, self._behind = {**self._behind, **seen}, {}
-        dispatched = _dispatched(store, taken) if candidates else 0  # first: what was dispatched before has its files then
+        # first: what was dispatched before has its files then
+        dispatched = _dispatched(store, taken) if candidates else 0
         lost: dict[_Key, LogQueue] = {}
-        short = {key for key, queue in candidates.items() if _lacks_entries(taken, key) and not _covers(taken, key, queue)}
+        short = {
+            key
+            for key, queue in candidates.items()
+            if _lacks_entries(taken, key) and not _covers(taken, key, queue)
+        }
         # The log was looked at after the snapshot: a commit in between is not missing.
-        now = take_snapshot(store.path, store.log.anew(), taken.state, {topic for topic, _ in short}.__contains__) if short else taken
+        now = (
+            take_snapshot(
+                store.path, store.log.anew(), taken.state, {topic for topic, _ in short}.__contains__
+            )
+            if short
+            else taken
+        )
         for key, queue in candidates.items():
-            if (key in short or not _files(store.path, key)) and not _covers(now if key in short else taken, key, queue):
+            if (key in short or not _files(store.path, key)) and not _covers(
+                now if key in short else taken, key, queue
+            ):
                 (lost if queue.epochs[-1][0] < dispatched else self._behind)[key] = queue
         self._lost |= lost
         lacking = {key: queue for key, queue in lost.items() if _lacks_entries(taken, key)}
         if lacking:
-            told = (
-                "%s: the consume queue files of %d queues lack entries of messages in the commitlog: %s. The commitlog is scanned for them"
-            )
+            told = "%s: the consume queue files of %d queues lack entries of messages in the commitlog: %s. The commitlog is scanned for them"
             _log.warning(told, store.path, len(lacking), _named(lacking))
         lost = {key: queue for key, queue in lost.items() if key not in lacking}
         if self._behind and not self._has_waited and _is_overdue(store.log, self._behind.values()):
@@ -179,9 +244,13 @@ class UnfiledQueues:
 
 
 def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:
-    """Whether the log has messages that are much later than the first of these: a broker dispatches within milliseconds."""
+    """Whether the log has messages that are much later than the first of these: a broker dispatches within
+    milliseconds.
+    """
     last = last_unit(log)
-    return last is not None and any(log.store_timestamp_at(queue.epochs[-1][0]) < last.timestamp - _DISPATCH_MAX_MS for queue in queues)
+    return last is not None and any(
+        log.store_timestamp_at(queue.epochs[-1][0]) < last.timestamp - _DISPATCH_MAX_MS for queue in queues
+    )
 
 
 def _error(store: MessageStore, taken: Snapshot, key: _Key) -> StoreError:
@@ -189,7 +258,9 @@ def _error(store: MessageStore, taken: Snapshot, key: _Key) -> StoreError:
     if _lacks_entries(taken, key):
         there = taken.queues[key]
         found = f"those of {there.min_offset} to {there.max_offset}"
-        return CorruptStoreError(directory, 0, "entries of all messages that the commitlog has of the queue", found)
+        return CorruptStoreError(
+            directory, 0, "entries of all messages that the commitlog has of the queue", found
+        )
     return CorruptStoreError(directory, 0, "consume queue files", "none, and messages in the commitlog")
 
 
@@ -207,10 +278,12 @@ def _is_system(topic: str) -> bool:
 
 
 def _in_rocksdb(root: str) -> bool:
-    return os.path.exists(f"{root}/consumequeue/CURRENT") or os.path.exists(f"{root}/consumequeue_rocksdb/CURRENT")
+    return os.path.exists(f"{root}/consumequeue/CURRENT") or os.path.exists(
+        f"{root}/consumequeue_rocksdb/CURRENT"
+    )
 
 
-# ---- what a snapshot has ------------------------------------------------------------------------------------------------
+# ---- what a snapshot has -----------------------------------------------------------------------------------
 
 
 def _has_files(taken: Snapshot, key: _Key) -> bool:
@@ -235,8 +308,9 @@ def _is_whole(taken: Snapshot, key: _Key) -> bool:
 def _lacks_entries(taken: Snapshot, key: _Key) -> bool:
     """Whether files of a queue may be lost, or zeros.
 
-    Its files have no entry; or its first file is not that of offset 0, although the log has lost nothing; or it ends with a full
-    file, as where the next one is gone. Beside a broker that is no sign: what is missing may not be dispatched yet.
+    Its files have no entry; or its first file is not that of offset 0, although the log has lost nothing; or
+    it ends with a full file, as where the next one is gone. Beside a broker that is no sign: what is missing
+    may not be dispatched yet.
     """
     bounds = taken.queues[key].bounds if key in taken.queues else None
     if bounds is None or taken.state is StoreState.LIVE:
@@ -246,7 +320,9 @@ def _lacks_entries(taken: Snapshot, key: _Key) -> bool:
 
 
 def _covers(taken: Snapshot, key: _Key, queue: LogQueue) -> bool:
-    """Whether the snapshot has the queue from the first message on that the log was seen to have; without a broker, to the last one."""
+    """Whether the snapshot has the queue from the first message on that the log was seen to have; without a
+    broker, to the last one.
+    """
     there = taken.queues.get(key)
     if there is None or not there.max_offset > there.min_offset <= queue.min_offset:
         return False
@@ -255,14 +331,25 @@ def _covers(taken: Snapshot, key: _Key, queue: LogQueue) -> bool:
 
 
 def _dispatched(store: MessageStore, taken: Snapshot) -> int:
-    """A physical offset before which all is dispatched: that of the newest message in a consume queue. Without a broker: no limit.
+    """A physical offset before which all is dispatched: that of the newest message in a consume queue.
+    Without a broker: no limit.
 
     A writer of this project that holds the lock dispatches nothing that was in the log before.
     """
-    if taken.state is not StoreState.LIVE or own_holder(f"{store.path}/lock") is not None or store.state is not StoreState.LIVE:
+    if (
+        taken.state is not StoreState.LIVE
+        or own_holder(f"{store.path}/lock") is not None
+        or store.state is not StoreState.LIVE
+    ):
         return _OFFSET_MAX
-    queues = take_snapshot(store.path, store.log.anew(), taken.state, lambda topic: True, lambda error: None).queues.values()
-    ends = (queue.bounds for queue in queues if queue.bounds is not None and queue.bounds.max_offset == queue.max_offset > queue.min_offset)
+    queues = take_snapshot(
+        store.path, store.log.anew(), taken.state, lambda topic: True, lambda error: None
+    ).queues.values()
+    ends = (
+        queue.bounds
+        for queue in queues
+        if queue.bounds is not None and queue.bounds.max_offset == queue.max_offset > queue.min_offset
+    )
     return max((bounds.last_physical_offset for bounds in ends), default=-1)
 
 
@@ -273,25 +360,32 @@ def _had_messages(taken: Snapshot, key: _Key) -> bool:
 
 
 def _files(root: str, key: _Key) -> bool:
-    """Whether the queue has files now: a broker may have made them since the snapshot. Those that may not be read are there."""
+    """Whether the queue has files now: a broker may have made them since the snapshot. Those that may not be
+    read are there.
+    """
     try:
-        return any(bool(list_store_files(f"{root}/{folder}/{key[0]}/{key[1]}")) for folder in ("consumequeue", "batchconsumequeue"))
+        return any(
+            bool(list_store_files(f"{root}/{folder}/{key[0]}/{key[1]}"))
+            for folder in ("consumequeue", "batchconsumequeue")
+        )
     except StorePermissionError:
         return True
 
 
 def is_left_over(seen: Mapping[_Key, LogQueue], key: _Key, filed: Collection[_Key]) -> bool:
-    """Whether the queue's messages are older than the topic, which was deleted and created again since, as the log shows.
+    """Whether the queue's messages are older than the topic, which was deleted and created again since, as
+    the log shows.
 
-    The offsets of one of its queues go back. That is no new beginning of the topic, but of a queue that had lost its files or its last
-    entries, where another queue of the topic goes on over that place, or has files (`filed`) with older messages: deleting a topic
-    removes the files of all its queues.
+    The offsets of one of its queues go back. That is no new beginning of the topic, but of a queue that had
+    lost its files or its last entries, where another queue of the topic goes on over that place, or has files
+    (`filed`) with older messages: deleting a topic removes the files of all its queues.
     """
     mine = {other: queue for other, queue in seen.items() if other[0] == key[0]}
     return any(
         seen[key].epochs[-1][0] <= again.last_old
         and not any(
-            queue.epochs[-1][0] <= again.last_old and (other in filed or queue.last > again.epochs[-1][0]) for other, queue in mine.items()
+            queue.epochs[-1][0] <= again.last_old and (other in filed or queue.last > again.epochs[-1][0])
+            for other, queue in mine.items()
         )
         for again in mine.values()
         if len(again.epochs) > 1
@@ -307,21 +401,30 @@ def _committed(store: MessageStore) -> set[_Key]:
     except (StoreError, OSError):
         return set()
     return {
-        (topic, queue_id) for (group, topic), table in offsets.items() if group != REVIVE_GROUP for queue_id, n in table.items() if n > 0
+        (topic, queue_id)
+        for (group, topic), table in offsets.items()
+        if group != REVIVE_GROUP
+        for queue_id, n in table.items()
+        if n > 0
     }
 
 
-# ---- the commitlog ------------------------------------------------------------------------------------------------------
+# ---- the commitlog -----------------------------------------------------------------------------------------
 
 
-def _looked_at(store: MessageStore, taken: Snapshot, topics: frozenset[str], window: int | None) -> tuple[dict[_Key, LogQueue], bool]:
-    """The queues of the topics as the log shows them, and whether all of it was looked at. `window` None: all of it."""
+def _looked_at(
+    store: MessageStore, taken: Snapshot, topics: frozenset[str], window: int | None
+) -> tuple[dict[_Key, LogQueue], bool]:
+    """The queues of the topics as the log shows them, and whether all of it was looked at. `window` None: all
+    of it.
+    """
     before = read_commit_state(store.path)
     stop = taken.log_end if before.base is None else before.base
     found = _look(store, taken, topics, window, stop)
     if read_commit_state(store.path) == before:
         return found
-    return _look(store, taken, topics, window, committed_end(store.path))  # a commit went on: what was complete before
+    # a commit went on: what was complete before
+    return _look(store, taken, topics, window, committed_end(store.path))
 
 
 def _look(
@@ -345,6 +448,8 @@ def _look(
 
 
 def _ends(log: CommitLog, end: int, limit: int, high: int) -> bool:
-    """Whether a walk up to `limit`, which met its last message before `end`, has seen all of a log that ends before `high`."""
+    """Whether a walk up to `limit`, which met its last message before `end`, has seen all of a log that ends
+    before `high`.
+    """
     file = log.file_at(end)
     return limit >= high or (file is not None and not any(log.view(file).read(end - file.start, 8)))

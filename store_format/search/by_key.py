@@ -1,7 +1,7 @@
 """Looking a message up by key: through the index files where they cover the log, by a scan where they do not.
 
-Whatever leads to a message, its own topic and key decide, so that a colliding hash shows nothing foreign; and what no
-trustworthy index file knows is scanned, so that nothing is missing.
+Whatever leads to a message, its own topic and key decide, so that a colliding hash shows nothing foreign; and
+what no trustworthy index file knows is scanned, so that nothing is missing.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ _ORDER_COLUMNS = ("physicalOffset", "queueOffset")
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What was looked at. `scanned` are physical ranges [start, stop) of the commitlog, `topics` those asked of the index.
+    """What was looked at. `scanned` are physical ranges [start, stop) of the commitlog, `topics` those asked
+    of the index.
 
-    `unused` has (index file, reason) pairs, `candidates` counts messages the index led to, `damaged_bytes` what a scan stepped over.
+    `unused` has (index file, reason) pairs, `candidates` counts messages the index led to, `damaged_bytes`
+    what a scan stepped over.
     """
 
     topics: tuple[str, ...]
@@ -61,10 +63,11 @@ class Searched:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Found:
-    """The messages in the order of the log, with `physicalOffset` among the columns, and where they were looked for.
+    """The messages in the order of the log, with `physicalOffset` among the columns, and where they were
+    looked for.
 
-    `how` is "index" (nothing else was read than the messages at the edges of its files), "scan", or "index and scan"; "offset" for
-    an offset message id, "consume queue" where neither key nor id was given.
+    `how` is "index" (nothing else was read than the messages at the edges of its files), "scan", or "index
+    and scan"; "offset" for an offset message id, "consume queue" where neither key nor id was given.
     """
 
     table: pa.Table
@@ -94,12 +97,15 @@ def find(
 ) -> Found:
     """The messages asked for. The answer is held as a whole, so its memory is that of the matching messages.
 
-    After a crash nothing behind the log's valid end counts, and no index file that a broker would delete when it starts.
-    `use_index=False` scans all of the log: index files have no checksum, and one that lost a link hides what it led to.
-    Neither does a header show that a broker ran for a while with messageIndexEnable=false and went on in the same file.
-    `on_scanned` is told, again and again, how many bytes of the log a scan has looked at and how many it will at most.
+    After a crash nothing behind the log's valid end counts, and no index file that a broker would delete when
+    it starts. `use_index=False` scans all of the log: index files have no checksum, and one that lost a link
+    hides what it led to. Neither does a header show that a broker ran for a while with
+    messageIndexEnable=false and went on in the same file. `on_scanned` is told, again and again, how many
+    bytes of the log a scan has looked at and how many it will at most.
     """
-    coverage, topics, stop = cover(root, log, state, wanted, use_index=use_index, hash_slot_num=hash_slot_num, index_num=index_num)
+    coverage, topics, stop = cover(
+        root, log, state, wanted, use_index=use_index, hash_slot_num=hash_slot_num, index_num=index_num
+    )
     names = tuple(dict.fromkeys((*columns, *_ORDER_COLUMNS)))
     search = KeySearch(log, wanted, broker_name, names, tolerance, verify_crc, state is StoreState.LIVE)
     if on_scanned is not None:
@@ -112,9 +118,13 @@ def _tell(on_scanned: Callable[[int, int], object], size: int, scanned: int) -> 
 
 
 def scan_size(log: CommitLog, ranges: Iterable[tuple[int, int]]) -> int:
-    """How many bytes these physical ranges have in files that are begun: those that were only made in advance do not count."""
+    """How many bytes these physical ranges have in files that are begun: those that were only made in advance
+    do not count.
+    """
     begun = [file for file in log.files if any(log.view(file).read(0, _LOOK_SIZE))]
-    return sum(max(min(stop, file.stop) - max(start, file.start), 0) for start, stop in ranges for file in begun)
+    return sum(
+        max(min(stop, file.stop) - max(start, file.start), 0) for start, stop in ranges for file in begun
+    )
 
 
 def cover(
@@ -128,12 +138,17 @@ def cover(
     index_num: int | None = None,
 ) -> tuple[Coverage, tuple[str, ...], int]:
     """What of the log the index files answer for, for which topics, and where the log ends at most."""
-    stop = take_snapshot(root, log, state, lambda topic: False).log_end  # after a crash, or during a commit of ours
+    # after a crash, or during a commit of ours
+    stop = take_snapshot(root, log, state, lambda topic: False).log_end
     if stop is None:
         stop = log.files[-1].stop if log.files else 0
     topics, reason = _topics_to_look_up(root, wanted) if use_index else ((), "not asked for")
     if not topics:
-        return Coverage((), ((f"{root}/index", reason),), ((log.min_offset, stop),), frozenset()), topics, stop
+        return (
+            Coverage((), ((f"{root}/index", reason),), ((log.min_offset, stop),), frozenset()),
+            topics,
+            stop,
+        )
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     coverage = plan_coverage(
         f"{root}/index",
@@ -150,11 +165,13 @@ def cover(
 def _topics_to_look_up(root: str, wanted: Wanted) -> tuple[tuple[str, ...], str]:
     """The topics whose index entries answer the question; none, and why, when only a scan can.
 
-    Without a topic in the question these are all that have a queue or a configuration: the messages that a deleted
-    topic left in the log are found when it is named, or without the index.
+    Without a topic in the question these are all that have a queue or a configuration: the messages that a
+    deleted topic left in the log are found when it is named, or without the index.
     """
     configured: Mapping[str, TopicConfig] = read_topics(root) or {}
-    stored = {(topic, kind) for topic, _, _, kind in list_queues(root, lambda topic: wanted.topic in (None, topic))}
+    stored = {
+        (topic, kind) for topic, _, _, kind in list_queues(root, lambda topic: wanted.topic in (None, topic))
+    }
     batch = {topic for topic, kind in stored if kind == "batch"} | {
         name for name, topic in configured.items() if topic.queue_type == "BatchCQ"
     }
@@ -167,13 +184,21 @@ def _topics_to_look_up(root: str, wanted: Wanted) -> tuple[tuple[str, ...], str]
     return tuple(sorted({topic for topic, _ in stored} | set(configured))), ""
 
 
-def _search(search: KeySearch, coverage: Coverage, topics: tuple[str, ...], stop: int, shown: tuple[str, ...]) -> Found:
+def _search(
+    search: KeySearch, coverage: Coverage, topics: tuple[str, ...], stop: int, shown: tuple[str, ...]
+) -> Found:
     candidates = _candidates(search.wanted, coverage, topics)
     candidates = candidates[(candidates >= search.log.min_offset) & (candidates < stop)]
     batches = list(search.candidates(candidates))
     for start, end in coverage.uncovered:
         batches += search.scan(start, end, coverage.edges)
-    how = "scan" if not coverage.files else "index and scan" if search.units_scanned or search.damaged_bytes else "index"
+    how = (
+        "scan"
+        if not coverage.files
+        else "index and scan"
+        if search.units_scanned or search.damaged_bytes
+        else "index"
+    )
     searched = Searched(
         topics if coverage.files else (),
         tuple(file.path for file in coverage.files),
@@ -189,7 +214,9 @@ def _search(search: KeySearch, coverage: Coverage, topics: tuple[str, ...], stop
 def _candidates(wanted: Wanted, coverage: Coverage, topics: Sequence[str]) -> NDArray[np.int64]:
     if not coverage.files or not topics:
         return np.empty(0, np.int64)
-    parts = [find_offsets(coverage.files, topic, wanted.key, wanted.begin_ms, wanted.end_ms) for topic in topics]
+    parts = [
+        find_offsets(coverage.files, topic, wanted.key, wanted.begin_ms, wanted.end_ms) for topic in topics
+    ]
     return np.unique(np.concatenate(parts))
 
 
@@ -207,5 +234,7 @@ def stands_at(log: CommitLog, physical_offset: int) -> bool:
     if file is None:
         return False
     buffer, position = log.view(file).map(), physical_offset - file.start
-    check = check_unit(buffer, position, file.size - position, physical_offset=physical_offset, verify_crc=False)
+    check = check_unit(
+        buffer, position, file.size - position, physical_offset=physical_offset, verify_crc=False
+    )
     return check.kind is UnitKind.OK

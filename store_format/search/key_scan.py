@@ -1,4 +1,5 @@
-"""Which messages carry a key: candidates that an index named are checked on their own bytes, ranges of the log are scanned.
+"""Which messages carry a key: candidates that an index named are checked on their own bytes, ranges of the
+log are scanned.
 
 Both ways end in the same test of topic, key and time, and both are done for many messages at once.
 """
@@ -71,7 +72,7 @@ class KeySearch:
     units_scanned: int = 0  # those at the edges of index files do not count
     on_scanned: Callable[[int], object] | None = None  # is told how many bytes have been looked at
 
-    # ---- from the index ---------------------------------------------------------------------------------------------
+    # ---- from the index ------------------------------------------------------------------------------------
 
     def candidates(self, offsets: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         """Those of the candidates that are what was asked for."""
@@ -79,26 +80,34 @@ class KeySearch:
         for index in np.unique(files).tolist():
             mine = offsets[files == index]
             if index < 0:
-                path, expected = self.log.files[0].path, f"commitlog files that hold {int(mine[0])}, where the index leads"
+                path, expected = (
+                    self.log.files[0].path,
+                    f"commitlog files that hold {int(mine[0])}, where the index leads",
+                )
                 self.tolerance.damage(CorruptStoreError(path, 0, expected, "a gap in the commitlog"))
                 continue
             file = self.log.files[index]
             buffer = self.log.view(file).map()
             positions = mine - file.start
-            yield from self._matching(UnitRefs(file.path, buffer, file.start, positions, unit_sizes(buffer, positions), None))
+            yield from self._matching(
+                UnitRefs(file.path, buffer, file.start, positions, unit_sizes(buffer, positions), None)
+            )
 
-    # ---- from the log -----------------------------------------------------------------------------------------------
+    # ---- from the log --------------------------------------------------------------------------------------
 
     def scan(self, start: int, stop: int, edges: frozenset[int]) -> Iterator[pa.RecordBatch]:
         """What was asked for among the units that begin in [start, stop)."""
         known = np.array(sorted(edges), np.int64)
         searched: deque[tuple[UnitRun, Future[NDArray[np.int64]]]] = deque()
-        with ThreadPoolExecutor(1) as searcher:  # one follows the units while the other looks for the key's bytes
+        # one follows the units while the other looks for the key's bytes
+        with ThreadPoolExecutor(1) as searcher:
             for step in self.log.walk(start, stop, resync=True):
                 if isinstance(step, Damage):
                     if not (step.at_tail and self.is_live):  # there it is a message being written
                         self.damaged_bytes += step.stop - step.start
-                        self.tolerance.damage(CorruptStoreError(step.file.path, step.start, step.expected, step.found))
+                        self.tolerance.damage(
+                            CorruptStoreError(step.file.path, step.start, step.expected, step.found)
+                        )
                     continue
                 self.bytes_scanned += step.stop - int(step.positions[0])
                 if self.on_scanned is not None:
@@ -129,14 +138,16 @@ class KeySearch:
         return np.union1d(rows[rows >= 0], batches)
 
     def _refs(self, run: UnitRun, rows: NDArray[np.int64]) -> UnitRefs:
-        """Over the mapped file, so that errors name its bytes; the units are below the end that the walk has seen."""
+        """Over the mapped file, so that errors name its bytes; the units are below the end that the walk has
+        seen.
+        """
         buffer = self.log.view(run.file).map()
         refs = UnitRefs(run.file.path, buffer, run.file.start, run.positions[rows], run.sizes[rows], None)
         if self.is_live and int(rows[-1]) == len(run.positions) - 1 and not is_written(refs):
             return refs.select(np.arange(len(refs) - 1))
         return refs
 
-    # ---- what matches -----------------------------------------------------------------------------------------------
+    # ---- what matches --------------------------------------------------------------------------------------
 
     def _matching(self, refs: UnitRefs) -> Iterator[pa.RecordBatch]:
         units, bad = locate(refs, verify_crc=False)
@@ -156,7 +167,9 @@ class KeySearch:
         keep: NDArray[np.bool_] = (units.sys_flag & sysflag.TRANSACTION_MASK) != sysflag.TRANSACTION_ROLLBACK
         if self.wanted.topic is not None:
             topics = units.stored_topics()
-            keep &= pc.equal(topics, pa.scalar(self.wanted.topic.encode(), topics.type)).to_numpy(zero_copy_only=False)
+            keep &= pc.equal(topics, pa.scalar(self.wanted.topic.encode(), topics.type)).to_numpy(
+                zero_copy_only=False
+            )
         times = units.integers("store_timestamp").astype(np.int64)
         if self.wanted.begin_ms is not None:
             keep &= times >= self.wanted.begin_ms
@@ -165,7 +178,9 @@ class KeySearch:
         return keep
 
     def _has_key(self, units: Units) -> NDArray[np.bool_]:
-        """Whether the key is UNIQ_KEY or one of the words of KEYS (IndexService.buildIndex splits at single spaces)."""
+        """Whether the key is UNIQ_KEY or one of the words of KEYS (IndexService.buildIndex splits at single
+        spaces).
+        """
         table, key = PropertyTable(units.raw_properties()), self.wanted.key
         found = pc.fill_null(pc.equal(table.values("UNIQ_KEY"), key), False)
         if " " not in key:
@@ -177,7 +192,13 @@ class KeySearch:
     def _decode(self, refs: UnitRefs, key: str | None) -> Iterator[pa.RecordBatch]:
         # A key with a space is no word; as `message_id` it is compared with UNIQ_KEY alone.
         by_id = key is not None and " " in key
-        projection = Projection(self.names, self.verify_crc, BODY_SIZE_MAX, key=None if by_id else key, message_id=key if by_id else None)
+        projection = Projection(
+            self.names,
+            self.verify_crc,
+            BODY_SIZE_MAX,
+            key=None if by_id else key,
+            message_id=key if by_id else None,
+        )
         batch, bad = decode(refs, projection, self.broker_name)
         self.tolerance.drop(bad)
         if batch.num_rows:

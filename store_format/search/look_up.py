@@ -1,7 +1,8 @@
-"""What `MessageStore.find` asks: by key, by either kind of id, or by tags and time; each question goes the shortest way that is complete.
+"""What `MessageStore.find` asks: by key, by either kind of id, or by tags and time; each question goes the
+shortest way that is complete.
 
-An offset message id says where the message stands. A key, or a UNIQ_KEY, is looked up in the index and scanned for where that does not
-reach. Without either, consume queues lead to what has the tags.
+An offset message id says where the message stands. A key, or a UNIQ_KEY, is looked up in the index and
+scanned for where that does not reach. Without either, consume queues lead to what has the tags.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["How", "Question", "bytes_to_scan", "look_up"]
 
-# Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port, 8 of offset.
+# Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port,
+# 8 of offset.
 _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})([0-9A-Fa-f]{16})\Z")
 _LIGHT_PREFIX = "%LMQ%"
 _HELPERS = ("physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs")
@@ -40,7 +42,9 @@ _HELPERS = ("physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is looked for. Store times `begin_ms` to `end_ms` in ms, both inclusive; `tags` are whole tags, any of them."""
+    """What is looked for. Store times `begin_ms` to `end_ms` in ms, both inclusive; `tags` are whole tags,
+    any of them.
+    """
 
     key: str | None = None
     message_id: str | None = None
@@ -53,7 +57,9 @@ class Question:
         if self.key is not None and self.message_id is not None:
             raise OptionError("key and message_id are given together; use only one of them")
         if self.message_id == "":
-            raise OptionError("an empty message id is no message's; give what a client shows, or an offset message id")
+            raise OptionError(
+                "an empty message id is no message's; give what a client shows, or an offset message id"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,9 @@ class How:
 
 
 def look_up(store: MessageStore, question: Question, how: How) -> Found:
-    """The messages asked for, in the order of the log, with `physicalOffset` among the columns, and how they were found."""
+    """The messages asked for, in the order of the log, with `physicalOffset` among the columns, and how they
+    were found.
+    """
     if question.message_id is not None:
         placed = _OFFSET_ID.match(question.message_id)
         found = None if placed is None else _at_offset(store, question, how, int(placed[1], 16))
@@ -83,13 +91,21 @@ def look_up(store: MessageStore, question: Question, how: How) -> Found:
 
 
 def bytes_to_scan(store: MessageStore, question: Question, how: How) -> int:
-    """How much of the commitlog no index file covers for this question; files that were only made in advance do not count."""
+    """How much of the commitlog no index file covers for this question; files that were only made in advance
+    do not count.
+    """
     key = question.key or question.message_id
     if key is None:
         return 0
     wanted = Wanted(key, question.topic, question.begin_ms, question.end_ms)
     coverage, _, _ = cover(
-        store.path, store.log, store.state, wanted, use_index=how.use_index, hash_slot_num=how.hash_slot_num, index_num=how.index_num
+        store.path,
+        store.log,
+        store.state,
+        wanted,
+        use_index=how.use_index,
+        hash_slot_num=how.hash_slot_num,
+        index_num=how.index_num,
     )
     return scan_size(store.log, coverage.uncovered)
 
@@ -104,7 +120,9 @@ def _shown(how: How) -> list[str]:
 
 def _filtered(found: Found, question: Question, how: How) -> Found:
     """Without what has the wrong id or tags: the index knows neither."""
-    return Found(found.table.filter(_wanted(found.table, question)).select(_shown(how)), found.how, found.searched)
+    return Found(
+        found.table.filter(_wanted(found.table, question)).select(_shown(how)), found.how, found.searched
+    )
 
 
 def _wanted(table: pa.Table, question: Question) -> pa.ChunkedArray:
@@ -116,7 +134,7 @@ def _wanted(table: pa.Table, question: Question) -> pa.ChunkedArray:
     return keep
 
 
-# ---- by key ---------------------------------------------------------------------------------------------------------------
+# ---- by key ------------------------------------------------------------------------------------------------
 
 
 def _by_key(store: MessageStore, question: Question, key: str, how: How) -> Found:
@@ -144,14 +162,17 @@ def _by_key(store: MessageStore, question: Question, key: str, how: How) -> Foun
     return found if read_commit_state(store.path) == before else look(use_index=False)
 
 
-# ---- by place -------------------------------------------------------------------------------------------------------------
+# ---- by place ----------------------------------------------------------------------------------------------
 
 
 def _at_offset(store: MessageStore, question: Question, how: How, offset: int) -> Found | None:
-    """The message at a physical offset, if it is the one whose id says so; None where it is not, and the id may be a UNIQ_KEY."""
+    """The message at a physical offset, if it is the one whose id says so; None where it is not, and the id
+    may be a UNIQ_KEY.
+    """
     log: CommitLog = store.log
     file = log.file_at(offset)
-    stop = take_snapshot(store.path, log, store.state, lambda topic: False).log_end  # after a crash, or during a commit of ours
+    # after a crash, or during a commit of ours
+    stop = take_snapshot(store.path, log, store.state, lambda topic: False).log_end
     if file is None or (stop is not None and offset >= stop) or not stands_at(log, offset):
         return None
     buffer, positions = log.view(file).map(), np.array([offset - file.start], np.int64)
@@ -174,38 +195,54 @@ def _at_offset(store: MessageStore, question: Question, how: How, offset: int) -
     return Found(table.filter(keep).select(_shown(how)), "offset", Searched((), (), (), 1, (), 0, 0))
 
 
-# ---- by tags and time -----------------------------------------------------------------------------------------------------
+# ---- by tags and time --------------------------------------------------------------------------------------
 
 
 def _by_queues(store: MessageStore, question: Question, how: How) -> Found:
-    """Of the queues, between the offsets that the broker's search by time gives; tags by their hash first, then by their text."""
+    """Of the queues, between the offsets that the broker's search by time gives; tags by their hash first,
+    then by their text.
+    """
     tags = None if question.tags is None else frozenset(question.tags)
     codes = None if tags is None else frozenset(tags_code(tag) for tag in tags)
     tolerance = Tolerance(how.on_damage)
     names = _names(how)
     reader = store.reader(Projection(names, how.verify_crc, BODY_SIZE_MAX, tags), tolerance, codes)
-    queues = store.queues(lambda topic: topic == question.topic if question.topic else not topic.startswith(_LIGHT_PREFIX))
-    slices = [queue.piece(*_window(queue, question, how.on_damage)) for queue in queues if queue.scanned is None]
+    queues = store.queues(
+        lambda topic: topic == question.topic if question.topic else not topic.startswith(_LIGHT_PREFIX)
+    )
+    slices = [
+        queue.piece(*_window(queue, question, how.on_damage)) for queue in queues if queue.scanned is None
+    ]
     batches = list(reader.read([piece for piece in slices if piece.start < piece.stop]))
     scanned = [queue for queue in queues if queue.scanned is not None]
     scanned_bytes = 0
     if scanned:
-        log_queues = {(queue.topic, queue.queue_id): queue.scanned for queue in scanned if queue.scanned is not None}
+        log_queues = {
+            (queue.topic, queue.queue_id): queue.scanned for queue in scanned if queue.scanned is not None
+        }
         stop = max(queue.physical_stop for queue in log_queues.values())
-        batches += LogReader(reader, [queue.piece() for queue in scanned], log_queues).read(store.log.min_offset, stop)
+        batches += LogReader(reader, [queue.piece() for queue in scanned], log_queues).read(
+            store.log.min_offset, stop
+        )
         scanned_bytes = stop - store.log.min_offset
     table = ordered(batches, names)
     for compare, value in ((pc.greater_equal, question.begin_ms), (pc.less_equal, question.end_ms)):
         table = table if value is None else table.filter(compare(table["storeTimestampMs"], value))
     topics = tuple(sorted({queue.topic for queue in queues}))
     ranges = ((store.log.min_offset, store.log.min_offset + scanned_bytes),) if scanned else ()
-    searched = Searched(topics, (), (), sum(piece.stop - piece.start for piece in slices), ranges, scanned_bytes, 0)
+    searched = Searched(
+        topics, (), (), sum(piece.stop - piece.start for piece in slices), ranges, scanned_bytes, 0
+    )
     return Found(table.select(_shown(how)), "scan" if scanned and not slices else "consume queue", searched)
 
 
 def _window(queue: Queue, question: Question, on_damage: str) -> tuple[int | None, int | None]:
-    """Where the times begin and end in a queue. A BatchCQ queue is read as a whole: its units know the times of batches only."""
+    """Where the times begin and end in a queue. A BatchCQ queue is read as a whole: its units know the times
+    of batches only.
+    """
     if queue.range.is_batch:
         return None, None
     start = None if question.begin_ms is None else queue.offset_at(question.begin_ms, on_damage=on_damage)
-    return start, None if question.end_ms is None else queue.offset_at(question.end_ms + 1, on_damage=on_damage)
+    return start, None if question.end_ms is None else queue.offset_at(
+        question.end_ms + 1, on_damage=on_damage
+    )

@@ -1,4 +1,6 @@
-"""What brokers note for themselves: the entries of index files, the numbers of checkpoints; and what `diagnose` finds."""
+"""What brokers note for themselves: the entries of index files, the numbers of checkpoints; and what
+`diagnose` finds.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, batches_of, schema_of, time_us
+from store_format.display.columns import (
+    BROKER,
+    INT,
+    LONG,
+    TEXT,
+    TIME,
+    ViewColumn,
+    batch_of,
+    batches_of,
+    schema_of,
+    time_us,
+)
 from store_format.index.file import IndexFile, open_index_files
 from store_format.metadata.checkpoint import CHECKPOINT_SINCE, read_checkpoint
 from store_format.metadata.read import config_path
@@ -34,7 +47,9 @@ INDEX_COLUMNS = (
     ViewColumn("slot", INT, "The hash slot that leads to it."),
     ViewColumn("keyHash", INT, "The hash of `topic#key`: all that is stored of the key."),
     ViewColumn("physicalOffset", LONG, "The message it leads to."),
-    ViewColumn("storeTimestamp", TIME, "When that was stored, to the second; null where the broker could not tell."),
+    ViewColumn(
+        "storeTimestamp", TIME, "When that was stored, to the second; null where the broker could not tell."
+    ),
     ViewColumn("previous", INT, "The entry before it in the slot's chain; 0 for none."),
 )
 
@@ -49,7 +64,11 @@ CHECKPOINT_COLUMNS = (
 
 PROBLEM_COLUMNS = (
     BROKER,
-    ViewColumn("severity", TEXT, "`damage`: messages cannot be read, or are read wrongly. `warning`: something will stumble. `info`."),
+    ViewColumn(
+        "severity",
+        TEXT,
+        "`damage`: messages cannot be read, or are read wrongly. `warning`: something will stumble. `info`.",
+    ),
     ViewColumn("file", TEXT, "Where."),
     ViewColumn("position", LONG, "At which byte of it."),
     ViewColumn("expected", TEXT, "What should be there."),
@@ -59,7 +78,9 @@ PROBLEM_COLUMNS = (
 
 
 def index(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row an entry, file by file. A file whose numbers of slots and units its entries do not prove is left out, with a warning."""
+    """One row an entry, file by file. A file whose numbers of slots and units its entries do not prove is
+    left out, with a warning.
+    """
     yield batch_of(INDEX_COLUMNS, ())
     for file in open_index_files(f"{store.path}/index"):
         with file:
@@ -77,7 +98,9 @@ def _entries(store: MessageStore, file: IndexFile) -> Iterator[pa.RecordBatch]:
         part = units[start : start + _ENTRIES_A_BATCH]
         hashes, seconds = part["key_hash"].astype(np.int32), part["time_diff"].astype(np.int64)
         numbers = np.arange(start + 1, start + 1 + len(part), dtype=np.int32)
-        times = [time_us(begin + second * 1000) if 0 <= second < _CLAMPED else None for second in seconds.tolist()]
+        times = [
+            time_us(begin + second * 1000) if 0 <= second < _CLAMPED else None for second in seconds.tolist()
+        ]
         columns = [
             pa.repeat(pa.scalar(store.broker_name, TEXT), len(part)),
             pa.repeat(pa.scalar(file.path.removeprefix(f"{store.path}/"), TEXT), len(part)),
@@ -112,5 +135,8 @@ def _camel(name: str) -> str:
 def problems(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row a problem, in the order in which they are looked for. The whole commitlog is read."""
     found = store.diagnose()
-    rows = ((store.broker_name, each.severity, each.file, each.position, each.expected, each.found, each.advice) for each in found)
+    rows = (
+        (store.broker_name, each.severity, each.file, each.position, each.expected, each.found, each.advice)
+        for each in found
+    )
     return batches_of(PROBLEM_COLUMNS, rows)

@@ -1,4 +1,6 @@
-"""Messages that wait for their time: those of delay levels, and those of the timer wheel, with the topic and queue they are for."""
+"""Messages that wait for their time: those of delay levels, and those of the timer wheel, with the topic and
+queue they are for.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 
 DELAYED_COLUMNS = (
     BROKER,
-    ViewColumn("kind", TEXT, "`level` (a delay level, SCHEDULE_TOPIC_XXXX) or `timer` (any time, rmq_sys_wheel_timer)."),
+    ViewColumn(
+        "kind",
+        TEXT,
+        "`level` (a delay level, SCHEDULE_TOPIC_XXXX) or `timer` (any time, rmq_sys_wheel_timer).",
+    ),
     ViewColumn(
         "state",
         TEXT,
@@ -59,19 +65,28 @@ _COLUMNS = (
 
 
 def delayed(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row for each message that is not delivered yet, those of levels first, each in the order of its queue."""
+    """One row for each message that is not delivered yet, those of levels first, each in the order of its
+    queue.
+    """
     rows = (row for found in (_of_levels(store, now_ms), _of_timer(store, now_ms)) for row in found)
     return batches_of(DELAYED_COLUMNS, rows)
 
 
 def _of_levels(store: MessageStore, now_ms: int) -> Iterator[tuple[object, ...]]:
-    """Behind delayOffset.json, which a running broker writes every 10 s. A level that is not in it begins at 0 (ScheduleMessageService)."""
+    """Behind delayOffset.json, which a running broker writes every 10 s. A level that is not in it begins at
+    0 (ScheduleMessageService).
+    """
     done = read_delay_offsets(store.path)
     queues = store.queues(SCHEDULE_TOPIC.__eq__)
-    starts = {} if done is None else {(queue.topic, queue.queue_id): done.get(queue.queue_id + 1, 0) for queue in queues}
+    starts = (
+        {}
+        if done is None
+        else {(queue.topic, queue.queue_id): done.get(queue.queue_id + 1, 0) for queue in queues}
+    )
     for batch in read_queues(store, queues, _COLUMNS, starts):
         for row in batch.to_pylist():
-            due = row["tagsCode"]  # ScheduleMessageService.computeDeliverTimestamp, stored where a tags code is for others
+            # ScheduleMessageService.computeDeliverTimestamp, stored where a tags code is for others
+            due = row["tagsCode"]
             state = "unknown" if done is None else "waiting" if due > now_ms else "due"
             yield _row(store, row, "level", state, due, now_ms)
 
@@ -79,7 +94,8 @@ def _of_levels(store: MessageStore, now_ms: int) -> Iterator[tuple[object, ...]]
 def _of_timer(store: MessageStore, now_ms: int) -> Iterator[tuple[object, ...]]:
     """Not yet read into the wheel, or due when the wheel has not been yet (config/timercheck).
 
-    A message that is due behind the roll window is stored anew when that is over (TimerMessageStore.needRoll): the last copy counts.
+    A message that is due behind the roll window is stored anew when that is over
+    (TimerMessageStore.needRoll): the last copy counts.
     """
     queues = store.queues(TIMER_TOPIC.__eq__)
     check = read_timer_check(config_path(store.path, "timercheck")) if queues else None
@@ -90,13 +106,19 @@ def _of_timer(store: MessageStore, now_ms: int) -> Iterator[tuple[object, ...]]:
         due = np.array([-1 if time is None else time for time in times], np.int64)
         waits = np.ones(len(due), bool)
         if check is not None:
-            waits = (due >= check.last_read_time) | (batch["queueOffset"].to_numpy() >= check.last_timer_queue_offset)
+            waits = (due >= check.last_read_time) | (
+                batch["queueOffset"].to_numpy() >= check.last_timer_queue_offset
+            )
         kept = batch.append_column("due", pa.array(due)).filter(pa.array(waits))
         for row in kept.to_pylist():
             victim = row["TIMER_DEL_UNIQKEY"]
             if victim is not None:
                 recalls.add(victim)
-            key = row["physicalOffset"] if row["UNIQ_KEY"] is None or victim is not None else (row["UNIQ_KEY"], row["due"])
+            key = (
+                row["physicalOffset"]
+                if row["UNIQ_KEY"] is None or victim is not None
+                else (row["UNIQ_KEY"], row["due"])
+            )
             pending[key] = row
     for row in sorted(pending.values(), key=lambda row: row["queueOffset"]):
         named = {row["UNIQ_KEY"], f"{row['REAL_TOPIC']}+{row['UNIQ_KEY']}"}  # the second up to 5.3
@@ -106,7 +128,9 @@ def _of_timer(store: MessageStore, now_ms: int) -> Iterator[tuple[object, ...]]:
         yield _row(store, row, "timer", state, row["due"], now_ms)
 
 
-def _row(store: MessageStore, row: dict[str, Any], kind: str, state: str, due: int, now_ms: int) -> tuple[object, ...]:
+def _row(
+    store: MessageStore, row: dict[str, Any], kind: str, state: str, due: int, now_ms: int
+) -> tuple[object, ...]:
     level = row["queueId"] + 1 if kind == "level" else None
     rolled = parse_long(row["TIMER_ROLL_TIMES"]) if kind == "timer" else None
     return (

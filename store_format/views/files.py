@@ -24,19 +24,35 @@ __all__ = ["FILE_COLUMNS", "files", "log_end"]
 
 FILE_COLUMNS = (
     BROKER,
-    ViewColumn("kind", TEXT, "`commitlog`, `consumequeue`, `batchconsumequeue`, `consumequeue_ext`, `index`, `timerlog`, `config`, …"),
-    ViewColumn("file", TEXT, "Its path below the store root; as it is where it lies elsewhere (`storePathCommitLog`)."),
+    ViewColumn(
+        "kind",
+        TEXT,
+        "`commitlog`, `consumequeue`, `batchconsumequeue`, `consumequeue_ext`, `index`, `timerlog`, `config`, …",
+    ),
+    ViewColumn(
+        "file",
+        TEXT,
+        "Its path below the store root; as it is where it lies elsewhere (`storePathCommitLog`).",
+    ),
     ViewColumn("topic", TEXT, "Of a queue's file."),
     ViewColumn("queueId", INT, "Of a queue's file."),
-    ViewColumn("start", LONG, "Commitlog and index: physical offset of the first message. A queue's file: number of its first unit."),
+    ViewColumn(
+        "start",
+        LONG,
+        "Commitlog and index: physical offset of the first message. A queue's file: number of its first unit.",
+    ),
     ViewColumn("stop", LONG, "The same behind what is in it; of an index file that of its last message."),
     ViewColumn("entries", LONG, "Queue units or index entries in it."),
     ViewColumn("sizeBytes", LONG, "Its length: files have their full length from the start."),
     ViewColumn("usedBytes", LONG, "What of it is written; null where that is not known."),
     ViewColumn("diskBytes", LONG, "What it takes on disk: less than its length where it has holes."),
-    ViewColumn("fill", REAL, "`usedBytes` of `sizeBytes`, 0 to 1; of an index file its entries of all it can take."),
+    ViewColumn(
+        "fill", REAL, "`usedBytes` of `sizeBytes`, 0 to 1; of an index file its entries of all it can take."
+    ),
     ViewColumn("firstStoreTimestamp", TIME, "When its first message was stored."),
-    ViewColumn("lastStoreTimestamp", TIME, "When its last message was stored, where the file itself says it."),
+    ViewColumn(
+        "lastStoreTimestamp", TIME, "When its last message was stored, where the file itself says it."
+    ),
     ViewColumn("modified", TIME, "Its modification time, from which retention counts."),
 )
 
@@ -63,13 +79,17 @@ class _Fill:
 
 def files(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row a file. RocksDB's are in no directory that is listed here but `rocksdbstore`."""
-    return batches_of(FILE_COLUMNS, (_row(store, kind, path, size, fill) for kind, path, size, fill in _all(store)))
+    return batches_of(
+        FILE_COLUMNS, (_row(store, kind, path, size, fill) for kind, path, size, fill in _all(store))
+    )
 
 
 def _row(store: MessageStore, kind: str, path: str, size: int, fill: _Fill) -> tuple[object, ...]:
     disk, modified = file_status(path) or (None, None)
     shown = path.removeprefix(f"{store.path}/")
-    ratio = fill.fill if fill.fill is not None else fill.used / size if fill.used is not None and size else None
+    ratio = (
+        fill.fill if fill.fill is not None else fill.used / size if fill.used is not None and size else None
+    )
     return (
         store.broker_name, kind, os.fsencode(shown).decode(errors="replace"), fill.topic, fill.queue_id, fill.start, fill.stop,
         fill.entries, size, fill.used, disk, ratio, time_us(fill.first), time_us(fill.last), time_us(modified),
@@ -82,14 +102,21 @@ def _all(store: MessageStore) -> Iterator[tuple[str, str, int, _Fill]]:
     for file in store.log.files:
         yield "commitlog", file.path, file.size, _log_fill(store, file, end)
     list_files, list_folders = _reading(store, list_store_files), _reading(store, list_directories)
-    for topic, queue_id, directory, kind in list_queues(store.path, lambda topic: True, lambda error: store.pass_over([error])):
+    for topic, queue_id, directory, kind in list_queues(
+        store.path, lambda topic: True, lambda error: store.pass_over([error])
+    ):
         queue = ranges.get((topic, queue_id))
         for file in list_files(directory):
             yield _QUEUE_KINDS[kind], file.path, file.size, _queue_fill(file, topic, queue_id, queue, kind)
     for topic, topic_path in list_folders(f"{store.path}/consumequeue_ext"):
         for name, path in list_folders(topic_path):
             for file in list_files(path):
-                yield "consumequeue_ext", file.path, file.size, _Fill(topic, int(name) if name.isdecimal() else None)
+                yield (
+                    "consumequeue_ext",
+                    file.path,
+                    file.size,
+                    _Fill(topic, int(name) if name.isdecimal() else None),
+                )
     for index in _reading(store, open_index_files)(f"{store.path}/index"):
         with index:
             yield "index", index.path, index.size, _index_fill(index)
@@ -119,7 +146,9 @@ def _ranges(store: MessageStore) -> dict[tuple[str, int], QueueRange]:
 
 
 def log_end(store: MessageStore, ranges: dict[tuple[str, int], QueueRange]) -> int:
-    """The physical offset behind the last message that any queue has. Messages of no queue (rolled back ones) may follow."""
+    """The physical offset behind the last message that any queue has. Messages of no queue (rolled back ones)
+    may follow.
+    """
     if not store.has_consume_queues:
         return store.survey(lambda topic: False).cuts[-1]
     end = store.log.min_offset

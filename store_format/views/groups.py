@@ -1,4 +1,6 @@
-"""Consumer groups: those that are configured, those that have offsets, and those whose retry or dead letter topic is there."""
+"""Consumer groups: those that are configured, those that have offsets, and those whose retry or dead letter
+topic is there.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ DLQ_PREFIX = "%DLQ%"
 GROUP_COLUMNS = (
     BROKER,
     ViewColumn("group", TEXT, "The consumer group."),
-    ViewColumn("configured", BOOL, "Whether subscriptionGroup.json has it; null without that file (RocksDB)."),
+    ViewColumn(
+        "configured", BOOL, "Whether subscriptionGroup.json has it; null without that file (RocksDB)."
+    ),
     ViewColumn("consumeEnable", BOOL, "Whether it may consume."),
     ViewColumn("consumeBroadcastEnable", BOOL, "Whether it may consume as BROADCASTING."),
     ViewColumn("consumeMessageOrderly", BOOL, "Whether pop delivers to it in order."),
@@ -30,7 +34,11 @@ GROUP_COLUMNS = (
     ViewColumn("retryMaxTimes", INT, "Retries before a message becomes a dead letter."),
     ViewColumn("topics", NAMES, "The topics it has committed offsets of."),
     ViewColumn("queues", INT, "Queues it has committed offsets of."),
-    ViewColumn("lagMessages", LONG, "The sum over these queues; null when there are none, or one is not in this store."),
+    ViewColumn(
+        "lagMessages",
+        LONG,
+        "The sum over these queues; null when there are none, or one is not in this store.",
+    ),
     ViewColumn("lagMs", LONG, "The age of the oldest message that it has not consumed."),
     ViewColumn("deadLetters", LONG, "Messages in its dead letter topic."),
 )
@@ -47,12 +55,23 @@ def groups(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
         dead[queue.topic.removeprefix(DLQ_PREFIX)] += queue.max_offset - queue.min_offset
     known = {*lag, *dead, *(configured or ())}
     names = sorted(known | _with_retry_topic(known, topics or ()))
-    rows = ((store.broker_name, name, *_settings(name, configured), *_progress(lag.get(name, [])), dead.get(name, 0)) for name in names)
+    rows = (
+        (
+            store.broker_name,
+            name,
+            *_settings(name, configured),
+            *_progress(lag.get(name, [])),
+            dead.get(name, 0),
+        )
+        for name in names
+    )
     return batches_of(GROUP_COLUMNS, rows)
 
 
 def _with_retry_topic(known: Collection[str], topics: Iterable[str]) -> set[str]:
-    """Groups whose retry topic is configured: a consumer's first heartbeat makes it. Those of pop name a topic too (KeyBuilder)."""
+    """Groups whose retry topic is configured: a consumer's first heartbeat makes it. Those of pop name a
+    topic too (KeyBuilder).
+    """
     names = set(topics)
     found = {topic.removeprefix(RETRY_PREFIX) for topic in names if topic.startswith(RETRY_PREFIX)}
     return {name for name in found if not _is_of_pop(name, known, names)}

@@ -1,7 +1,8 @@
-"""How far each consumer group is behind, queue by queue: from the broker's consumerOffset.json and the queues themselves.
+"""How far each consumer group is behind, queue by queue: from the broker's consumerOffset.json and the queues
+themselves.
 
-What a file does not say is unknown (null): a group without a committed offset is neither at 0 nor at the end. (The broker's own
-tools say both: ConsumeStats counts it as 0, the lag metrics as the maximum.)
+What a file does not say is unknown (null): a group without a committed offset is neither at 0 nor at the end.
+(The broker's own tools say both: ConsumeStats counts it as 0, the lag metrics as the maximum.)
 """
 
 from __future__ import annotations
@@ -21,9 +22,19 @@ from store_format.views.measure import Stretches, measure
 if TYPE_CHECKING:
     from store_format.store import MessageStore, Queue
 
-__all__ = ["LAG_COLUMNS", "RETRY_PREFIX", "REVIVE_GROUP", "Committed", "GroupQueue", "group_queues", "lag_table", "read_committed"]
+__all__ = [
+    "LAG_COLUMNS",
+    "RETRY_PREFIX",
+    "REVIVE_GROUP",
+    "Committed",
+    "GroupQueue",
+    "group_queues",
+    "lag_table",
+    "read_committed",
+]
 
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"  # PopReviveService commits the message it has done, not the next one
+# PopReviveService commits the message it has done, not the next one
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 RETRY_PREFIX = "%RETRY%"
 
 _QUEUE_ID_MAX = 2**31 - 1
@@ -35,23 +46,34 @@ LAG_COLUMNS = (
     ViewColumn("topic", TEXT, "The topic it has offsets of, and its `%RETRY%` topic."),
     ViewColumn("queueId", INT, "The queue."),
     ViewColumn("committedOffset", LONG, "The next offset to consume; null when the broker remembers none."),
-    ViewColumn("minOffset", LONG, "The first offset in the queue; null when the store does not have the queue."),
+    ViewColumn(
+        "minOffset", LONG, "The first offset in the queue; null when the store does not have the queue."
+    ),
     ViewColumn("maxOffset", LONG, "The offset behind the last message."),
     ViewColumn(
-        "lagMessages", LONG, "`maxOffset` less `committedOffset`, as mqadmin's consumerProgress; negative when the queue was cut back."
+        "lagMessages",
+        LONG,
+        "`maxOffset` less `committedOffset`, as mqadmin's consumerProgress; negative when the queue was cut back.",
     ),
     ViewColumn("lagBytes", LONG, "Bytes in the commitlog of those that can still be read."),
     ViewColumn("lagMs", LONG, "Age of the first message not consumed; 0 when there is none."),
     ViewColumn("lostMessages", LONG, "Of `lagMessages` those that retention has deleted already."),
-    ViewColumn("inFlightMessages", LONG, "Handed to consumers and not committed (5.5 remembers it, at most 5 s old)."),
-    ViewColumn("lastConsumedTimestamp", TIME, "When the last consumed message was stored: consumerProgress' last time."),
+    ViewColumn(
+        "inFlightMessages", LONG, "Handed to consumers and not committed (5.5 remembers it, at most 5 s old)."
+    ),
+    ViewColumn(
+        "lastConsumedTimestamp",
+        TIME,
+        "When the last consumed message was stored: consumerProgress' last time.",
+    ),
     ViewColumn("nextTimestamp", TIME, "When the first message not consumed was stored."),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What the broker remembers of all groups: (group, topic) -> queue id -> next offset, and the same as handed to pullers.
+    """What the broker remembers of all groups: (group, topic) -> queue id -> next offset, and the same as
+    handed to pullers.
 
     Offsets below 0 are the broker's "unknown" and are left out.
     """
@@ -65,7 +87,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class GroupQueue:
-    """A queue as one group sees it. `queue` is None where the store has no such queue, `limits` its offsets if they are known."""
+    """A queue as one group sees it. `queue` is None where the store has no such queue, `limits` its offsets
+    if they are known.
+    """
 
     group: str
     topic: str
@@ -84,7 +108,9 @@ class GroupQueue:
 
 
 def read_committed(root: str) -> Committed:
-    """From consumerOffset.json, or lmqConsumerOffset.json where a broker with light queues has kept all of them since."""
+    """From consumerOffset.json, or lmqConsumerOffset.json where a broker with light queues has kept all of
+    them since.
+    """
     plain, light = read_consumer_offsets(root), read_lmq_consumer_offsets(root)
     files = sorted((each for each in (plain, light) if each is not None), key=_written_at)
     found = Committed()
@@ -108,19 +134,30 @@ def _take(found: dict[tuple[str, str], dict[int, int]], key: str, table: Mapping
         return
     topic, group = names
     step = 1 if group == REVIVE_GROUP else 0
-    known = {queue_id: offset + step for queue_id, offset in table.items() if 0 <= queue_id <= _QUEUE_ID_MAX and offset >= 0}
+    known = {
+        queue_id: offset + step
+        for queue_id, offset in table.items()
+        if 0 <= queue_id <= _QUEUE_ID_MAX and offset >= 0
+    }
     found.setdefault((group, topic), {}).update(known)
 
 
-def group_queues(store: MessageStore, group: str | None = None, committed: Committed | None = None) -> list[GroupQueue]:
-    """Every queue of every topic that a group has offsets of, sorted; with the queues of its retry topic, if that is configured.
+def group_queues(
+    store: MessageStore, group: str | None = None, committed: Committed | None = None
+) -> list[GroupQueue]:
+    """Every queue of every topic that a group has offsets of, sorted; with the queues of its retry topic, if
+    that is configured.
 
-    The queues of a topic are those on disk, those below readQueueNums and those that offsets name. `committed` are offsets that are
-    kept somewhere else than in the store.
+    The queues of a topic are those on disk, those below readQueueNums and those that offsets name.
+    `committed` are offsets that are kept somewhere else than in the store.
     """
     committed, topics = committed or read_committed(store.path), read_topics(store.path)
     pairs = committed.pairs()
-    pairs |= {(name, f"{RETRY_PREFIX}{name}") for name, _ in pairs if topics is not None and f"{RETRY_PREFIX}{name}" in topics}
+    pairs |= {
+        (name, f"{RETRY_PREFIX}{name}")
+        for name, _ in pairs
+        if topics is not None and f"{RETRY_PREFIX}{name}" in topics
+    }
     pairs = {pair for pair in pairs if group in (None, pair[0])}
     wanted = {topic for _, topic in pairs}
     by_topic: dict[str, dict[int, Queue]] = {}
@@ -132,8 +169,14 @@ def group_queues(store: MessageStore, group: str | None = None, committed: Commi
         queues = by_topic.get(topic, {})
         for queue_id in sorted({*queues, *offsets, *pulled, *_configured(topics, topic)}):
             there = queues.get(queue_id)
-            limits = (there.min_offset, there.max_offset) if there is not None else _empty(store, topics, topic, queue_id)
-            found.append(GroupQueue(name, topic, queue_id, there, limits, offsets.get(queue_id), pulled.get(queue_id)))
+            limits = (
+                (there.min_offset, there.max_offset)
+                if there is not None
+                else _empty(store, topics, topic, queue_id)
+            )
+            found.append(
+                GroupQueue(name, topic, queue_id, there, limits, offsets.get(queue_id), pulled.get(queue_id))
+            )
     return found
 
 
@@ -145,14 +188,24 @@ def _configured(topics: Topics | None, topic: str) -> range:
 
 
 def _empty(store: MessageStore, topics: Topics | None, topic: str, queue_id: int) -> tuple[int, int] | None:
-    """A queue without files had no message, if the store keeps consume queues at all: their last file outlives retention."""
+    """A queue without files had no message, if the store keeps consume queues at all: their last file
+    outlives retention.
+    """
     return (0, 0) if queue_id in _configured(topics, topic) and store.has_consume_queues else None
 
 
-def lag_table(store: MessageStore, group: str | None = None, *, now_ms: int | None = None, committed: Committed | None = None) -> pa.Table:
-    """One row a group and queue, by `LAG_COLUMNS`; of one group, or of all. `now_ms` is what ages count to (default: the clock).
+def lag_table(
+    store: MessageStore,
+    group: str | None = None,
+    *,
+    now_ms: int | None = None,
+    committed: Committed | None = None,
+) -> pa.Table:
+    """One row a group and queue, by `LAG_COLUMNS`; of one group, or of all. `now_ms` is what ages count to
+    (default: the clock).
 
-    As every file that a running broker writes, its offsets are up to 5 s old. `committed` are offsets kept somewhere else.
+    As every file that a running broker writes, its offsets are up to 5 s old. `committed` are offsets kept
+    somewhere else.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     places = group_queues(store, group, committed)
@@ -178,10 +231,17 @@ def _edges(place: GroupQueue) -> Iterator[int]:
         yield from (place.next_readable, place.committed - 1)
 
 
-def _row(broker_name: str, place: GroupQueue, measured: dict[tuple[str, int], Stretches], now: int) -> tuple[object, ...]:
+def _row(
+    broker_name: str, place: GroupQueue, measured: dict[tuple[str, int], Stretches], now: int
+) -> tuple[object, ...]:
     low, high = place.limits if place.limits is not None else (None, None)
     lag = lag_bytes = lag_ms = lost = last = following = None
-    if place.committed is not None and place.next_readable is not None and low is not None and high is not None:
+    if (
+        place.committed is not None
+        and place.next_readable is not None
+        and low is not None
+        and high is not None
+    ):
         lag, lost = high - place.committed, max(min(low, high) - place.committed, 0)
         lag_bytes = lag_ms = 0
         stretches = measured.get((place.topic, place.queue_id))
@@ -191,7 +251,9 @@ def _row(broker_name: str, place: GroupQueue, measured: dict[tuple[str, int], St
             lag_bytes = stretches.bytes_between(place.next_readable, high)
             following = stretches.time_at(place.next_readable)
             lag_ms = None if following is None else max(now - following, 0)
-    flight = None if place.committed is None or place.pulled is None else max(place.pulled - place.committed, 0)
+    flight = (
+        None if place.committed is None or place.pulled is None else max(place.pulled - place.committed, 0)
+    )
     return (
         broker_name, place.group, place.topic, place.queue_id, place.committed, low, high,
         lag, lag_bytes, lag_ms, lost, flight, time_us(last), time_us(following),

@@ -1,7 +1,8 @@
-"""How many bytes of messages lie between queue offsets, and when the messages there were stored: for sizes, lag and days.
+"""How many bytes of messages lie between queue offsets, and when the messages there were stored: for sizes,
+lag and days.
 
-Consume queue units know sizes, so a queue's bytes cost 20 bytes of reading a message; queues without units are served, all
-of them, by one walk over the log.
+Consume queue units know sizes, so a queue's bytes cost 20 bytes of reading a message; queues without units
+are served, all of them, by one walk over the log.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _Key = tuple[str, int]
 class Stretches:
     """What lies between the edges of one queue, which are queue offsets, ascending, each once.
 
-    `bytes[i]` are those of the units that begin from edge i up to edge i + 1, so there is one less than edges. `times[i]` is
-    the store time in ms of the message at edge i and `places[i]` its physical offset; None where there is no message. `cut[i]` are
-    the bytes of a batch that edge i cuts.
+    `bytes[i]` are those of the units that begin from edge i up to edge i + 1, so there is one less than
+    edges. `times[i]` is the store time in ms of the message at edge i and `places[i]` its physical offset;
+    None where there is no message. `cut[i]` are the bytes of a batch that edge i cuts.
     """
 
     edges: list[int]
@@ -58,7 +59,9 @@ class Stretches:
         return self.places[self.edges.index(offset)] if offset in self.edges else None
 
 
-def measure(store: MessageStore, queues: Sequence[Queue], edges: Mapping[_Key, Sequence[int]]) -> dict[_Key, Stretches]:
+def measure(
+    store: MessageStore, queues: Sequence[Queue], edges: Mapping[_Key, Sequence[int]]
+) -> dict[_Key, Stretches]:
     """For each queue what lies between its edges, as far as they are inside of [min_offset, max_offset].
 
     What retention deletes meanwhile counts nothing.
@@ -99,7 +102,9 @@ def _bytes_of(queue: Queue, i: int, edges: Sequence[int]) -> int:
 
 
 def look(store: MessageStore, queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
-    """The store time of the message at an offset, its physical offset, and the bytes of the batch that it is in the midst of."""
+    """The store time of the message at an offset, its physical offset, and the bytes of the batch that it is
+    in the midst of.
+    """
     if offset >= queue.max_offset:
         return None, None, 0
     try:
@@ -130,7 +135,9 @@ def _measure_scanned(store: MessageStore, queues: Sequence[Queue], found: Mappin
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """Messages of one queue as a walk over the log meets them. `begins` is false for all but the first message of a batch."""
+    """Messages of one queue as a walk over the log meets them. `begins` is false for all but the first
+    message of a batch.
+    """
 
     offsets: NDArray[np.int64]
     places: NDArray[np.int64]
@@ -141,25 +148,37 @@ class LogPart:
 
 def walk_queues(store: MessageStore, queues: Sequence[Queue]) -> Iterator[tuple[_Key, LogPart]]:
     """One pass over the log for all queues that no consume queue describes (`Queue.scanned`)."""
-    log_queues = {(queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None}
+    log_queues = {
+        (queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None
+    }
     if not log_queues:
         return
-    reader = store.reader(Projection(_COLUMNS, verify_crc=False), Tolerance("DROPMALFORMED", fail_on_data_loss=False))
+    reader = store.reader(
+        Projection(_COLUMNS, verify_crc=False), Tolerance("DROPMALFORMED", fail_on_data_loss=False)
+    )
     stop = max(queue.physical_stop for queue in log_queues.values())
-    for batch in LogReader(reader, [queue.piece() for queue in queues], log_queues).read(store.log.min_offset, stop):
+    for batch in LogReader(reader, [queue.piece() for queue in queues], log_queues).read(
+        store.log.min_offset, stop
+    ):
         yield from _by_queue(batch)
 
 
 def _by_queue(batch: pa.RecordBatch) -> Iterator[tuple[_Key, LogPart]]:
     topics = batch["topic"].dictionary_encode()
     combined = topics.indices.to_numpy().astype(np.int64) << 32 | batch["queueId"].to_numpy().astype(np.int64)
-    columns = [batch[name].to_numpy().astype(np.int64) for name in ("queueOffset", "physicalOffset", "storeSize", "storeTimestampMs")]
+    columns = [
+        batch[name].to_numpy().astype(np.int64)
+        for name in ("queueOffset", "physicalOffset", "storeSize", "storeTimestampMs")
+    ]
     for value in np.unique(combined).tolist():
         rows = np.flatnonzero(combined == value)
         offsets, places, sizes, times = (column[rows] for column in columns)
         begins = np.ones(len(rows), bool)
         begins[1:] = places[1:] != places[:-1]
-        yield (topics.dictionary[value >> 32].as_py(), value & 0xFFFFFFFF), LogPart(offsets, places, sizes, times, begins)
+        yield (
+            (topics.dictionary[value >> 32].as_py(), value & 0xFFFFFFFF),
+            LogPart(offsets, places, sizes, times, begins),
+        )
 
 
 def _add(stretches: Stretches, part: LogPart) -> None:

@@ -1,6 +1,8 @@
-"""Messages that a view is made of, out of chosen queues: columns and properties, whether or not consume queues are there.
+"""Messages that a view is made of, out of chosen queues: columns and properties, whether or not consume
+queues are there.
 
-A damaged message is left out and counted in a warning: a view of a thousand others is worth having, and `problems` names it.
+A damaged message is left out and counted in a warning: a view of a thousand others is worth having, and
+`problems` names it.
 """
 
 from __future__ import annotations
@@ -21,9 +23,14 @@ __all__ = ["read_queues"]
 
 
 def read_queues(
-    store: MessageStore, queues: Sequence[Queue], columns: Sequence[str], starts: Mapping[tuple[str, int], int] | None = None
+    store: MessageStore,
+    queues: Sequence[Queue],
+    columns: Sequence[str],
+    starts: Mapping[tuple[str, int], int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of the queues, those of one queue in order, from `starts` on where given. Names that are no column are properties."""
+    """The messages of the queues, those of one queue in order, from `starts` on where given. Names that are
+    no column are properties.
+    """
     tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
     reader = store.reader(Projection(tuple(columns), verify_crc=False), tolerance)
     from_files = [queue for queue in queues if queue.scanned is None]
@@ -31,6 +38,10 @@ def read_queues(
     yield from reader.read([piece for piece in pieces if piece.start < piece.stop])
     scanned = {(queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None}
     if scanned:
-        slices = [queue.piece((starts or {}).get((queue.topic, queue.queue_id))) for queue in queues if queue.scanned is not None]
+        slices = [
+            queue.piece((starts or {}).get((queue.topic, queue.queue_id)))
+            for queue in queues
+            if queue.scanned is not None
+        ]
         stop = max(queue.physical_stop for queue in scanned.values())
         yield from LogReader(reader, slices, scanned).read(store.log.min_offset, stop)

@@ -26,10 +26,18 @@ QUEUE_COLUMNS = (
     ViewColumn("minOffset", LONG, "The first offset that can be read."),
     ViewColumn("maxOffset", LONG, "The offset behind the last message."),
     ViewColumn("messages", LONG, "`maxOffset` less `minOffset`."),
-    ViewColumn("bytes", LONG, "Their bytes in the commitlog. A light queue (`%LMQ%`) shares the bytes of the topic that stores them."),
+    ViewColumn(
+        "bytes",
+        LONG,
+        "Their bytes in the commitlog. A light queue (`%LMQ%`) shares the bytes of the topic that stores them.",
+    ),
     ViewColumn("firstStoreTimestamp", TIME, "When the first of them was stored."),
     ViewColumn("lastStoreTimestamp", TIME, "When the last of them was stored."),
-    ViewColumn("source", TEXT, "What leads to the messages: `consumequeue`, `batchconsumequeue`, or the `commitlog` alone."),
+    ViewColumn(
+        "source",
+        TEXT,
+        "What leads to the messages: `consumequeue`, `batchconsumequeue`, or the `commitlog` alone.",
+    ),
 )
 
 TOPIC_COLUMNS = (
@@ -78,7 +86,11 @@ def _queue_row(broker_name: str, sized: _Sized) -> tuple[object, ...]:
         sized.bytes,
         time_us(sized.first),
         time_us(sized.last),
-        "commitlog" if queue.scanned is not None else "batchconsumequeue" if queue.range.is_batch else "consumequeue",
+        "commitlog"
+        if queue.scanned is not None
+        else "batchconsumequeue"
+        if queue.range.is_batch
+        else "consumequeue",
     )
 
 
@@ -90,7 +102,9 @@ def _sized(store: MessageStore) -> list[_Sized]:
     for queue in found:
         low, last, high = _edges(queue)
         stretches = measured[queue.topic, queue.queue_id]
-        sized.append(_Sized(queue, stretches.bytes_between(low, high), stretches.time_at(low), stretches.time_at(last)))
+        sized.append(
+            _Sized(queue, stretches.bytes_between(low, high), stretches.time_at(low), stretches.time_at(last))
+        )
     return sized
 
 
@@ -105,7 +119,9 @@ def topics(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
     for sized in _sized(store):
         by_topic[sized.queue.topic].append(sized)
     names = sorted({*by_topic, *(configured or ())})
-    rows = ((store.broker_name, name, *_topic_row(name, configured, by_topic.get(name, ()))) for name in names)
+    rows = (
+        (store.broker_name, name, *_topic_row(name, configured, by_topic.get(name, ()))) for name in names
+    )
     return batches_of(TOPIC_COLUMNS, rows)
 
 

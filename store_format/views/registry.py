@@ -1,6 +1,8 @@
-"""Every view, once: its name, what it shows, its columns, and what makes its rows. Documents, CLI and Spark are made from the rows.
+"""Every view, once: its name, what it shows, its columns, and what makes its rows. Documents, CLI and Spark
+are made from the rows.
 
-A view is computed when it is asked for, from the files as they are then; ages count to a clock that is an argument.
+A view is computed when it is asked for, from the files as they are then; ages count to a clock that is an
+argument.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ import pyarrow as pa
 
 from store_format.display.columns import ViewColumn, schema_of
 from store_format.errors import OptionError
-from store_format.views.broker_state import CHECKPOINT_COLUMNS, INDEX_COLUMNS, PROBLEM_COLUMNS, checkpoint, index, problems
+from store_format.views.broker_state import (
+    CHECKPOINT_COLUMNS,
+    INDEX_COLUMNS,
+    PROBLEM_COLUMNS,
+    checkpoint,
+    index,
+    problems,
+)
 from store_format.views.dead_letters import DEAD_LETTER_COLUMNS, dead_letters
 from store_format.views.delayed import DELAYED_COLUMNS, delayed
 from store_format.views.files import FILE_COLUMNS, files
@@ -54,14 +63,34 @@ VIEWS: tuple[View, ...] = (
     View("topics", "What is configured and what lies on disk of each topic.", TOPIC_COLUMNS, topics),
     View("queues", "Each queue: its offsets, messages, bytes and times.", QUEUE_COLUMNS, queues),
     View("groups", "Each consumer group: its settings and how far behind it is.", GROUP_COLUMNS, groups),
-    View("lag", "Each group on each of its queues: how far behind in messages, bytes and time.", LAG_COLUMNS, _lag),
-    View("retention", "Groups that have lost messages to retention or will lose some, and when.", RETENTION_COLUMNS, retention),
+    View(
+        "lag",
+        "Each group on each of its queues: how far behind in messages, bytes and time.",
+        LAG_COLUMNS,
+        _lag,
+    ),
+    View(
+        "retention",
+        "Groups that have lost messages to retention or will lose some, and when.",
+        RETENTION_COLUMNS,
+        retention,
+    ),
     View("usage", "Bytes of the commitlog by topic and day.", USAGE_COLUMNS, usage),
     View("files", "The store's files: what they hold and how full they are.", FILE_COLUMNS, files),
     View("index", "The entries of the index files.", INDEX_COLUMNS, index),
     View("checkpoint", "How far the broker had flushed.", CHECKPOINT_COLUMNS, checkpoint),
-    View("delayed", "Messages that wait for their time, at a delay level or in the timer.", DELAYED_COLUMNS, delayed),
-    View("transactions", "Half messages, one row a transaction, and how each ended.", TRANSACTION_COLUMNS, transactions),
+    View(
+        "delayed",
+        "Messages that wait for their time, at a delay level or in the timer.",
+        DELAYED_COLUMNS,
+        delayed,
+    ),
+    View(
+        "transactions",
+        "Half messages, one row a transaction, and how each ended.",
+        TRANSACTION_COLUMNS,
+        transactions,
+    ),
     View("deadLetters", "Messages that a group has given up.", DEAD_LETTER_COLUMNS, dead_letters),
     View("problems", "What `diagnose` finds wrong.", PROBLEM_COLUMNS, problems),
 )

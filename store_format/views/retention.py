@@ -1,7 +1,9 @@
-"""Which groups lose messages they have not consumed, to retention: those that are lost already, and those next to go, and when.
+"""Which groups lose messages they have not consumed, to retention: those that are lost already, and those
+next to go, and when.
 
-A broker deletes whole commitlog files, the oldest first, whether or not anybody has read them (DefaultMessageStore.CleanCommitLogService):
-when a file was not modified for fileReservedTime, at the hour deleteWhen; sooner when the disk is full.
+A broker deletes whole commitlog files, the oldest first, whether or not anybody has read them
+(DefaultMessageStore.CleanCommitLogService): when a file was not modified for fileReservedTime, at the hour
+deleteWhen; sooner when the disk is full.
 """
 
 from __future__ import annotations
@@ -34,8 +36,14 @@ RETENTION_COLUMNS = (
     ViewColumn("queueId", INT, "The queue."),
     ViewColumn("committedOffset", LONG, "The next offset to consume."),
     ViewColumn("lostMessages", LONG, "Messages it had not consumed and retention has deleted."),
-    ViewColumn("nextLostMessages", LONG, "Those that go with the file that holds the first message it has not consumed."),
-    ViewColumn("file", TEXT, "That file of the commitlog; null when it is the last one, which is never deleted."),
+    ViewColumn(
+        "nextLostMessages",
+        LONG,
+        "Those that go with the file that holds the first message it has not consumed.",
+    ),
+    ViewColumn(
+        "file", TEXT, "That file of the commitlog; null when it is the last one, which is never deleted."
+    ),
     ViewColumn(
         "expiresTimestamp",
         TIME,
@@ -52,7 +60,9 @@ def retention(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
     return batches_of(RETENTION_COLUMNS, retention_rows(store, now_ms))
 
 
-def retention_rows(store: MessageStore, now_ms: int, file_reserved_hours: float = FILE_RESERVED_HOURS) -> list[tuple[object, ...]]:
+def retention_rows(
+    store: MessageStore, now_ms: int, file_reserved_hours: float = FILE_RESERVED_HOURS
+) -> list[tuple[object, ...]]:
     """The same for another fileReservedTime."""
     places = [place for place in group_queues(store) if place.next_readable is not None]
     queues = {(place.topic, place.queue_id): place.queue for place in places if place.queue is not None}
@@ -67,12 +77,18 @@ def retention_rows(store: MessageStore, now_ms: int, file_reserved_hours: float 
 
 def _expiry(store: MessageStore, hours: float) -> list[int]:
     """When each file may be deleted, in ms: deletion stops at the first file that is too young."""
-    modified = [status[1] if (status := file_status(file.path)) is not None else 0 for file in store.log.files]
+    modified = [
+        status[1] if (status := file_status(file.path)) is not None else 0 for file in store.log.files
+    ]
     return [time + int(hours * _HOUR_MS) for time in accumulate(modified, max)]
 
 
 def _row(
-    store: MessageStore, place: GroupQueue, measured: dict[tuple[str, int], Stretches], expiry: list[int], now_ms: int
+    store: MessageStore,
+    place: GroupQueue,
+    measured: dict[tuple[str, int], Stretches],
+    expiry: list[int],
+    now_ms: int,
 ) -> tuple[object, ...] | None:
     assert place.committed is not None
     assert place.limits is not None
@@ -97,7 +113,9 @@ def _row(
 
 
 def _until(queue: Queue | None, start: int, stop: int, physical_stop: int) -> int | None:
-    """How many of the messages [start, stop) stand below a physical offset; None where no consume queue says it."""
+    """How many of the messages [start, stop) stand below a physical offset; None where no consume queue says
+    it.
+    """
     if queue is None or queue.scanned is not None:
         return None
     first, *_ = split_at(queue.piece(start, stop), [physical_stop])

@@ -1,7 +1,9 @@
-"""The life of one message as a timeline: every copy a broker made of it, what clients traced, and which groups have passed it.
+"""The life of one message as a timeline: every copy a broker made of it, what clients traced, and which
+groups have passed it.
 
-All copies carry the producer's id (UNIQ_KEY): the half message and its commit, the one that waits and the one delivered, each retry,
-the dead letter. Where a message has none, its offset message id leads from the retries back to it (ORIGIN_MESSAGE_ID).
+All copies carry the producer's id (UNIQ_KEY): the half message and its commit, the one that waits and the one
+delivered, each retry, the dead letter. Where a message has none, its offset message id leads from the retries
+back to it (ORIGIN_MESSAGE_ID).
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ TRACE_COLUMNS = (
     ViewColumn("queueId", INT, "Where."),
     ViewColumn("queueOffset", LONG, "Where."),
     ViewColumn("physicalOffset", LONG, "The place of that copy in the commitlog."),
-    ViewColumn("group", TEXT, "The group it happened to; of a pop retry topic the group and the topic, as in its name."),
+    ViewColumn(
+        "group",
+        TEXT,
+        "The group it happened to; of a pop retry topic the group and the topic, as in its name.",
+    ),
     ViewColumn("detail", TEXT, "What else is known."),
 )
 
@@ -66,9 +72,11 @@ class _Event:
 
 
 def trace(store: MessageStore, message_id: str) -> pa.Table:
-    """What happened to a message, oldest first, by `TRACE_COLUMNS`. Empty when the store has no message with this id.
+    """What happened to a message, oldest first, by `TRACE_COLUMNS`. Empty when the store has no message with
+    this id.
 
-    `message_id` is what a client shows (UNIQ_KEY), or an offset message id. Damaged copies are left out, with a warning.
+    `message_id` is what a client shows (UNIQ_KEY), or an offset message id. Damaged copies are left out, with
+    a warning.
     """
     copies, mentions = _copies(store, message_id)
     events = [_event_of(row) for row in copies]
@@ -79,9 +87,14 @@ def trace(store: MessageStore, message_id: str) -> pa.Table:
     ids = {message_id} | {row[name] for row in copies for name in ("UNIQ_KEY", "offsetMsgId")}
     for row in mentions:
         if row["topic"].startswith(TRACE_TOPICS):
-            events += [_Event(each.time_ms, each.what, row, each.group, each.detail) for each in trace_events(row["body"], ids)]
+            events += [
+                _Event(each.time_ms, each.what, row, each.group, each.detail)
+                for each in trace_events(row["body"], ids)
+            ]
         else:
-            events.append(_Event(row["storeTimestampMs"], "named as a key", row, None, f"by the message {row['msgId']}"))
+            events.append(
+                _Event(row["storeTimestampMs"], "named as a key", row, None, f"by the message {row['msgId']}")
+            )
     events += _decisions(store, copies)
     events.sort(key=_order)
     lines = (_line(store, event) for event in [*events, *_standing(store, copies)])
@@ -98,7 +111,11 @@ def _copies(store: MessageStore, message_id: str) -> tuple[list[_Row], list[_Row
     how = How(_COLUMNS, on_damage="DROPMALFORMED")
     first = look_up(store, Question(message_id=message_id), how).table.to_pylist()
     unique = sorted({row["UNIQ_KEY"] for row in first} - {None})
-    named = [row for key in unique or [message_id] for row in look_up(store, Question(key=key), how).table.to_pylist()]
+    named = [
+        row
+        for key in unique or [message_id]
+        for row in look_up(store, Question(key=key), how).table.to_pylist()
+    ]
     copies = [row for row in named if row["UNIQ_KEY"] in unique]
     mentions = [row for row in named if row["UNIQ_KEY"] not in unique]
     if first and not unique:
@@ -107,17 +124,23 @@ def _copies(store: MessageStore, message_id: str) -> tuple[list[_Row], list[_Row
 
 
 def _sent_back(store: MessageStore, offset_ids: Collection[str]) -> list[_Row]:
-    """Retries and dead letters of a message without UNIQ_KEY: nothing but ORIGIN_MESSAGE_ID leads back to it, and no index."""
-    queues = store.queues(lambda topic: topic == SCHEDULE_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
+    """Retries and dead letters of a message without UNIQ_KEY: nothing but ORIGIN_MESSAGE_ID leads back to it,
+    and no index.
+    """
+    queues = store.queues(
+        lambda topic: topic == SCHEDULE_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    )
     rows = (row for batch in read_queues(store, queues, _COLUMNS) for row in batch.to_pylist())
     return [row for row in rows if row["ORIGIN_MESSAGE_ID"] in offset_ids]
 
 
-# ---- what each copy says --------------------------------------------------------------------------------------------------
+# ---- what each copy says -----------------------------------------------------------------------------------
 
 
 def _event_of(row: _Row) -> _Event:
-    """What storing this copy was: its topic says it, and for delivered ones what they still carry of their waiting."""
+    """What storing this copy was: its topic says it, and for delivered ones what they still carry of their
+    waiting.
+    """
     topic, time = row["topic"], row["storeTimestampMs"]
     real = row["REAL_TOPIC"]
     if topic == SCHEDULE_TOPIC:
@@ -129,7 +152,13 @@ def _event_of(row: _Row) -> _Event:
         if row["TIMER_DEL_UNIQKEY"] is not None:
             return _Event(time, "recall", row, None, f"of {row['TIMER_DEL_UNIQKEY']}")
         rolled = f", put back {row['TIMER_ROLL_TIMES']} times" if row["TIMER_ROLL_TIMES"] else ""
-        return _Event(time, "delayed", row, None, f"timer for {real}, due {_iso(parse_long(row['TIMER_OUT_MS']))}{rolled}")
+        return _Event(
+            time,
+            "delayed",
+            row,
+            None,
+            f"timer for {real}, due {_iso(parse_long(row['TIMER_OUT_MS']))}{rolled}",
+        )
     if topic in HALF_TOPICS:
         checks = row["TRANSACTION_CHECK_TIMES"]
         what = "half message" if checks is None else f"asked for the {checks}. time"
@@ -139,9 +168,17 @@ def _event_of(row: _Row) -> _Event:
     if topic.startswith(RETRY_PREFIX):
         return _Event(time, f"retry {row['reconsumeTimes']}", row, topic.removeprefix(RETRY_PREFIX))
     if topic.startswith(DLQ_PREFIX):
-        return _Event(time, "dead letter", row, topic.removeprefix(DLQ_PREFIX), f"reconsumeTimes {row['reconsumeTimes']}")
+        return _Event(
+            time,
+            "dead letter",
+            row,
+            topic.removeprefix(DLQ_PREFIX),
+            f"reconsumeTimes {row['reconsumeTimes']}",
+        )
     if row["sysFlag"] & sysflag.TRANSACTION_MASK == sysflag.TRANSACTION_COMMIT:
-        return _Event(time, "committed", row, row["PGROUP"], f"half message at {row['preparedTransactionOffset']}")
+        return _Event(
+            time, "committed", row, row["PGROUP"], f"half message at {row['preparedTransactionOffset']}"
+        )
     waited = real is not None and (row["DELAY"] is not None or row["TIMER_OUT_MS"] is not None)
     return _Event(time, "delivered" if waited else "stored", row)
 
@@ -157,19 +194,27 @@ def _decisions(store: MessageStore, copies: Sequence[_Row]) -> Iterator[_Event]:
     keys = {row["UNIQ_KEY"] for row in copies if row["topic"] in HALF_TOPICS} - {None}
     for key in sorted(keys):
         for each in find_transactions(store, key):
-            place = {"physicalOffset": each.op_physical_offset, "topic": OP_TOPIC} if each.op_physical_offset is not None else None
+            place = (
+                {"physicalOffset": each.op_physical_offset, "topic": OP_TOPIC}
+                if each.op_physical_offset is not None
+                else None
+            )
             yield _Event(each.decided_ms, f"transaction {each.state}", place, each.copies[-1]["PGROUP"])
 
 
 def _standing(store: MessageStore, copies: Sequence[_Row]) -> Iterator[_Event]:
-    """For each copy that groups read, where each group stands: a broker keeps no record of a message's consumption but this."""
+    """For each copy that groups read, where each group stands: a broker keeps no record of a message's
+    consumption but this.
+    """
     committed = read_committed(store.path).offsets
     for row in sorted(copies, key=lambda row: int(row["physicalOffset"])):
         for (group, topic), offsets in sorted(committed.items()):
             offset = offsets.get(row["queueId"])
             if topic == row["topic"] and offset is not None and not group.startswith(_SYSTEM_GROUPS):
                 passed = offset > row["queueOffset"]
-                yield _Event(None, "passed" if passed else "not reached", row, group, f"the group goes on at {offset}")
+                yield _Event(
+                    None, "passed" if passed else "not reached", row, group, f"the group goes on at {offset}"
+                )
 
 
 def _line(store: MessageStore, event: _Event) -> tuple[object, ...]:

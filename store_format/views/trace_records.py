@@ -1,6 +1,8 @@
-"""What clients write about messages into the trace topic: records of who sent and who consumed one, and when (TraceDataEncoder).
+"""What clients write about messages into the trace topic: records of who sent and who consumed one, and when
+(TraceDataEncoder).
 
-A trace message holds many records, each of one text field after the other; which fields depends on the record's first one.
+A trace message holds many records, each of one text field after the other; which fields depends on the
+record's first one.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class TraceEvent:
 
 
 def trace_events(body: bytes, message_ids: Collection[str | None]) -> Iterator[TraceEvent]:
-    """The records of a trace message that are about one of the ids. What is no record is skipped: anybody may write to the topic."""
+    """The records of a trace message that are about one of the ids. What is no record is skipped: anybody may
+    write to the topic.
+    """
     for text in decode_utf8(body).split(_RECORD):
         kind, *values = text.split(_FIELD)
         names = _RECORDS.get(kind)

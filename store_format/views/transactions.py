@@ -1,7 +1,8 @@
 """Transactions: the half messages, one row a transaction, and what the broker knows of how each ended.
 
-A half message is hidden in a topic of the broker's. Whether it was decided stands in op messages that list its queue offset, and
-how it was decided in no record at all: a commit is a message that names the half's place, a rollback leaves nothing else.
+A half message is hidden in a topic of the broker's. Whether it was decided stands in op messages that list
+its queue offset, and how it was decided in no record at all: a commit is a message that names the half's
+place, a rollback leaves nothing else.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ __all__ = [
 ]
 
 HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-_ROCKSDB_HALF_TOPIC, _ROCKSDB_OP_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
+_ROCKSDB_HALF_TOPIC, _ROCKSDB_OP_TOPIC = (
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+)
 HALF_TOPICS = (HALF_TOPIC, _ROCKSDB_HALF_TOPIC)
 DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 _CHECKER_GROUP = "CID_RMQ_SYS_TRANS"
@@ -54,7 +58,9 @@ TRANSACTION_COLUMNS = (
     ViewColumn("producerGroup", TEXT, "The group that is asked how it ended."),
     ViewColumn("msgId", TEXT, "The id a client shows."),
     ViewColumn("ageMs", LONG, "Since the half message was first stored."),
-    ViewColumn("checkTimes", INT, "How often the broker has asked: each time it stores the half message anew."),
+    ViewColumn(
+        "checkTimes", INT, "How often the broker has asked: each time it stores the half message anew."
+    ),
     ViewColumn("bornTimestamp", TIME, "When the producer made it."),
     ViewColumn("firstStoreTimestamp", TIME, "When its oldest copy that is left was stored."),
     ViewColumn("storeTimestamp", TIME, "When its newest copy was stored."),
@@ -70,7 +76,15 @@ _HALF_COLUMNS = (
     "topic", "queueId", "queueOffset", "physicalOffset", "storeTimestampMs", "bornTimestampMs", "msgId",
     "UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "PGROUP", "TRANSACTION_CHECK_TIMES",
 )  # fmt: skip
-_COMMIT_COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "preparedTransactionOffset", "sysFlag", "storeTimestampMs")
+_COMMIT_COLUMNS = (
+    "topic",
+    "queueId",
+    "queueOffset",
+    "physicalOffset",
+    "preparedTransactionOffset",
+    "sysFlag",
+    "storeTimestampMs",
+)
 
 
 @dataclass(slots=True)
@@ -90,7 +104,9 @@ def transactions(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
 
 
 def find_transactions(store: MessageStore, uniq_key: str | None = None) -> list[Transaction]:
-    """All, or those of one UNIQ_KEY. Reads the half and op topics and the heads of the topics that committed messages are in."""
+    """All, or those of one UNIQ_KEY. Reads the half and op topics and the heads of the topics that committed
+    messages are in.
+    """
     found = _halves(store, uniq_key)
     if not found:
         return []
@@ -100,7 +116,9 @@ def find_transactions(store: MessageStore, uniq_key: str | None = None) -> list[
     consumed = read_committed(store.path).offsets.get((_CHECKER_GROUP, HALF_TOPIC), {})
     for each in found:
         for copy in each.copies:
-            op = ops.get((copy["topic"], copy["queueId"], copy["queueOffset"])) or ops.get(("", 0, copy["physicalOffset"]))
+            op = ops.get((copy["topic"], copy["queueId"], copy["queueOffset"])) or ops.get(
+                ("", 0, copy["physicalOffset"])
+            )
             if op is not None:
                 each.decided_ms, each.op_physical_offset = op
             each.commit = commits.get(copy["physicalOffset"], each.commit)
@@ -108,17 +126,25 @@ def find_transactions(store: MessageStore, uniq_key: str | None = None) -> list[
     return sorted(found, key=lambda each: int(each.copies[-1]["physicalOffset"]))
 
 
-def _state(each: Transaction, consumed: dict[int, int], known: set[str], discarded: set[tuple[str, str]]) -> str:
+def _state(
+    each: Transaction, consumed: dict[int, int], known: set[str], discarded: set[tuple[str, str]]
+) -> str:
     last = each.copies[-1]
     if each.commit is not None:
         return "committed"
     if (last["UNIQ_KEY"], last["REAL_TOPIC"]) in discarded:
         return "discarded"
     if each.decided_ms is not None:
-        # A commit stands behind its half message in the log, so retention leaves it; but its topic may be deleted.
+        # A commit stands behind its half message in the log, so retention leaves it; but its topic may be
+        # deleted.
         return "rolled back" if last["REAL_TOPIC"] in known else "decided"
-    # What the checker has passed without an op message and without a newer copy was decided by one that retention has deleted.
-    return "pending" if last["topic"] != HALF_TOPIC or last["queueOffset"] >= consumed.get(last["queueId"], 0) else "unknown"
+    # What the checker has passed without an op message and without a newer copy was decided by one that
+    # retention has deleted.
+    return (
+        "pending"
+        if last["topic"] != HALF_TOPIC or last["queueOffset"] >= consumed.get(last["queueId"], 0)
+        else "unknown"
+    )
 
 
 def _halves(store: MessageStore, uniq_key: str | None) -> list[Transaction]:
@@ -127,13 +153,17 @@ def _halves(store: MessageStore, uniq_key: str | None) -> list[Transaction]:
     for batch in read_queues(store, queues, _HALF_COLUMNS):
         for row in batch.to_pylist():
             if uniq_key is None or row["UNIQ_KEY"] == uniq_key:
-                key = row["physicalOffset"] if row["UNIQ_KEY"] is None else (row["UNIQ_KEY"], row["REAL_TOPIC"])
+                key = (
+                    row["physicalOffset"] if row["UNIQ_KEY"] is None else (row["UNIQ_KEY"], row["REAL_TOPIC"])
+                )
                 by_key.setdefault(key, Transaction()).copies.append(row)
     return list(by_key.values())
 
 
 def _ops(store: MessageStore) -> dict[tuple[str, int, int], tuple[int, int]]:
-    """(half topic, queue id, queue offset), or ("", 0, physical offset) of RocksDB's, -> store time and place of the op message."""
+    """(half topic, queue id, queue offset), or ("", 0, physical offset) of RocksDB's, -> store time and place
+    of the op message.
+    """
     found: dict[tuple[str, int, int], tuple[int, int]] = {}
     queues = store.queues((OP_TOPIC, _ROCKSDB_OP_TOPIC).__contains__)
     columns = ("topic", "queueId", "physicalOffset", "storeTimestampMs", "tags", "body", "TRANS_OFFSET")
@@ -144,7 +174,11 @@ def _ops(store: MessageStore) -> dict[tuple[str, int, int], tuple[int, int]]:
                 offset = parse_long(row["TRANS_OFFSET"])
                 keys = [] if offset is None else [("", 0, offset)]
             else:
-                offsets = (parse_long(text) for text in row["body"].decode("latin-1").split(",")) if row["tags"] == "d" else ()
+                offsets = (
+                    (parse_long(text) for text in row["body"].decode("latin-1").split(","))
+                    if row["tags"] == "d"
+                    else ()
+                )
                 keys = [(HALF_TOPIC, row["queueId"], offset) for offset in offsets if offset is not None]
             for key in keys:
                 found.setdefault(key, decided)
@@ -156,15 +190,20 @@ def _commits(store: MessageStore, found: Sequence[Transaction]) -> tuple[dict[in
     halves = np.array(sorted({copy["physicalOffset"] for each in found for copy in each.copies}), np.int64)
     first = min(int(copy["storeTimestampMs"]) for each in found for copy in each.copies)
     topics = {each.copies[-1]["REAL_TOPIC"] for each in found}
-    queues = store.queues(lambda topic: topic in topics or topic in (SCHEDULE_TOPIC, TIMER_TOPIC))  # up to 5.4 one may be delayed too
+    # up to 5.4 one may be delayed too
+    queues = store.queues(lambda topic: topic in topics or topic in (SCHEDULE_TOPIC, TIMER_TOPIC))
     starts = {}
     for queue in queues:
         is_scanned = queue.scanned is not None
-        starts[queue.topic, queue.queue_id] = queue.min_offset if is_scanned else queue.offset_at(first, on_damage="DROPMALFORMED")
+        starts[queue.topic, queue.queue_id] = (
+            queue.min_offset if is_scanned else queue.offset_at(first, on_damage="DROPMALFORMED")
+        )
     commits: dict[int, dict[str, Any]] = {}
     for batch in read_queues(store, queues, _COMMIT_COLUMNS, starts):
         kind = batch["sysFlag"].to_numpy() & sysflag.TRANSACTION_MASK
-        mine = (kind == sysflag.TRANSACTION_COMMIT) & np.isin(batch["preparedTransactionOffset"].to_numpy(), halves)
+        mine = (kind == sysflag.TRANSACTION_COMMIT) & np.isin(
+            batch["preparedTransactionOffset"].to_numpy(), halves
+        )
         for row in batch.filter(pa.array(mine)).to_pylist():
             commits.setdefault(row["preparedTransactionOffset"], row)
     return commits, {queue.topic for queue in queues} | set(read_topics(store.path) or ())
@@ -172,7 +211,9 @@ def _commits(store: MessageStore, found: Sequence[Transaction]) -> tuple[dict[in
 
 def _discarded(store: MessageStore) -> set[tuple[str, str]]:
     queues = store.queues(DISCARDED_TOPIC.__eq__)
-    rows = (row for batch in read_queues(store, queues, ("UNIQ_KEY", "REAL_TOPIC")) for row in batch.to_pylist())
+    rows = (
+        row for batch in read_queues(store, queues, ("UNIQ_KEY", "REAL_TOPIC")) for row in batch.to_pylist()
+    )
     return {(row["UNIQ_KEY"], row["REAL_TOPIC"]) for row in rows if row["UNIQ_KEY"] is not None}
 
 

@@ -20,7 +20,11 @@ __all__ = ["USAGE_COLUMNS", "usage"]
 
 USAGE_COLUMNS = (
     BROKER,
-    ViewColumn("topic", TEXT, "The topic; null for what is in no queue: padding, deleted topics, undecided messages, damage."),
+    ViewColumn(
+        "topic",
+        TEXT,
+        "The topic; null for what is in no queue: padding, deleted topics, undecided messages, damage.",
+    ),
     ViewColumn("day", DAY, "The day on which it was stored, in UTC; null where that is not known."),
     ViewColumn("messages", LONG, "Messages of the topic stored that day."),
     ViewColumn("bytes", LONG, "Their bytes in the commitlog."),
@@ -47,7 +51,9 @@ def usage(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
     _add_scanned(store, [queue for queue in own if queue.scanned is not None], found)
     end = log_end(store, {(queue.topic, queue.queue_id): queue.range for queue in queues})
     rest = max(end - store.log.min_offset - sum(size for _, size in found.values()), 0)
-    rows = [(store.broker_name, topic, day, *sums) for (topic, day), sums in sorted(found.items(), key=_order)]
+    rows = [
+        (store.broker_name, topic, day, *sums) for (topic, day), sums in sorted(found.items(), key=_order)
+    ]
     return batches_of(USAGE_COLUMNS, [*rows, (store.broker_name, None, None, None, rest)] if rest else rows)
 
 
@@ -62,7 +68,9 @@ def _day(time_ms: int | None) -> int | None:
 
 
 def _add_queue(store: MessageStore, queue: Queue, found: _Days) -> None:
-    """Cut where the day changes. Times rise along a queue, so a stretch that begins and ends on one day is all of that day."""
+    """Cut where the day changes. Times rise along a queue, so a stretch that begins and ends on one day is
+    all of that day.
+    """
     if queue.min_offset >= queue.max_offset:
         return
     days: dict[int, int | None] = {}

@@ -1,4 +1,6 @@
-"""All commands together: each has a help text and a test of its own, help is made without the heavy imports, completion knows the store."""
+"""All commands together: each has a help text and a test of its own, help is made without the heavy imports,
+completion knows the store.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_each_command_says_what_it_does(rmqlog: Runner, name: str) -> None:
     (line,) = [line for line in overview.splitlines() if line.startswith(f"  {name} ")]
     assert len(line.split()) > 3
     assert not line.endswith("...")
-    assert f'"{name}", ' in (ROOT / "tests" / "cli" / f"test_{COMMANDS[name]}_commands.py").read_text(encoding="utf-8")
+    assert f'"{name}", ' in (ROOT / "tests" / "cli" / f"test_{COMMANDS[name]}_commands.py").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_without_a_command_the_help_is_shown(rmqlog: Runner) -> None:

@@ -1,4 +1,6 @@
-"""`doctor`: a sound environment passes, and each thing that keeps Spark from the format is found, by making it so."""
+"""`doctor`: a sound environment passes, and each thing that keeps Spark from the format is found, by making
+it so.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ def test_a_sound_environment(rmqlog: Runner, golden: Golden, monkeypatch: pytest
     done = rmqlog("doctor", golden("rocksdb-5.5.0"), "-o", "json")
     states = _states(done.out)
     assert done.code == 0, states
-    assert {name for name, (state, *_) in states.items() if state == "ok"} >= {*NEEDED, "java", "pyspark_rmqlog", "workers' Python"}
+    assert {name for name, (state, *_) in states.items() if state == "ok"} >= {
+        *NEEDED,
+        "java",
+        "pyspark_rmqlog",
+        "workers' Python",
+    }
     assert "the commitlog is scanned" in states["store"][1]
     text = rmqlog("doctor").out
     assert re.search(r"^ok +pyarrow +version \d", text, re.MULTILINE)
@@ -40,7 +47,15 @@ def test_what_is_in_the_way_is_found(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexit 3\n")
     python.chmod(0o755)
-    done = process("doctor", "-o", "json", PYTHONPATH=path, JAVA_HOME=str(tmp_path), PYSPARK_PYTHON=str(python), SPARK_HOME="/opt/spark")
+    done = process(
+        "doctor",
+        "-o",
+        "json",
+        PYTHONPATH=path,
+        JAVA_HOME=str(tmp_path),
+        PYSPARK_PYTHON=str(python),
+        SPARK_HOME="/opt/spark",
+    )
     states = _states(done.out)
     assert done.code == 2
     assert states["pyspark_broken"][:2] == ("fails", "does not import: RuntimeError: no luck today")
@@ -59,7 +74,9 @@ def test_a_store_that_is_none(rmqlog: Runner, tmp_path: Path) -> None:
 def test_the_versions_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
-    assert {name: tuple(map(int, version.split("."))) for name, version in (text.split(">=") for text in asked)} == NEEDED
+    assert {
+        name: tuple(map(int, version.split("."))) for name, version in (text.split(">=") for text in asked)
+    } == NEEDED
 
 
 @pytest.mark.spark

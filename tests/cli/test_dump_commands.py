@@ -17,7 +17,10 @@ STORE = "basic-5.5.0"
 
 
 def test_a_dump_is_all_bytes_of_the_record(rmqlog: Runner, golden: Golden) -> None:
-    row = min((row for row in goldens.expected_rows(STORE) if row["topic"] == "Orders"), key=lambda row: row["physicalOffset"])
+    row = min(
+        (row for row in goldens.expected_rows(STORE) if row["topic"] == "Orders"),
+        key=lambda row: row["physicalOffset"],
+    )
     log = (golden(STORE) / "commitlog" / "00000000000000000000").read_bytes()
     record = log[row["physicalOffset"] : row["physicalOffset"] + row["storeSize"]]
     done = rmqlog("dump", golden(STORE), row["physicalOffset"], "--full")
@@ -31,15 +34,26 @@ def test_a_dump_is_all_bytes_of_the_record(rmqlog: Runner, golden: Golden) -> No
         assert f"property = {name} = {value}" in done.out
 
 
-@pytest.mark.parametrize("id_of", [lambda row: row["msgId"], lambda row: row["properties"]["UNIQ_KEY"], lambda row: row["physicalOffset"]])
-def test_a_place_is_an_offset_or_an_id(rmqlog: Runner, golden: Golden, id_of: Callable[[dict], object]) -> None:
+@pytest.mark.parametrize(
+    "id_of",
+    [lambda row: row["msgId"], lambda row: row["properties"]["UNIQ_KEY"], lambda row: row["physicalOffset"]],
+)
+def test_a_place_is_an_offset_or_an_id(
+    rmqlog: Runner, golden: Golden, id_of: Callable[[dict], object]
+) -> None:
     row = goldens.expected_rows(STORE)[-1]
     document = json.loads(rmqlog("dump", golden(STORE), id_of(row), "-o", "json").out)[-1]
     values = {field["name"]: field["value"] for field in document["fields"]}
     assert document["physicalOffset"] == row["physicalOffset"]
-    assert (values["topic"], int(values["queue_id"]), int(values["total_size"])) == (row["topic"], row["queueId"], row["storeSize"])
+    assert (values["topic"], int(values["queue_id"]), int(values["total_size"])) == (
+        row["topic"],
+        row["queueId"],
+        row["storeSize"],
+    )
     assert sum(field["size"] for field in document["fields"]) == row["storeSize"]
-    lines = [json.loads(line) for line in rmqlog("dump", golden(STORE), id_of(row), "-o", "jsonl").out.splitlines()]
+    lines = [
+        json.loads(line) for line in rmqlog("dump", golden(STORE), id_of(row), "-o", "jsonl").out.splitlines()
+    ]
     assert lines[-len(document["fields"]) :] == document["fields"]
 
 
@@ -48,6 +62,8 @@ def test_where_no_record_is(rmqlog: Runner, golden: Golden) -> None:
     assert done.code == 3
     assert "no message record stands here (torn)" in done.out
     assert "expected magic code" in done.out
-    assert rmqlog.fails(2, "dump", golden(STORE), 1 << 40).startswith("the commitlog has no offset 1099511627776; it holds 0 to ")
+    assert rmqlog.fails(2, "dump", golden(STORE), 1 << 40).startswith(
+        "the commitlog has no offset 1099511627776; it holds 0 to "
+    )
     assert "it is no physical offset" in rmqlog.fails(2, "dump", golden(STORE), "nobody")
     assert "a place in one store" in rmqlog.fails(1, "dump", golden("cluster-5.5.0"), 0)

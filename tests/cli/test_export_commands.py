@@ -1,4 +1,6 @@
-"""`export`: what is in the file is what the broker read, the file is whole or not there, and mistakes leave nothing."""
+"""`export`: what is in the file is what the broker read, the file is whole or not there, and mistakes leave
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,20 @@ COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "body", "propert
 
 def _expected(topic: str) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     return {
-        (row["topic"], row["queueId"], row["queueOffset"], row["physicalOffset"]): (row["body"], row["properties"])
+        (row["topic"], row["queueId"], row["queueOffset"], row["physicalOffset"]): (
+            row["body"],
+            row["properties"],
+        )
         for row in goldens.expected_rows(STORE)
         if row["topic"] == topic
     }
 
 
 def _found(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    places = [(row["topic"], int(row["queueId"]), int(row["queueOffset"]), int(row["physicalOffset"])) for row in rows]
+    places = [
+        (row["topic"], int(row["queueId"]), int(row["queueOffset"]), int(row["physicalOffset"]))
+        for row in rows
+    ]
     return dict(zip(places, ((row["body"], row["properties"]) for row in rows), strict=True))
 
 
@@ -41,7 +49,10 @@ def test_parquet(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
     assert done.err == f"rmqlog: 1,326 messages, 710.9 kB of the log, into {out}\n"
     table = pq.read_table(out)
     assert table.schema.remove_metadata().names == arrow_schema(COLUMNS).names
-    rows = [{**row, "body": base64.b64encode(row["body"]).decode(), "properties": dict(row["properties"])} for row in table.to_pylist()]
+    rows = [
+        {**row, "body": base64.b64encode(row["body"]).decode(), "properties": dict(row["properties"])}
+        for row in table.to_pylist()
+    ]
     assert _found(rows) == _expected("Orders")
     for queue in range(4):
         offsets = [row["queueOffset"] for row in rows if row["queueId"] == queue]
@@ -65,7 +76,9 @@ def test_json_lines_and_csv_in_a_file_and_on_stdout(rmqlog: Runner, golden: Gold
 def test_filters_and_a_limit(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
     assert rmqlog("export", golden(STORE), tmp_path / "a.parquet", "--tag", "TagB", "-n", 5).code == 0
     assert pq.read_table(tmp_path / "a.parquet")["tags"].to_pylist() == ["TagB"] * 5
-    assert rmqlog("export", golden("cluster-5.5.0"), tmp_path / "b.parquet", "--columns", "brokerName").code == 0
+    assert (
+        rmqlog("export", golden("cluster-5.5.0"), tmp_path / "b.parquet", "--columns", "brokerName").code == 0
+    )
     assert set(pq.read_table(tmp_path / "b.parquet")["brokerName"].to_pylist()) == {"broker-a", "broker-b"}
     assert rmqlog("export", golden(STORE), tmp_path / "c.parquet", "--until", 1000).code == 0
     assert pq.read_table(tmp_path / "c.parquet").num_rows == 0
@@ -91,7 +104,13 @@ def test_a_file_that_is_there_stays(rmqlog: Runner, golden: Golden, tmp_path: Pa
     ],
 )
 def test_mistakes_leave_nothing(
-    rmqlog: Runner, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, arguments: tuple[str, ...], said: str
+    rmqlog: Runner,
+    golden: Golden,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    arguments: tuple[str, ...],
+    said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert said in rmqlog.fails(code, "export", golden(STORE), *arguments)
@@ -103,7 +122,10 @@ def test_damage_leaves_no_file_unless_it_is_skipped(rmqlog: Runner, golden: Gold
 
     store = tmp_path / "store"
     shutil.copytree(golden(STORE), store)
-    row = min((row for row in goldens.expected_rows(STORE) if row["topic"] == "Orders"), key=lambda row: row["physicalOffset"])
+    row = min(
+        (row for row in goldens.expected_rows(STORE) if row["topic"] == "Orders"),
+        key=lambda row: row["physicalOffset"],
+    )
     log = store / "commitlog" / "00000000000000000000"
     data = bytearray(log.read_bytes())
     data[row["physicalOffset"] + 90] ^= 1

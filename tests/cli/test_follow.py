@@ -1,4 +1,6 @@
-"""`tail -f` beside a process that writes: every message once, in the order of each queue, and none of it twice at the seam."""
+"""`tail -f` beside a process that writes: every message once, in the order of each queue, and none of it
+twice at the seam.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def test_everything_that_is_written_comes_once(tmp_path: Path) -> None:
     with writer(root, MESSAGES) as done:
         while not (root / "commitlog").is_dir() or not any((root / "consumequeue").rglob("0*")):
             time.sleep(0.01)
-        follower = Follower([MessageStore.open(str(root))], Filters(), ("topic", "queueId", "queueOffset"), Tolerance())
+        follower = Follower(
+            [MessageStore.open(str(root))], Filters(), ("topic", "queueId", "queueOffset"), Tolerance()
+        )
         batches = follower.last(5)
         looks_after_the_end = 0
 
@@ -48,8 +52,22 @@ def test_everything_that_is_written_comes_once(tmp_path: Path) -> None:
 def test_a_real_tail_follows_until_ctrl_c(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with writer(root, 2000) as _:
-        arguments = ("tail", "-f", root, "--interval", "0.05", "--topic", "Live", "-o", "jsonl", "--columns", "queueId,queueOffset")
-        with subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+        arguments = (
+            "tail",
+            "-f",
+            root,
+            "--interval",
+            "0.05",
+            "--topic",
+            "Live",
+            "-o",
+            "jsonl",
+            "--columns",
+            "queueId,queueOffset",
+        )
+        with subprocess.Popen(
+            command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        ) as process:
             assert process.stdout is not None
             assert process.stderr is not None
             seen = [json.loads(process.stdout.readline()) for _ in range(60)]
@@ -65,7 +83,10 @@ def test_a_table_shows_rows_as_they_come(tmp_path: Path) -> None:
     with (
         writer(root, 1000) as _,
         subprocess.Popen(
-            command("tail", "-f", root, "--interval", "0.05", "-n", "3"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+            command("tail", "-f", root, "--interval", "0.05", "-n", "3"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
         ) as process,
     ):
         assert process.stdout is not None

@@ -1,4 +1,6 @@
-"""`groups`, `lag` and `offsets`: the views' rows; and offsets that are moved only with --apply, and only where no broker is."""
+"""`groups`, `lag` and `offsets`: the views' rows; and offsets that are moved only with --apply, and only
+where no broker is.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ def _offsets(store: Path, group: str, topic: str) -> dict[int, int]:
 def test_groups_are_those_of_the_view(rmqlog: Runner, golden: Golden) -> None:
     view = MessageStore.open(str(golden(STORE))).view("groups", now_ms=1_900_000_000_000).to_pylist()
     assert rmqlog.rows("groups", golden(STORE), *NOW) == view
-    assert [row["group"] for row in rmqlog.rows("groups", golden(STORE), *NOW, "-g", "CG_[ts]*")] == ["CG_some", "CG_tags", "CG_tags2"]
+    assert [row["group"] for row in rmqlog.rows("groups", golden(STORE), *NOW, "-g", "CG_[ts]*")] == [
+        "CG_some",
+        "CG_tags",
+        "CG_tags2",
+    ]
     assert rmqlog.table("groups", golden(STORE))[0][:3] == ["brokerName", "group", "configured"]
     assert "did you mean CG_some?" in rmqlog.fails(2, "groups", golden(STORE), "--group", "CG_sme")
 
@@ -46,22 +52,34 @@ def test_groups_are_those_of_the_view(rmqlog: Runner, golden: Golden) -> None:
 def test_lag_is_the_broker_s_and_unknown_is_empty(rmqlog: Runner, golden: Golden) -> None:
     committed = goldens.expected(STORE)["consumerOffset"]["offsetTable"]
     rows = rmqlog.rows("lag", golden(STORE), *NOW, "-g", "CG_some", "-t", "Orders")
-    maxima = {queue["queueId"]: queue["maxOffset"] for queue in goldens.expected(STORE)["queues"] if queue["topic"] == "Orders"}
+    maxima = {
+        queue["queueId"]: queue["maxOffset"]
+        for queue in goldens.expected(STORE)["queues"]
+        if queue["topic"] == "Orders"
+    }
     assert {str(row["queueId"]): row["committedOffset"] for row in rows} == committed["Orders@CG_some"]
     assert all(row["lagMessages"] == maxima[row["queueId"]] - row["committedOffset"] for row in rows)
     retry = rmqlog.rows("lag", golden(STORE), *NOW, "-g", "CG_some", "-t", "%RETRY%*")
     assert [(row["committedOffset"], row["lagMessages"]) for row in retry] == [(None, None)]
     assert len(rmqlog.table("lag", golden(STORE), "-g", "CG_some", "-t", "Orders", "-q", "0")) == 2
-    assert {row["topic"] for row in rmqlog.rows("lag", golden(STORE), *NOW, "--retention", "-g", "CG_some")} == {"Orders"}
+    assert {
+        row["topic"] for row in rmqlog.rows("lag", golden(STORE), *NOW, "--retention", "-g", "CG_some")
+    } == {"Orders"}
     assert "did you mean CG_some?" in rmqlog.fails(2, "lag", golden(STORE), "--group", "CG_sme")
 
 
-def test_offsets_are_shown_and_planned_without_a_change(rmqlog: Runner, golden: Golden, unchanged: Unchanged) -> None:
+def test_offsets_are_shown_and_planned_without_a_change(
+    rmqlog: Runner, golden: Golden, unchanged: Unchanged
+) -> None:
     with unchanged(golden(STORE)):
-        shown = rmqlog.rows("offsets", golden(STORE), "CG_some", *("--columns", "topic,queueId,committedOffset"))
+        shown = rmqlog.rows(
+            "offsets", golden(STORE), "CG_some", *("--columns", "topic,queueId,committedOffset")
+        )
         plan = rmqlog("offsets", golden(STORE), "CG_some", "--to-earliest", "--topic", "Orders")
         rows = rmqlog.rows("offsets", golden(STORE), "CG_some", "--to-earliest", "--topic", "Orders")
-    assert [row["committedOffset"] for row in shown if row["topic"] == "Orders"] == [row["committedOffset"] for row in rows]
+    assert [row["committedOffset"] for row in shown if row["topic"] == "Orders"] == [
+        row["committedOffset"] for row in rows
+    ]
     assert {row["targetOffset"] for row in rows} == {0}
     assert [row["change"] for row in rows] == [-row["committedOffset"] for row in rows]
     assert plan.err == "rmqlog: nothing was changed; add --apply to write it\n"
@@ -69,8 +87,14 @@ def test_offsets_are_shown_and_planned_without_a_change(rmqlog: Runner, golden: 
 
 
 def test_a_reset_by_time_and_a_copy_are_written(rmqlog: Runner, store: Path) -> None:
-    times = [row["storeTimestamp"] for row in goldens.expected_rows(STORE) if (row["topic"], row["queueId"]) == ("Orders", 1)]
-    plan = rmqlog("offsets", store, "CG_some", "--to-time", times[40], "--topic", "Orders", "--apply", "-o", "jsonl")
+    times = [
+        row["storeTimestamp"]
+        for row in goldens.expected_rows(STORE)
+        if (row["topic"], row["queueId"]) == ("Orders", 1)
+    ]
+    plan = rmqlog(
+        "offsets", store, "CG_some", "--to-time", times[40], "--topic", "Orders", "--apply", "-o", "jsonl"
+    )
     assert plan.code == 0, plan.err
     assert plan.err == "rmqlog: 4 offsets of CG_some written\n"
     targets = {row["queueId"]: row["targetOffset"] for row in map(json.loads, plan.out.splitlines())}
@@ -78,16 +102,25 @@ def test_a_reset_by_time_and_a_copy_are_written(rmqlog: Runner, store: Path) -> 
     assert _offsets(store, "CG_some", "Orders") == targets
     assert rmqlog("offsets", store, "CG_new", "--copy-from", "CG_some", "--apply").code == 0
     assert _offsets(store, "CG_new", "Orders") == targets
-    assert rmqlog("offsets", store, "CG_new", "--to-offset", 7, "--topic", "Orders", "--queue", 2, "--apply").code == 0
+    assert (
+        rmqlog(
+            "offsets", store, "CG_new", "--to-offset", 7, "--topic", "Orders", "--queue", 2, "--apply"
+        ).code
+        == 0
+    )
     assert _offsets(store, "CG_new", "Orders") == {**targets, 2: 7}
     assert rmqlog("offsets", store, "CG_new", "--to-latest", "--apply").code == 0
-    assert all(row["lagMessages"] == 0 for row in rmqlog.rows("offsets", store, "CG_new", "--topic", "Orders"))
+    assert all(
+        row["lagMessages"] == 0 for row in rmqlog.rows("offsets", store, "CG_new", "--topic", "Orders")
+    )
 
 
 def test_offsets_are_refused_beside_a_broker(rmqlog: Runner, store: Path) -> None:
     code = f"import fcntl; f = open({str(store / 'lock')!r}, 'r+'); fcntl.lockf(f, {fcntl.LOCK_EX}, 1, 0); print(flush=True); input()"
     before = (store / "config" / "consumerOffset.json").read_bytes()
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as broker:
         assert broker.stdout is not None
         broker.stdout.readline()
         assert rmqlog("offsets", store, "CG_some", "--to-latest").code == 0
@@ -102,9 +135,15 @@ def test_moves_that_mean_nothing(rmqlog: Runner, golden: Golden) -> None:
     assert "use only one" in rmqlog.fails(1, "offsets", store, "CG_some", "--to-latest", "--to-earliest")
     assert "--to-latest" in rmqlog.fails(1, "offsets", store, "CG_some", "--apply")
     assert "GROUP" in rmqlog.fails(1, "offsets", store, "--to-latest")
-    assert "name it with --topic and --queue" in rmqlog.fails(1, "offsets", store, "CG_some", "--to-offset", 3)
-    assert "found 99999" in rmqlog.fails(1, "offsets", store, "CG_some", "--to-offset", 99999, "-t", "Orders", "-q", 0)
-    assert "did you mean Orders?" in rmqlog.fails(2, "offsets", store, "CG_some", "--to-latest", "-t", "Ordes")
+    assert "name it with --topic and --queue" in rmqlog.fails(
+        1, "offsets", store, "CG_some", "--to-offset", 3
+    )
+    assert "found 99999" in rmqlog.fails(
+        1, "offsets", store, "CG_some", "--to-offset", 99999, "-t", "Orders", "-q", 0
+    )
+    assert "did you mean Orders?" in rmqlog.fails(
+        2, "offsets", store, "CG_some", "--to-latest", "-t", "Ordes"
+    )
     assert "did you mean CG_some?" in rmqlog.fails(2, "offsets", store, "CG_sme")
 
 

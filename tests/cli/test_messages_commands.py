@@ -25,7 +25,11 @@ def _places(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def _in_log(topic: str | None = None) -> list[dict[str, Any]]:
-    rows = [row for row in goldens.expected_rows(STORE) if row["topic"] in ((topic,) if topic else ("Audit", "Metrics", "Orders"))]
+    rows = [
+        row
+        for row in goldens.expected_rows(STORE)
+        if row["topic"] in ((topic,) if topic else ("Audit", "Metrics", "Orders"))
+    ]
     return sorted(rows, key=lambda row: row["physicalOffset"])
 
 
@@ -33,25 +37,35 @@ def _in_log(topic: str | None = None) -> list[dict[str, Any]]:
 def test_head_and_tail_are_the_ends_of_the_log(rmqlog: Runner, golden: Golden, topic: str | None) -> None:
     chosen = () if topic is None else ("--topic", topic)
     assert _places(rmqlog.rows("head", golden(STORE), *chosen, *NAMED)) == _places(_in_log(topic)[:10])
-    assert _places(rmqlog.rows("tail", golden(STORE), *chosen, *NAMED, "-n", 25)) == _places(_in_log(topic)[-25:])
+    assert _places(rmqlog.rows("tail", golden(STORE), *chosen, *NAMED, "-n", 25)) == _places(
+        _in_log(topic)[-25:]
+    )
 
 
 @pytest.mark.parametrize("tag", ["TagB", "标签"])
 @pytest.mark.parametrize("count", [3, 5000])
 def test_head_and_tail_with_a_tag(rmqlog: Runner, golden: Golden, tag: str, count: int) -> None:
     wanted = [row for row in _in_log() if row["properties"].get("TAGS") == tag]
-    assert _places(rmqlog.rows("head", golden(STORE), "--tag", tag, "-n", count, *NAMED)) == _places(wanted[:count])
-    assert _places(rmqlog.rows("tail", golden(STORE), "--tag", tag, "-n", count, *NAMED)) == _places(wanted[-count:])
+    assert _places(rmqlog.rows("head", golden(STORE), "--tag", tag, "-n", count, *NAMED)) == _places(
+        wanted[:count]
+    )
+    assert _places(rmqlog.rows("tail", golden(STORE), "--tag", tag, "-n", count, *NAMED)) == _places(
+        wanted[-count:]
+    )
 
 
 def test_a_window_of_time_a_condition_and_a_key(rmqlog: Runner, golden: Golden) -> None:
     rows = _in_log()
     since, until = rows[300]["storeTimestamp"], rows[900]["storeTimestamp"]
     wanted = [row for row in rows if since <= row["storeTimestamp"] < until]
-    assert _places(rmqlog.rows("head", golden(STORE), "--since", since, "--until", until, "-n", 9999, *NAMED)) == _places(wanted)
+    assert _places(
+        rmqlog.rows("head", golden(STORE), "--since", since, "--until", until, "-n", 9999, *NAMED)
+    ) == _places(wanted)
     wanted = [row for row in rows if row["properties"].get("region") == "eu-3"]
     assert wanted
-    assert _places(rmqlog.rows("find", golden(STORE), "--where", "region = 'eu-3'", *NAMED)) == _places(wanted)
+    assert _places(rmqlog.rows("find", golden(STORE), "--where", "region = 'eu-3'", *NAMED)) == _places(
+        wanted
+    )
     wanted = [row for row in wanted if "AaBB" in row["properties"].get("KEYS", "").split(" ")]
     found = rmqlog.rows("find", golden(STORE), "--where", "region = 'eu-3'", "--key", "AaBB", *NAMED)
     assert _places(found) == _places(wanted)
@@ -60,10 +74,19 @@ def test_a_window_of_time_a_condition_and_a_key(rmqlog: Runner, golden: Golden) 
 @pytest.mark.parametrize("name", ["rocksdb-5.5.0", "batchcq-5.5.0", "cleaned-5.5.0", "crash-5.5.0"])
 def test_stores_of_other_kinds(rmqlog: Runner, golden: Golden, name: str) -> None:
     rows = goldens.expected_rows(name)
-    topic = max({row["topic"] for row in rows if not row["topic"].startswith(("%", "rmq_sys", "SCHED", "RMQ_SYS"))})
-    wanted = sorted((row for row in rows if row["topic"] == topic), key=lambda row: (row["physicalOffset"], row["queueOffset"]))
-    assert _places(rmqlog.rows("head", golden(name), "--topic", topic, "-n", 7, *NAMED)) == _places(wanted[:7])
-    assert _places(rmqlog.rows("tail", golden(name), "--topic", topic, "-n", 7, *NAMED)) == _places(wanted[-7:])
+    topic = max(
+        {row["topic"] for row in rows if not row["topic"].startswith(("%", "rmq_sys", "SCHED", "RMQ_SYS"))}
+    )
+    wanted = sorted(
+        (row for row in rows if row["topic"] == topic),
+        key=lambda row: (row["physicalOffset"], row["queueOffset"]),
+    )
+    assert _places(rmqlog.rows("head", golden(name), "--topic", topic, "-n", 7, *NAMED)) == _places(
+        wanted[:7]
+    )
+    assert _places(rmqlog.rows("tail", golden(name), "--topic", topic, "-n", 7, *NAMED)) == _places(
+        wanted[-7:]
+    )
     assert _places(rmqlog.rows("find", golden(name), "--topic", topic, *NAMED)) == _places(wanted)
 
 
@@ -102,12 +125,21 @@ def test_get_gives_the_bare_body(golden: Golden, capfdbinary: pytest.CaptureFixt
 def test_find_by_key_gives_what_has_it_and_says_how(rmqlog: Runner, golden: Golden) -> None:
     wanted = [row for row in _in_log("Orders") if "AaBB" in row["properties"].get("KEYS", "").split(" ")]
     asked = [
-        query["physicalOffsets"] for query in goldens.expected(STORE)["queryByKey"] if (query["topic"], query["key"]) == ("Orders", "AaBB")
+        query["physicalOffsets"]
+        for query in goldens.expected(STORE)["queryByKey"]
+        if (query["topic"], query["key"]) == ("Orders", "AaBB")
     ]
     assert {offset for answer in asked for offset in answer} & {row["physicalOffset"] for row in wanted}
-    assert _places(rmqlog.rows("find", golden(STORE), "--topic", "Orders", "--key", "AaBB", *NAMED)) == _places(wanted)
-    assert _places(rmqlog.rows("find", golden(STORE), "--key", "AaBB", "--topic", "Ord*", "--no-index", *NAMED)) == _places(wanted)
-    assert f"{len(wanted)} found by index" in rmqlog("find", golden(STORE), "--topic", "Orders", "--key", "AaBB").err
+    assert _places(
+        rmqlog.rows("find", golden(STORE), "--topic", "Orders", "--key", "AaBB", *NAMED)
+    ) == _places(wanted)
+    assert _places(
+        rmqlog.rows("find", golden(STORE), "--key", "AaBB", "--topic", "Ord*", "--no-index", *NAMED)
+    ) == _places(wanted)
+    assert (
+        f"{len(wanted)} found by index"
+        in rmqlog("find", golden(STORE), "--topic", "Orders", "--key", "AaBB").err
+    )
     assert rmqlog.table("find", golden(STORE), "--key", "AaBB", "-n", 2)[0][:2] == ["storeTimestamp", "topic"]
 
 
@@ -116,20 +148,25 @@ def test_what_is_not_there_is_told(rmqlog: Runner, golden: Golden) -> None:
     assert rmqlog.fails(2, "find", golden(STORE), "--key", "nobody") == "no message is like that"
     assert "did you mean Orders?" in rmqlog.fails(2, "head", golden(STORE), "--topic", "Oders")
     assert "did you mean Orders?" in rmqlog.fails(2, "tail", golden(STORE), "--topic", "Oders")
-    assert rmqlog("head", golden(STORE), "--until", "1000").code == 0  # an empty answer to a question that has one
+    # an empty answer to a question that has one
+    assert rmqlog("head", golden(STORE), "--until", "1000").code == 0
 
 
 def test_wrong_usage_is_one_sentence(rmqlog: Runner, golden: Golden) -> None:
     assert "(-2 hours), found 'noon'" in rmqlog.fails(1, "head", golden(STORE), "--since", "noon")
     assert "<-- HERE" in rmqlog.fails(1, "head", golden(STORE), "--where", "a >")
     assert "did you mean queueOffset?" in rmqlog.fails(1, "head", golden(STORE), "--columns", "queuOffset")
-    assert "--since is not before --until" in rmqlog.fails(1, "head", golden(STORE), "--since", "5", "--until", "5")
+    assert "--since is not before --until" in rmqlog.fails(
+        1, "head", golden(STORE), "--since", "5", "--until", "5"
+    )
     assert "use only one" in rmqlog.fails(1, "find", golden(STORE), "--key", "a", "--id", "b")
     assert "jsonl" in rmqlog.fails(1, "tail", "-f", golden(STORE), "-o", "json")
     assert "Missing argument 'ID'" in rmqlog.fails(1, "get", golden(STORE))
 
 
-def test_damage_stops_a_command_or_is_left_out_and_counted(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+def test_damage_stops_a_command_or_is_left_out_and_counted(
+    rmqlog: Runner, golden: Golden, tmp_path: Path
+) -> None:
     broken = _in_log("Orders")[5]
     store = tmp_path / "store"
     shutil.copytree(golden(STORE), store)
@@ -142,4 +179,6 @@ def test_damage_stops_a_command_or_is_left_out_and_counted(rmqlog: Runner, golde
     done = rmqlog("head", store, "--topic", "Orders", "--skip-damage", "-o", "jsonl", *NAMED)
     assert done.code == 4
     assert "1 messages or stretches of the log are damaged" in done.err
-    assert broken["physicalOffset"] not in [json.loads(line)["physicalOffset"] for line in done.out.splitlines()]
+    assert broken["physicalOffset"] not in [
+        json.loads(line)["physicalOffset"] for line in done.out.splitlines()
+    ]

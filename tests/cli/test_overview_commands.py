@@ -29,7 +29,10 @@ def test_info_tells_the_whole(rmqlog: Runner, golden: Golden) -> None:
 
 
 def test_info_of_a_cluster_has_a_row_for_each_store(rmqlog: Runner, golden: Golden) -> None:
-    assert [row["brokerName"] for row in rmqlog.rows("info", golden("cluster-5.5.0"))] == ["broker-a", "broker-b"]
+    assert [row["brokerName"] for row in rmqlog.rows("info", golden("cluster-5.5.0"))] == [
+        "broker-a",
+        "broker-b",
+    ]
 
 
 @pytest.mark.parametrize("view", [view.name for view in VIEWS])
@@ -77,14 +80,19 @@ def test_a_named_topic_of_rocketmq_is_shown(rmqlog: Runner, golden: Golden) -> N
 
 
 def test_ls_fails_with_what_is_there(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
-    assert rmqlog.fails(2, "ls", golden(STORE), "--topic", "Ordrs") == "no topic is named 'Ordrs'; did you mean Orders?"
+    assert (
+        rmqlog.fails(2, "ls", golden(STORE), "--topic", "Ordrs")
+        == "no topic is named 'Ordrs'; did you mean Orders?"
+    )
     assert "does not exist" in rmqlog.fails(2, "ls", tmp_path / "nowhere")
     assert "is no store root" in rmqlog.fails(2, "ls", tmp_path)
     assert "did you mean topic?" in rmqlog.fails(1, "ls", golden(STORE), "--columns", "topc")
     assert "Did you mean" in rmqlog.fails(1, "ls", golden(STORE), "--colums", "topic")
 
 
-def test_du_adds_up_to_the_written_log(rmqlog: Runner, golden: Golden, unchanged: Callable[[Path], AbstractContextManager[None]]) -> None:
+def test_du_adds_up_to_the_written_log(
+    rmqlog: Runner, golden: Golden, unchanged: Callable[[Path], AbstractContextManager[None]]
+) -> None:
     with unchanged(golden(STORE)):
         by_topic = rmqlog.rows("du", golden(STORE))
     written = goldens.expected(STORE)["commitLog"]["maxOffset"]
@@ -92,7 +100,12 @@ def test_du_adds_up_to_the_written_log(rmqlog: Runner, golden: Golden, unchanged
     assert [row["bytes"] for row in by_topic] == sorted((row["bytes"] for row in by_topic), reverse=True)
     for by in ("day", "both"):
         assert sum(row["bytes"] for row in rmqlog.rows("du", golden(STORE), "--by", by)) == written
-    assert rmqlog.table("du", golden(STORE), "--topic", "Orders")[0] == ["brokerName", "topic", "messages", "bytes"]
+    assert rmqlog.table("du", golden(STORE), "--topic", "Orders")[0] == [
+        "brokerName",
+        "topic",
+        "messages",
+        "bytes",
+    ]
 
 
 def test_du_lists_files(rmqlog: Runner, golden: Golden) -> None:

@@ -1,4 +1,6 @@
-"""Commands on stores that are not readable throughout: what can be shown is shown, what cannot is named, and the exit code says which."""
+"""Commands on stores that are not readable throughout: what can be shown is shown, what cannot is named, and
+the exit code says which.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_a_store_that_may_not_be_read(rmqlog: Runner, root: Path, place: str) ->
     (root / place).chmod(0o755)
 
 
-@pytest.mark.parametrize("command", [("ls", "-a"), ("ls", "-l", "-a"), ("info", "--view", "queues"), ("info", "--view", "files")])
+@pytest.mark.parametrize(
+    "command", [("ls", "-a"), ("ls", "-l", "-a"), ("info", "--view", "queues"), ("info", "--view", "files")]
+)
 def test_a_topic_that_may_not_be_read(rmqlog: Runner, root: Path, command: tuple[str, ...]) -> None:
     whole = rmqlog(command[0], root, *command[1:], "-o", "json")
     (root / "consumequeue" / "Parent").chmod(0)
@@ -44,10 +48,14 @@ def test_a_topic_that_may_not_be_read(rmqlog: Runner, root: Path, command: tuple
     assert done.code == 4
     left = [row for row in json.loads(whole.out) if row["topic"] != "Parent"]
     key = ["topic", "queueId", "file"]
-    assert [[row.get(name) for name in key] for row in json.loads(done.out)] == [[row.get(name) for name in key] for row in left]
+    assert [[row.get(name) for name in key] for row in json.loads(done.out)] == [
+        [row.get(name) for name in key] for row in left
+    ]
 
 
-def test_commitlog_files_that_may_not_be_read_leave_the_times_out(rmqlog: Runner, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_commitlog_files_that_may_not_be_read_leave_the_times_out(
+    rmqlog: Runner, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = root / "commitlog" / f"{0:020d}"
     file.chmod(0)
     with as_nobody():
@@ -58,7 +66,9 @@ def test_commitlog_files_that_may_not_be_read_leave_the_times_out(rmqlog: Runner
     assert str(file) in caplog.text
 
 
-def test_offsets_that_may_not_be_read_are_not_known(rmqlog: Runner, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_offsets_that_may_not_be_read_are_not_known(
+    rmqlog: Runner, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     offsets = root / "config" / "consumerOffset.json"
     offsets.write_text('{"offsetTable":{}}')
     offsets.chmod(0)
@@ -89,7 +99,9 @@ def test_a_place_that_may_not_be_written_to(rmqlog: Runner, root: Path) -> None:
     assert told.endswith(": Permission denied")
 
 
-def test_a_member_of_a_cluster_without_its_commitlog(rmqlog: Runner, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_member_of_a_cluster_without_its_commitlog(
+    rmqlog: Runner, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     other = write_small_store(root.parent / "other").root
     (other / "commitlog").rename(root.parent / "moved")
     assert rmqlog("ls", root.parent).code == 4

@@ -1,4 +1,6 @@
-"""Runs as processes of their own: exit codes, a closed pipe, Ctrl-C, and a real terminal for colour and progress."""
+"""Runs as processes of their own: exit codes, a closed pipe, Ctrl-C, and a real terminal for colour and
+progress.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ STORE = "basic-5.5.0"
 def test_exit_codes(golden: Golden, tmp_path: Path) -> None:
     assert process("ls", golden(STORE)).code == 0
     assert process("ls").code == 1
-    assert process("lss", golden(STORE)).err == "rmqlog: there is no command 'lss'; did you mean ls?; see rmqlog --help\n"
+    assert (
+        process("lss", golden(STORE)).err
+        == "rmqlog: there is no command 'lss'; did you mean ls?; see rmqlog --help\n"
+    )
     missing = process("get", golden(STORE), "nobody")
     assert (missing.code, missing.out) == (2, "")
     full = process("export", golden(STORE), tmp_path / "no" / "a.csv")
@@ -36,7 +41,9 @@ def test_exit_codes(golden: Golden, tmp_path: Path) -> None:
 def test_a_closed_pipe_is_no_error(golden: Golden) -> None:
     for form in ("jsonl", "csv", "table", "raw"):
         arguments = command("find", golden(STORE), "-o", form)
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as run:
+        with subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        ) as run:
             assert run.stdout is not None
             assert run.stderr is not None
             assert run.stdout.read(10)
@@ -48,20 +55,25 @@ def test_a_closed_pipe_is_no_error(golden: Golden) -> None:
 
 
 def test_an_output_without_chinese(golden: Golden) -> None:
-    done = process("find", golden(STORE), "--tag", "标签", "-n", "1", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    done = process(
+        "find", golden(STORE), "--tag", "标签", "-n", "1", PYTHONIOENCODING="ascii", PYTHONUTF8="0"
+    )
     assert done.code == 0, done.err
     assert r"\u6807\u7b7e" in done.out
 
 
-# ---- a terminal -----------------------------------------------------------------------------------------------------------
+# ---- a terminal --------------------------------------------------------------------------------------------
 
 
-# A process that has one thread, as forking wants it: it gives its child a terminal and passes on what goes through.
+# A process that has one thread, as forking wants it: it gives its child a terminal and passes on what goes
+# through.
 _HOST = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
 
 
 def _terminal(*arguments: object, interrupt_at: bytes = b"", **more: str) -> tuple[int, str]:
-    """(exit code, all that a terminal was sent) of a run with a terminal for all three; Ctrl-C is typed when `interrupt_at` is seen."""
+    """(exit code, all that a terminal was sent) of a run with a terminal for all three; Ctrl-C is typed when
+    `interrupt_at` is seen.
+    """
     variables = {name: value for name, value in environment().items() if name != "NO_COLOR"}
     variables |= {"TERM": "xterm", "COLUMNS": "100", **more}
     host = [sys.executable, "-c", _HOST, *command(*arguments)]
@@ -99,8 +111,15 @@ def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seconds of work for an export to JSON."""
     root = tmp_path_factory.mktemp("long") / "store"
     store = MessageStore.create(str(root), mapped_file_size_commit_log=16 << 20)
-    bodies, properties = pa.array([b"x" * 100] * 60_000, pa.binary()), pa.array([b"TAGS\x01a\x02"] * 60_000, pa.binary())
-    store.append(MessageColumns(topic="Long", body=bodies, properties=properties), store_timestamps=1, options=CommitOptions(sync=False))
+    bodies, properties = (
+        pa.array([b"x" * 100] * 60_000, pa.binary()),
+        pa.array([b"TAGS\x01a\x02"] * 60_000, pa.binary()),
+    )
+    store.append(
+        MessageColumns(topic="Long", body=bodies, properties=properties),
+        store_timestamps=1,
+        options=CommitOptions(sync=False),
+    )
     return root
 
 
@@ -122,9 +141,14 @@ def alike_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Half a second of work for a scan: all of its messages have the same key."""
     root, count = tmp_path_factory.mktemp("alike") / "store", 400_000
     store = MessageStore.create(str(root), mapped_file_size_commit_log=16 << 20)
-    bodies, properties = pa.array([b"x"] * count, pa.binary()), pa.array([b"KEYS\x01same\x02"] * count, pa.binary())
+    bodies, properties = (
+        pa.array([b"x"] * count, pa.binary()),
+        pa.array([b"KEYS\x01same\x02"] * count, pa.binary()),
+    )
     options = CommitOptions(sync=False, message_index_enable=False)
-    store.append(MessageColumns(topic="Alike", body=bodies, properties=properties), store_timestamps=1, options=options)
+    store.append(
+        MessageColumns(topic="Alike", body=bodies, properties=properties), store_timestamps=1, options=options
+    )
     return root
 
 
@@ -134,7 +158,9 @@ def test_a_scan_shows_how_far_it_is(alike_store: Path) -> None:
     line = r"find: [0-9.]+ [kM]B of \d+\.\d MB \(\d+ %\), [0-9.]+ .?[Bb]\w*/s, \d+ s left"
     assert re.search(line, seen)
     assert "rmqlog: 400000 found by scan" in seen.rpartition("\x1b[K")[2]
-    assert process("find", alike_store, "--key", "same", "-n", "1").err.startswith("rmqlog: 400000 found by scan")
+    assert process("find", alike_store, "--key", "same", "-n", "1").err.startswith(
+        "rmqlog: 400000 found by scan"
+    )
 
 
 def test_ctrl_c_ends_an_export_and_leaves_nothing(long_store: Path, tmp_path: Path) -> None:
@@ -146,7 +172,9 @@ def test_ctrl_c_ends_an_export_and_leaves_nothing(long_store: Path, tmp_path: Pa
 
 def test_a_signal_ends_a_tail(long_store: Path) -> None:
     arguments = command("tail", "-f", long_store)
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as run:
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as run:
         assert run.stdout is not None
         run.stdout.readline()
         run.send_signal(signal.SIGINT)

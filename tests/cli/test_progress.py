@@ -35,4 +35,10 @@ def test_without_a_total_and_without_a_terminal() -> None:
 
 
 def test_sizes_for_people() -> None:
-    assert [in_bytes(size) for size in (0, 999, 1000, 1_234_567, 10**18)] == ["0 bytes", "999 bytes", "1.0 kB", "1.2 MB", "1000.0 PB"]
+    assert [in_bytes(size) for size in (0, 999, 1000, 1_234_567, 10**18)] == [
+        "0 bytes",
+        "999 bytes",
+        "1.0 kB",
+        "1.2 MB",
+        "1000.0 PB",
+    ]

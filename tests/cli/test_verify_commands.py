@@ -16,7 +16,9 @@ from tests.support.cli_runs import Runner
 Golden = Callable[[str], Path]
 
 
-@pytest.mark.parametrize("name", ["basic-5.5.0", "cluster-5.5.0", "edge-5.5.0", "rocksdb-5.5.0", "crash-torn-5.5.0"])
+@pytest.mark.parametrize(
+    "name", ["basic-5.5.0", "cluster-5.5.0", "edge-5.5.0", "rocksdb-5.5.0", "crash-torn-5.5.0"]
+)
 def test_every_byte_is_accounted_for(
     rmqlog: Runner, golden: Golden, name: str, unchanged: Callable[[Path], AbstractContextManager[None]]
 ) -> None:
@@ -29,7 +31,9 @@ def test_every_byte_is_accounted_for(
     for each, (root, _) in zip(document, brokers.values(), strict=True):
         parts = ("unitBytes", "blankBytes", "damageBytes", "unwrittenBytes", "unplacedBytes")
         assert (
-            sum(each[part] for part in parts) == each["totalBytes"] == sum(file.stat().st_size for file in (root / "commitlog").iterdir())
+            sum(each[part] for part in parts)
+            == each["totalBytes"]
+            == sum(file.stat().st_size for file in (root / "commitlog").iterdir())
         )
         assert not [problem for problem in each["problems"] if problem["severity"] == "damage"]
 
@@ -46,7 +50,10 @@ def test_the_table_ends_with_the_sums(rmqlog: Runner, golden: Golden) -> None:
 def test_damage_is_named_and_counted(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(golden("basic-5.5.0"), store)
-    row = min((row for row in goldens.expected_rows("basic-5.5.0") if row["topic"] == "Orders"), key=lambda row: row["physicalOffset"])
+    row = min(
+        (row for row in goldens.expected_rows("basic-5.5.0") if row["topic"] == "Orders"),
+        key=lambda row: row["physicalOffset"],
+    )
     log = store / "commitlog" / "00000000000000000000"
     data = bytearray(log.read_bytes())
     data[row["physicalOffset"] + 90] ^= 1

@@ -32,12 +32,18 @@ def test_dead_letters_by_group_topic_and_time(rmqlog: Runner, golden: Golden) ->
     assert [row["physicalOffset"] for row in rows] == [row["physicalOffset"] for row in view]
     group = view[0]["group"]
     assert {row["group"] for row in rmqlog.rows("dlq", path, "-g", group)} == {group}
-    assert len(rmqlog.rows("dlq", path, "-t", view[0]["originTopic"])) == sum(row["originTopic"] == view[0]["originTopic"] for row in view)
+    assert len(rmqlog.rows("dlq", path, "-t", view[0]["originTopic"])) == sum(
+        row["originTopic"] == view[0]["originTopic"] for row in view
+    )
     time = view[3]["storeTimestamp"]
     later = rmqlog.rows("dlq", path, "--since", time.isoformat(timespec="milliseconds"))
-    assert [row["physicalOffset"] for row in later] == [row["physicalOffset"] for row in view if row["storeTimestamp"] >= time]
+    assert [row["physicalOffset"] for row in later] == [
+        row["physicalOffset"] for row in view if row["storeTimestamp"] >= time
+    ]
     tagged = [row for row in view if row["tags"] == "TagA"]
-    assert [row["physicalOffset"] for row in rmqlog.rows("dlq", path, "--tag", "TagA")] == [row["physicalOffset"] for row in tagged]
+    assert [row["physicalOffset"] for row in rmqlog.rows("dlq", path, "--tag", "TagA")] == [
+        row["physicalOffset"] for row in tagged
+    ]
     assert len(rmqlog.table("dlq", path, "-n", 2)) == 3
     assert rmqlog("dlq", golden("basic-5.5.0")).out == ""
     assert "No such option" in rmqlog.fails(1, "dlq", path, "--where", "a = 1")
@@ -68,7 +74,9 @@ def test_half_messages_by_state(rmqlog: Runner, golden: Golden) -> None:
     path = golden("delay-tx-5.5.0")
     view = MessageStore.open(str(path)).view("transactions", now_ms=NOW_MS).to_pylist()
     rows = rmqlog.rows("half", path, *NOW)
-    assert [(row["state"], row["msgId"], row["ageMs"]) for row in rows] == [(row["state"], row["msgId"], row["ageMs"]) for row in view]
+    assert [(row["state"], row["msgId"], row["ageMs"]) for row in rows] == [
+        (row["state"], row["msgId"], row["ageMs"]) for row in view
+    ]
     pending = rmqlog.rows("half", path, *NOW, "--state", "pending")
     assert len(pending) == sum(row["state"] == "pending" for row in view) > 0
     assert rmqlog.table("half", path)[0][:2] == ["state", "topic"]

@@ -1,4 +1,6 @@
-"""docs/faq.md quotes what the code says: every class of error has its place, and every message of ours exists and is of the class told."""
+"""docs/faq.md quotes what the code says: every class of error has its place, and every message of ours exists
+and is of the class told.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from store_format.errors import StoreError
 from store_format.files.lock import StoreLock
 from tests.support.doc_pages import ROOT, read_page
 
-OURS, OTHERS = (part for part in re.split(r"^## Messages of .*$", read_page("faq.md"), flags=re.MULTILINE)[1:])
+OURS, OTHERS = (
+    part for part in re.split(r"^## Messages of .*$", read_page("faq.md"), flags=re.MULTILINE)[1:]
+)
 STORE = "basic-5.5.0"
 
 
@@ -38,10 +42,16 @@ def _quotes(heading: str) -> list[str]:
 def _templates() -> list[str]:
     """Every text in the code, with `…` for what is filled in."""
     found = []
-    for path in (path for package in ("store_format", "rmq_spark") for path in (ROOT / package).rglob("*.py")):
+    for path in (
+        path for package in ("store_format", "rmq_spark") for path in (ROOT / package).rglob("*.py")
+    ):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
-                found.append("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
+                found.append(
+                    "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values
+                    )
+                )
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
     return found
@@ -51,7 +61,12 @@ def _pattern(quote: str) -> re.Pattern[str]:
     return re.compile(".*?".join(map(re.escape, quote.strip("… ").split("…"))), re.DOTALL)
 
 
-MESSAGES = {quote: body for heading, body in _entries(OURS).items() if re.match(r"`\w+Error`", body) for quote in _quotes(heading)}
+MESSAGES = {
+    quote: body
+    for heading, body in _entries(OURS).items()
+    if re.match(r"`\w+Error`", body)
+    for quote in _quotes(heading)
+}
 
 
 def test_the_page_has_both_parts() -> None:

@@ -38,14 +38,22 @@ def lazy_spark(request: pytest.FixtureRequest) -> Iterator[Callable[[], SparkSes
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.spark, pytest.mark.slow] if name in NEEDS_SPARK else []) for name in RUN]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.spark, pytest.mark.slow] if name in NEEDS_SPARK else [])
+        for name in RUN
+    ],
 )
-def test_the_page_runs(name: str, golden: Callable[[str], Path], lazy_spark: Callable[[], SparkSession], tmp_path: Path) -> None:
+def test_the_page_runs(
+    name: str, golden: Callable[[str], Path], lazy_spark: Callable[[], SparkSession], tmp_path: Path
+) -> None:
     session = Session(tmp_path, golden, lazy_spark)
     for block in blocks(read_page(name)):
         printed = session.run(block)
         if block.output is not None:
-            assert is_as_shown(block.output, printed), f"docs/{name}:{block.line} prints\n{printed}\nand not\n{block.output}"
+            assert is_as_shown(block.output, printed), (
+                f"docs/{name}:{block.line} prints\n{printed}\nand not\n{block.output}"
+            )
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -41,18 +41,24 @@ def test_every_option_and_column_has_one_row() -> None:
     assert [row.split("`")[1] for row in rows] == [option.name for option in OPTIONS]
     columns = [line for line in column_table().splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in columns] == [column.name for column in COLUMN_TABLE]
-    assert {row.replace("\\|", "").count("|") for row in rows} == {6}  # five cells each, whatever stands in them
+    # five cells each, whatever stands in them
+    assert {row.replace("\\|", "").count("|") for row in rows} == {6}
     assert {row.replace("\\|", "").count("|") for row in columns} == {5}
 
 
 def test_every_option_and_column_of_a_write_has_one_row() -> None:
-    for table, names, bars in ((write_option_table(), [option.name for option in WRITE_OPTIONS], 5), (write_column_table(), None, 4)):
+    for table, names, bars in (
+        (write_option_table(), [option.name for option in WRITE_OPTIONS], 5),
+        (write_column_table(), None, 4),
+    ):
         rows = [line for line in table.splitlines() if line.startswith("| `")]
         found = [row.split("`")[1] for row in rows]
         assert found == names if names else sorted(found) == sorted(column.name for column in WRITE_COLUMNS)
         assert {row.replace("\\|", "").count("|") for row in rows} == {bars}
     assert "| `topic` | text | the column `topic` | The topic of all rows. |" in write_option_table()
-    assert write_column_table().index("| `deliverTimestamp` |") < write_column_table().index("| `queueOffset` | any |")
+    assert write_column_table().index("| `deliverTimestamp` |") < write_column_table().index(
+        "| `queueOffset` | any |"
+    )
 
 
 def test_every_view_and_its_columns_have_their_rows() -> None:
@@ -74,14 +80,21 @@ def test_every_command_and_its_options_have_their_rows() -> None:
         assert f"`rmqlog {name} [OPTIONS]" in section
         for option in command.params if command is not None else []:
             if isinstance(option, click.Option):
-                assert re.search(rf"^\| `[^`]*{option.opts[-1]}\b[^`]*` \| \w", section, re.MULTILINE), option.opts
+                assert re.search(rf"^\| `[^`]*{option.opts[-1]}\b[^`]*` \| \w", section, re.MULTILINE), (
+                    option.opts
+                )
     assert "```text\nrmqlog dump /data/store 1073741824\n```" in tables
     assert "\b" not in tables
 
 
 def test_a_row_says_type_default_and_meaning() -> None:
-    assert "| `verifyCrc` | boolean | `true` | batch, stream | Check the CRC of every body. |" in option_table()
-    assert "| `startingOffsets` | word or JSON | `earliest`, in a stream `latest` | batch, stream | First" in option_table()
+    assert (
+        "| `verifyCrc` | boolean | `true` | batch, stream | Check the CRC of every body. |" in option_table()
+    )
+    assert (
+        "| `startingOffsets` | word or JSON | `earliest`, in a stream `latest` | batch, stream | First"
+        in option_table()
+    )
     assert "| `maxTriggerDelay` | time | `15m` | stream | How long" in option_table()
     assert "`TagA \\|\\| TagB`" in option_table()
     assert "| `queueOffset` | `bigint` | yes | The place in the message queue. |" in column_table()
@@ -95,9 +108,15 @@ def test_what_stands_around_a_block_stays() -> None:
     assert render(page, "page") == page
 
 
-@pytest.mark.parametrize("page", ["", PAGE.replace("<!-- /options -->", ""), PAGE + PAGE, PAGE.replace("-- options", "-- /options", 1)])
+@pytest.mark.parametrize(
+    "page",
+    ["", PAGE.replace("<!-- /options -->", ""), PAGE + PAGE, PAGE.replace("-- options", "-- /options", 1)],
+)
 def test_a_missing_marker_is_named(page: str) -> None:
-    with pytest.raises(ValueError, match=r"^page: expected <!-- options --> and <!-- /options -->, once each and in this order$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^page: expected <!-- options --> and <!-- /options -->, once each and in this order$",
+    ):
         render(page, "page")
 
 

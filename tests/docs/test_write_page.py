@@ -19,20 +19,33 @@ WRITE, THREADS, APPEND = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILIN
 
 
 def test_the_dataframe_is_written(spark: SparkSession, tmp_path: Path) -> None:
-    orders = spark.createDataFrame([(n, "north", f"customer-{n % 3}") for n in range(30)], "id int, region string, customer string")
+    orders = spark.createDataFrame(
+        [(n, "north", f"customer-{n % 3}") for n in range(30)], "id int, region string, customer string"
+    )
     exec(WRITE.replace("/data/store", str(tmp_path / "store")), {"orders": orders})
-    rows = [row for queue in MessageStore.open(str(tmp_path / "store")).queues() for batch in queue.read() for row in batch.to_pylist()]
+    rows = [
+        row
+        for queue in MessageStore.open(str(tmp_path / "store")).queues()
+        for batch in queue.read()
+        for row in batch.to_pylist()
+    ]
     assert sorted(int(row["keys"][0]) for row in rows) == list(range(30))
     assert {row["tags"] for row in rows} == {"north"}
     queue_of = {(dict(row["properties"])["__SHARDINGKEY"], row["queueId"]) for row in rows}
     assert len(queue_of) == 3  # each customer has one queue
     exec(THREADS.replace("/data/store", str(tmp_path / "threads")), {"orders": orders, "spark": spark})
-    ends = {(queue.topic, queue.max_offset > 0) for queue in MessageStore.open(str(tmp_path / "threads")).queues() if queue.max_offset}
+    ends = {
+        (queue.topic, queue.max_offset > 0)
+        for queue in MessageStore.open(str(tmp_path / "threads")).queues()
+        if queue.max_offset
+    }
     assert ends == {("Orders", True), ("Audit", True)}
 
 
 def test_the_sql_writes(spark: SparkSession, tmp_path: Path) -> None:
-    for statement in filter(None, map(str.strip, SQL.replace("/data/new-store", str(tmp_path / "store")).split(";"))):
+    for statement in filter(
+        None, map(str.strip, SQL.replace("/data/new-store", str(tmp_path / "store")).split(";"))
+    ):
         spark.sql(statement)
     spark.catalog.dropTempView("new_orders")
     store = MessageStore.open(str(tmp_path / "store"))
@@ -47,5 +60,12 @@ def test_the_append_runs(tmp_path: Path) -> None:
     with redirect_stdout(StringIO()) as output:
         exec(APPEND.replace("/data/new-store", str(tmp_path / "store")), {})
     assert output.getvalue() == "True {('Orders', 1): (0, 2)}\n"
-    rows = [row for batch in MessageStore.open(str(tmp_path / "store")).queue("Orders", 1).read(0, 2) for row in batch.to_pylist()]
-    assert [(row["body"], row["tags"], row["keys"]) for row in rows] == [(b"one", "A", ["order-1"]), (b"two", "B", None)]
+    rows = [
+        row
+        for batch in MessageStore.open(str(tmp_path / "store")).queue("Orders", 1).read(0, 2)
+        for row in batch.to_pylist()
+    ]
+    assert [(row["body"], row["tags"], row["keys"]) for row in rows] == [
+        (b"one", "A", ["order-1"]),
+        (b"two", "B", None),
+    ]

@@ -1,4 +1,5 @@
-"""A real broker on a store directory, its client, and its store classes: what a test asks, and what RocketMQ answers.
+"""A real broker on a store directory, its client, and its store classes: what a test asks, and what RocketMQ
+answers.
 
 Everything listens on 127.0.0.1 and lives no longer than the `with` around it.
 """
@@ -43,27 +44,46 @@ class RocketMQ:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def broker(self, store: Path, config: Mapping[str, str] | None = None) -> Broker:
-        """A broker for `with`; `config` as in broker.conf, over what a `.rmqlog/broker.conf` in the store says."""
+        """A broker for `with`; `config` as in broker.conf, over what a `.rmqlog/broker.conf` in the store
+        says.
+        """
         return Broker(self, store, config or {})
 
-    def open_store(self, store: Path, config: Mapping[str, str] | None = None, *, start: bool = False) -> Opened:
-        """DefaultMessageStore on that directory: `load()`, which recovers; with `start` also `start()` and `shutdown()`."""
-        told = {"haListenPort": "0"} | dict(config or {})  # a started store listens for a slave: several tests run at once
-        program = self.program("StoreOpen", [str(store), self.config_file(store, told), "start" if start else "load"])
+    def open_store(
+        self, store: Path, config: Mapping[str, str] | None = None, *, start: bool = False
+    ) -> Opened:
+        """DefaultMessageStore on that directory: `load()`, which recovers; with `start` also `start()` and
+        `shutdown()`.
+        """
+        # a started store listens for a slave: several tests run at once
+        told = {"haListenPort": "0"} | dict(config or {})
+        program = self.program(
+            "StoreOpen", [str(store), self.config_file(store, told), "start" if start else "load"]
+        )
         try:
             lines = program.lines("done", _ANSWER_SECONDS_MAX)
         finally:
             program.close()
         queues = [line["queue"] for line in lines if "queue" in line]
         (ends,) = [line["commitLog"] for line in lines if "commitLog" in line]
-        return Opened(queues, (ends["minOffset"], ends["maxOffset"]), [line for line in lines if "physicalOffset" in line])
+        return Opened(
+            queues,
+            (ends["minOffset"], ends["maxOffset"]),
+            [line for line in lines if "physicalOffset" in line],
+        )
 
     def program(self, main: str, arguments: list[str]) -> Program:
-        return Program(self.version, main, arguments, self.directory / f"{main}-{self.version}-{next(self._numbers)}")
+        return Program(
+            self.version, main, arguments, self.directory / f"{main}-{self.version}-{next(self._numbers)}"
+        )
 
     def config_file(self, store: Path, config: Mapping[str, str]) -> str:
         own = store / ".rmqlog" / "broker.conf"
-        told = dict(line.split("=", 1) for line in own.read_text().splitlines() if "=" in line) if own.exists() else {}
+        told = (
+            dict(line.split("=", 1) for line in own.read_text().splitlines() if "=" in line)
+            if own.exists()
+            else {}
+        )
         path = self.directory / f"broker-{next(self._numbers)}.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in (_CONFIG | told | dict(config)).items()))
         return str(path)
@@ -71,7 +91,9 @@ class RocketMQ:
 
 @dataclass(frozen=True)
 class Opened:
-    """What the store classes found: queues and messages with the fields of expected.json and expected.jsonl.gz."""
+    """What the store classes found: queues and messages with the fields of expected.json and
+    expected.jsonl.gz.
+    """
 
     queues: list[Line]
     commit_log: tuple[int, int]  # min and max offset
@@ -79,7 +101,9 @@ class Opened:
 
 
 class Broker:
-    """A name server and a broker in one process. Leaving the `with` stops it in order, or kills it when a test failed."""
+    """A name server and a broker in one process. Leaving the `with` stops it in order, or kills it when a
+    test failed.
+    """
 
     def __init__(self, rocketmq: RocketMQ, store: Path, config: Mapping[str, str]) -> None:
         self._rocketmq = rocketmq
@@ -99,7 +123,8 @@ class Broker:
         return self
 
     def load(self) -> None:
-        """Up to where the store is loaded and recovered, and its lock file open; only `start` takes the lock."""
+        """Up to where the store is loaded and recovered, and its lock file open; only `start` takes the lock.
+        """
         self._program = self._rocketmq.program("BrokerMain", [str(self._store), self._config])
         self._program.lines("loaded", _START_SECONDS_MAX)
 
@@ -109,7 +134,9 @@ class Broker:
         ready = self._program.line(_START_SECONDS_MAX)
         self.namesrv, self.address = ready["namesrv"], ready["broker"]
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.stop()
         else:
@@ -149,7 +176,9 @@ class Broker:
 
 
 class Client:
-    """RocketMQ's client. Messages are lines with the fields of expected.jsonl.gz; `brokerName`, `tagsCode`, `rawBody` it does not tell."""
+    """RocketMQ's client. Messages are lines with the fields of expected.jsonl.gz; `brokerName`, `tagsCode`,
+    `rawBody` it does not tell.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -176,17 +205,24 @@ class Client:
 
     def ends(self, topics: Sequence[str] = ()) -> dict[tuple[str, int], tuple[int, int]]:
         """(topic, queue) -> its min and max offset; of all topics when none is named."""
-        return {(line["topic"], line["queueId"]): (line["minOffset"], line["maxOffset"]) for line in self.ask("min-max", *topics)}
+        return {
+            (line["topic"], line["queueId"]): (line["minOffset"], line["maxOffset"])
+            for line in self.ask("min-max", *topics)
+        }
 
     def messages(self, topics: Sequence[str] = ()) -> list[Line]:
-        """Every message of every queue from min to max by pulling; of all topics, system topics too, when none is named."""
+        """Every message of every queue from min to max by pulling; of all topics, system topics too, when
+        none is named.
+        """
         return self.ask("consume-all", *topics)
 
     def matching(self, topic: str, condition: str) -> list[Line]:
         """What the broker delivers for an SQL92 condition, with enablePropertyFilter=true."""
         return self.ask("consume-where", topic, condition)
 
-    def by_key(self, topic: str, key: str, *, max_count: int = 64, begin: int = 0, end: int = (1 << 63) - 1) -> list[Line]:
+    def by_key(
+        self, topic: str, key: str, *, max_count: int = 64, begin: int = 0, end: int = (1 << 63) - 1
+    ) -> list[Line]:
         return self.ask("query-key", topic, key, max_count, begin, end)
 
     def by_unique_key(self, topic: str, unique_key: str) -> list[Line]:
@@ -203,13 +239,29 @@ class Client:
         return int(line["offset"])
 
     def send(self, topic: str, count: int, **options: object) -> list[Line]:
-        """What the broker acknowledged. Options: seed, shards (hash by sharding key), delay (level), pause (ms between two)."""
+        """What the broker acknowledged. Options: seed, shards (hash by sharding key), delay (level), pause
+        (ms between two).
+        """
         return self.ask("send", topic, count, *(f"{name}={value}" for name, value in options.items()))
 
     def group_offsets(self, group: str, *topics: str) -> dict[tuple[str, int], int]:
         """(topic, queue) -> the next offset the group will read, -1 where there is none."""
-        return {(line["topic"], line["queueId"]): line["offset"] for line in self.ask("consumer-offsets", group, *topics)}
+        return {
+            (line["topic"], line["queueId"]): line["offset"]
+            for line in self.ask("consumer-offsets", group, *topics)
+        }
 
-    def push_consume(self, group: str, topic: str, *, seconds_max: int = 60, idle_seconds: int = 8) -> list[Line]:
-        """What a push consumer of that group gets, until nothing came for a while; its offsets are committed then."""
-        return self.ask("push-consume", group, topic, seconds_max, idle_seconds, seconds_max=seconds_max + _ANSWER_SECONDS_MAX)
+    def push_consume(
+        self, group: str, topic: str, *, seconds_max: int = 60, idle_seconds: int = 8
+    ) -> list[Line]:
+        """What a push consumer of that group gets, until nothing came for a while; its offsets are committed
+        then.
+        """
+        return self.ask(
+            "push-consume",
+            group,
+            topic,
+            seconds_max,
+            idle_seconds,
+            seconds_max=seconds_max + _ANSWER_SECONDS_MAX,
+        )

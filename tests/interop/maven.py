@@ -1,6 +1,8 @@
-"""Builds the Java programs beside it against one RocketMQ version, once: what was built stays in `java/target` until a source changes.
+"""Builds the Java programs beside it against one RocketMQ version, once: what was built stays in
+`java/target` until a source changes.
 
-Without Maven, or without a way to Maven Central, the tests are skipped with the reason; with CI=true that is a failure.
+Without Maven, or without a way to Maven Central, the tests are skipped with the reason; with CI=true that is
+a failure.
 """
 
 from __future__ import annotations
@@ -57,12 +59,16 @@ def _fingerprint(project: Path) -> str:
 def _build(version: str, project: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        _give_up("Maven (mvn) is not installed (Debian: apt-get install maven), so RocketMQ cannot be fetched from Maven Central")
+        _give_up(
+            "Maven (mvn) is not installed (Debian: apt-get install maven), so RocketMQ cannot be fetched from Maven Central"
+        )
     # -U: a download that failed the last time is tried again.
     options = ["-q", "-B", "-U", "-f", str(project / "pom.xml"), f"-Drocketmq.version={version}"]
     command = [maven, *options, "process-classes"]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_BUILD_SECONDS_MAX)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_BUILD_SECONDS_MAX
+        )
     except subprocess.TimeoutExpired:
         _give_up(f"RocketMQ {version} was not fetched from Maven Central within {_BUILD_SECONDS_MAX} seconds")
     output = done.stdout + done.stderr

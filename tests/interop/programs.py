@@ -1,4 +1,5 @@
-"""A Java program that speaks in lines of JSON, as a process of ours: every wait ends in time, and every end is this process's own.
+"""A Java program that speaks in lines of JSON, as a process of ours: every wait ends in time, and every end
+is this process's own.
 
 What the program and RocketMQ print goes to a log file, whose last lines are part of each error.
 """
@@ -24,9 +25,18 @@ Line: TypeAlias = dict[str, Any]  # Any: JSON, told where each program is told
 
 _LOG_LINES_SHOWN = 30
 _EXIT_SECONDS_MAX = 20.0
-_HEAP = ["-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+_HEAP = [
+    "-Xmx512m",
+    "-XX:MaxDirectMemorySize=512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+]
 # RocketMQ unmaps its files through these; its own start scripts open them too.
-_OPENS = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref")]
+_OPENS = [
+    f"--add-opens=java.base/{package}=ALL-UNNAMED"
+    for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref")
+]
 
 
 class ProgramError(Exception):
@@ -34,7 +44,9 @@ class ProgramError(Exception):
 
 
 class Program:
-    """`Program("5.5.0", "StoreOpen", [store, conf, "load"], directory)`; `directory` takes its home, its logs and what it extracts."""
+    """`Program("5.5.0", "StoreOpen", [store, conf, "load"], directory)`; `directory` takes its home, its logs
+    and what it extracts.
+    """
 
     def __init__(self, version: str, main: str, arguments: list[str], directory: Path) -> None:
         self.name = main
@@ -42,13 +54,22 @@ class Program:
         self._log = directory / "log"
         self._temporary = directory / "tmp"
         self._temporary.mkdir(parents=True)
-        options = [*_HEAP, *_OPENS, f"-Duser.home={directory}", f"-Djava.io.tmpdir={self._temporary}", "-Djava.net.preferIPv4Stack=true"]
+        options = [
+            *_HEAP,
+            *_OPENS,
+            f"-Duser.home={directory}",
+            f"-Djava.io.tmpdir={self._temporary}",
+            "-Djava.net.preferIPv4Stack=true",
+        ]
         options.append("-Dtls.server.mode=disabled")  # a certificate of its own would take seconds
-        # RocketMQ refuses messages on a disk that is 90 % full, which says nothing about the store under test.
+        # RocketMQ refuses messages on a disk that is 90 % full, which says nothing about the store under
+        # test.
         options += ["-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99", f"-XX:ErrorFile={directory}/hs_err"]
         command = [java(), *options, "-cp", class_path(version), f"rmqlog.interop.{main}", *arguments]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+            )
         self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -69,7 +90,9 @@ class Program:
         self._lines.put(None)
 
     def line(self, seconds_max: float) -> Line:
-        """The next line. Raises ProgramError when none comes in time, when the program has ended, or when the line is an error."""
+        """The next line. Raises ProgramError when none comes in time, when the program has ended, or when the
+        line is an error.
+        """
         try:
             line = self._lines.get(timeout=seconds_max)
         except queue.Empty:
@@ -117,7 +140,8 @@ class Program:
             self._process.wait()
         self._reader.join()
         self._process.stdout.close()
-        shutil.rmtree(self._temporary, ignore_errors=True)  # the native libraries that RocksDB extracts: 60 MB
+        # the native libraries that RocksDB extracts: 60 MB
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _told(self, what: str) -> str:
         lines = self._log.read_text(errors="replace").splitlines()

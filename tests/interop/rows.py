@@ -1,4 +1,5 @@
-"""Messages side by side: what our reader finds, in the fields and spelling of expected.jsonl.gz, as RocketMQ's answers have them.
+"""Messages side by side: what our reader finds, in the fields and spelling of expected.jsonl.gz, as
+RocketMQ's answers have them.
 
 Also which files of a store RocketMQ may change by opening it, and which it may not.
 """
@@ -17,19 +18,42 @@ from tests.support.rows import rows_of
 __all__ = ["COLUMNS", "as_client", "by_place", "data_files", "line_of", "ours"]
 
 _PLACE = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize")
-_SAME = (*_PLACE, "sysFlag", "flag", "bornHost", "storeHost", "reconsumeTimes", "preparedTransactionOffset", "bodyCRC", "tagsCode")
+_SAME = (
+    *_PLACE,
+    "sysFlag",
+    "flag",
+    "bornHost",
+    "storeHost",
+    "reconsumeTimes",
+    "preparedTransactionOffset",
+    "bodyCRC",
+    "tagsCode",
+)
 _RENAMED = {"bornTimestampMs": "bornTimestamp", "storeTimestampMs": "storeTimestamp", "offsetMsgId": "msgId"}
 COLUMNS = [*_SAME, *_RENAMED, "body", "rawBody", "properties"]  # of a read, for `line_of`
 _COMPRESSED = 0x1  # MessageSysFlag.COMPRESSED_FLAG, which the client clears when it has decompressed
 # Not a byte of a message or of its index: RocketMQ rewrites these by loading, starting or stopping.
-_OWN_BUSINESS = ("config", "rocksdbstore", "compaction", "checkpoint", "lock", "abort", "timerwheel", "timerlog")
+_OWN_BUSINESS = (
+    "config",
+    "rocksdbstore",
+    "compaction",
+    "checkpoint",
+    "lock",
+    "abort",
+    "timerwheel",
+    "timerlog",
+)
 
 
 def ours(store: Path, topics: Iterable[str] | None = None) -> list[Line]:
     """Every message that MessageStore reads from the queues of these topics, or of all, in order."""
     wanted = None if topics is None else set(topics)
-    queues = [queue for queue in MessageStore.open(str(store)).queues() if wanted is None or queue.topic in wanted]
-    return by_place(line_of(row) for queue in queues for batch in queue.read(columns=COLUMNS) for row in rows_of(batch))
+    queues = [
+        queue for queue in MessageStore.open(str(store)).queues() if wanted is None or queue.topic in wanted
+    ]
+    return by_place(
+        line_of(row) for queue in queues for batch in queue.read(columns=COLUMNS) for row in rows_of(batch)
+    )
 
 
 def line_of(row: Line) -> Line:
@@ -57,9 +81,13 @@ def by_place(lines: Iterable[Line]) -> list[Line]:
 
 
 def data_files(store: Path) -> dict[str, str]:
-    """Path -> digest of the files that hold messages, queues and index: what a load after a clean end leaves as it is."""
+    """Path -> digest of the files that hold messages, queues and index: what a load after a clean end leaves
+    as it is.
+    """
     inside = {str(path.relative_to(store)): path for path in sorted(store.rglob("*")) if path.is_file()}
-    return {name: _digest(path) for name, path in inside.items() if not name.startswith((*_OWN_BUSINESS, "."))}
+    return {
+        name: _digest(path) for name, path in inside.items() if not name.startswith((*_OWN_BUSINESS, "."))
+    }
 
 
 def _digest(path: Path) -> str:

@@ -1,7 +1,8 @@
-"""Where a commit of ours meets its end: at one change of one file, named by what the change is. A process dies there, or stands still.
+"""Where a commit of ours meets its end: at one change of one file, named by what the change is. A process
+dies there, or stands still.
 
-Run as `python -m tests.interop.stopping` it is a plain writer: it stages numbered messages and commits them. Arguments: store,
-first message, number of messages, key number, and a `Point` as JSON.
+Run as `python -m tests.interop.stopping` it is a plain writer: it stages numbered messages and commits them.
+Arguments: store, first message, number of messages, key number, and a `Point` as JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ DIE, TORN, STAND_STILL = "die", "torn", "stand still"
 
 @dataclass(frozen=True)
 class Point:
-    """Before the `nth` call (from 1) of that function of `os` for a file whose path has `path` in it. TORN writes half of it first."""
+    """Before the `nth` call (from 1) of that function of `os` for a file whose path has `path` in it. TORN
+    writes half of it first.
+    """
 
     function: str
     path: str
@@ -57,7 +60,9 @@ POINTS = {
 class End(Failure):
     """Counts the calls that a point is about. `die` ends this process and whoever has to die with it."""
 
-    def __init__(self, point: Point, die: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL)) -> None:
+    def __init__(
+        self, point: Point, die: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    ) -> None:
         super().__init__(point.what, point.nth)
         self._point = point
         self._die = die
@@ -70,7 +75,8 @@ class End(Failure):
 
     def fail(self, original: Any, name: str, args: tuple[Any, ...]) -> None:
         if self.what == STAND_STILL:
-            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # to the process it would come a little later
+            # to the process it would come a little later
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             return  # somebody lets it go on
         if self.what == TORN:
             data = memoryview(args[1])

@@ -1,7 +1,8 @@
-"""A Spark driver that dies, or stands still, in the middle of a commit: run as `python -m tests.interop.stopping_driver`.
+"""A Spark driver that dies, or stands still, in the middle of a commit: run as `python -m
+tests.interop.stopping_driver`.
 
-It runs a stream into a store, as `tests.interop.spark.write_stream` does, and meets its end in the commit of batch 1.
-Arguments: store, directory of source and checkpoint, `Point` and write options as JSON.
+It runs a stream into a store, as `tests.interop.spark.write_stream` does, and meets its end in the commit of
+batch 1. Arguments: store, directory of source and checkpoint, `Point` and write options as JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _BATCH = 1
 
 
 def _die(driver: int) -> None:
-    """From the driver down, so that nobody notices a death below: its JVM, what that has started, this process."""
+    """From the driver down, so that nobody notices a death below: its JVM, what that has started, this
+    process.
+    """
     ids = [os.getpid()]
     while ids[-1] != driver:
         assert ids[-1] > 1, "the driver is no ancestor of the process that commits"
@@ -64,7 +67,9 @@ def main(store: str, directory: str, point: str, options: str) -> None:
 
     spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     spark.dataSource.register(_Source)
-    stream_into(spark, Path(store), Path(directory), point=point, driver=str(os.getpid()), **json.loads(options))
+    stream_into(
+        spark, Path(store), Path(directory), point=point, driver=str(os.getpid()), **json.loads(options)
+    )
     spark.stop()
 
 

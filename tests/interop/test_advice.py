@@ -50,7 +50,11 @@ def _moved_out(name: str) -> Harm:
     ],
 )
 def test_what_a_broker_has_after_its_start(
-    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], harm: Harm, store: str, lost: int | None
+    rocketmq: Callable[[str], RocketMQ],
+    copy_of: Callable[[str], Path],
+    harm: Harm,
+    store: str,
+    lost: int | None,
 ) -> None:
     root = copy_of(store)
     before = _messages(root)
@@ -61,7 +65,9 @@ def test_what_a_broker_has_after_its_start(
     assert missing == lost if lost is not None else 0 < missing < before
 
 
-def test_after_a_write_of_ours_a_broker_has_the_lost_queue_too(rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]) -> None:
+def test_after_a_write_of_ours_a_broker_has_the_lost_queue_too(
+    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+) -> None:
     root = copy_of("basic-5.5.0")
     before = _messages(root)
     _without_one_queue(root)

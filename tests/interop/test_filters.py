@@ -1,4 +1,6 @@
-"""SQL92 conditions decided by RocketMQ: its filter module on random cases, and a broker that filters what a client pulls."""
+"""SQL92 conditions decided by RocketMQ: its filter module on random cases, and a broker that filters what a
+client pulls.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ NONE_MATCHES = [
     "UNIQ_KEY > 1 OR region = 'eu-0'",  # an error for every message
     "TAGS LIKE 'Tag%'",
 ]
-NEW_CONDITIONS = ["json CONTAINS '\"n\":1' AND NOT (region STARTSWITH 'eu')", "KEYS NOT ENDSWITH 'b1'"]  # not with 4.9
+# not with 4.9
+NEW_CONDITIONS = ["json CONTAINS '\"n\":1' AND NOT (region STARTSWITH 'eu')", "KEYS NOT ENDSWITH 'b1'"]
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +63,54 @@ def test_vectors(module: Program) -> None:
 
 @given(tree=trees, rows=messages, random=...)
 @settings(max_examples=1500, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_random_conditions(module: Program, tree: oracle.Tree, rows: list[dict[str, str]], random: Random) -> None:
+def test_random_conditions(
+    module: Program, tree: oracle.Tree, rows: list[dict[str, str]], random: Random
+) -> None:
     expression = oracle.text(tree, random)
     for row in rows[:2]:
         assert decided(module, expression, row) == outcome(expression, row)
 
 
 WORDS = (
-    *("a", "b", "$_1", "3", "3.5", "0", "03", ".5", "1e3", "9223372036854775808", "'x'", "''", "'it''s'", "'", '"x"', "TRUE", "NULL"),
-    *("and", "OR", "not", "Between", "IN", "IS", "CONTAINS", "STARTSWITH", "LIKE", "=", "<>", ">", ">=", "(", ")", ",", "+", "-"),
+    *(
+        "a",
+        "b",
+        "$_1",
+        "3",
+        "3.5",
+        "0",
+        "03",
+        ".5",
+        "1e3",
+        "9223372036854775808",
+        "'x'",
+        "''",
+        "'it''s'",
+        "'",
+        '"x"',
+        "TRUE",
+        "NULL",
+    ),
+    *(
+        "and",
+        "OR",
+        "not",
+        "Between",
+        "IN",
+        "IS",
+        "CONTAINS",
+        "STARTSWITH",
+        "LIKE",
+        "=",
+        "<>",
+        ">",
+        ">=",
+        "(",
+        ")",
+        ",",
+        "+",
+        "-",
+    ),
     *("!=", "--", "-- x\n", "/* x */", "/*", "*", ".", "\f", "\u00a0"),
 )
 
@@ -78,7 +120,9 @@ def test_any_words_at_all(module: Program) -> None:
     random = Random(92)
     row = {"a": "3", "b": "x"}
     for _ in range(4000):
-        expression = "".join(random.choice(WORDS) + random.choice((" ", " ", "")) for _ in range(random.randrange(1, 9)))
+        expression = "".join(
+            random.choice(WORDS) + random.choice((" ", " ", "")) for _ in range(random.randrange(1, 9))
+        )
         assert decided(module, expression, row) == outcome(expression, row), expression
 
 
@@ -91,17 +135,29 @@ def test_a_broker_delivers_what_a_read_gives(
     with rocketmq(version).broker(root, goldens.config(store) | {"enablePropertyFilter": "true"}) as broker:
         client: Client = broker.client()
         for condition in conditions:
-            delivered = sorted((line["queueId"], line["queueOffset"]) for line in client.matching("Orders", condition))
+            delivered = sorted(
+                (line["queueId"], line["queueOffset"]) for line in client.matching("Orders", condition)
+            )
             assert delivered == sorted(read(root, "Orders", condition)), condition
             assert bool(delivered) == (condition not in NONE_MATCHES), condition
 
 
 def read(root: Path, topic: str, condition: str) -> list[tuple[int, int]]:
     """The same through a plan and a scan, of the store that the broker has open."""
-    given = {"path": str(root), "subscribe": topic, "expressionType": "SQL92", "subExpression": condition, "columns": "queueId,queueOffset"}
+    given = {
+        "path": str(root),
+        "subscribe": topic,
+        "expressionType": "SQL92",
+        "subExpression": condition,
+        "columns": "queueId,queueOffset",
+    }
     options = parse_read_options(given)
     scan = Scan(projection_from_options(options), options)
-    return [(row["queueId"], row["queueOffset"]) for split in plan(options).splits for row in table_rows(scan.read(split))]
+    return [
+        (row["queueId"], row["queueOffset"])
+        for split in plan(options).splits
+        for row in table_rows(scan.read(split))
+    ]
 
 
 def test_the_module_refuses_deep_expressions_too(module: Program) -> None:

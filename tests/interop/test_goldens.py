@@ -1,4 +1,5 @@
-"""A real broker on copies of golden stores: what it serves, what it writes behind it, and what we read of both.
+"""A real broker on copies of golden stores: what it serves, what it writes behind it, and what we read of
+both.
 
 One broker start serves many tests: each store's session runs once, and the tests look at what it recorded.
 """
@@ -58,19 +59,24 @@ class Session:
 
 
 @pytest.fixture(scope="module", params=sorted(VERSIONS))
-def session(request: pytest.FixtureRequest, rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]) -> Session:
+def session(
+    request: pytest.FixtureRequest, rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+) -> Session:
     name = request.param
     java, store, config = rocketmq(VERSIONS[name]), copy_of(name), goldens.config(name)
     opened, changed = _opened(java, store, config)
     with java.broker(store, config) as broker:
         client = broker.client()
-        # Long before the group consumes: whoever asks is a member of it for a while, and would be given queues.
+        # Long before the group consumes: whoever asks is a member of it for a while, and would be given
+        # queues.
         before = client.group_offsets(GROUP, GROUP_TOPIC)
         served = client.messages()
         answers = _answers(client, served)
         by_time = [_offset_at(client, probe) for probe in goldens.expected(name)["offsetsByTime"]]
         state = MessageStore.open(str(store)).state
-        sent = client.send("Orders", SENT // 2, seed=1) + client.send("Fresh", SENT - SENT // 2, seed=2, shards=3)
+        sent = client.send("Orders", SENT // 2, seed=1) + client.send(
+            "Fresh", SENT - SENT // 2, seed=2, shards=3
+        )
         _wait_for(client, len(goldens.expected_rows(name)) + _undelivered(name) + SENT)
         served_after = client.messages()
         consumed = client.push_consume(GROUP, GROUP_TOPIC)
@@ -107,7 +113,9 @@ def _answers(client: Client, served: list[Line]) -> list[Answers]:
         topic, properties = line["topic"], line["properties"]
         by_key = client.by_key(topic, properties["KEYS"].split(" ")[0])
         by_unique_key = client.by_unique_key(topic, properties["UNIQ_KEY"])
-        answers.append(Answers(line, by_key, by_unique_key, client.by_physical_offset(topic, line["physicalOffset"])))
+        answers.append(
+            Answers(line, by_key, by_unique_key, client.by_physical_offset(topic, line["physicalOffset"]))
+        )
     return answers
 
 
@@ -117,7 +125,9 @@ def _offset_at(client: Client, probe: Line) -> int:
 
 
 def _undelivered(name: str) -> int:
-    """Delayed messages that were not due when the golden broker stopped; this one delivers them soon after its start."""
+    """Delayed messages that were not due when the golden broker stopped; this one delivers them soon after
+    its start.
+    """
     delayed = sum(row["topic"] == "SCHEDULE_TOPIC_XXXX" for row in goldens.expected_rows(name))
     return int(delayed - sum(goldens.expected(name)["delayOffset"]["offsetTable"].values()))
 
@@ -132,7 +142,9 @@ def _wait_for(client: Client, count: int) -> None:
 
 def _old(name: str, lines: list[Line]) -> list[Line]:
     """Those of the golden store itself."""
-    return [line for line in lines if line["physicalOffset"] < goldens.expected(name)["commitLog"]["maxOffset"]]
+    return [
+        line for line in lines if line["physicalOffset"] < goldens.expected(name)["commitLog"]["maxOffset"]
+    ]
 
 
 def test_the_store_classes_find_every_golden_row_and_change_nothing(session: Session) -> None:
@@ -155,15 +167,24 @@ def test_a_key_an_id_and_a_physical_offset_lead_to_the_message(session: Session)
 
 
 def test_offsets_by_time_over_the_network_are_the_store_s(session: Session) -> None:
-    """4.9 chooses the consume queue file by its mtime, which is the copy's: only queues of one file say the same again."""
+    """4.9 chooses the consume queue file by its mtime, which is the copy's: only queues of one file say the
+    same again.
+    """
     probes = goldens.expected(session.name)["offsetsByTime"]
-    told = [(probe, offset) for probe, offset in zip(probes, session.by_time, strict=True) if not _by_mtime(session.store, probe)]
+    told = [
+        (probe, offset)
+        for probe, offset in zip(probes, session.by_time, strict=True)
+        if not _by_mtime(session.store, probe)
+    ]
     assert [offset for _, offset in told] == [probe["offset"] for probe, _ in told]
     assert len(told) > 20
 
 
 def _by_mtime(store: Path, probe: Line) -> bool:
-    return probe["boundary"] == "V4" and len(list((store / "consumequeue" / probe["topic"] / str(probe["queueId"])).iterdir())) > 1
+    return (
+        probe["boundary"] == "V4"
+        and len(list((store / "consumequeue" / probe["topic"] / str(probe["queueId"])).iterdir())) > 1
+    )
 
 
 def test_a_store_with_a_broker_on_it_is_live_and_clean_after_its_stop(session: Session) -> None:
@@ -179,12 +200,20 @@ def test_we_read_old_and_new_messages_as_the_client_does(session: Session) -> No
 
 def test_we_read_what_the_producer_sent(session: Session) -> None:
     assert len(session.sent) == SENT
-    place = {(line["topic"], line["queueId"], line["queueOffset"]): line for line in ours(session.store, {"Orders", "Fresh"})}
+    place = {
+        (line["topic"], line["queueId"], line["queueOffset"]): line
+        for line in ours(session.store, {"Orders", "Fresh"})
+    }
     for sent in session.sent:
         row = place[sent["topic"], sent["queueId"], sent["queueOffset"]]
         assert sent["status"] == "SEND_OK"
-        assert [row[name] for name in ("flag", "body", "msgId")] == [sent[name] for name in ("flag", "body", "msgId")]
-        assert row["properties"].items() >= {name: value for name, value in sent["properties"].items() if name != "WAIT"}.items()
+        assert [row[name] for name in ("flag", "body", "msgId")] == [
+            sent[name] for name in ("flag", "body", "msgId")
+        ]
+        assert (
+            row["properties"].items()
+            >= {name: value for name, value in sent["properties"].items() if name != "WAIT"}.items()
+        )
     assert any(row.get("rawBody") for row in place.values() if row["physicalOffset"] >= _first_sent(session))
 
 
@@ -204,9 +233,12 @@ def test_a_push_consumer_goes_on_from_the_group_s_offsets(session: Session) -> N
     assert before == {(GROUP_TOPIC, int(queue)): offset for queue, offset in table.items()}
     wanted = [line for line in session.served_after if line["topic"] == GROUP_TOPIC]
     wanted = [line for line in wanted if line["queueOffset"] >= before[GROUP_TOPIC, line["queueId"]]]
-    own = [line for line in session.consumed if "RETRY_TOPIC" not in line["properties"]]  # the others are %RETRY%CG_some's
+    # the others are %RETRY%CG_some's
+    own = [line for line in session.consumed if "RETRY_TOPIC" not in line["properties"]]
     assert as_client(own) == as_client(wanted)
-    assert after == {key: stop for key, (_, stop) in _ends(session.served_after).items() if key[0] == GROUP_TOPIC}
+    assert after == {
+        key: stop for key, (_, stop) in _ends(session.served_after).items() if key[0] == GROUP_TOPIC
+    }
 
 
 def _ends(lines: list[Line]) -> dict[tuple[str, int], tuple[int, int]]:
@@ -232,16 +264,26 @@ def test_we_read_of_a_crashed_store_what_the_broker_serves_after_its_recovery(
     assert as_client(before) == as_client(line for line in served if line["physicalOffset"] < end)
     after = ours(store)
     assert [line for line in after if line["physicalOffset"] < end] == before
-    assert {line["msgId"] for line in sent} <= {line["msgId"] for line in after if line["physicalOffset"] >= end}
+    assert {line["msgId"] for line in sent} <= {
+        line["msgId"] for line in after if line["physicalOffset"] >= end
+    }
 
 
-def test_recovery_of_a_crashed_store_is_seen_in_its_files(rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]) -> None:
-    """The comparison of files that shows "nothing changed" elsewhere does see what the golden's own recovery did."""
+def test_recovery_of_a_crashed_store_is_seen_in_its_files(
+    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+) -> None:
+    """The comparison of files that shows "nothing changed" elsewhere does see what the golden's own recovery
+    did.
+    """
     store = copy_of("crash-5.5.0")
     before = data_files(store)
     rocketmq("5.5.0").open_store(store, goldens.config("crash-5.5.0"))
     after = data_files(store)
-    wanted = [change["file"] for change in goldens.expected("crash-5.5.0")["filesChangedByRecovery"] if change["change"] == "deleted"]
+    wanted = [
+        change["file"]
+        for change in goldens.expected("crash-5.5.0")["filesChangedByRecovery"]
+        if change["change"] == "deleted"
+    ]
     assert [name for name in before if name not in after] == [name for name in wanted if name in before] != []
     assert [name for name, digest in after.items() if before.get(name, digest) != digest] == []
 
@@ -249,7 +291,9 @@ def test_recovery_of_a_crashed_store_is_seen_in_its_files(rocketmq: Callable[[st
 def test_a_broker_cuts_behind_damage_and_what_it_has_cut_stays_hidden(
     rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
 ) -> None:
-    """A broker loses what we read behind the damage. Killed after a few messages, it leaves the rest of that behind its new end."""
+    """A broker loses what we read behind the damage. Killed after a few messages, it leaves the rest of that
+    behind its new end.
+    """
     name = "crash-5.5.0"
     store, config, java = copy_of(name), goldens.config(name), rocketmq("5.5.0")
     rows = sorted(goldens.expected_rows(name), key=lambda row: int(row["physicalOffset"]))
@@ -262,11 +306,15 @@ def test_a_broker_cuts_behind_damage_and_what_it_has_cut_stays_hidden(
     with java.broker(store, config) as broker:
         client = broker.client()
         served = client.messages()
-        assert sorted(line["physicalOffset"] for line in served) == [row["physicalOffset"] for row in rows[:30]]
+        assert sorted(line["physicalOffset"] for line in served) == [
+            row["physicalOffset"] for row in rows[:30]
+        ]
         client.send("Orders", SENT, seed=4)
         served = client.messages()
         broker.kill()
     assert MessageStore.open(str(store)).state is StoreState.CRASHED
     found = ours(store, {line["topic"] for line in served})
     assert as_client(found) == as_client(served)
-    assert any("An earlier recovery" in problem.advice for problem in MessageStore.open(str(store)).diagnose())
+    assert any(
+        "An earlier recovery" in problem.advice for problem in MessageStore.open(str(store)).diagnose()
+    )

@@ -1,4 +1,6 @@
-"""A store that is handed to a broker: behind commits without flush, and to a broker that runs as another user."""
+"""A store that is handed to a broker: behind commits without flush, and to a broker that runs as another
+user.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ def test_keys_lead_to_messages_of_async_commits(
 ) -> None:
     store = make_store(tmp_path / "store")
     for number in range(_COMMITS):
-        append(store, numbered("T", number * _ROWS, _ROWS), key=("app", number), options=CommitOptions(sync=False, new_topics={"T": 4}))
+        append(
+            store,
+            numbered("T", number * _ROWS, _ROWS),
+            key=("app", number),
+            options=CommitOptions(sync=False, new_topics={"T": 4}),
+        )
     assert len(list((store / "commitlog").iterdir())) > 20
     if is_flushed:
         MessageStore.open(str(store)).flush()
@@ -47,9 +54,13 @@ _WRITER, _GROUP = 12345, 12346
 def test_a_broker_of_another_user_loads_what_a_common_group_may_write(
     rocketmq: Callable[[str], RocketMQ], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker is root without its capabilities, who is nobody special, and in the group; the files are the writer's."""
+    """The broker is root without its capabilities, who is nobody special, and in the group; the files are the
+    writer's.
+    """
     other = tmp_path / "java"
-    other.write_text(f'#!/bin/sh\nexec setpriv --bounding-set=-all --inh-caps=-all --groups {_GROUP} {java()} "$@"\n')
+    other.write_text(
+        f'#!/bin/sh\nexec setpriv --bounding-set=-all --inh-caps=-all --groups {_GROUP} {java()} "$@"\n'
+    )
     other.chmod(0o755)
     store = tmp_path / "store"
     store.mkdir()

@@ -1,6 +1,8 @@
-"""Spark and a broker where one dies, or begins, in the middle of the other's work: each message is there once, or a report tells of it.
+"""Spark and a broker where one dies, or begins, in the middle of the other's work: each message is there
+once, or a report tells of it.
 
-All deaths are SIGKILL. What Spark wrote is a stream, so that its next run repeats the batch that was broken off.
+All deaths are SIGKILL. What Spark wrote is a stream, so that its next run repeats the batch that was broken
+off.
 """
 
 from __future__ import annotations
@@ -26,7 +28,17 @@ from store_format.store import MessageStore
 from tests.interop.harness import Broker, RocketMQ
 from tests.interop.programs import Line, ProgramError
 from tests.interop.rows import as_client, ours
-from tests.interop.spark import SMALL_FILES, Row, as_written, frame, rows, spark_lines, wanted, write, write_stream
+from tests.interop.spark import (
+    SMALL_FILES,
+    Row,
+    as_written,
+    frame,
+    rows,
+    spark_lines,
+    wanted,
+    write,
+    write_stream,
+)
 from tests.interop.stopping import POINTS, STAND_STILL, Point
 from tests.support.staged import append, make_store, numbered
 
@@ -68,11 +80,13 @@ def _check_served(java: RocketMQ, store: Path, lines: list[Line]) -> None:
         client = broker.client()
         assert as_client(client.messages()) == as_client(lines)
         for line in lines[:: max(1, len(lines) // 40)]:
-            assert as_client(client.by_unique_key(line["topic"], line["properties"]["UNIQ_KEY"])) == as_client([line])
+            assert as_client(
+                client.by_unique_key(line["topic"], line["properties"]["UNIQ_KEY"])
+            ) == as_client([line])
         broker.kill()
 
 
-# ---- a broker that runs -------------------------------------------------------------------------------------------------
+# ---- a broker that runs ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("version", "flush"), [("5.5.0", "SYNC_FLUSH"), ("4.9.7", "ASYNC_FLUSH")])
@@ -92,7 +106,7 @@ def test_a_running_broker_is_told_before_any_task_runs(
         broker.kill()
 
 
-# ---- a broker that was killed -------------------------------------------------------------------------------------------
+# ---- a broker that was killed ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
@@ -114,10 +128,12 @@ def test_spark_appends_behind_a_killed_broker(
         assert as_client(broker.client().messages()) == as_client(lines)
         broker.kill()  # again, and this time nothing was sent
     write_stream(spark, store, written[2:], tmp_path)
-    _check_served(java, store, _check_exactly_once(spark, store, [row for batch in written for row in batch], sent))
+    _check_served(
+        java, store, _check_exactly_once(spark, store, [row for batch in written for row in batch], sent)
+    )
 
 
-# ---- a driver that was killed -------------------------------------------------------------------------------------------
+# ---- a driver that was killed ------------------------------------------------------------------------------
 
 
 def _driver(store: Path, directory: Path, point: Point) -> subprocess.Popen[str]:
@@ -140,7 +156,9 @@ def _wait_until(what: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def _kill_driver(spark: SparkSession, store: Path, directory: Path, written: list[list[Row]], point: Point) -> None:
+def _kill_driver(
+    spark: SparkSession, store: Path, directory: Path, written: list[list[Row]], point: Point
+) -> None:
     """Its stream has written the first batch, and died in the second."""
     for batch in written[:2]:
         frame(spark, batch).write.mode("append").parquet(str(directory / "source"))
@@ -160,9 +178,17 @@ def _kill_driver(spark: SparkSession, store: Path, directory: Path, written: lis
     ],
 )
 def test_a_driver_dies_in_mid_commit_and_a_broker_goes_on(
-    version: str, point: str, ends: str, rocketmq: Callable[[str], RocketMQ], spark: SparkSession, store: Path, tmp_path: Path
+    version: str,
+    point: str,
+    ends: str,
+    rocketmq: Callable[[str], RocketMQ],
+    spark: SparkSession,
+    store: Path,
+    tmp_path: Path,
 ) -> None:
-    """The broker may serve the first messages of the batch; Spark's next write completes it, behind what the broker has written."""
+    """The broker may serve the first messages of the batch; Spark's next write completes it, behind what the
+    broker has written.
+    """
     java, written = rocketmq(version), [_batch(0), _batch(1, 300), _batch(2)]
     _kill_driver(spark, store, tmp_path, written, POINTS[point])
     with java.broker(store) as broker:
@@ -185,7 +211,10 @@ def test_a_driver_dies_in_mid_commit_and_a_broker_goes_on(
         ("4.9.7", "in a unit of the log", "stop"),
         ("4.9.7", "in the queues", "kill"),
         ("5.5.0", "in the index", "kill"),
-        *(pytest.param("4.9.7", point, ("stop", "kill")[i % 2], marks=pytest.mark.whole) for i, point in enumerate(POINTS)),
+        *(
+            pytest.param("4.9.7", point, ("stop", "kill")[i % 2], marks=pytest.mark.whole)
+            for i, point in enumerate(POINTS)
+        ),
         *(
             pytest.param("5.5.0", point, "kill", marks=pytest.mark.whole)
             for point in ("the journal stands", "in the log's next file", "before the end of abort")
@@ -195,10 +224,14 @@ def test_a_driver_dies_in_mid_commit_and_a_broker_goes_on(
 def test_a_writer_dies_in_mid_commit_and_a_broker_goes_on(
     version: str, point: str, ends: str, rocketmq: Callable[[str], RocketMQ], store: Path
 ) -> None:
-    """The same without Spark, at every step: a batch of 150 that fills files of every kind, and 7 messages of the next writer."""
+    """The same without Spark, at every step: a batch of 150 that fills files of every kind, and 7 messages of
+    the next writer.
+    """
     java = rocketmq(version)
     append(make_store(store), numbered("T", 0, 40), key=("q", 0))
-    done = subprocess.run(_writer_command(store, POINTS[point]), cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        _writer_command(store, POINTS[point]), cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert (store / ".rmqlog" / "journal.json").exists()
     with java.broker(store) as broker:
@@ -211,14 +244,23 @@ def test_a_writer_dies_in_mid_commit_and_a_broker_goes_on(
     append(store, numbered("T", 190, 7), key=("q", 2))
     lines = _check_numbered(java, store)
     assert served <= _numbers(lines)
-    assert Counter(line["properties"]["UNIQ_KEY"] for line in lines if "seed" in line["properties"]) == Counter(
-        line["uniqKey"] for line in sent
-    )
+    assert Counter(
+        line["properties"]["UNIQ_KEY"] for line in lines if "seed" in line["properties"]
+    ) == Counter(line["uniqKey"] for line in sent)
 
 
 def _writer_command(store: Path, point: Point, count: int = 150) -> list[str]:
     """Of a writer of messages from 40 on."""
-    return [sys.executable, "-m", "tests.interop.stopping", str(store), "40", str(count), "1", point.to_json()]
+    return [
+        sys.executable,
+        "-m",
+        "tests.interop.stopping",
+        str(store),
+        "40",
+        str(count),
+        "1",
+        point.to_json(),
+    ]
 
 
 def _check_numbered(java: RocketMQ, store: Path, *, indexed_once: bool = True) -> list[Line]:
@@ -230,7 +272,9 @@ def _check_numbered(java: RocketMQ, store: Path, *, indexed_once: bool = True) -
     with java.broker(store) as broker:
         client = broker.client()
         topics = sorted({line["topic"] for line in lines} & {"T", "Fresh"})
-        assert as_client(client.messages(topics)) == as_client(line for line in lines if line["topic"] in topics)
+        assert as_client(client.messages(topics)) == as_client(
+            line for line in lines if line["topic"] in topics
+        )
         for number in range(0, 197, 4):
             found = _numbers(client.by_key("T", f"k{number}"))
             assert found == Counter([number]) or (found.keys() == {number} and not indexed_once), number
@@ -240,10 +284,14 @@ def _check_numbered(java: RocketMQ, store: Path, *, indexed_once: bool = True) -
 
 def _numbers(lines: list[Line]) -> Counter[int]:
     """Of the messages of `numbered`, by their ids."""
-    return Counter(int(line["properties"]["UNIQ_KEY"][1:]) for line in lines if line["properties"].get("UNIQ_KEY", "").startswith("U"))
+    return Counter(
+        int(line["properties"]["UNIQ_KEY"][1:])
+        for line in lines
+        if line["properties"].get("UNIQ_KEY", "").startswith("U")
+    )
 
 
-# ---- a broker that begins while Spark writes ------------------------------------------------------------------------------
+# ---- a broker that begins while Spark writes ---------------------------------------------------------------
 
 
 @contextmanager
@@ -306,12 +354,17 @@ def _finish(writer: subprocess.Popen[str]) -> str:
     [
         ("4.9.7", "in the index"),
         ("5.5.0", "in the log's next file"),
-        *(pytest.param("4.9.7", point, marks=pytest.mark.whole) for point in ("in a unit of the log", "between log and queues")),
+        *(
+            pytest.param("4.9.7", point, marks=pytest.mark.whole)
+            for point in ("in a unit of the log", "between log and queues")
+        ),
         pytest.param("4.9.7", "before the end of abort", marks=pytest.mark.whole),
         pytest.param("5.5.0", "in the index", marks=pytest.mark.whole),
     ],
 )
-def test_a_broker_that_meets_a_commit_cannot_start(version: str, point: str, rocketmq: Callable[[str], RocketMQ], store: Path) -> None:
+def test_a_broker_that_meets_a_commit_cannot_start(
+    version: str, point: str, rocketmq: Callable[[str], RocketMQ], store: Path
+) -> None:
     """It has loaded a store in the middle of a change, deleted files and made entries in others by then."""
     java = rocketmq(version)
     append(make_store(store), numbered("T", 0, 40), key=("q", 0))
@@ -320,7 +373,8 @@ def test_a_broker_that_meets_a_commit_cannot_start(version: str, point: str, roc
             broker.start()
         _finish(writer)
     append(store, numbered("T", 190, 7), key=("q", 2))
-    # A broker indexes again what it finds behind a crash, entries that are there too (IndexService.buildIndex).
+    # A broker indexes again what it finds behind a crash, entries that are there too
+    # (IndexService.buildIndex).
     _check_numbered(java, store, indexed_once=False)
 
 
@@ -328,7 +382,9 @@ def test_a_broker_that_meets_a_commit_cannot_start(version: str, point: str, roc
 def test_a_broker_that_loads_during_a_commit_and_starts_after_it_is_reported(
     version: str, rocketmq: Callable[[str], RocketMQ], store: Path
 ) -> None:
-    """It knows of a part of the batch only and writes over the rest: the commit says so at its end, diagnose and the next writer later."""
+    """It knows of a part of the batch only and writes over the rest: the commit says so at its end, diagnose
+    and the next writer later.
+    """
     java = rocketmq(version)
     append(make_store(store), numbered("T", 0, 40), key=("q", 0))
     with _standing_still(store, "in a unit of the log", 20) as writer, _loaded(java, store) as broker:
@@ -336,7 +392,9 @@ def test_a_broker_that_loads_during_a_commit_and_starts_after_it_is_reported(
         broker.start()
         sent = broker.client().send("T", SENT, seed=1)
         broker.stop()
-    (told,) = [problem.found for problem in MessageStore.open(str(store)).diagnose() if "ledger" in problem.file]
+    (told,) = [
+        problem.found for problem in MessageStore.open(str(store)).diagnose() if "ledger" in problem.file
+    ]
     assert "was cut" in told
     (report,) = append(store, numbered("T", 190, 7), key=("q", 2)).reports
     assert "was cut" in report
@@ -346,5 +404,7 @@ def test_a_broker_that_loads_during_a_commit_and_starts_after_it_is_reported(
     assert Counter([*range(40), *range(190, 197)]) <= numbers <= Counter([*range(60), *range(190, 197)])
     assert numbers != Counter([*range(60), *range(190, 197)]), "nothing was written over"
     with java.broker(store) as broker:
-        assert as_client(broker.client().messages(["T"])) == as_client(line for line in lines if line["topic"] == "T")
+        assert as_client(broker.client().messages(["T"])) == as_client(
+            line for line in lines if line["topic"] == "T"
+        )
         broker.kill()

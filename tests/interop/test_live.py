@@ -1,4 +1,5 @@
-"""A store while a broker writes to it, and after that broker was killed: we read prefixes, and lose nothing it acknowledged.
+"""A store while a broker writes to it, and after that broker was killed: we read prefixes, and lose nothing
+it acknowledged.
 
 What is read is compared with what RocketMQ's client says of the same store later.
 """
@@ -18,7 +19,12 @@ from tests.interop.rows import as_client, ours
 
 TOPIC = "Live"
 # Small files: what is read rolls over while it is read.
-CONFIG = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "100", "maxIndexNum": "400"}
+CONFIG = {
+    "mappedFileSizeCommitLog": "65536",
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+}
 SENT = 400
 PAUSE_MS = 5
 KILLED_AFTER = 150

@@ -1,4 +1,6 @@
-"""The real store classes on stores that had lost consume queues when we appended: every old message is served, and every new one."""
+"""The real store classes on stores that had lost consume queues when we appended: every old message is
+served, and every new one.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,18 @@ def test_all_messages_are_served_after_an_append(
 
 
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
-def test_a_broker_that_never_got_a_message_is_no_lost_commitlog(rocketmq: Callable[[str], RocketMQ], tmp_path: Path, version: str) -> None:
+def test_a_broker_that_never_got_a_message_is_no_lost_commitlog(
+    rocketmq: Callable[[str], RocketMQ], tmp_path: Path, version: str
+) -> None:
     store, config = tmp_path / "store", goldens.config("basic-5.5.0")
     store.mkdir()
     java = rocketmq(version)
     java.open_store(store, config, start=True)
-    commit(str(store), [stage(store, numbered("T", 0, NEW))], options=CommitOptions(settings=settings_from(config)))
+    commit(
+        str(store),
+        [stage(store, numbered("T", 0, NEW))],
+        options=CommitOptions(settings=settings_from(config)),
+    )
     assert len(java.open_store(store, config).messages) == NEW
 
 
@@ -75,11 +83,16 @@ def test_a_rebuild_beside_old_damage_costs_no_message(
 ) -> None:
     """A damaged message in the first of four files, where the recovery of a clean store does not look."""
     name = "basic-5.5.0"
-    store, before = goldens.unpack(name, tmp_path / name), sorted(goldens.expected_rows(name), key=lambda row: row["physicalOffset"])
+    store, before = (
+        goldens.unpack(name, tmp_path / name),
+        sorted(goldens.expected_rows(name), key=lambda row: row["physicalOffset"]),
+    )
     checkpoint = read_checkpoint(f"{store}/checkpoint")
     assert checkpoint is not None
     last = before[-1]["physicalOffset"]
-    flushed = replace(checkpoint, logics_physical_offset=last, logics_msg_timestamp=checkpoint.physic_msg_timestamp)
+    flushed = replace(
+        checkpoint, logics_physical_offset=last, logics_msg_timestamp=checkpoint.physic_msg_timestamp
+    )
     save_checkpoint(str(store), flushed, FileWrites(sync=False))
     damaged = store / "commitlog" / f"{0:020d}"
     data = bytearray(damaged.read_bytes())
@@ -98,10 +111,17 @@ def test_a_rebuild_beside_old_damage_costs_no_message(
     assert len(opened.messages) >= len(before) - lost - 1 + (0 if how == "killed" else NEW)
 
 
-def test_a_commit_without_flush_beside_old_damage_costs_no_message(rocketmq: Callable[[str], RocketMQ], tmp_path: Path) -> None:
-    """It leaves `abort`; the checkpoint of this store has no logicsPhysicalOffset, and a broker would begin with its first file."""
+def test_a_commit_without_flush_beside_old_damage_costs_no_message(
+    rocketmq: Callable[[str], RocketMQ], tmp_path: Path
+) -> None:
+    """It leaves `abort`; the checkpoint of this store has no logicsPhysicalOffset, and a broker would begin
+    with its first file.
+    """
     name = "basic-5.5.0"
-    store, before = goldens.unpack(name, tmp_path / name), sorted(goldens.expected_rows(name), key=lambda row: row["physicalOffset"])
+    store, before = (
+        goldens.unpack(name, tmp_path / name),
+        sorted(goldens.expected_rows(name), key=lambda row: row["physicalOffset"]),
+    )
     damaged = store / "commitlog" / f"{0:020d}"
     data = bytearray(damaged.read_bytes())
     data[before[100]["physicalOffset"] + 100] ^= 0xFF

@@ -1,4 +1,6 @@
-"""What happens where RocketMQ cannot be had: without CI the tests are skipped, with CI=true they fail; the reason is said."""
+"""What happens where RocketMQ cannot be had: without CI the tests are skipped, with CI=true they fail; the
+reason is said.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
-def test_without_maven(ci: str, outcome: type[BaseException], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_maven(
+    ci: str, outcome: type[BaseException], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(project))
     monkeypatch.setenv("CI", ci)
     with pytest.raises(outcome) as raised:
@@ -33,14 +37,18 @@ def test_without_a_way_to_maven_central(
     project: Path, rocketmq: Callable[[str], RocketMQ], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rocketmq("5.5.0")  # there is a Maven
-    monkeypatch.setenv("MAVEN_OPTS", f"-Dmaven.repo.local={tmp_path} -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9")
+    monkeypatch.setenv(
+        "MAVEN_OPTS", f"-Dmaven.repo.local={tmp_path} -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9"
+    )
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception) as raised:
         class_path("5.5.0", project)
     assert "cannot be fetched from Maven Central" in str(raised.value)
 
 
-def test_what_is_built_is_not_built_again(rocketmq: Callable[[str], RocketMQ], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_built_is_not_built_again(
+    rocketmq: Callable[[str], RocketMQ], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rocketmq("5.5.0")
     monkeypatch.setenv("PATH", "/nowhere")
     assert class_path("5.5.0").startswith(str(PROJECT / "target" / "5.5.0" / "classes"))

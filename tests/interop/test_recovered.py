@@ -1,4 +1,6 @@
-"""A real broker that has recovered a damaged store: while it runs, after its stop, and when it runs again we read what it serves."""
+"""A real broker that has recovered a damaged store: while it runs, after its stop, and when it runs again we
+read what it serves.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def _followed(follower: StoreFollower, topics: set[str]) -> int:
     return sum(queue.max_offset for queue in follower.queues.values() if queue.topic in topics)
 
 
-def test_what_a_recovery_cut_stays_hidden(rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]) -> None:
+def test_what_a_recovery_cut_stays_hidden(
+    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+) -> None:
     store, config, java = copy_of(_NAME), goldens.config(_NAME), rocketmq("5.5.0")
     rows = sorted(goldens.expected_rows(_NAME), key=lambda row: int(row["physicalOffset"]))
     topics = {row["topic"] for row in rows}

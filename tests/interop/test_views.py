@@ -1,4 +1,6 @@
-"""The views of a store beside what mqadmin's own client answers about the same store, served by a real broker."""
+"""The views of a store beside what mqadmin's own client answers about the same store, served by a real
+broker.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,21 @@ class Session:
 
 
 @pytest.fixture(scope="module", params=sorted(VERSIONS))
-def session(request: pytest.FixtureRequest, rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]) -> Session:
+def session(
+    request: pytest.FixtureRequest, rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+) -> Session:
     name = request.param
     store = copy_of(name)
     java = rocketmq(VERSIONS[name])
     with java.broker(store, goldens.config(name)) as broker:
         admin = Client(java.program("Admin", [broker.namesrv]))
         try:
-            stored, deadline = {queue["topic"] for queue in goldens.expected(name)["queues"]}, time.monotonic() + _STILL_TIMEOUT_S
-            while True:  # a broker delivers delayed messages by itself: its answers are those between two equal views
+            stored, deadline = (
+                {queue["topic"] for queue in goldens.expected(name)["queues"]},
+                time.monotonic() + _STILL_TIMEOUT_S,
+            )
+            # a broker delivers delayed messages by itself: its answers are those between two equal views
+            while True:
                 session = _ask(admin, store, broker.address, stored)
                 if session.views["queues"] == MessageStore.open(str(store)).view("queues").to_pylist():
                     return session
@@ -58,9 +66,17 @@ def _ask(admin: Client, store: Path, address: str, stored: set[str]) -> Session:
     return Session(
         topics,
         {topic: admin.ask("topic-config", address, topic)[0] for topic in sorted(stored & topics)},
-        {(line["topic"], line["queueId"]): line for topic in sorted(stored & topics) for line in admin.ask("topic-stats", topic)},
+        {
+            (line["topic"], line["queueId"]): line
+            for topic in sorted(stored & topics)
+            for line in admin.ask("topic-stats", topic)
+        },
         groups,
-        {(group, line["topic"], line["queueId"]): line for group in consuming for line in admin.ask("consume-stats", group)},
+        {
+            (group, line["topic"], line["queueId"]): line
+            for group in consuming
+            for line in admin.ask("consume-stats", group)
+        },
         views,
     )
 
@@ -80,7 +96,9 @@ def test_topics(session: Session) -> None:
             config["writeQueueNums"],
             config["order"],
         )
-        assert row["perm"] == "".join(letter if config["perm"] & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))
+        assert row["perm"] == "".join(
+            letter if config["perm"] & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1))
+        )
 
 
 def test_queues(session: Session) -> None:
@@ -112,7 +130,9 @@ def test_groups(session: Session) -> None:
 
 def test_lag_of_committed_queues(session: Session) -> None:
     rows = {(row["group"], row["topic"], row["queueId"]): row for row in session.views["lag"]}
-    committed = {key for key, row in rows.items() if row["committedOffset"] is not None and key in session.lag}
+    committed = {
+        key for key, row in rows.items() if row["committedOffset"] is not None and key in session.lag
+    }
     assert len(committed) > 5
     for key, told in session.lag.items():
         row = rows[key]
@@ -120,6 +140,9 @@ def test_lag_of_committed_queues(session: Session) -> None:
         if row["committedOffset"] is None:  # the broker shows "no offset" as 0
             assert (row["lagMessages"], told["consumerOffset"]) == (None, 0)
             continue
-        assert (row["committedOffset"], row["lagMessages"]) == (told["consumerOffset"], told["brokerOffset"] - told["consumerOffset"])
+        assert (row["committedOffset"], row["lagMessages"]) == (
+            told["consumerOffset"],
+            told["brokerOffset"] - told["consumerOffset"],
+        )
         if told["consumerOffset"] > 0:
             assert _ms(row["lastConsumedTimestamp"]) == told["lastTimestamp"]

@@ -1,7 +1,8 @@
-"""A store that Spark wrote, under a real broker and its client, and back again: every field, every question, nothing doubled.
+"""A store that Spark wrote, under a real broker and its client, and back again: every field, every question,
+nothing doubled.
 
-One session for each version serves all tests: Spark writes, a broker serves and goes on writing, starts once more, Spark
-reads and appends, and a third broker serves all of it. The tests look at what was recorded.
+One session for each version serves all tests: Spark writes, a broker serves and goes on writing, starts once
+more, Spark reads and appends, and a third broker serves all of it. The tests look at what was recorded.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ class Session:
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def session(
-    request: pytest.FixtureRequest, rocketmq: Callable[[str], RocketMQ], spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    rocketmq: Callable[[str], RocketMQ],
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Session:
     version = request.param
     java, directory = rocketmq(version), tmp_path_factory.mktemp(f"written-{version}")
@@ -98,7 +102,9 @@ def session(
         answers, by_time = _answers(client, served), _offsets_by_time(client, served, version)
         state = MessageStore.open(str(store)).state
         pushed = client.push_consume("CG_new", "Orders")
-        sent = client.send("Orders", SENT // 2, seed=1) + client.send("Fresh", SENT - SENT // 2, seed=2, shards=3)
+        sent = client.send("Orders", SENT // 2, seed=1) + client.send(
+            "Fresh", SENT - SENT // 2, seed=2, shards=3
+        )
     idle = data_files(store)
     with java.broker(store) as broker:
         served_again = broker.client().messages()
@@ -110,7 +116,9 @@ def session(
     with java.broker(store) as broker:
         client = broker.client()
         served_at_last = client.messages()
-        answers_at_last = _answers(client, [line for line in served_at_last if line["properties"].get("seed") in ("more", "1")])
+        answers_at_last = _answers(
+            client, [line for line in served_at_last if line["properties"].get("seed") in ("more", "1")]
+        )
         broker.kill()  # nothing more is asked
     return Session(
         version,
@@ -143,9 +151,24 @@ def _write(spark: SparkSession, store: Path, stream: Path, version: str) -> list
     turn = rows("turn", ["Orders", LONG_TOPIC], 220)
     write(spark, store, turn, compressType="ZLIB", brokerName="spark-broker", **SMALL_FILES)
     sharded = rows("sharded", ["Sharded"], 120)
-    write(spark, store, sharded, messageQueueSelector="hash", compressType="LZ4", storeHost="[2001:db8::7]:10911")
+    write(
+        spark,
+        store,
+        sharded,
+        messageQueueSelector="hash",
+        compressType="LZ4",
+        storeHost="[2001:db8::7]:10911",
+    )
     fixed = rows("fixed", ["Elsewhere"], 150, queueId=1)
-    write(spark, store, fixed, topic="Fixed", compressType="ZSTD", bornHost="10.1.2.3:4", storeHost="10.9.8.7:10911")
+    write(
+        spark,
+        store,
+        fixed,
+        topic="Fixed",
+        compressType="ZSTD",
+        bornHost="10.1.2.3:4",
+        storeHost="10.9.8.7:10911",
+    )
     streamed = [rows(f"stream{part}", ["Streamed"], 40) for part in range(3)]
     write_stream(spark, store, streamed, stream, compressType="ZLIB")
     late = rows("late", [LATE], 5, delayTimeLevel=1)
@@ -155,11 +178,19 @@ def _write(spark: SparkSession, store: Path, stream: Path, version: str) -> list
         timed = [row | {"flag": 1000 + row["flag"]} for row in timed]
         write(spark, store, timed)
         late += timed
-    return [*turn, *sharded, *(row | {"topic": "Fixed"} for row in fixed), *(row for part in streamed for row in part), *late]
+    return [
+        *turn,
+        *sharded,
+        *(row | {"topic": "Fixed"} for row in fixed),
+        *(row for part in streamed for row in part),
+        *late,
+    ]
 
 
 def _append(spark: SparkSession, store: Path, stream: Path) -> list[Row]:
-    """Behind a broker's messages: to topics of Spark's, to one of the broker's, to a new one, and the stream goes on."""
+    """Behind a broker's messages: to topics of Spark's, to one of the broker's, to a new one, and the stream
+    goes on.
+    """
     more = [row | {"flag": row["flag"] + 100_000} for row in rows("more", ["Orders", "Fresh", "New"], 90)]
     write(spark, store, more, messageQueueSelector="hash", compressType="ZLIB")
     streamed = [row | {"flag": row["flag"] + 100_000} for row in rows("stream3", ["Streamed"], 40)]
@@ -167,7 +198,9 @@ def _append(spark: SparkSession, store: Path, stream: Path) -> list[Row]:
     return more + streamed
 
 
-def _open(java: RocketMQ, store: Path, *, start: bool = False) -> tuple[Opened, tuple[dict[str, str], dict[str, str]]]:
+def _open(
+    java: RocketMQ, store: Path, *, start: bool = False
+) -> tuple[Opened, tuple[dict[str, str], dict[str, str]]]:
     before = data_files(store)
     opened = java.open_store(store, start=start)
     return opened, (before, data_files(store))
@@ -187,19 +220,33 @@ def _answers(client: Client, lines: list[Line]) -> list[Answers]:
         topic, properties = line["topic"], line["properties"]
         by_key = {key: client.by_key(topic, key) for key in properties["KEYS"].split(" ")}
         by_unique_key = client.by_unique_key(topic, properties["UNIQ_KEY"])
-        answers.append(Answers(line, by_key, by_unique_key, client.by_physical_offset(topic, line["physicalOffset"])))
+        answers.append(
+            Answers(line, by_key, by_unique_key, client.by_physical_offset(topic, line["physicalOffset"]))
+        )
     return answers
 
 
 def _offsets_by_time(client: Client, served: list[Line], version: str) -> list[Probe]:
-    """Around each store time of the first queue of each topic. 4.9 chooses the file of a queue by its mtime, the last write."""
+    """Around each store time of the first queue of each topic. 4.9 chooses the file of a queue by its mtime,
+    the last write.
+    """
     probes = []
     for topic in ("Orders", "Sharded", "Streamed", *(("Fixed",) if version.startswith("5.") else ())):
         queue_id = next(line["queueId"] for line in served if line["topic"] == topic)
-        times = {line["storeTimestamp"] for line in served if (line["topic"], line["queueId"]) == (topic, queue_id)}
+        times = {
+            line["storeTimestamp"] for line in served if (line["topic"], line["queueId"]) == (topic, queue_id)
+        }
         for timestamp in sorted({stored + step for stored in times for step in (-1, 0, 1)}):
             for boundary in ("LOWER", "UPPER") if version.startswith("5.") else ("-",):
-                probes.append(Probe(topic, queue_id, timestamp, boundary, client.offset_at(topic, queue_id, timestamp, boundary)))
+                probes.append(
+                    Probe(
+                        topic,
+                        queue_id,
+                        timestamp,
+                        boundary,
+                        client.offset_at(topic, queue_id, timestamp, boundary),
+                    )
+                )
     return probes
 
 
@@ -207,7 +254,7 @@ def _of_spark(lines: list[Line]) -> list[Line]:
     return [line for line in lines if line["properties"].get("seed") not in ("1", "2")]
 
 
-# ---- before a broker ----------------------------------------------------------------------------------------------------
+# ---- before a broker ---------------------------------------------------------------------------------------
 
 
 def test_files_of_every_kind_rolled_over(session: Session) -> None:
@@ -228,11 +275,14 @@ def test_the_store_classes_find_every_message_and_leave_every_byte(session: Sess
     before, after = session.files
     assert before == after
     assert by_place(session.opened.messages) == session.read
-    assert session.opened.commit_log == (0, max(line["physicalOffset"] + line["storeSize"] for line in session.read))
+    assert session.opened.commit_log == (
+        0,
+        max(line["physicalOffset"] + line["storeSize"] for line in session.read),
+    )
     assert sum(queue["rows"] for queue in session.opened.queues) == len(session.written)
 
 
-# ---- the first broker ---------------------------------------------------------------------------------------------------
+# ---- the first broker --------------------------------------------------------------------------------------
 
 
 def test_the_broker_serves_what_spark_wrote_field_by_field(session: Session) -> None:
@@ -246,16 +296,30 @@ def test_the_broker_serves_what_spark_wrote_field_by_field(session: Session) -> 
 def test_compressed_bodies_and_hosts_are_as_asked_for(session: Session) -> None:
     kinds = {"turn": 3, "sharded": 1, "fixed": 2, "stream0": 3}
     for seed, kind in kinds.items():
-        flags = {line["sysFlag"] & 0x701 for line in session.read if line["properties"].get("seed") == seed and line.get("rawBody")}
+        flags = {
+            line["sysFlag"] & 0x701
+            for line in session.read
+            if line["properties"].get("seed") == seed and line.get("rawBody")
+        }
         assert flags == {0x1 | kind << 8}, seed
     fixed = [line for line in session.served if line["topic"] == "Fixed"]
     assert {line["storeHost"] for line in fixed} == {"10.9.8.7:10911"}
-    assert {line["bornHost"] for line in fixed} == {"10.1.2.3:4", "192.168.0.9:4711", "[2001:db8:0:0:0:0:0:1]:65535"}
-    assert {line["storeHost"] for line in session.served if line["topic"] == "Sharded"} == {"[2001:db8:0:0:0:0:0:7]:10911"}
+    assert {line["bornHost"] for line in fixed} == {
+        "10.1.2.3:4",
+        "192.168.0.9:4711",
+        "[2001:db8:0:0:0:0:0:1]:65535",
+    }
+    assert {line["storeHost"] for line in session.served if line["topic"] == "Sharded"} == {
+        "[2001:db8:0:0:0:0:0:7]:10911"
+    }
 
 
 def test_rows_of_one_sharding_key_are_in_one_queue_and_in_order(session: Session) -> None:
-    keyed = [line for line in session.served if line["topic"] == "Sharded" and "__SHARDINGKEY" in line["properties"]]
+    keyed = [
+        line
+        for line in session.served
+        if line["topic"] == "Sharded" and "__SHARDINGKEY" in line["properties"]
+    ]
     keys = {line["properties"]["__SHARDINGKEY"] for line in keyed}
     assert len(keys) == 5
     for key in keys:
@@ -270,17 +334,31 @@ def test_keys_and_ids_lead_to_the_messages(session: Session) -> None:
     for answers in session.answers:
         topic = answers.message["topic"]
         for key, found in answers.by_key.items():
-            with_key = [line for line in everything if line["topic"] == topic and key in line["properties"].get("KEYS", "").split(" ")]
-            assert by_place(found) == with_key[:64] if len(with_key) <= 64 else set(map(str, found)) <= set(map(str, with_key))
+            with_key = [
+                line
+                for line in everything
+                if line["topic"] == topic and key in line["properties"].get("KEYS", "").split(" ")
+            ]
+            assert (
+                by_place(found) == with_key[:64]
+                if len(with_key) <= 64
+                else set(map(str, found)) <= set(map(str, with_key))
+            )
         assert answers.by_unique_key == [answers.message]
         assert answers.by_physical_offset == answers.message
 
 
 def test_offsets_by_time(session: Session) -> None:
-    """LOWER is the first message at or after the time, UPPER the last one at or before it, 4.9's is any of the nearest."""
+    """LOWER is the first message at or after the time, UPPER the last one at or before it, 4.9's is any of
+    the nearest.
+    """
     assert len(session.by_time) > 10
     for probe in session.by_time:
-        queue = [line for line in session.served if (line["topic"], line["queueId"]) == (probe.topic, probe.queue_id)]
+        queue = [
+            line
+            for line in session.served
+            if (line["topic"], line["queueId"]) == (probe.topic, probe.queue_id)
+        ]
         times = [line["storeTimestamp"] for line in by_place(queue)]
         if probe.boundary == "LOWER":
             assert probe.offset == sum(time < probe.timestamp for time in times), probe
@@ -297,14 +375,16 @@ def test_messages_for_later_are_delivered(session: Session) -> None:
 
 
 def test_a_push_consumer_gets_a_topic_that_spark_made(session: Session) -> None:
-    assert as_client(session.pushed) == as_client(line for line in session.served if line["topic"] == "Orders")
+    assert as_client(session.pushed) == as_client(
+        line for line in session.served if line["topic"] == "Orders"
+    )
 
 
 def test_a_store_with_a_broker_on_it_is_live(session: Session) -> None:
     assert session.state is StoreState.LIVE
 
 
-# ---- the second broker, Spark again, the third -----------------------------------------------------------------------------
+# ---- the second broker, Spark again, the third -------------------------------------------------------------
 
 
 def test_the_broker_goes_on_behind_spark(session: Session) -> None:
@@ -312,7 +392,11 @@ def test_the_broker_goes_on_behind_spark(session: Session) -> None:
     places = {(line["topic"], line["queueId"], line["queueOffset"]): line for line in session.served_again}
     for sent in session.sent:
         line = places[sent["topic"], sent["queueId"], sent["queueOffset"]]
-        assert (line["body"], line["msgId"], line["properties"]["UNIQ_KEY"]) == (sent["body"], sent["msgId"], sent["uniqKey"])
+        assert (line["body"], line["msgId"], line["properties"]["UNIQ_KEY"]) == (
+            sent["body"],
+            sent["msgId"],
+            sent["uniqKey"],
+        )
     assert len(session.served_again) == len(session.served) + SENT
 
 
@@ -323,7 +407,11 @@ def test_a_broker_without_new_messages_leaves_every_byte(session: Session) -> No
 
 def test_spark_reads_the_whole_behind_two_brokers(session: Session) -> None:
     assert as_client(session.read_again) == as_client(session.served_again)
-    ids = [line["properties"]["UNIQ_KEY"] for line in session.read_again if line["topic"] in ("Orders", "Fresh", "Fixed", "Sharded")]
+    ids = [
+        line["properties"]["UNIQ_KEY"]
+        for line in session.read_again
+        if line["topic"] in ("Orders", "Fresh", "Fixed", "Sharded")
+    ]
     assert len(set(ids)) == len(ids)
 
 

@@ -1,4 +1,6 @@
-"""What is appended to a store with settings of its own, under the real classes: nothing is truncated, nothing waits where nobody reads."""
+"""What is appended to a store with settings of its own, under the real classes: nothing is truncated, nothing
+waits where nobody reads.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,18 @@ def test_nothing_is_truncated_by_a_broker_that_verifies_the_crc_property(
     assert config["forceVerifyPropCRC"] == "true"
     before = java.open_store(store, config)
     for first in (0, 150):
-        write(store, numbered_rows(first, first + 75, "Orders"), numbered_rows(first + 75, first + 150, "New"))
+        write(
+            store, numbered_rows(first, first + 75, "Orders"), numbered_rows(first + 75, first + 150, "New")
+        )
     after = java.open_store(store, config, start=True)
     assert (len(before.messages), len(after.messages)) == (310, 610)
     assert after.commit_log[1] > before.commit_log[1]
 
 
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
-def test_consumers_get_all_messages_of_two_first_writers(rocketmq: Callable[[str], RocketMQ], tmp_path: Path, version: str) -> None:
+def test_consumers_get_all_messages_of_two_first_writers(
+    rocketmq: Callable[[str], RocketMQ], tmp_path: Path, version: str
+) -> None:
     """The second to commit chose eight queues and is refused; run again it uses the two that there are."""
     store = tmp_path / "store"
     late = target_of(store, defaultTopicQueueNums="8")
@@ -47,9 +53,16 @@ def test_consumers_get_all_messages_of_two_first_writers(rocketmq: Callable[[str
     assert Counter(line["properties"]["KEYS"] for line in consumed) == Counter(f"k{i}" for i in range(21))
 
 
-def test_no_queue_leads_to_foreign_messages_behind_a_damaged_end(rocketmq: Callable[[str], RocketMQ], tmp_path: Path) -> None:
-    """The last message of a broker's clean store is damaged; the next one has its size, and comes to stand in its place."""
-    store, config = make_store(tmp_path / "store"), {"mappedFileSizeCommitLog": str(1 << 14), "mappedFileSizeConsumeQueue": "400"}
+def test_no_queue_leads_to_foreign_messages_behind_a_damaged_end(
+    rocketmq: Callable[[str], RocketMQ], tmp_path: Path
+) -> None:
+    """The last message of a broker's clean store is damaged; the next one has its size, and comes to stand in
+    its place.
+    """
+    store, config = (
+        make_store(tmp_path / "store"),
+        {"mappedFileSizeCommitLog": str(1 << 14), "mappedFileSizeConsumeQueue": "400"},
+    )
     config |= {"maxHashSlotNum": "50", "maxIndexNum": "200"}
     append(store, numbered("T", 0, 12))
     append(store, numbered("U", 0, 3, queues=1))
@@ -63,5 +76,7 @@ def test_no_queue_leads_to_foreign_messages_behind_a_damaged_end(rocketmq: Calla
     opened = rocketmq("5.5.0").open_store(store, config)
     counts = Counter((line["topic"], line["queueId"]) for line in opened.messages)
     assert counts == {("T", 0): 5, ("T", 1): 5, ("T", 2): 5, ("T", 3): 5, ("U", 0): 2}
-    assert last.physical_offset in [line["physicalOffset"] for line in opened.messages if line["topic"] == "T"]
+    assert last.physical_offset in [
+        line["physicalOffset"] for line in opened.messages if line["topic"] == "T"
+    ]
     assert by_place(opened.messages) == ours(store)

@@ -1,4 +1,6 @@
-"""Every notebook runs, in a kernel and a directory of its own, and shows what the committed one shows; and that one is fit to be shown."""
+"""Every notebook runs, in a kernel and a directory of its own, and shows what the committed one shows; and
+that one is fit to be shown.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,13 @@ def _shown(cell: Cell) -> list[object]:
         elif output["output_type"] == "error":
             shown.append((output["ename"], output["evalue"]))
         elif "image/png" in output["data"]:
-            shown.append(("picture", "".join(output["data"]["text/plain"]), output["metadata"]["image/png"]["data_sha256"]))
+            shown.append(
+                (
+                    "picture",
+                    "".join(output["data"]["text/plain"]),
+                    output["metadata"]["image/png"]["data_sha256"],
+                )
+            )
         else:
             shown.append("".join(output["data"].get("text/html", output["data"].get("text/plain", ""))))
     return shown
@@ -54,7 +62,8 @@ def test_there_are_six() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_it_runs_and_shows_what_is_committed(name: str, tmp_path: Path) -> None:
-    # In a process of its own: what Jupyter's machinery warns about is not this project's, and its event loop stays out of the tests'.
+    # In a process of its own: what Jupyter's machinery warns about is not this project's, and its event loop
+    # stays out of the tests'.
     command = [sys.executable, "-m", "notebooks.run", name, "--into", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -70,7 +79,8 @@ def test_it_is_committed_as_it_ran(name: str) -> None:
     code = [cell for cell in _committed(name) if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     kinds = {(output["output_type"], output.get("name")) for cell in code for output in cell["outputs"]}
-    assert kinds <= {("stream", "stdout"), ("display_data", None), ("execute_result", None)}  # no error, nothing on stderr
+    # no error, nothing on stderr
+    assert kinds <= {("stream", "stdout"), ("display_data", None), ("execute_result", None)}
     assert "assert " in "".join(code[-1]["source"])  # it ends with a check of its own
     assert sum(bool(cell["outputs"]) for cell in code) >= 5
 
@@ -81,7 +91,9 @@ def test_it_names_nothing_of_the_machine_it_ran_on(name: str) -> None:
     assert len(text) <= SIZE_MAX
     without_pictures = re.sub(r'"image/png": "[^"]*"', "", text)
     assert re.findall(r"(?:/tmp/|/home/|/root/|/Users/|rmqlog-notebook-)\w*", without_pictures) == []
-    assert re.findall(r"(?<![\w.])/[a-z]+/[a-z_]+/[\w./]*", re.sub(r"https?://\S+", "", without_pictures)) in ([], ["/data/store"])
+    assert re.findall(
+        r"(?<![\w.])/[a-z]+/[a-z_]+/[\w./]*", re.sub(r"https?://\S+", "", without_pictures)
+    ) in ([], ["/data/store"])
     addresses = set(re.findall(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])", without_pictures))
     assert addresses <= {"127.0.0.1"}  # where the brokers of the examples ran
 
@@ -100,7 +112,9 @@ def test_its_pictures_are_pictures(name: str) -> None:
 
 def test_a_stale_output_is_noticed() -> None:
     (cell,) = [
-        cell for cell in _committed("06_the_format_under_a_microscope") if "zlib.crc32(body) & 0x7FFFFFFF)" in "".join(cell["source"])
+        cell
+        for cell in _committed("06_the_format_under_a_microscope")
+        if "zlib.crc32(body) & 0x7FFFFFFF)" in "".join(cell["source"])
     ]
     (shown,) = _shown(cell)
     changed = json.loads(json.dumps(cell).replace("0x183c0eb4", "0x183c0eb5"))

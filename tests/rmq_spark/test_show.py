@@ -61,7 +61,12 @@ def test_a_message_is_the_same_whatever_it_comes_in(golden: Golden) -> None:
 
 def test_times_of_any_zone_are_utc() -> None:
     east = timezone(timedelta(hours=8))
-    row = {"a": datetime(2024, 5, 1, 8, tzinfo=east), "b": datetime(2024, 5, 1, 0, tzinfo=UTC), "c": date(2024, 5, 1), "d": bytearray(b"x")}
+    row = {
+        "a": datetime(2024, 5, 1, 8, tzinfo=east),
+        "b": datetime(2024, 5, 1, 0, tzinfo=UTC),
+        "c": date(2024, 5, 1),
+        "d": bytearray(b"x"),
+    }
     local = datetime(2024, 5, 1, 0, tzinfo=UTC).astimezone().replace(tzinfo=None)  # as Spark collects it
     text = read_page(show.message(row | {"e": local}).source).text
     assert "a2024-05-01T00:00:00.000Zb2024-05-01T00:00:00.000Zc2024-05-01dxe2024-05-01T00:00:00.000Z" in text

@@ -1,4 +1,6 @@
-"""Where a batch read begins and ends: offsets in every form, times as the broker answers them, and what lies outside."""
+"""Where a batch read begins and ends: offsets in every form, times as the broker answers them, and what lies
+outside.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ Golden = Callable[[str], Path]
 Queue = tuple[str, int]
 
 
-def orders(start: dict[int, int] | int = 0, stop: dict[int, int] | int = 1 << 40) -> list[tuple[str, int, int]]:
+def orders(
+    start: dict[int, int] | int = 0, stop: dict[int, int] | int = 1 << 40
+) -> list[tuple[str, int, int]]:
     """The places of Orders from `start` to `stop`, one bound for all queues or one each."""
 
     def bound(at: dict[int, int] | int, queue: int, other: int) -> int:
@@ -36,7 +40,7 @@ def orders(start: dict[int, int] | int = 0, stop: dict[int, int] | int = 1 << 40
     )
 
 
-# ---- offsets ----------------------------------------------------------------------------------------------------------
+# ---- offsets -----------------------------------------------------------------------------------------------
 
 OFFSETS: dict[str, tuple[dict[str, Any], list[tuple[str, int, int]]]] = {
     "words": ({"startingOffsets": "earliest", "endingOffsets": "latest"}, orders()),
@@ -44,7 +48,10 @@ OFFSETS: dict[str, tuple[dict[str, Any], list[tuple[str, int, int]]]] = {
     "with the broker": ({"startingOffsets": {"Orders": {"broker-a": {"1": 7}}}}, orders({1: 7})),
     "any queue": ({"startingOffsets": {"Orders": {"*": 300}}}, orders(300)),
     "any topic": ({"startingOffsets": {"*": {"broker-a": {"3": 100}}}}, orders({3: 100})),
-    "the most exact decides": ({"startingOffsets": {"*": {"*": 5}, "Orders": {"broker-a": {"0": 9}}}}, orders({0: 9, 1: 5, 2: 5, 3: 5})),
+    "the most exact decides": (
+        {"startingOffsets": {"*": {"*": 5}, "Orders": {"broker-a": {"0": 9}}}},
+        orders({0: 9, 1: 5, 2: 5, 3: 5}),
+    ),
     "-2 and -1": (
         {"startingOffsets": {"Orders": {"0": -2, "1": 330}}, "endingOffsets": {"Orders": {"0": 3, "1": -1}}},
         orders({1: 330}, {0: 3}),
@@ -68,10 +75,16 @@ def test_offsets(spark: SparkSession, golden: Golden, case: str, split_by: str) 
 
 def test_offsets_of_a_batch_queue_lead_into_a_batch(spark: SparkSession, golden: Golden) -> None:
     """A unit of a BatchCQ queue holds several offsets; a range may begin and end inside one."""
-    rows = told("batchcq-5.5.0", lambda row: row["topic"] == "Inner" and row["queueId"] == 0 and row.get("batchNum", 1) > 3)
+    rows = told(
+        "batchcq-5.5.0",
+        lambda row: row["topic"] == "Inner" and row["queueId"] == 0 and row.get("batchNum", 1) > 3,
+    )
     start = rows[0]["outerQueueOffset"] + 1
     stop = rows[-1]["outerQueueOffset"] + rows[-1]["batchNum"] - 1
-    options = {"startingOffsets": json.dumps({"Inner": {"0": start}}), "endingOffsets": json.dumps({"Inner": {"0": stop}})}
+    options = {
+        "startingOffsets": json.dumps({"Inner": {"0": start}}),
+        "endingOffsets": json.dumps({"Inner": {"0": stop}}),
+    }
     frame = read(spark, golden("batchcq-5.5.0"), assign='{"Inner":[0]}', columns=PLACE, **options)
     assert places(frame) == [("Inner", 0, offset) for offset in range(start, stop)]
 
@@ -80,7 +93,9 @@ def test_an_offset_before_the_minimum_is_data_loss(spark: SparkSession, golden: 
     options = {"subscribe": "Orders", "startingOffsets": '{"Orders":{"0":70}}', "columns": PLACE}
     with pytest.raises(PySparkException) as caught:
         read(spark, golden("cleaned-5.5.0"), **options).collect()
-    assert "Orders-0 of broker-a: startingOffsets 70 is not in the queue, which holds 73 to 240" in str(caught.value)
+    assert "Orders-0 of broker-a: startingOffsets 70 is not in the queue, which holds 73 to 240" in str(
+        caught.value
+    )
     assert "failOnDataLoss=false" in str(caught.value)
     frame = read(spark, golden("cleaned-5.5.0"), failOnDataLoss=False, **options)
     assert places(frame) == told_places(told("cleaned-5.5.0", lambda row: row["topic"] == "Orders"))
@@ -95,20 +110,30 @@ def test_an_offset_behind_the_end(spark: SparkSession, golden: Golden) -> None:
 
 def test_a_start_behind_the_end(spark: SparkSession, golden: Golden) -> None:
     options = {"startingOffsets": '{"Orders":{"0":30}}', "endingOffsets": '{"Orders":{"0":29}}'}
-    with pytest.raises(PySparkException, match="startingOffsets leads to offset 30, behind endingOffsets, which leads to 29"):
+    with pytest.raises(
+        PySparkException, match="startingOffsets leads to offset 30, behind endingOffsets, which leads to 29"
+    ):
         read(spark, golden(STORE), subscribe="Orders", **options).collect()
 
 
-# ---- times ------------------------------------------------------------------------------------------------------------
+# ---- times -------------------------------------------------------------------------------------------------
 
 
 def probes(store: str) -> list[dict[Queue, tuple[int, int]]]:
-    """The broker's LOWER answers, (timestamp, offset) by queue: the first of each queue, the second of each queue, …"""
-    boundary = "LOWER" if any(probe["boundary"] == "LOWER" for probe in goldens.expected(store)["offsetsByTime"]) else "V4"
+    """The broker's LOWER answers, (timestamp, offset) by queue: the first of each queue, the second of each
+    queue, …
+    """
+    boundary = (
+        "LOWER"
+        if any(probe["boundary"] == "LOWER" for probe in goldens.expected(store)["offsetsByTime"])
+        else "V4"
+    )
     by_queue: dict[Queue, list[tuple[int, int]]] = {}
     for probe in goldens.expected(store)["offsetsByTime"]:
         if probe["boundary"] == boundary:
-            by_queue.setdefault((probe["topic"], probe["queueId"]), []).append((probe["timestamp"], probe["offset"]))
+            by_queue.setdefault((probe["topic"], probe["queueId"]), []).append(
+                (probe["timestamp"], probe["offset"])
+            )
     return [
         {queue: answers[i] for queue, answers in by_queue.items() if i < len(answers)}
         for i in range(max(len(answers) for answers in by_queue.values()))
@@ -128,15 +153,25 @@ def test_times_lead_where_the_broker_says(spark: SparkSession, golden: Golden, s
     checked = 0
     for probe in probes(store)[1::3]:
         topics = {topic for topic, _ in probe}
-        assign: dict[str, list[int]] = {topic: [queue_id for name, queue_id in probe if name == topic] for topic in topics}
+        assign: dict[str, list[int]] = {
+            topic: [queue_id for name, queue_id in probe if name == topic] for topic in topics
+        }
         rows = told(store, lambda row, probe=probe: (row["topic"], row["queueId"]) in probe)  # type: ignore[misc]  # a default in a lambda
         common = {"assign": json.dumps(assign), "columns": PLACE}
         late = read(
-            spark, golden(store), startingOffsetsByTimestamp=by_timestamp(probe), startingOffsetsByTimestampStrategy="latest", **common
+            spark,
+            golden(store),
+            startingOffsetsByTimestamp=by_timestamp(probe),
+            startingOffsetsByTimestampStrategy="latest",
+            **common,
         )
-        assert places(late) == told_places(row for row in rows if row["queueOffset"] >= probe[row["topic"], row["queueId"]][1])
+        assert places(late) == told_places(
+            row for row in rows if row["queueOffset"] >= probe[row["topic"], row["queueId"]][1]
+        )
         early = read(spark, golden(store), endingOffsetsByTimestamp=by_timestamp(probe), **common)
-        assert places(early) == told_places(row for row in rows if row["queueOffset"] < probe[row["topic"], row["queueId"]][1])
+        assert places(early) == told_places(
+            row for row in rows if row["queueOffset"] < probe[row["topic"], row["queueId"]][1]
+        )
         checked += len(probe)
     assert checked > 20
 
@@ -162,7 +197,9 @@ def test_one_time_for_all_queues_beats_offsets(spark: SparkSession, golden: Gold
 
 @pytest.mark.parametrize("store", ["basic-5.5.0", "batchcq-5.5.0", "rocksdb-5.5.0"])
 def test_times_before_and_behind_everything(spark: SparkSession, golden: Golden, store: str) -> None:
-    """For BatchCQ queues the broker answers a late time with the last unit, which was stored before that time all the same."""
+    """For BatchCQ queues the broker answers a late time with the last unit, which was stored before that time
+    all the same.
+    """
     rows = told_places(told(store))
     common: dict[str, str | bool] = {"includeSystemTopics": True, "columns": PLACE}
     latest = {"startingOffsetsByTimestampStrategy": "latest"}

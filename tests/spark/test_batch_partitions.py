@@ -1,4 +1,6 @@
-"""How a read is cut into partitions: whole queues together, a large queue in slices, and every offset exactly once."""
+"""How a read is cut into partitions: whole queues together, a large queue in slices, and every offset exactly
+once.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,12 @@ def partitions(frame: DataFrame) -> int:
     return frame.rdd.getNumPartitions()
 
 
-def assert_each_offset_once(found: dict[int, Group], store: str = STORE, topics: tuple[str, ...] = ("Audit", "Metrics", "Orders")) -> None:
-    given = [(*queue, offset) for group in found.values() for queue, offsets in group.items() for offset in offsets]
+def assert_each_offset_once(
+    found: dict[int, Group], store: str = STORE, topics: tuple[str, ...] = ("Audit", "Metrics", "Orders")
+) -> None:
+    given = [
+        (*queue, offset) for group in found.values() for queue, offsets in group.items() for offset in offsets
+    ]
     assert sorted(given) == told_places(told(store, lambda row: row["topic"] in topics))
 
 
@@ -83,10 +89,14 @@ def test_max_bytes_per_partition(spark: SparkSession, golden: Golden) -> None:
     assert partitions(frame) == len(found) > 3
     assert_each_offset_once(found)
     assert max(len(group) for group in found.values()) > 1
-    assert sum(row[1] for row in sizes) == sum(row["storeSize"] for row in told(STORE, lambda row: row["topic"][0] in "AMO"))
+    assert sum(row[1] for row in sizes) == sum(
+        row["storeSize"] for row in told(STORE, lambda row: row["topic"][0] in "AMO")
+    )
 
 
-@pytest.mark.parametrize(("options", "least"), [({}, 1), ({"minPartitions": 4}, 4), ({"maxBytesPerPartition": "150k"}, 4)])
+@pytest.mark.parametrize(
+    ("options", "least"), [({}, 1), ({"minPartitions": 4}, 4), ({"maxBytesPerPartition": "150k"}, 4)]
+)
 def test_by_commitlog_each_partition_is_a_range_of_the_log(
     spark: SparkSession, golden: Golden, options: dict[str, str | int], least: int
 ) -> None:
@@ -102,16 +112,24 @@ def test_by_commitlog_each_partition_is_a_range_of_the_log(
 
 
 @pytest.mark.parametrize("options", [{"minPartitions": 6}, {"splitBy": "commitlog", "minPartitions": 6}])
-def test_batches_are_not_given_twice_where_they_are_cut(spark: SparkSession, golden: Golden, options: dict[str, str | int]) -> None:
-    """An entry of a BatchCQ queue covers several offsets; a cut between two of them leaves it in two partitions."""
+def test_batches_are_not_given_twice_where_they_are_cut(
+    spark: SparkSession, golden: Golden, options: dict[str, str | int]
+) -> None:
+    """An entry of a BatchCQ queue covers several offsets; a cut between two of them leaves it in two
+    partitions.
+    """
     frame = read(spark, golden("batchcq-5.5.0"), columns=PLACE, subscribe="Inner", **options)
     found = groups(frame)
     assert len(found) >= 5
     assert_each_offset_once(found, "batchcq-5.5.0", ("Inner",))
 
 
-@pytest.mark.parametrize(("options", "count"), [({}, 1), ({"minPartitions": 3}, 3), ({"maxBytesPerPartition": "250k"}, 4)])
-def test_a_scan_is_cut_too(spark: SparkSession, golden: Golden, tmp_path: Path, options: dict[str, str | int], count: int) -> None:
+@pytest.mark.parametrize(
+    ("options", "count"), [({}, 1), ({"minPartitions": 3}, 3), ({"maxBytesPerPartition": "250k"}, 4)]
+)
+def test_a_scan_is_cut_too(
+    spark: SparkSession, golden: Golden, tmp_path: Path, options: dict[str, str | int], count: int
+) -> None:
     root = copy_of(golden, STORE, tmp_path)
     shutil.rmtree(root / "consumequeue")
     frame = read(spark, root, columns=PLACE, **options)

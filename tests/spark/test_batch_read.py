@@ -1,4 +1,6 @@
-"""What a read is about: topics and queues, tags, keys and ids, columns. The answers are the broker's own rows."""
+"""What a read is about: topics and queues, tags, keys and ids, columns. The answers are the broker's own
+rows.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +23,42 @@ PLAIN = ("Audit", "Metrics", "Orders")
 Golden = Callable[[str], Path]
 Row = dict[str, Any]  # a line of expected.jsonl.gz
 
-# ---- topics and queues ------------------------------------------------------------------------------------------------
+# ---- topics and queues -------------------------------------------------------------------------------------
 
 TOPICS: dict[str, tuple[dict[str, str | bool], Callable[[Row], bool]]] = {
     "nothing: no system topic": ({}, lambda row: row["topic"] in PLAIN),
     "includeSystemTopics": ({"includeSystemTopics": True}, lambda row: True),
     "subscribe one": ({"subscribe": "Orders"}, lambda row: row["topic"] == "Orders"),
     "subscribe two": ({"subscribe": "Orders, Audit"}, lambda row: row["topic"] in ("Orders", "Audit")),
-    "subscribe a system topic": ({"subscribe": "SCHEDULE_TOPIC_XXXX"}, lambda row: row["topic"] == "SCHEDULE_TOPIC_XXXX"),
-    "subscribe a retry topic": ({"subscribe": "%RETRY%CG_tags,Audit"}, lambda row: row["topic"] in ("%RETRY%CG_tags", "Audit")),
+    "subscribe a system topic": (
+        {"subscribe": "SCHEDULE_TOPIC_XXXX"},
+        lambda row: row["topic"] == "SCHEDULE_TOPIC_XXXX",
+    ),
+    "subscribe a retry topic": (
+        {"subscribe": "%RETRY%CG_tags,Audit"},
+        lambda row: row["topic"] in ("%RETRY%CG_tags", "Audit"),
+    ),
     "pattern": ({"subscribePattern": "(Ord|Aud).*"}, lambda row: row["topic"] in ("Orders", "Audit")),
     "pattern matches whole names": ({"subscribePattern": "Order"}, lambda row: False),
     "pattern with %": ({"subscribePattern": "%RETRY%.*"}, lambda row: row["topic"].startswith("%RETRY%")),
     "pattern of everything": ({"subscribePattern": ".*"}, lambda row: row["topic"] in PLAIN),
-    "pattern of everything, system topics too": ({"subscribePattern": ".*", "includeSystemTopics": True}, lambda row: True),
-    "assign": ({"assign": '{"Orders":[1,3]}'}, lambda row: row["topic"] == "Orders" and row["queueId"] in (1, 3)),
+    "pattern of everything, system topics too": (
+        {"subscribePattern": ".*", "includeSystemTopics": True},
+        lambda row: True,
+    ),
+    "assign": (
+        {"assign": '{"Orders":[1,3]}'},
+        lambda row: row["topic"] == "Orders" and row["queueId"] in (1, 3),
+    ),
     "assign with the broker": (
         {"assign": '{"Orders":{"broker-a":[0]},"Metrics":[7]}'},
         lambda row: (row["topic"], row["queueId"]) in (("Orders", 0), ("Metrics", 7)),
     ),
     "a topic without messages": ({"subscribe": "TBW102"}, lambda row: False),
-    "a topic without messages and one with": ({"subscribe": "BenchmarkTest,Audit"}, lambda row: row["topic"] == "Audit"),
+    "a topic without messages and one with": (
+        {"subscribe": "BenchmarkTest,Audit"},
+        lambda row: row["topic"] == "Audit",
+    ),
 }
 
 
@@ -60,7 +77,7 @@ def test_a_store_without_a_message(spark: SparkSession, tmp_path: Path) -> None:
     assert frame.count() == 0
 
 
-# ---- tags, keys, ids --------------------------------------------------------------------------------------------------
+# ---- tags, keys, ids ---------------------------------------------------------------------------------------
 
 
 def tag(row: Row) -> str | None:
@@ -72,7 +89,9 @@ def tag(row: Row) -> str | None:
 # "Aa" and "BB" have one Java hash, which is all that a consume queue holds of a tag.
 @pytest.mark.parametrize("expression", ["Aa", "BB", "Aa||TagB", " 标签 || étiquette ", "*", "neverSeen"])
 @pytest.mark.parametrize("split_by", ["queue", pytest.param("commitlog", marks=pytest.mark.slow)])
-def test_tags_are_compared_by_text(spark: SparkSession, golden: Golden, expression: str, split_by: str) -> None:
+def test_tags_are_compared_by_text(
+    spark: SparkSession, golden: Golden, expression: str, split_by: str
+) -> None:
     frame = read(spark, golden(STORE), columns=f"{PLACE},tags", subExpression=expression, splitBy=split_by)
     tags = {word.strip() for word in expression.split("||")}
     rows = told(STORE, lambda row: row["topic"] in PLAIN and (tags == {"*"} or tag(row) in tags))
@@ -93,7 +112,9 @@ def test_delayed_messages_keep_their_tags(spark: SparkSession, golden: Golden) -
     """The tags code of SCHEDULE_TOPIC_XXXX is a time: it may not decide."""
     rows = told("delay-tx-5.5.0", lambda row: row["topic"] == "SCHEDULE_TOPIC_XXXX" and tag(row) == "TagA")
     assert rows
-    frame = read(spark, golden("delay-tx-5.5.0"), subscribe="SCHEDULE_TOPIC_XXXX", subExpression="TagA", columns=PLACE)
+    frame = read(
+        spark, golden("delay-tx-5.5.0"), subscribe="SCHEDULE_TOPIC_XXXX", subExpression="TagA", columns=PLACE
+    )
     assert places(frame) == told_places(rows)
 
 
@@ -101,10 +122,13 @@ def has_key(row: Row, key: str) -> bool:
     return key in row["properties"].get("KEYS", "").split(" ") or row["properties"].get("UNIQ_KEY") == key
 
 
-@pytest.mark.parametrize("key", ["several", "b1", "7F00000123B25FFD2B276878DF600001", "sever", "key with several"])
+@pytest.mark.parametrize(
+    "key", ["several", "b1", "7F00000123B25FFD2B276878DF600001", "sever", "key with several"]
+)
 def test_one_key(spark: SparkSession, golden: Golden, key: str) -> None:
     rows = told(STORE, lambda row: row["topic"] in PLAIN and has_key(row, key))
-    assert bool(rows) == (key not in ("sever", "key with several"))  # a part of a word, and three words, are no key
+    # a part of a word, and three words, are no key
+    assert bool(rows) == (key not in ("sever", "key with several"))
     assert places(read(spark, golden(STORE), columns=PLACE, key=key)) == told_places(rows)
 
 
@@ -112,7 +136,11 @@ def test_one_message_by_each_kind_of_id(spark: SparkSession, golden: Golden) -> 
     rows = told(STORE, lambda row: row["topic"] in PLAIN)
     for row in (rows[0], rows[len(rows) // 2], rows[-1]):
         for identifier in (row["properties"]["UNIQ_KEY"], row["msgId"], row["msgId"].lower()):
-            alike = told_places(other for other in rows if identifier.upper() in (other["properties"]["UNIQ_KEY"], other["msgId"]))
+            alike = told_places(
+                other
+                for other in rows
+                if identifier.upper() in (other["properties"]["UNIQ_KEY"], other["msgId"])
+            )
             assert places(read(spark, golden(STORE), columns=PLACE, messageId=identifier)) == alike
             assert (row["topic"], row["queueId"], row["queueOffset"]) in alike
 
@@ -127,16 +155,32 @@ def test_an_id_of_nobody(spark: SparkSession, golden: Golden) -> None:
     assert read(spark, golden(STORE), messageId="7F000001000078BF00000000FFFFFFFF").count() == 0
 
 
-# ---- columns ----------------------------------------------------------------------------------------------------------
+# ---- columns -----------------------------------------------------------------------------------------------
 
 
-def test_columns_in_the_order_asked_for_and_property_columns_behind_them(spark: SparkSession, golden: Golden) -> None:
-    frame = read(spark, golden(STORE), subscribe="Orders", columns="queueOffset,MSGID,queueId", propertyColumns="WAIT,region,__SHARDINGKEY")
+def test_columns_in_the_order_asked_for_and_property_columns_behind_them(
+    spark: SparkSession, golden: Golden
+) -> None:
+    frame = read(
+        spark,
+        golden(STORE),
+        subscribe="Orders",
+        columns="queueOffset,MSGID,queueId",
+        propertyColumns="WAIT,region,__SHARDINGKEY",
+    )
     assert frame.columns == ["queueOffset", "msgId", "queueId", "WAIT", "region", "__SHARDINGKEY"]
     found = {tuple(row) for row in frame.collect()}
     names = ("WAIT", "region", "__SHARDINGKEY")
     rows = told(STORE, lambda row: row["topic"] == "Orders")
-    expected = {(row["queueOffset"], row["properties"]["UNIQ_KEY"], row["queueId"], *map(row["properties"].get, names)) for row in rows}
+    expected = {
+        (
+            row["queueOffset"],
+            row["properties"]["UNIQ_KEY"],
+            row["queueId"],
+            *map(row["properties"].get, names),
+        )
+        for row in rows
+    }
     assert found == expected
     assert len(expected) == len(rows) == frame.count()
     assert len({row[5] for row in expected}) > 2
@@ -154,7 +198,12 @@ def test_a_schema_in_another_order_and_case(spark: SparkSession, golden: Golden)
 
 
 def test_one_column_is_enough(spark: SparkSession, golden: Golden) -> None:
-    frame = spark.read.format("rmqlog").schema("queueOffset long").option("subscribe", "Audit").load(str(golden(STORE)))
+    frame = (
+        spark.read.format("rmqlog")
+        .schema("queueOffset long")
+        .option("subscribe", "Audit")
+        .load(str(golden(STORE)))
+    )
     assert frame.agg({"queueOffset": "sum"}).collect()[0][0] == sum(range(351))
 
 
@@ -188,9 +237,15 @@ def test_order_within_a_queue_is_the_queue_s(spark: SparkSession, golden: Golden
     by_queue: dict[int, list[int]] = {}
     for row in rows:
         by_queue.setdefault(row.queueId, []).append(row.queueOffset)
-    assert {queue: offsets == list(range(len(offsets))) for queue, offsets in by_queue.items()} == dict.fromkeys(range(4), True)
+    assert {
+        queue: offsets == list(range(len(offsets))) for queue, offsets in by_queue.items()
+    } == dict.fromkeys(range(4), True)
 
 
 def test_options_of_any_case_and_a_json_as_spark_gives_it(spark: SparkSession, golden: Golden) -> None:
-    reader = spark.read.format("RMQLOG").option("SUBSCRIBE", "Audit").option("startingoffsets", json.dumps({"Audit": {"0": 350}}))
+    reader = (
+        spark.read.format("RMQLOG")
+        .option("SUBSCRIBE", "Audit")
+        .option("startingoffsets", json.dumps({"Audit": {"0": 350}}))
+    )
     assert places(reader.load(str(golden(STORE)))) == [("Audit", 0, 350)]

@@ -1,4 +1,6 @@
-"""Which stores a path means, and what is read where consume queues are missing, damaged or behind: the same rows."""
+"""Which stores a path means, and what is read where consume queues are missing, damaged or behind: the same
+rows.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,14 @@ Golden = Callable[[str], Path]
 
 
 def warnings_of_planning(caplog: pytest.LogCaptureFixture, path: Path, **options: str) -> str:
-    """Planning runs in a process of Spark's whose log is not ours to read; the same call here says the same."""
+    """Planning runs in a process of Spark's whose log is not ours to read; the same call here says the same.
+    """
     with caplog.at_level(logging.WARNING):
         plan(parse_read_options({"path": str(path), "includeSystemTopics": "true", **options}))
     return caplog.text
 
 
-# ---- several stores ---------------------------------------------------------------------------------------------------
+# ---- several stores ----------------------------------------------------------------------------------------
 
 
 def test_a_cluster_and_its_brokers_one_by_one(spark: SparkSession, golden: Golden) -> None:
@@ -50,7 +53,9 @@ def test_a_cluster_and_its_brokers_one_by_one(spark: SparkSession, golden: Golde
 def test_queues_of_one_broker_of_a_cluster(spark: SparkSession, golden: Golden) -> None:
     options = {"assign": '{"Orders":{"broker-b":[0]}}', "startingOffsets": '{"Orders":{"broker-b":{"0":30}}}'}
     frame = read(spark, golden("cluster-5.5.0"), columns=f"brokerName,{PLACE}", **options)
-    assert sorted(tuple(row) for row in frame.collect()) == [("broker-b", "Orders", 0, offset) for offset in range(30, 38)]
+    assert sorted(tuple(row) for row in frame.collect()) == [
+        ("broker-b", "Orders", 0, offset) for offset in range(30, 38)
+    ]
 
 
 def test_two_stores_of_one_broker_are_refused(spark: SparkSession, golden: Golden) -> None:
@@ -62,7 +67,13 @@ def test_two_stores_of_one_broker_are_refused(spark: SparkSession, golden: Golde
 
 
 def test_a_name_of_ones_own(spark: SparkSession, golden: Golden) -> None:
-    frame = read(spark, golden(STORE), brokerName="lab", subscribe="Audit", startingOffsets='{"Audit":{"lab":{"0":350}}}')
+    frame = read(
+        spark,
+        golden(STORE),
+        brokerName="lab",
+        subscribe="Audit",
+        startingOffsets='{"Audit":{"lab":{"0":350}}}',
+    )
     assert [row.brokerName for row in frame.collect()] == ["lab"]
 
 
@@ -86,20 +97,32 @@ def test_a_commitlog_on_two_disks(spark: SparkSession, golden: Golden, tmp_path:
     for i, file in enumerate(sorted((root / "commitlog").iterdir())):
         file.rename(disks[i % 2] / file.name)
     (root / "commitlog").rmdir()
-    options: dict[str, str | bool] = {"includeSystemTopics": True, "columns": PLACE, "storePathCommitLog": ",".join(map(str, disks))}
+    options: dict[str, str | bool] = {
+        "includeSystemTopics": True,
+        "columns": PLACE,
+        "storePathCommitLog": ",".join(map(str, disks)),
+    }
     assert places(read(spark, root, **options)) == told_places(told(STORE))
     shutil.rmtree(root / "consumequeue")
     assert places(read(spark, root, **options)) == told_places(told(STORE))
 
 
-# ---- without consume queues, and with bad ones ------------------------------------------------------------------------
+# ---- without consume queues, and with bad ones -------------------------------------------------------------
 
 
-def test_rocksdb_is_scanned_and_says_so(spark: SparkSession, golden: Golden, caplog: pytest.LogCaptureFixture) -> None:
+def test_rocksdb_is_scanned_and_says_so(
+    spark: SparkSession, golden: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
     root = golden("rocksdb-5.5.0")
-    assert f"{root} has no consume queue files (RocksDB, or deleted): scanning its commitlog" in warnings_of_planning(caplog, root)
+    assert (
+        f"{root} has no consume queue files (RocksDB, or deleted): scanning its commitlog"
+        in warnings_of_planning(caplog, root)
+    )
     frame = read(spark, root, includeSystemTopics=True, columns=PLACE, startingOffsets='{"Orders":{"1":30}}')
-    expected = told("rocksdb-5.5.0", lambda row: (row["topic"], row["queueId"]) != ("Orders", 1) or row["queueOffset"] >= 30)
+    expected = told(
+        "rocksdb-5.5.0",
+        lambda row: (row["topic"], row["queueId"]) != ("Orders", 1) or row["queueOffset"] >= 30,
+    )
     assert places(frame) == told_places(expected)
 
 
@@ -117,7 +140,11 @@ def lose_file(root: Path) -> Path:
 
 @pytest.mark.parametrize("harm", [cut_file, lose_file])
 def test_a_damaged_queue_is_scanned_and_the_others_are_not(
-    spark: SparkSession, golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], Path]
+    spark: SparkSession,
+    golden: Golden,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    harm: Callable[[Path], Path],
 ) -> None:
     root = copy_of(golden, STORE, tmp_path)
     named = harm(root)
@@ -125,24 +152,41 @@ def test_a_damaged_queue_is_scanned_and_the_others_are_not(
     assert "1 consume queues cannot be used, scanning the commitlog for them; Orders-1" in warning
     assert str(named) in warning
     assert places(read(spark, root, includeSystemTopics=True, columns=PLACE)) == told_places(told(STORE))
-    some = read(spark, root, columns=PLACE, assign='{"Orders":[0,1]}', startingOffsets='{"Orders":{"1":331}}', subExpression="*")
+    some = read(
+        spark,
+        root,
+        columns=PLACE,
+        assign='{"Orders":[0,1]}',
+        startingOffsets='{"Orders":{"1":331}}',
+        subExpression="*",
+    )
     assert places(some) == [("Orders", 0, offset) for offset in range(300)] + [("Orders", 1, 331)]
 
 
-def test_a_queue_without_its_directory_is_scanned_unless_its_topic_is_deleted(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+def test_a_queue_without_its_directory_is_scanned_unless_its_topic_is_deleted(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
     root = copy_of(golden, STORE, tmp_path)
     shutil.rmtree(root / "consumequeue" / "Audit")
-    assert places(read(spark, root, columns=PLACE)) == told_places(told(STORE, lambda row: row["topic"] in ("Audit", "Metrics", "Orders")))
+    assert places(read(spark, root, columns=PLACE)) == told_places(
+        told(STORE, lambda row: row["topic"] in ("Audit", "Metrics", "Orders"))
+    )
     deleted_topic(root, "Audit")
-    assert places(read(spark, root, columns=PLACE)) == told_places(told(STORE, lambda row: row["topic"] in ("Metrics", "Orders")))
+    assert places(read(spark, root, columns=PLACE)) == told_places(
+        told(STORE, lambda row: row["topic"] in ("Metrics", "Orders"))
+    )
 
 
-# ---- after a crash ----------------------------------------------------------------------------------------------------
+# ---- after a crash -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("store", ["crash-5.5.0", "crash-torn-5.5.0"])
-def test_queues_that_lag_behind_the_log_after_a_crash(spark: SparkSession, golden: Golden, tmp_path: Path, store: str) -> None:
-    """The last entries of every queue are zeroed, as if the crash had come before they were written: the log has them."""
+def test_queues_that_lag_behind_the_log_after_a_crash(
+    spark: SparkSession, golden: Golden, tmp_path: Path, store: str
+) -> None:
+    """The last entries of every queue are zeroed, as if the crash had come before they were written: the log
+    has them.
+    """
     root = copy_of(golden, store, tmp_path)
     zeroed = 0
     for queue in goldens.expected(store)["queues"]:
@@ -150,7 +194,9 @@ def test_queues_that_lag_behind_the_log_after_a_crash(spark: SparkSession, golde
             continue
         for offset in range(queue["maxOffset"] - 3, queue["maxOffset"]):
             files = sorted((root / "consumequeue" / queue["topic"] / str(queue["queueId"])).iterdir())
-            file = max((path for path in files if int(path.name) <= offset * 20), key=lambda path: int(path.name))
+            file = max(
+                (path for path in files if int(path.name) <= offset * 20), key=lambda path: int(path.name)
+            )
             with file.open("r+b") as opened:
                 opened.seek(offset * 20 - int(file.name))
                 opened.write(bytes(20))
@@ -160,10 +206,14 @@ def test_queues_that_lag_behind_the_log_after_a_crash(spark: SparkSession, golde
         frame = read(spark, root, includeSystemTopics=True, columns=f"{PLACE},tagsCode", splitBy=split_by)
         assert places(frame) == told_places(told(store))
         found = {(row.topic, row.queueId, row.queueOffset): row.tagsCode for row in frame.collect()}
-        assert found == {(row["topic"], row["queueId"], row["queueOffset"]): row["tagsCode"] for row in told(store)}
+        assert found == {
+            (row["topic"], row["queueId"], row["queueOffset"]): row["tagsCode"] for row in told(store)
+        }
 
 
 def test_a_crash_with_all_consume_queues_lost(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
     root = copy_of(golden, "crash-torn-5.5.0", tmp_path)
     shutil.rmtree(root / "consumequeue")
-    assert places(read(spark, root, includeSystemTopics=True, columns=PLACE)) == told_places(told("crash-torn-5.5.0"))
+    assert places(read(spark, root, includeSystemTopics=True, columns=PLACE)) == told_places(
+        told("crash-torn-5.5.0")
+    )

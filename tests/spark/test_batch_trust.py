@@ -1,6 +1,7 @@
 """Bytes that are gone, and bytes that are wrong: an error that says where, or exactly the other rows.
 
-What happens between planning and reading is done by hand: a DataFrame is planned once, so a file can be deleted in between.
+What happens between planning and reading is done by hand: a DataFrame is planned once, so a file can be
+deleted in between.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ def message_of(frame: DataFrame) -> str:
     return str(caught.value)
 
 
-# ---- gone -------------------------------------------------------------------------------------------------------------
+# ---- gone --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("split_by", ["queue", "commitlog"])
-def test_a_commitlog_file_deleted_after_planning(spark: SparkSession, golden: Golden, tmp_path: Path, split_by: str) -> None:
+def test_a_commitlog_file_deleted_after_planning(
+    spark: SparkSession, golden: Golden, tmp_path: Path, split_by: str
+) -> None:
     root = copy_of(golden, STORE, tmp_path)
     options: dict[str, str | bool] = {"includeSystemTopics": True, "columns": PLACE, "splitBy": split_by}
     strict = planned(read(spark, root, **options))
@@ -56,7 +59,9 @@ def test_a_commitlog_file_deleted_after_planning(spark: SparkSession, golden: Go
     assert places(read(spark, root, **options)) == places(lenient)
 
 
-def test_a_consume_queue_file_deleted_after_planning(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+def test_a_consume_queue_file_deleted_after_planning(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
     root = copy_of(golden, STORE, tmp_path)
     options = {"subscribe": "Orders", "columns": PLACE}
     strict = planned(read(spark, root, **options))
@@ -66,7 +71,9 @@ def test_a_consume_queue_file_deleted_after_planning(spark: SparkSession, golden
     message = message_of(strict)
     assert "Orders-2" in message
     assert f"stood in {file}, which is gone: deleted (retention?) after planning" in message
-    expected = told(STORE, lambda row: row["topic"] == "Orders" and (row["queueId"] != 2 or row["queueOffset"] >= 100))
+    expected = told(
+        STORE, lambda row: row["topic"] == "Orders" and (row["queueId"] != 2 or row["queueOffset"] >= 100)
+    )
     assert places(lenient) == told_places(expected)
 
 
@@ -77,7 +84,9 @@ def test_a_whole_queue_deleted_after_planning(spark: SparkSession, golden: Golde
     for file in directory.iterdir():
         file.unlink()
     directory.rmdir()
-    assert places(frame) == told_places(told(STORE, lambda row: row["topic"] == "Orders" and row["queueId"] != 3))
+    assert places(frame) == told_places(
+        told(STORE, lambda row: row["topic"] == "Orders" and row["queueId"] != 3)
+    )
 
 
 def test_a_scanned_file_deleted_after_planning(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
@@ -88,23 +97,35 @@ def test_a_scanned_file_deleted_after_planning(spark: SparkSession, golden: Gold
     lenient = planned(read(spark, root, failOnDataLoss=False, **options))
     (root / "commitlog" / f"{0:020d}").unlink()
     assert "the commitlog from 0 to 262144 was deleted (retention) after planning" in message_of(strict)
-    expected = told(STORE, lambda row: row["topic"] in ("Audit", "Metrics", "Orders") and row["physicalOffset"] >= FIRST_FILE)
+    expected = told(
+        STORE,
+        lambda row: row["topic"] in ("Audit", "Metrics", "Orders") and row["physicalOffset"] >= FIRST_FILE,
+    )
     assert places(lenient) == told_places(expected)
 
 
-# ---- wrong ------------------------------------------------------------------------------------------------------------
+# ---- wrong -------------------------------------------------------------------------------------------------
 
 
 def harmed(golden: Golden, directory: Path, at: int, bit: int = 0x01) -> tuple[Path, Row, Path, int]:
-    """A copy with one byte changed, `at` bytes into a unit of Orders: (root, the broker's row, file, the unit's position in it)."""
+    """A copy with one byte changed, `at` bytes into a unit of Orders: (root, the broker's row, file, the
+    unit's position in it).
+    """
     root = copy_of(golden, STORE, directory)
-    row = told(STORE, lambda row: row["topic"] == "Orders" and row["queueId"] == 1 and row["queueOffset"] == 150)[0]
+    row = told(
+        STORE, lambda row: row["topic"] == "Orders" and row["queueId"] == 1 and row["queueOffset"] == 150
+    )[0]
     file, position = flip(root, row["physicalOffset"] + at, bit)
     return root, row, file, position - at
 
 
 def others(harmed_row: Row) -> list[tuple[str, int, int]]:
-    return told_places(told(STORE, lambda row: row["topic"] == "Orders" and row["physicalOffset"] != harmed_row["physicalOffset"]))
+    return told_places(
+        told(
+            STORE,
+            lambda row: row["topic"] == "Orders" and row["physicalOffset"] != harmed_row["physicalOffset"],
+        )
+    )
 
 
 def test_a_flipped_body(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
@@ -114,7 +135,9 @@ def test_a_flipped_body(spark: SparkSession, golden: Golden, tmp_path: Path) -> 
     assert f"{file} at byte {position + 8}: expected body CRC" in message
     assert "ChecksumError" in message
     assert places(read(spark, root, mode="DROPMALFORMED", **options)) == others(row)
-    unchecked = {tuple(found[:3]): found.body for found in read(spark, root, verifyCrc=False, **options).collect()}
+    unchecked = {
+        tuple(found[:3]): found.body for found in read(spark, root, verifyCrc=False, **options).collect()
+    }
     assert sorted(unchecked) == sorted([*others(row), ("Orders", 1, 150)])
     told_body = base64.b64decode(row["body"])
     changed = bytearray(told_body)
@@ -123,7 +146,9 @@ def test_a_flipped_body(spark: SparkSession, golden: Golden, tmp_path: Path) -> 
 
 
 def test_damage_in_the_middle_of_a_crashed_log(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
-    """A broker's recovery ends the log at the damage; the modes step over it, and FAILFAST and a stream fail with its place."""
+    """A broker's recovery ends the log at the damage; the modes step over it, and FAILFAST and a stream fail
+    with its place.
+    """
     root = copy_of(golden, "crash-5.5.0", tmp_path)
     rows = sorted(told("crash-5.5.0"), key=lambda row: int(row["physicalOffset"]))
     file, position = flip(root, rows[30]["physicalOffset"] + HEAD_SIZE + 3)
@@ -132,7 +157,12 @@ def test_damage_in_the_middle_of_a_crashed_log(spark: SparkSession, golden: Gold
     expected = f"{file} at byte {position - HEAD_SIZE - 3 + 8}: expected body CRC"
     assert expected in message_of(read(spark, root, **options))
     stream = spark.readStream.format("rmqlog").option("startingOffsets", "earliest").load(str(root))
-    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True).start()
+    query = (
+        stream.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "ck"))
+        .trigger(availableNow=True)
+        .start()
+    )
     with pytest.raises(PySparkException) as caught:
         query.awaitTermination()
     assert expected in str(caught.value)
@@ -140,12 +170,15 @@ def test_damage_in_the_middle_of_a_crashed_log(spark: SparkSession, golden: Gold
 
 @pytest.mark.parametrize("split_by", ["queue", pytest.param("commitlog", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("at", "field", "what"), [(HEAD_SIZE + 3, 8, "body CRC"), (3, 0, "total size"), (4, 4, "magic code"), (35, 28, "physicalOffset")]
+    ("at", "field", "what"),
+    [(HEAD_SIZE + 3, 8, "body CRC"), (3, 0, "total size"), (4, 4, "magic code"), (35, 28, "physicalOffset")],
 )
 def test_a_row_for_what_is_wrong(
     spark: SparkSession, golden: Golden, tmp_path: Path, split_by: str, at: int, field: int, what: str
 ) -> None:
-    """PERMISSIVE: as many rows as the queue has offsets; the bad one says what led there, and which byte is wrong."""
+    """PERMISSIVE: as many rows as the queue has offsets; the bad one says what led there, and which byte is
+    wrong.
+    """
     root, row, file, position = harmed(golden, tmp_path, at)
     frame = read(spark, root, subscribe="Orders", mode="PERMISSIVE", splitBy=split_by)
     assert frame.columns[-1] == "_corrupt_record"
@@ -172,7 +205,9 @@ def test_mode_and_columns_of_ones_own(spark: SparkSession, golden: Golden, tmp_p
 
 @pytest.mark.parametrize(("at", "bit"), [(HEAD_SIZE + 3, 0x01), (3, 0x01), (2, 0x80), (0, 0x7F), (4, 0xFF)])
 def test_damage_in_a_scan(spark: SparkSession, golden: Golden, tmp_path: Path, at: int, bit: int) -> None:
-    """Without consume queues a length that lies hides only its own message: the walk goes on at the next unit."""
+    """Without consume queues a length that lies hides only its own message: the walk goes on at the next
+    unit.
+    """
     root, row, file, position = harmed(golden, tmp_path, at, bit)
     (root / "consumequeue").rename(tmp_path / "elsewhere")
     options = {"subscribe": "Orders", "columns": PLACE}

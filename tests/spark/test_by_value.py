@@ -1,4 +1,5 @@
-"""How the format gets to Spark's workers: found by Spark itself where it is installed, sent along where it is not.
+"""How the format gets to Spark's workers: found by Spark itself where it is installed, sent along where it is
+not.
 
 Each way is a process of its own, whose workers start with the module path under test.
 """
@@ -92,7 +93,11 @@ def test_spark_finds_the_format_by_itself(golden: Callable[[str], Path], tmp_pat
     assert run(AUTOMATIC, str(golden(STORE)), directory=tmp_path).splitlines()[-1] == expected()
 
 
-def test_the_code_travels_where_it_is_not_installed(golden: Callable[[str], Path], tmp_path: Path, bare_python: tuple[Path, Path]) -> None:
+def test_the_code_travels_where_it_is_not_installed(
+    golden: Callable[[str], Path], tmp_path: Path, bare_python: tuple[Path, Path]
+) -> None:
     python, site = bare_python
-    printed = run(BY_VALUE, str(golden(STORE)), str(ROOT), directory=tmp_path, python_path=site, workers=python).splitlines()
+    printed = run(
+        BY_VALUE, str(golden(STORE)), str(ROOT), directory=tmp_path, python_path=site, workers=python
+    ).splitlines()
     assert printed[-4:] == ["numpy pyarrow", "True", expected(), expected().split()[0]]

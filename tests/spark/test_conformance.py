@@ -1,6 +1,8 @@
-"""Every store that a real broker wrote, every row and every column, through Spark: the broker's own answers, 0 differences.
+"""Every store that a real broker wrote, every row and every column, through Spark: the broker's own answers,
+0 differences.
 
-One job a store and mode reads all columns at once; the rows are compared in Python, so that a difference is shown as it is.
+One job a store and mode reads all columns at once; the rows are compared in Python, so that a difference is
+shown as it is.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def broker_name(store: str) -> str:
 
 
 def outer_units(store: str, root: Path) -> dict[int, oracle.Message]:
-    """The units that hold inner batches, by physical offset: what the expected rows leave out of them is in the bytes."""
+    """The units that hold inner batches, by physical offset: what the expected rows leave out of them is in
+    the bytes.
+    """
     if not any("batchNum" in told for told in goldens.expected_rows(store)):
         return {}
     files = {int(path.name): path.read_bytes() for path in (root / "commitlog").iterdir()}
@@ -46,7 +50,8 @@ def expected_row(told: Row, broker: str, outer: dict[int, oracle.Message]) -> Ro
     """One line of expected.jsonl.gz as the columns show it."""
     properties, body = told["properties"], base64.b64decode(told["body"])
     batch = outer.get(told["physicalOffset"]) if "batchNum" in told else None
-    raw = base64.b64decode(told["rawBody"]) if "rawBody" in told and batch is None else body  # of a batch each message has its own
+    # of a batch each message has its own
+    raw = base64.b64decode(told["rawBody"]) if "rawBody" in told and batch is None else body
     offset_msg_id = told["msgId"] if batch is None else batch.offset_msg_id
     return {
         "topic": told["topic"],
@@ -93,7 +98,9 @@ def expected(store: str, root: Path) -> list[Row]:
 
 
 def rows_of(frame: DataFrame) -> list[Row]:
-    """All rows as Python values, by queue and offset; timestamps as microseconds, so that no time zone has a say."""
+    """All rows as Python values, by queue and offset; timestamps as microseconds, so that no time zone has a
+    say.
+    """
     table = frame.toArrow()
     for i, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
@@ -116,7 +123,11 @@ def differences(found: list[Row], told: list[Row]) -> list[str]:
         if other is None:
             lines.append(f"{place(row)} unexpected, or twice")
             continue
-        lines += [f"{place(row)} {name}: {row[name]!r}, expected {other[name]!r}" for name in NAMES if row[name] != other[name]]
+        lines += [
+            f"{place(row)} {name}: {row[name]!r}, expected {other[name]!r}"
+            for name in NAMES
+            if row[name] != other[name]
+        ]
     return lines
 
 
@@ -133,13 +144,20 @@ def test_every_row_and_column(
     root = golden(store)
     told = expected(store, root)
     with unchanged(root):
-        frame = spark.read.format("rmqlog").options(includeSystemTopics="true", columns=",".join(NAMES), splitBy=split_by).load(str(root))
+        frame = (
+            spark.read.format("rmqlog")
+            .options(includeSystemTopics="true", columns=",".join(NAMES), splitBy=split_by)
+            .load(str(root))
+        )
         found = rows_of(frame)
     assert differences(found, told) == []
     assert len(found) == len(told) == len(goldens.expected_rows(store)) > 0
 
 
-@pytest.mark.parametrize("store", ["basic-5.5.0", "batchcq-5.5.0", "cleaned-5.5.0", "crash-torn-5.5.0", "edge-5.5.0", "delay-tx-5.5.0"])
+@pytest.mark.parametrize(
+    "store",
+    ["basic-5.5.0", "batchcq-5.5.0", "cleaned-5.5.0", "crash-torn-5.5.0", "edge-5.5.0", "delay-tx-5.5.0"],
+)
 def test_without_consume_queues_the_commitlog_gives_every_row_and_column(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, store: str
 ) -> None:
@@ -147,5 +165,9 @@ def test_without_consume_queues_the_commitlog_gives_every_row_and_column(
     shutil.copytree(golden(store), root)
     for directory in ("consumequeue", "batchconsumequeue"):
         shutil.rmtree(root / directory, ignore_errors=True)
-    frame = spark.read.format("rmqlog").options(includeSystemTopics="true", columns=",".join(NAMES)).load(str(root))
+    frame = (
+        spark.read.format("rmqlog")
+        .options(includeSystemTopics="true", columns=",".join(NAMES))
+        .load(str(root))
+    )
     assert differences(rows_of(frame), expected(store, root)) == []

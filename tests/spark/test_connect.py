@@ -1,4 +1,5 @@
-"""Spark Connect: the client builds plans without a JVM of its own, and the data source works as in a classic session.
+"""Spark Connect: the client builds plans without a JVM of its own, and the data source works as in a classic
+session.
 
 A classic session lives in this process, so the Connect session lives in another; it prints what it saw.
 """
@@ -64,7 +65,9 @@ def test_a_connect_session(golden: Callable[[str], Path], tmp_path: Path) -> Non
     rows = told(STORE, lambda row: row["topic"] == "Orders")
     assert seen["session"].startswith("pyspark.sql.connect")
     assert seen["found"] == 351  # by itself, before `register`
-    assert seen["schema"].startswith("struct<topic:string,flag:int,body:binary,properties:map<string,string>,brokerName:string,")
+    assert seen["schema"].startswith(
+        "struct<topic:string,flag:int,body:binary,properties:map<string,string>,brokerName:string,"
+    )
     assert [tuple(place) for place in seen["places"]] == told_places(rows)
     assert [tuple(place) for place in seen["streamed"]] == told_places(rows)
     assert seen["own"] == [["queueOffset", "BODY"], len(rows)]

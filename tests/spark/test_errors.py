@@ -1,4 +1,5 @@
-"""What a person sees who asks for something wrong: one clear sentence with the nearest right answer, on the driver.
+"""What a person sees who asks for something wrong: one clear sentence with the nearest right answer, on the
+driver.
 
 Spark wraps it in a Python traceback; the sentence is asserted whole, so that it is known to arrive whole.
 """
@@ -25,9 +26,18 @@ Golden = Callable[[str], Path]
 # Options of a read of basic-5.5.0 -> the sentence.
 OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     "unknown": ({"subscripe": "Orders"}, "OptionError: unknown option 'subscripe'; did you mean subscribe?"),
-    "of Kafka": ({"kafka.bootstrap.servers": "x:9092"}, "OptionError: unknown option 'kafka.bootstrap.servers'; did you mean path?"),
-    "not a boolean": ({"failOnDataLoss": "no"}, "OptionError: failOnDataLoss: expected true or false, found 'no'"),
-    "not a mode": ({"mode": "LENIENT"}, "OptionError: mode: expected one of FAILFAST, DROPMALFORMED, PERMISSIVE, found 'LENIENT'"),
+    "of Kafka": (
+        {"kafka.bootstrap.servers": "x:9092"},
+        "OptionError: unknown option 'kafka.bootstrap.servers'; did you mean path?",
+    ),
+    "not a boolean": (
+        {"failOnDataLoss": "no"},
+        "OptionError: failOnDataLoss: expected true or false, found 'no'",
+    ),
+    "not a mode": (
+        {"mode": "LENIENT"},
+        "OptionError: mode: expected one of FAILFAST, DROPMALFORMED, PERMISSIVE, found 'LENIENT'",
+    ),
     "not a size": (
         {"maxBytesPerPartition": "much"},
         "OptionError: maxBytesPerPartition: expected a size in bytes such as 67108864, 64m or 1g",
@@ -36,23 +46,38 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
         {"subscribe": "Orders", "subscribePattern": "O.*"},
         "OptionError: subscribe and subscribePattern are given together; use only one of subscribe, subscribePattern, assign",
     ),
-    "key and id": ({"key": "a", "messageId": "b"}, "OptionError: key and messageId are given together; use only one of key, messageId"),
+    "key and id": (
+        {"key": "a", "messageId": "b"},
+        "OptionError: key and messageId are given together; use only one of key, messageId",
+    ),
     "times the wrong way": (
         {"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"},
         "is after endingTimestamp 1767225600000 (2026-01-01T00:00:00.000Z); swap them",
     ),
-    "no JSON": ({"startingOffsets": "lates"}, "OptionError: startingOffsets: expected earliest, latest or JSON, found 'lates'"),
-    "an empty batch": ({"startingOffsets": "latest"}, "a batch read with startingOffsets=latest is always empty"),
+    "no JSON": (
+        {"startingOffsets": "lates"},
+        "OptionError: startingOffsets: expected earliest, latest or JSON, found 'lates'",
+    ),
+    "an empty batch": (
+        {"startingOffsets": "latest"},
+        "a batch read with startingOffsets=latest is always empty",
+    ),
     "SQL92": (
         {"expressionType": "SQL92", "subExpression": "a > 'x'"},
         "OptionError: subExpression: expected a number or a property beside >, found 'x' at character 5: a > 'x' <-- HERE; ",
     ),
-    "unknown column": ({"columns": "queueOfset"}, "OptionError: columns: unknown column 'queueOfset'; did you mean queueOffset?"),
+    "unknown column": (
+        {"columns": "queueOfset"},
+        "OptionError: columns: unknown column 'queueOfset'; did you mean queueOffset?",
+    ),
     "a column as property": (
         {"propertyColumns": "TAGS"},
         "OptionError: propertyColumns: expected names that are no column, found 'TAGS'; the column tags is there already",
     ),
-    "misspelt topic": ({"subscribe": "Order"}, "OptionError: no store has a topic 'Order'; did you mean Orders?"),
+    "misspelt topic": (
+        {"subscribe": "Order"},
+        "OptionError: no store has a topic 'Order'; did you mean Orders?",
+    ),
     "no such queue": (
         {"assign": '{"Orders":[4]}'},
         "OptionError: assign: no store has the queue Orders/*/4; the queues there are Orders/broker-a/0, ",
@@ -100,7 +125,7 @@ def test_a_schema_that_is_wrong(spark: SparkSession, golden: Golden, ddl: str) -
         spark.read.format("rmqlog").schema(ddl).load(str(golden(STORE))).collect()
 
 
-# ---- paths ------------------------------------------------------------------------------------------------------------
+# ---- paths -------------------------------------------------------------------------------------------------
 
 
 def sentence_of(spark: SparkSession, path: Path | str) -> str:
@@ -117,27 +142,34 @@ def test_no_path(spark: SparkSession) -> None:
 def test_a_missing_path(spark: SparkSession, tmp_path: Path) -> None:
     expected = f"StoreNotFoundError: {tmp_path}/stor does not exist; give the broker's store directory (storePathRootDir)"
     assert expected in sentence_of(spark, tmp_path / "stor")
-    assert f"{tmp_path}/a/b does not exist; {tmp_path}/a does not exist either" in sentence_of(spark, tmp_path / "a" / "b")
+    assert f"{tmp_path}/a/b does not exist; {tmp_path}/a does not exist either" in sentence_of(
+        spark, tmp_path / "a" / "b"
+    )
 
 
 def test_a_path_that_is_no_store(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     expected = f"StoreNotFoundError: {tmp_path} is no store root: expected a directory `commitlog` in it, found photos"
     assert expected in sentence_of(spark, tmp_path)
-    assert f"{tmp_path}/photos is no store root: expected a directory `commitlog` in it, found nothing" in sentence_of(
-        spark, tmp_path / "photos"
+    assert (
+        f"{tmp_path}/photos is no store root: expected a directory `commitlog` in it, found nothing"
+        in sentence_of(spark, tmp_path / "photos")
     )
 
 
 def test_a_file(spark: SparkSession, golden: Golden) -> None:
     path = golden(STORE) / "checkpoint"
-    assert f"StoreNotFoundError: {path} is a file; give the broker's store directory" in sentence_of(spark, path)
+    assert f"StoreNotFoundError: {path} is a file; give the broker's store directory" in sentence_of(
+        spark, path
+    )
 
 
 @pytest.mark.parametrize("part", ["commitlog", "consumequeue", "config"])
 def test_a_part_of_a_store(spark: SparkSession, golden: Golden, part: str) -> None:
     root = golden(STORE)
-    assert f"StoreNotFoundError: {root}/{part} is a part of a store; the store root is {root}" in sentence_of(spark, root / part)
+    assert f"StoreNotFoundError: {root}/{part} is a part of a store; the store root is {root}" in sentence_of(
+        spark, root / part
+    )
 
 
 def test_another_file_system(spark: SparkSession) -> None:
@@ -148,7 +180,9 @@ def test_another_file_system(spark: SparkSession) -> None:
 
 def test_dledger(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "dledger-n0").mkdir()
-    assert f"{tmp_path} is a DLedger store (enableDLegerCommitLog=true), which is not read" in sentence_of(spark, tmp_path)
+    assert f"{tmp_path} is a DLedger store (enableDLegerCommitLog=true), which is not read" in sentence_of(
+        spark, tmp_path
+    )
 
 
 def test_a_wrong_option_with_a_schema_of_ones_own(spark: SparkSession, golden: Golden) -> None:

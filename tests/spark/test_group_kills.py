@@ -1,4 +1,6 @@
-"""Real queries in processes of their own share a group of 16 queues; one is killed, the others take over, it comes back."""
+"""Real queries in processes of their own share a group of 16 queues; one is killed, the others take over, it
+comes back.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ Message = tuple[int, int]  # queue, offset
 
 
 class Query:
-    """One query, its checkpoint and what it wrote; `start` again is another process with the same checkpoint."""
+    """One query, its checkpoint and what it wrote; `start` again is another process with the same checkpoint.
+    """
 
     def __init__(self, store: Path, base: Path, name: str, strategy: str) -> None:
         self.store, self.base, self.name = store, base / name, name
@@ -47,7 +50,9 @@ class Query:
         ]  # fmt: skip
 
     def start(self) -> None:
-        environment = dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT))
+        environment = dict(
+            os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT)
+        )
         arguments = [str(self.store), str(self.base / "checkpoint"), str(self.base / "output"), *self.options]
         with (self.base / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -71,7 +76,11 @@ class Query:
 
     def _numbers(self, what: str) -> list[int]:
         directory = self.base / "checkpoint" / what
-        return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal()) if directory.is_dir() else []
+        return (
+            sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
+            if directory.is_dir()
+            else []
+        )
 
     def begun(self) -> int:
         return len(self._numbers("offsets"))
@@ -82,12 +91,16 @@ class Query:
     def _offset(self, number: int) -> StreamOffset:
         if number < 0:
             return StreamOffset()
-        return StreamOffset.from_json(json.loads((self.base / "checkpoint" / "offsets" / str(number)).read_text().splitlines()[2]))
+        return StreamOffset.from_json(
+            json.loads((self.base / "checkpoint" / "offsets" / str(number)).read_text().splitlines()[2])
+        )
 
     def batch(self, number: int) -> set[Message]:
         """What Spark's offset log says of a batch."""
         found = ranges(self._offset(number - 1), self._offset(number))
-        return {(queue, offset) for (_, _, queue), (low, high) in found.items() for offset in range(low, high)}
+        return {
+            (queue, offset) for (_, _, queue), (low, high) in found.items() for offset in range(low, high)
+        }
 
     def last_batch(self) -> set[Message]:
         return self.batch(self._numbers("offsets")[-1])
@@ -116,7 +129,9 @@ class Shared:
         self.store = make_store(path / "store")
         self.directory = f"{self.store}/.rmqlog/groups/g"
         self.total = 0
-        self.one, self.two, self.three = self.queries = [Query(self.store, path, name, strategy) for name in ("one", "two", "three")]
+        self.one, self.two, self.three = self.queries = [
+            Query(self.store, path, name, strategy) for name in ("one", "two", "three")
+        ]
 
     def append(self, count: int) -> None:
         """So many messages to each queue."""
@@ -125,7 +140,11 @@ class Shared:
 
     def owners(self) -> Counter[str]:
         state = read_state(self.directory)
-        return Counter(entry.client for queue, entry in state.queues.items() if entry.client is not None and queue.topic == "T")
+        return Counter(
+            entry.client
+            for queue, entry in state.queues.items()
+            if entry.client is not None and queue.topic == "T"
+        )
 
     def events(self) -> list[OwnershipEvent]:
         return read_events(self.directory)
@@ -194,12 +213,16 @@ def test_a_killed_query_is_succeeded_and_comes_back(shared: Shared) -> None:
     assert double_ownership(events) == []
     replayed = {event.queue for event in events if event.event == "replay"}
     assert replayed == (set() if was_committed else {queue for queue, _ in in_flight})
-    print(f"taken over {taken_at - killed_at:.2f} s after the kill; in flight {len(in_flight)}, committed {was_committed}")
+    print(
+        f"taken over {taken_at - killed_at:.2f} s after the kill; in flight {len(in_flight)}, committed {was_committed}"
+    )
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("strategy", ["AVG_BY_CIRCLE"])
-def test_a_query_that_was_stopped_for_longer_than_its_lease_reads_on_nothing_that_it_lost(shared: Shared) -> None:
+def test_a_query_that_was_stopped_for_longer_than_its_lease_reads_on_nothing_that_it_lost(
+    shared: Shared,
+) -> None:
     one, two = shared.one, shared.two
     shared.append(480)
     one.start()
@@ -243,7 +266,10 @@ def test_two_then_three_then_two(shared: Shared) -> None:
     three.start()
     _until(lambda: shared.is_shared(3), *shared.queries)
     done = [query.committed() for query in shared.queries]
-    _until(lambda: all(query.committed() > before for query, before in zip(shared.queries, done, strict=True)), *shared.queries)
+    _until(
+        lambda: all(query.committed() > before for query, before in zip(shared.queries, done, strict=True)),
+        *shared.queries,
+    )
     begun = one.begun()
     _until(lambda: one.begun() > begun, *shared.queries)
     killed_at = time.time()

@@ -1,4 +1,6 @@
-"""Consumer groups through Spark: where a group begins and goes on, whose each queue is, and what stands in the offset stores afterwards."""
+"""Consumer groups through Spark: where a group begins and goes on, whose each queue is, and what stands in
+the offset stores afterwards.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Run:
 
 
 class Group:
-    """Queries of the group `g` over one path. Each run is a new process with the checkpoint that it names, and reads what is there."""
+    """Queries of the group `g` over one path. Each run is a new process with the checkpoint that it names,
+    and reads what is there.
+    """
 
     def __init__(self, spark: SparkSession, path: Path, directory: Path, **options: str) -> None:
         self.spark, self.path, self.directory = spark, path, directory
@@ -73,7 +77,9 @@ class Group:
                 run.kept.append(row.asDict())
 
         reader = self.spark.readStream.format("rmqlog").options(**self.options | more).load(str(self.path))
-        writer = reader.writeStream.foreachBatch(take).option("checkpointLocation", str(self.directory / checkpoint))
+        writer = reader.writeStream.foreachBatch(take).option(
+            "checkpointLocation", str(self.directory / checkpoint)
+        )
         query = writer.trigger(availableNow=True).start()
         try:
             assert query.awaitTermination(_TIMEOUT_S)
@@ -107,10 +113,12 @@ def group(spark: SparkSession, root: Path, tmp_path: Path) -> Group:
 
 
 def expected(topic: str, *ranges: tuple[int, int]) -> list[Place]:
-    return sorted((topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high))
+    return sorted(
+        (topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high)
+    )
 
 
-# ---- where it begins and goes on ----------------------------------------------------------------------------------------
+# ---- where it begins and goes on ---------------------------------------------------------------------------
 
 
 def test_a_group_goes_on_with_its_checkpoint_and_without(group: Group, root: Path) -> None:
@@ -155,7 +163,9 @@ def test_a_reset_moves_a_group_that_has_a_checkpoint(group: Group, root: Path) -
     assert group.committed() == {0: 7, 1: 6, 2: 6, 3: 6}
 
 
-def test_what_failed_comes_again_under_its_own_topic_and_unfiltered(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+def test_what_failed_comes_again_under_its_own_topic_and_unfiltered(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
     root = copy_of(golden, "retry-dlq-5.5.0", tmp_path)
     options = {"group": "CG_fail", "subscribe": "Jobs", "subExpression": "TagA"}
     group = Group(spark, root, tmp_path, **options)
@@ -167,47 +177,64 @@ def test_what_failed_comes_again_under_its_own_topic_and_unfiltered(spark: Spark
     reset_to(place, stores, jobs | {MessageQueue("%RETRY%CG_fail", broker, 0): 0}).apply()
     found = group.run()
     again = told("retry-dlq-5.5.0", lambda row: row["topic"] == "%RETRY%CG_fail")
-    first = told("retry-dlq-5.5.0", lambda row: row["topic"] == "Jobs" and row["properties"].get("TAGS") == "TagA")
+    first = told(
+        "retry-dlq-5.5.0", lambda row: row["topic"] == "Jobs" and row["properties"].get("TAGS") == "TagA"
+    )
     assert found.places == told_places([*again, *first])
     assert {row["topic"] for row in found.kept} == {"Jobs"}
     assert len(again) == 20
     assert {row["tags"] for row in found.kept if row["storedTopic"] == "%RETRY%CG_fail"} > {"TagA"}
 
 
-def test_a_batch_begins_at_the_groups_offset_and_writes_nothing(group: Group, root: Path, unchanged: Unchanged) -> None:
+def test_a_batch_begins_at_the_groups_offset_and_writes_nothing(
+    group: Group, root: Path, unchanged: Unchanged
+) -> None:
     group.run()
     append(root, numbered("T", 20, 3))
     with unchanged(root):
         frame = read(group.spark, root, group="g")
         assert places(frame) == [("T", 0, 5), ("T", 1, 5), ("T", 2, 5)]
         assert frame.columns[-1] == "storedTopic"
-        assert places(read(group.spark, root, group="new", consumeFromWhere=FIRST)) == expected("T", (0, 6), (0, 6), (0, 6), (0, 5))
+        assert places(read(group.spark, root, group="new", consumeFromWhere=FIRST)) == expected(
+            "T", (0, 6), (0, 6), (0, 6), (0, 5)
+        )
         assert places(read(group.spark, root, group="new")) == []
 
 
-# ---- offset stores -------------------------------------------------------------------------------------------------------
+# ---- offset stores -----------------------------------------------------------------------------------------
 
 
-def test_a_local_store_leaves_the_brokers_files_alone(spark: SparkSession, root: Path, tmp_path: Path, unchanged: Unchanged) -> None:
+def test_a_local_store_leaves_the_brokers_files_alone(
+    spark: SparkSession, root: Path, tmp_path: Path, unchanged: Unchanged
+) -> None:
     local = {"offsetStore": "local", "offsetStorePath": str(tmp_path / "offsets")}
     with unchanged(root):
         assert len(Group(spark, root, tmp_path, **local).run("one").rows) == 20
         assert Group(spark, root, tmp_path, **local).run("two").rows == []
     found = LocalOffsets(str(tmp_path / "offsets" / "g" / "offsets.json")).read()
-    assert {queue.queue_id: offset for queue, offset in found.items() if queue.topic == "T"} == dict.fromkeys(range(4), 5)
+    assert {queue.queue_id: offset for queue, offset in found.items() if queue.topic == "T"} == dict.fromkeys(
+        range(4), 5
+    )
 
 
-def test_with_none_only_the_checkpoint_knows(spark: SparkSession, root: Path, tmp_path: Path, unchanged: Unchanged) -> None:
+def test_with_none_only_the_checkpoint_knows(
+    spark: SparkSession, root: Path, tmp_path: Path, unchanged: Unchanged
+) -> None:
     group = Group(spark, root, tmp_path, offsetStore="none", consumers="2")
     with unchanged(root):
         found = group.run("one")
         assert found.places == expected("T", *[(0, 5)] * 4)
-        assert found.readers == {0: {("T", BROKER, 0), ("T", BROKER, 1)}, 1: {("T", BROKER, 2), ("T", BROKER, 3)}}
+        assert found.readers == {
+            0: {("T", BROKER, 0), ("T", BROKER, 1)},
+            1: {("T", BROKER, 2), ("T", BROKER, 3)},
+        }
         assert group.run("one").rows == []
         assert len(group.run("two").rows) == 20
 
 
-def test_each_client_reads_everything_when_broadcasting(spark: SparkSession, root: Path, tmp_path: Path, unchanged: Unchanged) -> None:
+def test_each_client_reads_everything_when_broadcasting(
+    spark: SparkSession, root: Path, tmp_path: Path, unchanged: Unchanged
+) -> None:
     options = {"messageModel": "BROADCASTING", "offsetStorePath": str(tmp_path / "offsets")}
     group = Group(spark, root, tmp_path, **options)
     with unchanged(root):
@@ -240,10 +267,16 @@ def test_beside_a_broker_offsets_are_kept_elsewhere(group: Group, root: Path, tm
 
 def test_what_contradicts_a_group_is_one_sentence(group: Group) -> None:
     for options, said in (
-        ({"startingOffsets": "earliest"}, "group and startingOffsets are given together: a group begins at its committed offsets"),
+        (
+            {"startingOffsets": "earliest"},
+            "group and startingOffsets are given together: a group begins at its committed offsets",
+        ),
         ({"consumers": "2", "minPartitions": "4"}, "consumers and minPartitions are given together"),
         ({"subscribe": "Tt"}, "no store has a topic 'Tt'; did you mean T?"),
-        ({"allocateMessageQueueStrategy": "CONFIG"}, "allocateMessageQueueStrategy CONFIG needs allocateConfig"),
+        (
+            {"allocateMessageQueueStrategy": "CONFIG"},
+            "allocateMessageQueueStrategy CONFIG needs allocateConfig",
+        ),
         ({"messageModel": "BROADCASTING", "offsetStore": "store"}, "offsetStore=store is for CLUSTERING"),
     ):
         with pytest.raises(PySparkException) as caught:
@@ -253,7 +286,7 @@ def test_what_contradicts_a_group_is_one_sentence(group: Group) -> None:
         read(group.spark, group.path, group="g", consumers=2).count()
 
 
-# ---- who reads what ------------------------------------------------------------------------------------------------------
+# ---- who reads what ----------------------------------------------------------------------------------------
 
 STRATEGIES: dict[str, dict[str, str]] = {
     "AVG": {},
@@ -261,7 +294,9 @@ STRATEGIES: dict[str, dict[str, str]] = {
     "CONSISTENT_HASH": {"virtualNodeCount": "20"},
     "MACHINE_ROOM": {"consumerIdcs": "room1"},
     "MACHINE_ROOM_NEARBY": {"machineRoomNearbyInner": "AVG_BY_CIRCLE"},
-    "CONFIG": {"allocateConfig": '[{"T":{"room1@a":[0,1,2]}},{"T":[3]},{"T":{"room2@b":[0,1,2,4,5,6]},"U":[0,1]}]'},
+    "CONFIG": {
+        "allocateConfig": '[{"T":{"room1@a":[0,1,2]}},{"T":[3]},{"T":{"room2@b":[0,1,2,4,5,6]},"U":[0,1]}]'
+    },
 }
 
 
@@ -277,7 +312,9 @@ def cluster(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_the_strategy_decides_which_partition_reads_which_queue(spark: SparkSession, cluster: Path, tmp_path: Path, name: str) -> None:
+def test_the_strategy_decides_which_partition_reads_which_queue(
+    spark: SparkSession, cluster: Path, tmp_path: Path, name: str
+) -> None:
     options = {
         "consumers": "3", "clientId": "room1-c", "allocateMessageQueueStrategy": name, **STRATEGIES[name],
         "offsetStore": "local", "offsetStorePath": str(tmp_path / "offsets"),
@@ -294,7 +331,11 @@ def test_the_strategy_decides_which_partition_reads_which_queue(spark: SparkSess
     for number, client in enumerate(clients):
         for topic in ("T", "U"):
             of_topic = [queue for queue in queues if queue.topic == topic]
-            there = {queue for queue in strategy.allocate("g", client, of_topic, sort_clients(clients)) if queue in of_topic}
+            there = {
+                queue
+                for queue in strategy.allocate("g", client, of_topic, sort_clients(clients))
+                if queue in of_topic
+            }
             wanted.setdefault(number, set()).update(there)
     assert found.readers == {number: mine for number, mine in wanted.items() if mine}
     assert found.partitions == {3}

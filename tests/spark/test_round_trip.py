@@ -1,4 +1,5 @@
-"""Every golden store's user topics through Spark: read, written into a new store, and read again, the same messages.
+"""Every golden store's user topics through Spark: read, written into a new store, and read again, the same
+messages.
 
 What no client could have sent, which only the edge store has, is refused by name.
 """
@@ -33,10 +34,24 @@ BEYOND = {
 
 
 def _same(row: Row) -> str:
-    """A message as its producer made it. Without a UNIQ_KEY its id was its place, and a client gives it one."""
-    properties = {name: value for name, value in row.properties.items() if name not in NOT_WRITTEN_PROPERTIES | {"WAIT", "UNIQ_KEY"}}
+    """A message as its producer made it. Without a UNIQ_KEY its id was its place, and a client gives it one.
+    """
+    properties = {
+        name: value
+        for name, value in row.properties.items()
+        if name not in NOT_WRITTEN_PROPERTIES | {"WAIT", "UNIQ_KEY"}
+    }
     unique = row.msgId if "UNIQ_KEY" in row.properties else None
-    fields: list[Any] = [row.topic, bytes(row.body), row.tags, row.keys, row.flag, row.bornTimestampMs, row.bornHost, unique]
+    fields: list[Any] = [
+        row.topic,
+        bytes(row.body),
+        row.tags,
+        row.keys,
+        row.flag,
+        row.bornTimestampMs,
+        row.bornHost,
+        unique,
+    ]
     return repr([*fields, row.properties.get("__SHARDINGKEY"), sorted(properties.items())])
 
 
@@ -56,12 +71,21 @@ def _without_id(row: Row) -> Row:
 
 
 def _write(frame: DataFrame, path: Path) -> None:
-    writer = frame.write.format("rmqlog").mode("append").option("mappedFileSizeCommitLog", "16m").option("maxHashSlotNum", "1000")
-    writer.option("maxIndexNum", "4000").option("flushDiskType", "ASYNC_FLUSH").option("maxMessageSize", "8m").save(str(path))
+    writer = (
+        frame.write.format("rmqlog")
+        .mode("append")
+        .option("mappedFileSizeCommitLog", "16m")
+        .option("maxHashSlotNum", "1000")
+    )
+    writer.option("maxIndexNum", "4000").option("flushDiskType", "ASYNC_FLUSH").option(
+        "maxMessageSize", "8m"
+    ).save(str(path))
 
 
 @pytest.mark.parametrize("name", goldens.NAMES)
-def test_what_a_broker_stored_is_written_and_read_again(spark: SparkSession, golden: Golden, tmp_path: Path, name: str) -> None:
+def test_what_a_broker_stored_is_written_and_read_again(
+    spark: SparkSession, golden: Golden, tmp_path: Path, name: str
+) -> None:
     source = read(spark, golden(name), columns=COLUMNS)
     if name == EDGE:
         source = source.where(" AND ".join(f"NOT ({beyond})" for beyond in BEYOND.values()))
@@ -75,7 +99,9 @@ def test_what_a_broker_stored_is_written_and_read_again(spark: SparkSession, gol
 
 
 @pytest.mark.parametrize("why", BEYOND)
-def test_what_no_client_could_send_is_refused_by_name(spark: SparkSession, golden: Golden, tmp_path: Path, why: str) -> None:
+def test_what_no_client_could_send_is_refused_by_name(
+    spark: SparkSession, golden: Golden, tmp_path: Path, why: str
+) -> None:
     rows = read(spark, golden(EDGE), columns=COLUMNS).where(BEYOND[why])
     topics = {row.topic for row in rows.select("topic").collect()}
     assert topics

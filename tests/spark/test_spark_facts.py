@@ -1,7 +1,8 @@
-"""What Spark's Python data source API really does, where it shapes this project: one test a fact, the version in its name.
+"""What Spark's Python data source API really does, where it shapes this project: one test a fact, the version
+in its name.
 
-A test that fails here says that Spark has changed, and the code that leans on the fact can be looked at again. The sources
-are defined in functions, so that Spark pickles them by value.
+A test that fails here says that Spark has changed, and the code that leans on the fact can be looked at
+again. The sources are defined in functions, so that Spark pickles them by value.
 """
 
 from __future__ import annotations
@@ -74,11 +75,19 @@ def options_source(name: str) -> type[DataSource]:
         def schema(self) -> StructType:
             from pyspark.sql.types import StringType, StructField, StructType
 
-            return StructType([StructField("told", StringType(), True, {"kept": json.dumps(dict(self.options), sort_keys=True)})])
+            return StructType(
+                [
+                    StructField(
+                        "told", StringType(), True, {"kept": json.dumps(dict(self.options), sort_keys=True)}
+                    )
+                ]
+            )
 
         def reader(self, schema: StructType) -> DataSourceReader:
             kept = schema.fields[0].metadata.get("kept", "{}")
-            return Reader(json.dumps({"options": dict(self.options), "kept": json.loads(kept), "columns": schema.names}))
+            return Reader(
+                json.dumps({"options": dict(self.options), "kept": json.loads(kept), "columns": schema.names})
+            )
 
     return Told
 
@@ -89,11 +98,13 @@ def told(row: Any) -> dict[str, Any]:
     return value
 
 
-# ---- filters and pruning ----------------------------------------------------------------------------------------------
+# ---- filters and pruning -----------------------------------------------------------------------------------
 
 
 def test_pushed_filters_leak_into_other_uses_of_a_frame_4_3(spark: SparkSession) -> None:
-    """2 rows for 5, and 3 for 10, although Spark is told to filter too. On the day they are right, filters may be pushed."""
+    """2 rows for 5, and 3 for 10, although Spark is told to filter too. On the day they are right, filters
+    may be pushed.
+    """
 
     class Reader(DataSourceReader):
         def __init__(self) -> None:
@@ -142,13 +153,14 @@ def test_our_reader_pushes_nothing_4_3() -> None:
 def test_select_prunes_nothing_and_a_schema_does_4_3(spark: SparkSession) -> None:
     spark.dataSource.register(options_source("facts_columns"))
     two = spark.read.format("facts_columns").schema("told string, other string").load()
-    with pytest.raises(PySparkException, match="Expected: 2 columns"):  # one is selected, and both are asked for
+    # one is selected, and both are asked for
+    with pytest.raises(PySparkException, match="Expected: 2 columns"):
         two.select("told").collect()
     one = spark.read.format("facts_columns").schema("Anything string").load()
     assert told(one.collect()[0])["columns"] == ["Anything"]  # nothing is validated
 
 
-# ---- partitions -------------------------------------------------------------------------------------------------------
+# ---- partitions --------------------------------------------------------------------------------------------
 
 
 def test_no_partitions_are_one_partition_of_none_4_3(spark: SparkSession) -> None:
@@ -196,7 +208,7 @@ def test_a_frame_is_planned_once_4_3(spark: SparkSession, tmp_path: Path) -> Non
     assert Path(log).read_text() == "xx"
 
 
-# ---- batches ----------------------------------------------------------------------------------------------------------
+# ---- batches -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -204,9 +216,13 @@ def test_a_frame_is_planned_once_4_3(spark: SparkSession, tmp_path: Path) -> Non
     [(pa.int32(), "n"), (pa.int64(), "N"), (pa.dictionary(pa.int32(), pa.int64()), "n")],
     ids=["another type", "another name", "a dictionary"],
 )
-def test_batches_have_the_very_schema_declared_4_3(spark: SparkSession, arrow_type: pa.DataType, name: str) -> None:
+def test_batches_have_the_very_schema_declared_4_3(
+    spark: SparkSession, arrow_type: pa.DataType, name: str
+) -> None:
     def rows(partition: Any) -> Iterator[Any]:
-        return iter([pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int64()).cast(arrow_type)], names=[name])])
+        return iter(
+            [pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int64()).cast(arrow_type)], names=[name])]
+        )
 
     source = f"facts_schema_{arrow_type.id}_{name}"
     spark.dataSource.register(numbers_source(source, rows=rows))
@@ -222,20 +238,32 @@ def test_batches_are_taken_as_they_are_4_3(spark: SparkSession) -> None:
     assert [row.n for row in spark.read.format("facts_batches").load().collect()] == [1, 2] * 3
 
 
-# ---- options and tables -----------------------------------------------------------------------------------------------
+# ---- options and tables ------------------------------------------------------------------------------------
 
 
 def test_options_arrive_in_lower_case_and_as_text_4_3(spark: SparkSession, tmp_path: Path) -> None:
     spark.dataSource.register(options_source("facts_options"))
-    reader = spark.read.format("facts_options").option("startingOffsets", "Earliest").option("minPartitions", 3).option("verifyCrc", True)
+    reader = (
+        spark.read.format("facts_options")
+        .option("startingOffsets", "Earliest")
+        .option("minPartitions", 3)
+        .option("verifyCrc", True)
+    )
     one = told(reader.load("/data/Store").collect()[0])["options"]
-    assert one == {"startingoffsets": "Earliest", "minpartitions": "3", "verifycrc": "true", "path": "/data/Store"}
+    assert one == {
+        "startingoffsets": "Earliest",
+        "minpartitions": "3",
+        "verifycrc": "true",
+        "path": "/data/Store",
+    }
     two = told(spark.read.format("facts_options").load(["/data/a", "/data/b"]).collect()[0])["options"]
     assert json.loads(two["paths"]) == ["/data/a", "/data/b"]
     assert "path" not in two
 
 
-def test_a_table_forgets_its_options_and_keeps_column_metadata_4_3(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_forgets_its_options_and_keeps_column_metadata_4_3(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     spark.dataSource.register(options_source("facts_table"))
     spark.sql(f"CREATE TABLE facts_t USING facts_table OPTIONS (path '{tmp_path}', someOption 'x')")
     try:
@@ -254,7 +282,9 @@ def test_a_table_forgets_its_options_and_keeps_column_metadata_4_3(spark: SparkS
 
 def test_a_table_with_a_column_list_asks_no_schema_4_3(spark: SparkSession, tmp_path: Path) -> None:
     spark.dataSource.register(options_source("facts_list"))
-    spark.sql(f"CREATE TABLE facts_l (told STRING) USING facts_list OPTIONS (path '{tmp_path}', someOption 'x')")
+    spark.sql(
+        f"CREATE TABLE facts_l (told STRING) USING facts_list OPTIONS (path '{tmp_path}', someOption 'x')"
+    )
     try:
         seen = told(spark.sql("SELECT * FROM facts_l").collect()[0])
     finally:
@@ -270,7 +300,7 @@ def test_a_temporary_view_keeps_its_options_4_3(spark: SparkSession, tmp_path: P
     assert seen["options"]["someoption"] == "x"
 
 
-# ---- our own reader, and settings -------------------------------------------------------------------------------------
+# ---- our own reader, and settings --------------------------------------------------------------------------
 
 
 def test_the_reader_pickles_to_tasks_small_4_3(spark: SparkSession, golden: Golden) -> None:
@@ -285,6 +315,8 @@ def test_the_reader_pickles_to_tasks_small_4_3(spark: SparkSession, golden: Gold
 
 
 def test_the_unix_socket_setting_exists_and_is_ours_4_3(spark: SparkSession, golden: Golden) -> None:
-    """conf/spark-defaults.conf turns it on; that it is read is what makes `make demo` as fast as the README says."""
+    """conf/spark-defaults.conf turns it on; that it is read is what makes `make demo` as fast as the README
+    says.
+    """
     assert spark.sparkContext.getConf().get("spark.python.unix.domain.socket.enabled") == "true"
     assert read(spark, golden("basic-5.5.0"), columns=PLACE, subscribe="Audit").count() == 351

@@ -1,4 +1,6 @@
-"""SQL over stores: views and tables keep their options, a statement overrides them, and nothing is ever written."""
+"""SQL over stores: views and tables keep their options, a statement overrides them, and nothing is ever
+written.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STORE = "basic-5.5.0"
-COLUMN_LIST = "CREATE TABLE t (topic STRING, queueId INT, queueOffset BIGINT) USING rmqlog OPTIONS (path '{}')"
+COLUMN_LIST = (
+    "CREATE TABLE t (topic STRING, queueId INT, queueOffset BIGINT) USING rmqlog OPTIONS (path '{}')"
+)
 
 Golden = Callable[[str], Path]
 
@@ -32,11 +36,13 @@ def sql(spark: SparkSession) -> Iterator[Callable[[str], list[tuple[object, ...]
 
 Sql = Callable[[str], list[tuple[object, ...]]]
 
-# ---- views ------------------------------------------------------------------------------------------------------------
+# ---- views -------------------------------------------------------------------------------------------------
 
 
 def test_a_view_keeps_its_options(sql: Sql, golden: Golden) -> None:
-    sql(f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', subExpression 'BB || Aa')")
+    sql(
+        f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', subExpression 'BB || Aa')"
+    )
     rows = told(STORE, lambda row: row["topic"] == "Orders" and row["properties"].get("TAGS") in ("Aa", "BB"))
     counts = {tag: sum(row["properties"]["TAGS"] == tag for row in rows) for tag in ("Aa", "BB")}
     assert sql("SELECT tags, count(*) FROM v GROUP BY tags ORDER BY tags") == sorted(counts.items())
@@ -47,10 +53,11 @@ def test_a_view_of_chosen_columns(sql: Sql, golden: Golden) -> None:
         "CREATE TEMPORARY VIEW v (queueOffset BIGINT, Region STRING) USING rmqlog "
         f"OPTIONS (path '{golden(STORE)}', subscribe 'Audit', propertyColumns 'Region')"
     )
-    assert sql("SELECT min(queueOffset), max(queueOffset), count(Region) FROM v") == [(0, 350, 0)]  # property names have their case
+    # property names have their case
+    assert sql("SELECT min(queueOffset), max(queueOffset), count(Region) FROM v") == [(0, 350, 0)]
 
 
-# ---- tables -----------------------------------------------------------------------------------------------------------
+# ---- tables ------------------------------------------------------------------------------------------------
 
 
 def test_a_table_keeps_its_options(spark: SparkSession, sql: Sql, golden: Golden) -> None:
@@ -70,13 +77,17 @@ def test_a_table_at_a_location(spark: SparkSession, sql: Sql, golden: Golden) ->
 
 
 def test_a_statement_overrides_what_the_table_has(sql: Sql, golden: Golden) -> None:
-    sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', startingOffsets '{{\"Orders\":{{\"0\":200}}}}')")
+    sql(
+        f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', startingOffsets '{{\"Orders\":{{\"0\":200}}}}')"
+    )
     whole = len(told(STORE, lambda row: row["topic"] == "Orders"))
     count = "SELECT count(*) FROM t"
     assert sql(count) == [(whole - 200,)]
     assert sql(f"{count} WITH (startingOffsets = 'earliest')") == [(whole,)]
     assert sql(f'{count} WITH (endingOffsets = \'{{"Orders":{{"0":201,"1":0,"2":0,"3":0}}}}\')') == [(1,)]
-    assert sql(f"{count} WITH (subscribePattern = 'Audit|Metrics', startingOffsets = 'earliest')") == [(351 + 328,)]
+    assert sql(f"{count} WITH (subscribePattern = 'Audit|Metrics', startingOffsets = 'earliest')") == [
+        (351 + 328,)
+    ]
     assert sql(count) == [(whole - 200,)]
 
 
@@ -87,23 +98,29 @@ def test_another_path_is_another_read(sql: Sql, golden: Golden) -> None:
 
 def test_tables_join(spark: SparkSession, sql: Sql, golden: Golden) -> None:
     sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders')")
-    sql(f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', subExpression 'TagA')")
+    sql(
+        f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', subExpression 'TagA')"
+    )
     rows = told(STORE, lambda row: row["topic"] == "Orders" and row["properties"].get("TAGS") == "TagA")
-    joined = spark.sql("SELECT t.topic, t.queueId, t.queueOffset FROM t JOIN v USING (queueId, queueOffset) WHERE t.tags = v.tags")
+    joined = spark.sql(
+        "SELECT t.topic, t.queueId, t.queueOffset FROM t JOIN v USING (queueId, queueOffset) WHERE t.tags = v.tags"
+    )
     assert places(joined) == told_places(rows)
 
 
-def test_two_parts_of_one_view_do_not_filter_each_other(spark: SparkSession, sql: Sql, golden: Golden) -> None:
+def test_two_parts_of_one_view_do_not_filter_each_other(
+    spark: SparkSession, sql: Sql, golden: Golden
+) -> None:
     """What pushed filters would break (test_spark_facts)."""
     sql(f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Audit')")
-    assert sql("SELECT count(*) FROM (SELECT * FROM v WHERE queueOffset < 10 UNION ALL SELECT * FROM v WHERE queueOffset >= 340)") == [
-        (21,)
-    ]
+    assert sql(
+        "SELECT count(*) FROM (SELECT * FROM v WHERE queueOffset < 10 UNION ALL SELECT * FROM v WHERE queueOffset >= 340)"
+    ) == [(21,)]
     frame = spark.table("v")
     assert frame.where("queueOffset < 3").union(frame.where("queueOffset > 348")).count() == 5
 
 
-# ---- refused ----------------------------------------------------------------------------------------------------------
+# ---- refused -----------------------------------------------------------------------------------------------
 
 
 def refused(sql: Sql, statement: str) -> str:
@@ -115,17 +132,25 @@ def refused(sql: Sql, statement: str) -> str:
 def test_a_table_with_a_column_list_says_why_not(sql: Sql, golden: Golden) -> None:
     sql(COLUMN_LIST.format(golden(STORE)))  # Spark asks nobody here
     message = refused(sql, "SELECT * FROM t")
-    assert "A table is created without a column list, as in CREATE TABLE t USING rmqlog OPTIONS (path '/data/store')" in message
+    assert (
+        "A table is created without a column list, as in CREATE TABLE t USING rmqlog OPTIONS (path '/data/store')"
+        in message
+    )
     assert "with one, Spark does not keep the options" in message
 
 
 def test_a_table_without_a_path(sql: Sql) -> None:
     message = refused(sql, "CREATE TABLE t USING rmqlog OPTIONS (subscribe 'Orders')")
-    assert "path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')" in message
+    assert (
+        "path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')"
+        in message
+    )
 
 
 def test_a_table_with_a_misspelt_option(sql: Sql, golden: Golden) -> None:
-    message = refused(sql, f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribes 'Orders')")
+    message = refused(
+        sql, f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribes 'Orders')"
+    )
     assert "unknown option 'subscribes'; did you mean subscribe?" in message
 
 
@@ -141,19 +166,27 @@ def test_a_table_with_a_misspelt_option(sql: Sql, golden: Golden) -> None:
     ],
 )
 def test_nothing_is_written(
-    sql: Sql, golden: Golden, tmp_path: Path, unchanged: Callable[[Path], AbstractContextManager[None]], statement: str
+    sql: Sql,
+    golden: Golden,
+    tmp_path: Path,
+    unchanged: Callable[[Path], AbstractContextManager[None]],
+    statement: str,
 ) -> None:
     """Spark passes a table's options to reads only: whatever is asked of it, its store stays as it is."""
     root = copy_of(golden, "basic-4.9.7", tmp_path)
     with unchanged(root):
         sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{root}', subscribe 'Audit', columns '{PLACE}')")
         message = refused(sql, statement.format(root))
-        assert "INSERT INTO t WITH (path = '/data/store')" in message or not statement.startswith(("INSERT INTO", "CREATE"))
+        assert "INSERT INTO t WITH (path = '/data/store')" in message or not statement.startswith(
+            ("INSERT INTO", "CREATE")
+        )
         assert sql("SELECT count(*) FROM t") == [(88,)]
         assert sql("SHOW TABLES LIKE 'ctas'") == []
 
 
-def test_a_statement_that_gives_the_path_writes_into_a_tables_store(sql: Sql, golden: Golden, tmp_path: Path) -> None:
+def test_a_statement_that_gives_the_path_writes_into_a_tables_store(
+    sql: Sql, golden: Golden, tmp_path: Path
+) -> None:
     root = copy_of(golden, "basic-4.9.7", tmp_path)
     sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{root}', subscribe 'Fresh')")
     sql(f"INSERT INTO t WITH (path = '{root}') (topic, body) VALUES ('Fresh', CAST('one' AS BINARY))")
@@ -173,7 +206,10 @@ def test_dropping_a_table_leaves_the_store(
 
 
 def test_a_frame_replaces_no_store(
-    spark: SparkSession, golden: Golden, tmp_path: Path, unchanged: Callable[[Path], AbstractContextManager[None]]
+    spark: SparkSession,
+    golden: Golden,
+    tmp_path: Path,
+    unchanged: Callable[[Path], AbstractContextManager[None]],
 ) -> None:
     root = copy_of(golden, "basic-4.9.7", tmp_path)
     with unchanged(root), pytest.raises(PySparkException):

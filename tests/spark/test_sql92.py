@@ -1,4 +1,6 @@
-"""Reads with SQL92 conditions, through DataFrames, SQL and streams. The oracle says of each of the broker's rows whether it matches."""
+"""Reads with SQL92 conditions, through DataFrames, SQL and streams. The oracle says of each of the broker's
+rows whether it matches.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ CONDITIONS: dict[str, Tree] = {
     "within": ("contains", ("property", "json"), '"n":1', False),
     "at the end": ("endswith", ("property", "BUYER_ID"), "2", False),
     "boolean": ("=", ("property", "WAIT"), ("boolean", False)),
-    "all together": ("or", ("and", REGION, ("not", A)), ("startswith", ("property", "BUYER_ID"), "buyer1", False)),
+    "all together": (
+        "or",
+        ("and", REGION, ("not", A)),
+        ("startswith", ("property", "BUYER_ID"), "buyer1", False),
+    ),
     "nothing": compare("=", "absent", "'x'"),
     "everything": ("not", ("=", ("number", "1"), ("number", "2"))),
 }
@@ -60,7 +66,11 @@ def matches(condition: Tree) -> Callable[[Row], bool]:
 
 
 def where(condition: Tree) -> dict[str, str | bool]:
-    return {"expressionType": "SQL92", "subExpression": oracle_sql92.text(condition), "includeSystemTopics": True}
+    return {
+        "expressionType": "SQL92",
+        "subExpression": oracle_sql92.text(condition),
+        "includeSystemTopics": True,
+    }
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
@@ -73,7 +83,9 @@ def test_conditions_over_properties(spark: SparkSession, golden: Golden, name: s
 
 
 @pytest.mark.parametrize("store", ["batchcq-5.5.0", "rocksdb-5.5.0", "edge-5.5.0", "delay-tx-5.5.0"])
-def test_in_batches_without_consume_queues_and_of_every_topic(spark: SparkSession, golden: Golden, store: str) -> None:
+def test_in_batches_without_consume_queues_and_of_every_topic(
+    spark: SparkSession, golden: Golden, store: str
+) -> None:
     condition = ("or", REGION, compare("=", "TAGS", "'T1'"))
     rows = told(store, matches(condition))
     assert 10 < len(rows) < len(goldens.expected_rows(store))
@@ -82,7 +94,13 @@ def test_in_batches_without_consume_queues_and_of_every_topic(spark: SparkSessio
 
 def test_every_column_of_what_matches(spark: SparkSession, golden: Golden) -> None:
     """Properties, bodies and the property asked for as a column are those of the rows that stay."""
-    frame = read(spark, golden(STORE), subscribe="Orders", propertyColumns="region", **where(REGION) | {"includeSystemTopics": False})
+    frame = read(
+        spark,
+        golden(STORE),
+        subscribe="Orders",
+        propertyColumns="region",
+        **where(REGION) | {"includeSystemTopics": False},
+    )
     rows = told(STORE, lambda row: row["topic"] == "Orders" and matches(REGION)(row))
     found = {(row.queueId, row.queueOffset): row for row in frame.collect()}
     assert len(found) == len(rows) > 100
@@ -103,37 +121,70 @@ def test_through_sql(spark: SparkSession, golden: Golden) -> None:
         f"CREATE OR REPLACE TEMPORARY VIEW north USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', "
         "expressionType 'SQL92', subExpression \"region IN ('eu-1', 'eu-3') AND NOT (a IS NULL)\")"
     )
-    rows = told(STORE, lambda row: row["topic"] == "Orders" and matches(REGION)(row) and "a" in row["properties"])
-    assert spark.sql("SELECT count(*), count(DISTINCT properties['a']) FROM north").collect()[0] == (len(rows), len(rows))
+    rows = told(
+        STORE, lambda row: row["topic"] == "Orders" and matches(REGION)(row) and "a" in row["properties"]
+    )
+    assert spark.sql("SELECT count(*), count(DISTINCT properties['a']) FROM north").collect()[0] == (
+        len(rows),
+        len(rows),
+    )
     assert len(rows) > 10
 
 
 def test_the_ends_of_a_read_are_places_in_queues_not_matches(spark: SparkSession, golden: Golden) -> None:
-    ends = {"startingOffsets": json.dumps({"Orders": {"*": 100}}), "endingOffsets": json.dumps({"Orders": {"*": 200}})}
-    frame = read(spark, golden(STORE), columns=PLACE, subscribe="Orders", **ends, **where(REGION) | {"includeSystemTopics": False})
-    rows = told(STORE, lambda row: row["topic"] == "Orders" and 100 <= row["queueOffset"] < 200 and matches(REGION)(row))
+    ends = {
+        "startingOffsets": json.dumps({"Orders": {"*": 100}}),
+        "endingOffsets": json.dumps({"Orders": {"*": 200}}),
+    }
+    frame = read(
+        spark,
+        golden(STORE),
+        columns=PLACE,
+        subscribe="Orders",
+        **ends,
+        **where(REGION) | {"includeSystemTopics": False},
+    )
+    rows = told(
+        STORE,
+        lambda row: row["topic"] == "Orders" and 100 <= row["queueOffset"] < 200 and matches(REGION)(row),
+    )
     assert places(frame) == told_places(rows) != []
 
 
-def test_a_stream_goes_on_behind_what_did_not_match(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+def test_a_stream_goes_on_behind_what_did_not_match(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
     """Offsets pass over every message: the second run, with another condition, finds nothing left."""
     found: list[Place] = []
     ends: list[dict[str, Any]] = []
 
     def take(frame: DataFrame, batch: int) -> None:
-        found.extend((row.topic, row.queueId, row.queueOffset) for row in frame.select(*PLACE.split(",")).collect())
+        found.extend(
+            (row.topic, row.queueId, row.queueOffset) for row in frame.select(*PLACE.split(",")).collect()
+        )
 
     for condition in (REGION, CONDITIONS["everything"]):
-        options = where(condition) | {"includeSystemTopics": "true", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "900"}
+        options = where(condition) | {
+            "includeSystemTopics": "true",
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "900",
+        }
         stream = spark.readStream.format("rmqlog").options(**options).load(str(golden(STORE)))
-        writer = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer = stream.writeStream.foreachBatch(take).option(
+            "checkpointLocation", str(tmp_path / "checkpoint")
+        )
         query = writer.trigger(availableNow=True).start()
         assert query.awaitTermination(120)
         ends.append(json.loads(query.lastProgress["sources"][0]["endOffset"]) if query.lastProgress else {})
     assert sorted(found) == told_places(told(STORE, matches(REGION)))
-    assert ends[0]["Orders"]["broker-a"] == {str(queue): 1 + max(row["queueOffset"] for row in rows) for queue, rows in by_queue("Orders")}
+    assert ends[0]["Orders"]["broker-a"] == {
+        str(queue): 1 + max(row["queueOffset"] for row in rows) for queue, rows in by_queue("Orders")
+    }
 
 
 def by_queue(topic: str) -> list[tuple[int, list[Row]]]:
     rows = told(STORE, lambda row: row["topic"] == topic)
-    return [(queue, [row for row in rows if row["queueId"] == queue]) for queue in sorted({row["queueId"] for row in rows})]
+    return [
+        (queue, [row for row in rows if row["queueId"] == queue])
+        for queue in sorted({row["queueId"] for row in rows})
+    ]

@@ -1,4 +1,6 @@
-"""Streams through Spark: started, bounded, continued and broken, over stores that a broker wrote and that grow while they are read."""
+"""Streams through Spark: started, bounded, continued and broken, over stores that a broker wrote and that
+grow while they are read.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _TIMEOUT_S = 120
 
 
 class Stream:
-    """One query over one store, with a checkpoint that outlives its runs; what its batches held is kept by batch id."""
+    """One query over one store, with a checkpoint that outlives its runs; what its batches held is kept by
+    batch id.
+    """
 
     def __init__(self, spark: SparkSession, root: Path, checkpoint: Path, **options: str | int) -> None:
         self.spark, self.root, self.checkpoint = spark, root, checkpoint
@@ -34,9 +38,13 @@ class Stream:
         self.batches: dict[int, list[Place]] = {}
 
     def run(self, **more: str | int) -> list[Place]:
-        """Everything that is there now (Trigger.AvailableNow); the places of this run's rows in the order of batches."""
+        """Everything that is there now (Trigger.AvailableNow); the places of this run's rows in the order of
+        batches.
+        """
         before = set(self.batches)
-        reader = self.spark.readStream.format("rmqlog").options(**self.options | {name: str(value) for name, value in more.items()})
+        reader = self.spark.readStream.format("rmqlog").options(
+            **self.options | {name: str(value) for name, value in more.items()}
+        )
         writer = reader.load(str(self.root)).writeStream.foreachBatch(self._take)
         query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
         try:
@@ -46,7 +54,9 @@ class Stream:
         return [place for batch in sorted(self.batches.keys() - before) for place in self.batches[batch]]
 
     def _take(self, frame: DataFrame, batch: int) -> None:
-        self.batches[batch] = [(row.topic, row.queueId, row.queueOffset) for row in frame.select(*PLACE.split(",")).collect()]
+        self.batches[batch] = [
+            (row.topic, row.queueId, row.queueOffset) for row in frame.select(*PLACE.split(",")).collect()
+        ]
 
 
 @pytest.fixture
@@ -63,15 +73,22 @@ def root(tmp_path: Path) -> Path:
 
 
 def expected(topic: str, *ranges: tuple[int, int]) -> list[Place]:
-    return sorted((topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high))
+    return sorted(
+        (topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high)
+    )
 
 
-@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 700}, {"maxBytesPerTrigger": "250k"}, {"minOffsetsPerTrigger": 10**6}])
+@pytest.mark.parametrize(
+    "limit",
+    [{}, {"maxOffsetsPerTrigger": 700}, {"maxBytesPerTrigger": "250k"}, {"minOffsetsPerTrigger": 10**6}],
+)
 def test_available_now_reads_all_once_whatever_the_limit(
     golden: Golden, stream: Callable[..., Stream], limit: dict[str, str | int]
 ) -> None:
     query = stream(golden(STORE), startingOffsets="earliest", **limit)
-    expected = told_places(told(STORE, lambda row: not row["topic"].startswith("%") and row["topic"] != "SCHEDULE_TOPIC_XXXX"))
+    expected = told_places(
+        told(STORE, lambda row: not row["topic"].startswith("%") and row["topic"] != "SCHEDULE_TOPIC_XXXX")
+    )
     assert sorted(query.run()) == expected
     assert (len(query.batches) > 1) == bool(limit.keys() & {"maxOffsetsPerTrigger", "maxBytesPerTrigger"})
     assert query.run() == []
@@ -119,9 +136,18 @@ def test_data_loss_is_an_error_or_counted(tmp_path: Path, stream: Callable[..., 
 
 def test_wrong_options_are_one_sentence(root: Path, stream: Callable[..., Stream]) -> None:
     for options, said in (
-        ({"endingOffsets": "latest"}, "endingOffsets does not apply to a stream query; it is for batch queries"),
-        ({"maxOffsetPerTrigger": 5}, "unknown option 'maxoffsetpertrigger'; did you mean maxOffsetsPerTrigger?"),
-        ({"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 5}, "minOffsetsPerTrigger 9 is more than maxOffsetsPerTrigger 5; lower it"),
+        (
+            {"endingOffsets": "latest"},
+            "endingOffsets does not apply to a stream query; it is for batch queries",
+        ),
+        (
+            {"maxOffsetPerTrigger": 5},
+            "unknown option 'maxoffsetpertrigger'; did you mean maxOffsetsPerTrigger?",
+        ),
+        (
+            {"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 5},
+            "minOffsetsPerTrigger 9 is more than maxOffsetsPerTrigger 5; lower it",
+        ),
     ):
         with pytest.raises(PySparkException, match=r"OptionError|unknown option|minOffsets") as caught:
             stream(root, **options).run()
@@ -129,7 +155,10 @@ def test_wrong_options_are_one_sentence(root: Path, stream: Callable[..., Stream
 
 
 def test_a_rate_does_not_apply_to_a_batch(spark: SparkSession, root: Path) -> None:
-    with pytest.raises(PySparkException, match="maxOffsetsPerTrigger does not apply to a batch query; it is for stream queries"):
+    with pytest.raises(
+        PySparkException,
+        match="maxOffsetsPerTrigger does not apply to a batch query; it is for stream queries",
+    ):
         spark.read.format("rmqlog").option("maxOffsetsPerTrigger", "5").load(str(root)).count()
 
 
@@ -140,8 +169,17 @@ def test_a_batch_can_be_read_twice(spark: SparkSession, root: Path, tmp_path: Pa
     def twice(frame: DataFrame, batch: int) -> None:
         counts.append((frame.count(), frame.where("queueId = 1").count()))
 
-    reader = spark.readStream.format("rmqlog").options(startingOffsets="earliest", maxOffsetsPerTrigger="8").load(str(root))
-    query = reader.writeStream.foreachBatch(twice).option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    reader = (
+        spark.readStream.format("rmqlog")
+        .options(startingOffsets="earliest", maxOffsetsPerTrigger="8")
+        .load(str(root))
+    )
+    query = (
+        reader.writeStream.foreachBatch(twice)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
     assert query.awaitTermination(_TIMEOUT_S)
     assert [total for total, _ in counts] == [8, 8, 4]
     assert sum(some for _, some in counts) == 5
@@ -149,12 +187,21 @@ def test_a_batch_can_be_read_twice(spark: SparkSession, root: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_store_that_grows_and_loses_its_oldest_files(spark: SparkSession, tmp_path: Path) -> None:
-    """A continuous query beside a writer in another process; files all of whose messages were read are deleted meanwhile."""
+    """A continuous query beside a writer in another process; files all of whose messages were read are
+    deleted meanwhile.
+    """
     root, total = tmp_path / "store", 4000
     with writer(root, total) as done:
-        reader = spark.readStream.format("rmqlog").schema("topic string, queueId int, queueOffset long, body binary")
+        reader = spark.readStream.format("rmqlog").schema(
+            "topic string, queueId int, queueOffset long, body binary"
+        )
         frame = reader.option("startingOffsets", "earliest").load(str(root))
-        query = frame.writeStream.format("memory").queryName("growing").option("checkpointLocation", str(tmp_path / "c")).start()
+        query = (
+            frame.writeStream.format("memory")
+            .queryName("growing")
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .start()
+        )
         try:
             deadline, deleted, seen = time.monotonic() + _TIMEOUT_S, 0, 0
             while seen < total and time.monotonic() < deadline:
@@ -190,7 +237,9 @@ def _delete_read_files(root: Path, offset: int) -> int:
 
 
 def test_a_table_in_the_catalog_is_a_stream_too(spark: SparkSession, root: Path, tmp_path: Path) -> None:
-    spark.sql(f"CREATE TABLE streamed USING rmqlog OPTIONS (path '{root}', startingOffsets 'earliest', maxOffsetsPerTrigger '9')")
+    spark.sql(
+        f"CREATE TABLE streamed USING rmqlog OPTIONS (path '{root}', startingOffsets 'earliest', maxOffsetsPerTrigger '9')"
+    )
     try:
         writing = spark.readStream.table("streamed").writeStream.format("memory").queryName("from_table")
         query = writing.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
@@ -211,5 +260,7 @@ def test_a_topic_left_out_for_one_run_goes_on_where_it_was(root: Path, stream: C
         query.run(subscribe="T,Uu")
     assert "no store has a topic 'Uu'; did you mean U?" in str(caught.value)
     append(root, numbered("T", 24, 4))
-    assert sorted(query.run(subscribe="T,U")) == sorted(expected("T", *[(6, 7)] * 4) + expected("U", *[(1, 2)] * 4))
+    assert sorted(query.run(subscribe="T,U")) == sorted(
+        expected("T", *[(6, 7)] * 4) + expected("U", *[(1, 2)] * 4)
+    )
     assert query.run(subscribe="T,U") == []

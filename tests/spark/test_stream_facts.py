@@ -1,4 +1,5 @@
-"""What Spark asks of a Python stream reader, and when: the facts that shape ours, so that we learn when Spark changes.
+"""What Spark asks of a Python stream reader, and when: the facts that shape ours, so that we learn when Spark
+changes.
 
 A source of numbers writes down every call; the calls come from processes of Spark's own.
 """
@@ -22,7 +23,9 @@ _BATCHES = 2
 
 
 def source(name: str, log: Path, *, bounded: bool, swapped: bool = False) -> type[DataSource]:
-    """A stream of 2 batches of one row. `bounded` implements AvailableNow; `swapped` gives its last offset once more in another order."""
+    """A stream of 2 batches of one row. `bounded` implements AvailableNow; `swapped` gives its last offset
+    once more in another order.
+    """
 
     class Reader(DataSourceStreamReader):
         def __init__(self) -> None:
@@ -76,7 +79,12 @@ def source(name: str, log: Path, *, bounded: bool, swapped: bool = False) -> typ
 
 
 def run(spark: SparkSession, name: str, checkpoint: Path) -> None:
-    writing = spark.readStream.format(name).load().writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    writing = (
+        spark.readStream.format(name)
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(checkpoint))
+    )
     query = writing.trigger(availableNow=True).start()
     assert query.awaitTermination(_TIMEOUT_S)
 
@@ -94,9 +102,15 @@ def test_what_a_stream_reader_is_asked_4_3(spark: SparkSession, tmp_path: Path) 
     assert names.count("initialOffset") == 2  # so the first answer is kept
     assert names.index("prepareForTriggerAvailableNow") < names.index("initialOffset")
     starts = [start for name, start, *_ in (call for call in told if len(call) > 2) if name == "latestOffset"]
-    assert starts == [{"a": 0, "b": 0}, {"a": 1, "b": 1}, {"a": 2, "b": 2}]  # what is committed, and once more after the last batch
-    assert {limit for name, *_, limit in (call for call in told if len(call) > 2) if name == "latestOffset"} == {"ReadAllAvailable"}
-    assert [end for name, end in (call for call in told if len(call) == 2) if name == "commit"] == [{"a": 1, "b": 1}]  # not the last one
+    # what is committed, and once more after the last batch
+    assert starts == [{"a": 0, "b": 0}, {"a": 1, "b": 1}, {"a": 2, "b": 2}]
+    assert {
+        limit for name, *_, limit in (call for call in told if len(call) > 2) if name == "latestOffset"
+    } == {"ReadAllAvailable"}
+    # not the last one
+    assert [end for name, end in (call for call in told if len(call) == 2) if name == "commit"] == [
+        {"a": 1, "b": 1}
+    ]
     assert "stop" not in names
 
 
@@ -104,7 +118,11 @@ def test_offsets_are_compared_as_text_4_3(spark: SparkSession, tmp_path: Path) -
     """Another order of keys is a new offset and makes a batch."""
     spark.dataSource.register(source("facts_order", tmp_path / "log", bounded=True, swapped=True))
     run(spark, "facts_order", tmp_path / "checkpoint")
-    planned = [(start, end) for name, start, end in (call for call in calls(tmp_path / "log") if len(call) == 3) if name == "partitions"]
+    planned = [
+        (start, end)
+        for name, start, end in (call for call in calls(tmp_path / "log") if len(call) == 3)
+        if name == "partitions"
+    ]
     assert [list(end) for _, end in planned] == [["a", "b"], ["a", "b"], ["b", "a"]]
     assert planned[-1][0] == planned[-1][1]  # equal as objects
 

@@ -1,4 +1,6 @@
-"""A stream of a growing store whose Spark process is killed again and again: every message once per checkpoint, checked by what it says."""
+"""A stream of a growing store whose Spark process is killed again and again: every message once per
+checkpoint, checked by what it says.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,14 @@ _START_TIMEOUT_S, _END_TIMEOUT_S = 120, 300
 
 
 class Process:
-    """The stream in a process group of its own: the Python that drives it, the JVM and the workers die together."""
+    """The stream in a process group of its own: the Python that drives it, the JVM and the workers die
+    together.
+    """
 
     def __init__(self, store: Path, base: Path, *options: str) -> None:
-        environment = dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT))
+        environment = dict(
+            os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT)
+        )
         command = [
             sys.executable,
             "-m",
@@ -49,7 +55,13 @@ class Process:
         ]
         self.log = (base / "log").open("ab")
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=self.log, start_new_session=True, text=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            start_new_session=True,
+            text=True,
         )
 
     def wait_until_running(self) -> None:
@@ -67,12 +79,18 @@ class Process:
 def batches(base: Path) -> list[Path]:
     """The directories of batches that Spark has committed, by number."""
     commits = base / "checkpoint" / "commits"
-    numbers = sorted(int(path.name) for path in commits.iterdir() if path.name.isdecimal()) if commits.is_dir() else []
+    numbers = (
+        sorted(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+        if commits.is_dir()
+        else []
+    )
     return [base / "output" / f"batch={number}" for number in numbers]
 
 
 def told(base: Path) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
-    """By queue the (offset, body) of every row of every committed batch, sorted; a row that came twice is there twice."""
+    """By queue the (offset, body) of every row of every committed batch, sorted; a row that came twice is
+    there twice.
+    """
     found = defaultdict(list)
     for directory in batches(base):
         for row in pq.ParquetDataset(directory).read().to_pylist():
@@ -86,11 +104,17 @@ def positions(base: Path) -> dict[tuple[str, int], int]:
     if number is None:
         return {}
     topics = json.loads((base / "checkpoint" / "offsets" / number).read_text().splitlines()[2])
-    return {(topic, int(queue)): offset for topic in topics for queue, offset in topics[topic].get("store", {}).items()}
+    return {
+        (topic, int(queue)): offset
+        for topic in topics
+        for queue, offset in topics[topic].get("store", {}).items()
+    }
 
 
 def delete_old_files(root: Path, read_to: dict[tuple[str, int], int]) -> int:
-    """Deletes the commitlog files whose messages were all read, but the last one; how many. What readers need is kept."""
+    """Deletes the commitlog files whose messages were all read, but the last one; how many. What readers need
+    is kept.
+    """
     needed = []
     for (topic, queue), offset in read_to.items():
         start = 20 * (offset - 1)
@@ -104,7 +128,9 @@ def delete_old_files(root: Path, read_to: dict[tuple[str, int], int]) -> int:
 
 
 def _wait_for_batches(base: Path, count: int, state: str) -> None:
-    """Until so many more are begun ("offsets") or ended ("commits"): what is killed then is any part of one, at every pace."""
+    """Until so many more are begun ("offsets") or ended ("commits"): what is killed then is any part of one,
+    at every pace.
+    """
     directory = base / "checkpoint" / state
 
     def reached() -> int:
@@ -131,7 +157,8 @@ def test_every_message_exactly_once_over_many_kills(spark: SparkSession, tmp_pat
     print("seed", seed)
     choose, root, base = random.Random(seed), tmp_path / "store", tmp_path / "stream"
     base.mkdir()
-    # 300 a batch is a little more than comes in the time of one: some batches wait for messages, others have too many.
+    # 300 a batch is a little more than comes in the time of one: some batches wait for messages, others have
+    # too many.
     options = ("startingOffsets=earliest", "maxOffsetsPerTrigger=300")
     progress, deleted = [], 0
     with writer(root, messages) as done:
@@ -168,4 +195,5 @@ def test_every_message_exactly_once_over_many_kills(spark: SparkSession, tmp_pat
         in_batch[row.topic, row.queueId].append((row.queueOffset, bytes(row.body)))
     assert in_batch.keys() == rows.keys()
     for queue, each in in_batch.items():
-        assert checksum(rows[queue][min(each)[0] :]) == checksum(sorted(each))  # a batch sees what retention has left
+        # a batch sees what retention has left
+        assert checksum(rows[queue][min(each)[0] :]) == checksum(sorted(each))

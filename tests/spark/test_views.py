@@ -1,4 +1,6 @@
-"""`option("view", …)`: the tables of a store, and of a cluster, through Spark: same rows and columns as `MessageStore.view`."""
+"""`option("view", …)`: the tables of a store, and of a cluster, through Spark: same rows and columns as
+`MessageStore.view`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def _naive(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Times as Spark hands them out in a session in UTC; ages depend on the moment."""
     ages = {"lagMs", "ageMs", "dueInMs", "expiresInMs", "state"}
     return [
-        {name: value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value for name, value in row.items() if name not in ages}
+        {
+            name: value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
+            for name, value in row.items()
+            if name not in ages
+        }
         for row in rows
     ]
 
@@ -54,7 +60,12 @@ def test_the_name_of_a_broker_can_be_given(spark: SparkSession, golden: Golden) 
 def test_columns_of_a_view(spark: SparkSession, golden: Golden) -> None:
     root = golden("basic-5.5.0")
     assert read(spark, root, view="lag", columns="lagmessages,group").columns == ["lagMessages", "group"]
-    declared = spark.read.format("rmqlog").schema("LAGBYTES bigint, topic string").option("view", "lag").load(str(root))
+    declared = (
+        spark.read.format("rmqlog")
+        .schema("LAGBYTES bigint, topic string")
+        .option("view", "lag")
+        .load(str(root))
+    )
     assert declared.columns == ["LAGBYTES", "topic"]
     expected = MessageStore.open(str(root)).view("lag").column("lagBytes").to_pylist()
     assert [row.LAGBYTES for row in declared.collect()] == expected
@@ -73,13 +84,21 @@ def test_sql_over_a_view(spark: SparkSession, golden: Golden) -> None:
     ("options", "message"),
     [
         ({"view": "queue"}, "did you mean queues?"),
-        ({"view": "topics", "startingOffsets": "earliest"}, "startingOffsets has no meaning with view=topics"),
+        (
+            {"view": "topics", "startingOffsets": "earliest"},
+            "startingOffsets has no meaning with view=topics",
+        ),
         ({"view": "topics", "key": "k"}, "key has no meaning with view=topics"),
-        ({"view": "lag", "columns": "lagMessage"}, "the view has no column 'lagMessage'; did you mean lagMessages?"),
+        (
+            {"view": "lag", "columns": "lagMessage"},
+            "the view has no column 'lagMessage'; did you mean lagMessages?",
+        ),
         ({"view": "lag", "columns": "group,Group"}, "expected each column once, found 'group'"),
     ],
 )
-def test_what_a_view_does_not_take(spark: SparkSession, golden: Golden, options: dict[str, str], message: str) -> None:
+def test_what_a_view_does_not_take(
+    spark: SparkSession, golden: Golden, options: dict[str, str], message: str
+) -> None:
     with pytest.raises(Exception, match=message):  # Spark wraps it
         read(spark, golden("basic-5.5.0"), **options).collect()
 
@@ -92,9 +111,13 @@ def test_what_a_view_does_not_take(spark: SparkSession, golden: Golden, options:
         ("lag bigint", "the view has no column 'lag'"),
     ],
 )
-def test_a_schema_that_does_not_fit_the_view(spark: SparkSession, golden: Golden, schema: str, message: str) -> None:
+def test_a_schema_that_does_not_fit_the_view(
+    spark: SparkSession, golden: Golden, schema: str, message: str
+) -> None:
     with pytest.raises(Exception, match=message):
-        spark.read.format("rmqlog").schema(schema).option("view", "lag").load(str(golden("basic-5.5.0"))).collect()
+        spark.read.format("rmqlog").schema(schema).option("view", "lag").load(
+            str(golden("basic-5.5.0"))
+        ).collect()
 
 
 def test_a_view_is_no_stream(spark: SparkSession, golden: Golden) -> None:

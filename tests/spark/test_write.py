@@ -29,12 +29,18 @@ def _rows(frame: DataFrame) -> Counter[str]:
     return Counter(repr(row) for row in frame.collect())
 
 
-def test_what_was_read_can_be_written_and_read_again(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_was_read_can_be_written_and_read_again(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
     source = _read(spark, golden("basic-5.5.0"), *CONTENT, "properties", "queueOffset")
     source.write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
     assert _rows(_read(spark, tmp_path / "store")) == _rows(source.select(*CONTENT))
     for queue in MessageStore.open(str(tmp_path / "store")).queues():
-        offsets = [offset for batch in queue.read(columns=["queueOffset"]) for offset in batch["queueOffset"].to_pylist()]
+        offsets = [
+            offset
+            for batch in queue.read(columns=["queueOffset"])
+            for offset in batch["queueOffset"].to_pylist()
+        ]
         assert offsets == list(range(queue.max_offset))
 
 
@@ -50,7 +56,9 @@ def test_wrong_columns_fail_on_the_driver(spark: SparkSession, tmp_path: Path) -
     doomed = spark.range(3).selectExpr("'T' AS topic", "raise_error('a task ran') AS body", "1 AS flag")
     wrong = {
         r"unknown column 'flags'; did you mean flag\?": doomed.withColumnRenamed("flag", "flags"),
-        r"column keys: expected string or array<string>, found array<int>": doomed.selectExpr("*", "array(1) AS keys"),
+        r"column keys: expected string or array<string>, found array<int>": doomed.selectExpr(
+            "*", "array(1) AS keys"
+        ),
         r"a write needs the column body \(binary or string\), found topic, flag": doomed.drop("body"),
         r"found no column": spark.range(3).select(),
         r"expected the option topic or a column topic": doomed.drop("topic").limit(0),
@@ -66,17 +74,26 @@ def test_wrong_columns_fail_on_the_driver(spark: SparkSession, tmp_path: Path) -
     assert not (tmp_path / "store").exists()
 
 
-def test_empty_collections_say_nothing_and_a_row_is_named_with_its_partition(spark: SparkSession, tmp_path: Path) -> None:
-    rows = spark.range(4).repartition(2).selectExpr("'T' AS topic", "cast(id AS string) AS body", "array() AS keys", "map() AS properties")
+def test_empty_collections_say_nothing_and_a_row_is_named_with_its_partition(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = (
+        spark.range(4)
+        .repartition(2)
+        .selectExpr("'T' AS topic", "cast(id AS string) AS body", "array() AS keys", "map() AS properties")
+    )
     rows.write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
     assert {row["keys"] for row in _read(spark, tmp_path / "store", "keys").collect()} == {None}
-    bad = spark.range(8, numPartitions=2).selectExpr("'T' AS topic", "nullif(cast(id AS string), '6') AS body", "concat('k', id) AS keys")
+    bad = spark.range(8, numPartitions=2).selectExpr(
+        "'T' AS topic", "nullif(cast(id AS string), '6') AS body", "concat('k', id) AS keys"
+    )
     with pytest.raises(Exception, match=r"topic T, row 2 of partition 1 \(keys 'k6'\): body null"):
         bad.write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
 
 
 def test_threads_of_the_driver_write_when_each_registers(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark 4.3 looks up the format of a write in the JVM thread's active session, and a new thread has none."""
+    """Spark 4.3 looks up the format of a write in the JVM thread's active session, and a new thread has none.
+    """
     frame = spark.range(5).selectExpr("cast(id AS string) AS body")
 
     def write(topic: str) -> None:
@@ -86,13 +103,22 @@ def test_threads_of_the_driver_write_when_each_registers(spark: SparkSession, tm
         threads.submit(write, "A").result()
     with ThreadPoolExecutor(2, initializer=rmq_spark.register, initargs=(spark,)) as threads:
         list(threads.map(write, ["A", "B", "C"]))
-    assert Counter(row.topic for row in _read(spark, tmp_path / "store", "topic").collect()) == {"A": 5, "B": 5, "C": 5}
+    assert Counter(row.topic for row in _read(spark, tmp_path / "store", "topic").collect()) == {
+        "A": 5,
+        "B": 5,
+        "C": 5,
+    }
 
 
 def test_a_batch_with_a_key_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(10).selectExpr("'T' AS topic", "cast(id AS string) AS body")
     for version in (1, 1, 2):
-        writer = frame.write.format("rmqlog").mode("append").option("txnAppId", "daily").option("txnVersion", version)
+        writer = (
+            frame.write.format("rmqlog")
+            .mode("append")
+            .option("txnAppId", "daily")
+            .option("txnVersion", version)
+        )
         writer.save(str(tmp_path / "store"))
     assert _read(spark, tmp_path / "store", "body").count() == 20
     assert not any((tmp_path / "store/.rmqlog/staging").iterdir())
@@ -101,8 +127,14 @@ def test_a_batch_with_a_key_is_written_once(spark: SparkSession, tmp_path: Path)
 def test_a_stream_writes_each_row_once_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "source"
     for part in range(3):
-        spark.range(part * 100, part * 100 + 100).selectExpr("cast(id AS string) AS body").write.parquet(str(source / f"part={part}"))
-        rows = spark.readStream.schema("body string").parquet(str(source / "part=*")).selectExpr("'T' AS topic", "body")
+        spark.range(part * 100, part * 100 + 100).selectExpr("cast(id AS string) AS body").write.parquet(
+            str(source / f"part={part}")
+        )
+        rows = (
+            spark.readStream.schema("body string")
+            .parquet(str(source / "part=*"))
+            .selectExpr("'T' AS topic", "body")
+        )
         query = (
             rows.writeStream.format("rmqlog")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -116,7 +148,9 @@ def test_a_stream_writes_each_row_once_over_a_restart(spark: SparkSession, tmp_p
 
 
 def test_a_replayed_stream_batch_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
-    """Driver death between publication and Spark's own commit log: the next run stages and commits the same batch anew."""
+    """Driver death between publication and Spark's own commit log: the next run stages and commits the same
+    batch anew.
+    """
     import pyarrow as pa
 
     from rmq_spark.spark.writers import StagedMessage
@@ -130,9 +164,13 @@ def test_a_replayed_stream_batch_is_not_written_again(spark: SparkSession, tmp_p
     assert not any((tmp_path / "store/.rmqlog/staging").iterdir())
 
 
-def test_messages_for_later_wait_in_topics_of_the_broker_and_theirs_are_made(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_for_later_wait_in_topics_of_the_broker_and_theirs_are_made(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     late = ("'Late' AS topic", "cast(id AS string) AS body")
-    spark.range(3).selectExpr(*late, "3 AS delayTimeLevel").write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
+    spark.range(3).selectExpr(*late, "3 AS delayTimeLevel").write.format("rmqlog").mode("append").save(
+        str(tmp_path / "store")
+    )
     topics = read_topics(str(tmp_path / "store"))
     assert topics is not None
     assert {name: config.read_queue_nums for name, config in topics.items() if "MEMBER" not in name} == {
@@ -140,9 +178,14 @@ def test_messages_for_later_wait_in_topics_of_the_broker_and_theirs_are_made(spa
         "SCHEDULE_TOPIC_XXXX": 18,
     }
     in_an_hour = "current_timestamp() + interval 1 hour AS deliverTimestamp"
-    spark.range(2).selectExpr(*late, in_an_hour).write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
+    spark.range(2).selectExpr(*late, in_an_hour).write.format("rmqlog").mode("append").save(
+        str(tmp_path / "store")
+    )
     assert _read(spark, tmp_path / "store", "body").count() == 0  # no user sees them yet
-    queues = {(queue.topic, queue.queue_id): queue.max_offset for queue in MessageStore.open(str(tmp_path / "store")).queues()}
+    queues = {
+        (queue.topic, queue.queue_id): queue.max_offset
+        for queue in MessageStore.open(str(tmp_path / "store")).queues()
+    }
     assert queues == {("SCHEDULE_TOPIC_XXXX", 2): 3, ("rmq_sys_wheel_timer", 0): 2}
 
 

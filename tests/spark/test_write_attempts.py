@@ -1,4 +1,6 @@
-"""Attempts of tasks that fail, are killed or come twice: what they staged is published once or not at all, and nothing of it stays."""
+"""Attempts of tasks that fail, are killed or come twice: what they staged is published once or not at all,
+and nothing of it stays.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ import pytest
 
 from tests.support.spark.processes import run
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]  # a JVM of its own: with local[2] a task has one attempt only
+# a JVM of its own: with local[2] a task has one attempt only
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _SCRIPT = """
 import json, os, signal, sys, time
@@ -100,8 +103,12 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 
 @pytest.mark.parametrize("what", ["raises", "killed", "beside"])
-def test_an_attempt_that_fails_after_it_has_staged_is_done_again(answers: dict[str, dict[str, Any]], what: str) -> None:
-    """By an error of its input, by SIGKILL of the Python process that stages, and beside tasks that succeed at once."""
+def test_an_attempt_that_fails_after_it_has_staged_is_done_again(
+    answers: dict[str, dict[str, Any]], what: str
+) -> None:
+    """By an error of its input, by SIGKILL of the Python process that stages, and beside tasks that succeed
+    at once.
+    """
     answer = answers[what]
     assert (answer["staged"], answer["failed"]) == (["staged-True"], False)
     assert (answer["rows"], answer["most"], answer["staging"]) == (400, 1, [])
@@ -111,5 +118,10 @@ def test_an_attempt_that_fails_after_it_has_staged_is_done_again(answers: dict[s
 
 def test_when_all_attempts_fail_nothing_is_there(answers: dict[str, dict[str, Any]]) -> None:
     answer = answers["always"]
-    assert (answer["staged"], answer["failed"], answer["rows"], answer["there"]) == (["staged-True"], True, 0, False)
+    assert (answer["staged"], answer["failed"], answer["rows"], answer["there"]) == (
+        ["staged-True"],
+        True,
+        0,
+        False,
+    )
     assert answer["attempts"] == [f"attempt-0-{attempt}" for attempt in range(4)]

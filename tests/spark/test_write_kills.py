@@ -1,4 +1,6 @@
-"""A streaming query that is killed, driver, JVM and workers at once, and started again from its checkpoint: each message is there once."""
+"""A streaming query that is killed, driver, JVM and workers at once, and started again from its checkpoint:
+each message is there once.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ _ROWS = 40  # of a batch: new files of all kinds every other one
 _TIMEOUT_S = 230  # less than what makes pytest print where it waits
 _SCRIPT = "import sys; from pathlib import Path; from tests.support.spark.doomed_query import main; main(Path(sys.argv[1]))"
 
-# Where to kill (`doomed_query.KILL`); whether a journal stands then, and whether readers are kept from what is behind its base.
+# Where to kill (`doomed_query.KILL`); whether a journal stands then, and whether readers are kept from what
+# is behind its base.
 _DEATHS = [
     ("new kill mkdir /commitlog", False, False),  # a store half made
     ("new kill rename /journal.json", False, False),
@@ -61,11 +64,19 @@ class _Query:
         self.files += files
 
     def start(self, kill: str = "") -> subprocess.Popen[bytes]:
-        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-        environment = dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), **python, **{KILL: kill, REPORT: str(self._report)})
+        python = {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+        }
+        environment = dict(
+            os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), **python, **{KILL: kill, REPORT: str(self._report)}
+        )
         command = [sys.executable, "-c", _SCRIPT, str(self.directory)]
         with open(self.directory / "log", "ab") as log:
-            return subprocess.Popen(command, cwd=self.directory, env=environment, stdout=log, stderr=log, start_new_session=True)
+            return subprocess.Popen(
+                command, cwd=self.directory, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
 
     def run(self, kill: str = "") -> None:
         """Until it ends or is killed."""
@@ -88,8 +99,12 @@ class _Query:
         return {int(path.name) for path in (self.directory / "checkpoint" / name).glob("[0-9]*")}
 
     def check(self) -> None:
-        """Everything once, nothing left over, and a store such as a broker that wrote this log would have made."""
-        assert look(self.store) == dict.fromkeys((f"{number}:{row}" for number in range(self.files) for row in range(_ROWS)), 1)
+        """Everything once, nothing left over, and a store such as a broker that wrote this log would have
+        made.
+        """
+        assert look(self.store) == dict.fromkeys(
+            (f"{number}:{row}" for number in range(self.files) for row in range(_ROWS)), 1
+        )
         assert list(MessageStore.open(str(self.store)).diagnose()) == []
         made = build_index_files(messages_of(self.store), 50, 200)
         assert [path.read_bytes() for path in sorted((self.store / "index").iterdir())] == made
@@ -123,7 +138,10 @@ def test_a_query_killed_in_its_commits_and_anywhere_writes_all_once(tmp_path: Pa
             query.more(2)
             query.run(kill)
             assert query.reports()[-1]["killed"] == kill.split()[2]
-            assert (read_journal(root) is not None, read_commit_state(root).base is not None) == (has_journal, is_hidden), kill
+            assert (read_journal(root) is not None, read_commit_state(root).base is not None) == (
+                has_journal,
+                is_hidden,
+            ), kill
         for _ in range(anywhere):
             query.more(8)
             _killed_sometime(query, chance.uniform(0, 1))
@@ -138,7 +156,9 @@ def test_a_query_killed_in_its_commits_and_anywhere_writes_all_once(tmp_path: Pa
 
 
 def test_a_driver_that_dies_before_spark_knows_of_the_commit(tmp_path: Path) -> None:
-    """The log has the batch, Spark's own commit log does not: the next run replays it, into a store that is new and one that is not."""
+    """The log has the batch, Spark's own commit log does not: the next run replays it, into a store that is
+    new and one that is not.
+    """
     query = _Query(tmp_path)
     with watching(query.store, _ROWS) as seen:
         for number in range(2):

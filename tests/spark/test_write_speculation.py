@@ -1,7 +1,8 @@
-"""Speculation: a slow task gets a second attempt, the faster one counts, and the other one's rows are nowhere.
+"""Speculation: a slow task gets a second attempt, the faster one counts, and the other one's rows are
+nowhere.
 
-Spark gives a task no second attempt on the same host, and none at all with a local master. So this is a cluster of its own: a master
-and two workers under two names of this machine.
+Spark gives a task no second attempt on the same host, and none at all with a local master. So this is a
+cluster of its own: a master and two workers under two names of this machine.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ finally:
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has 127.0.0.2 without being asked")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux has 127.0.0.2 without being asked"
+)
 def test_a_speculative_attempt_counts_once(tmp_path: Path) -> None:
     answer = json.loads(run(_SCRIPT, str(tmp_path), directory=tmp_path, timeout_s=800).splitlines()[-1])
     assert {"attempt-3-0", "attempt-3-1"} <= set(answer["attempts"])

@@ -1,4 +1,6 @@
-"""Where Spark writes: over the stores of a cluster, past one that is in use, once for each key; what is refused before any task runs."""
+"""Where Spark writes: over the stores of a cluster, past one that is in use, once for each key; what is
+refused before any task runs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def cluster(tmp_path: Path) -> Path:
 
 
 def _frame(spark: SparkSession, first: int, stop: int) -> DataFrame:
-    return spark.range(first, stop, 1, 4).selectExpr("'T' AS topic", "cast(id AS string) AS body", "array(concat('k', id)) AS keys")
+    return spark.range(first, stop, 1, 4).selectExpr(
+        "'T' AS topic", "cast(id AS string) AS body", "array(concat('k', id)) AS keys"
+    )
 
 
 def _write(frame: DataFrame, path: Path, **options: str | int) -> None:
@@ -46,21 +50,33 @@ def _numbers(spark: SparkSession, path: Path) -> dict[str, Counter[int]]:
 
 def test_a_batch_is_spread_over_a_cluster_and_written_once(spark: SparkSession, cluster: Path) -> None:
     for version in (1, 1, 2):
-        _write(_frame(spark, 1000 * version, 1000 * version + 400), cluster, txnAppId="daily", txnVersion=version)
+        _write(
+            _frame(spark, 1000 * version, 1000 * version + 400), cluster, txnAppId="daily", txnVersion=version
+        )
     found = _numbers(spark, cluster)
     assert sum(found.values(), Counter()) == dict.fromkeys([*range(1000, 1400), *range(2000, 2400)], 1)
     assert all(len(numbers) >= 360 for numbers in found.values())
     assert not any(any((cluster / name / ".rmqlog" / "staging").iterdir()) for name in _NAMES)
 
 
-def test_a_stream_goes_on_while_one_store_is_in_use(spark: SparkSession, cluster: Path, tmp_path: Path) -> None:
+def test_a_stream_goes_on_while_one_store_is_in_use(
+    spark: SparkSession, cluster: Path, tmp_path: Path
+) -> None:
     _write(_frame(spark, 0, 8), cluster)  # the topic is in both
 
     def run(part: int) -> None:
         new = spark.range(100 * part, 100 * part + 100).selectExpr("cast(id AS string) AS body")
         new.write.parquet(str(tmp_path / f"source/part={part}"))
-        rows = spark.readStream.schema("body string").parquet(str(tmp_path / "source/part=*")).selectExpr("'T' AS topic", "body")
-        writer = rows.writeStream.format("rmqlog").option("path", str(cluster)).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        rows = (
+            spark.readStream.schema("body string")
+            .parquet(str(tmp_path / "source/part=*"))
+            .selectExpr("'T' AS topic", "body")
+        )
+        writer = (
+            rows.writeStream.format("rmqlog")
+            .option("path", str(cluster))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        )
         assert writer.trigger(availableNow=True).start().awaitTermination(120)
 
     run(1)
@@ -82,7 +98,9 @@ def test_a_fixed_queue_of_a_store_in_use_is_an_error(spark: SparkSession, cluste
     assert _numbers(spark, cluster)["broker-a"] == dict.fromkeys(range(8), 1)
 
 
-def test_a_store_that_takes_no_messages_is_told_before_any_task_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_store_that_takes_no_messages_is_told_before_any_task_runs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     seen = spark.sparkContext.accumulator(0)
 
     def count(batches):  # type: ignore[no-untyped-def]
@@ -92,10 +110,17 @@ def test_a_store_that_takes_no_messages_is_told_before_any_task_runs(spark: Spar
 
     frame = _frame(spark, 0, 8).select("topic", "body").mapInArrow(count, "topic string, body string")
     root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 16, 4000, 500, 2000))
-    with held(root), pytest.raises(Exception, match=r"StoreInUseError: .*store is in use by process \d+ .*; stop the broker, or write to "):
+    with (
+        held(root),
+        pytest.raises(
+            Exception,
+            match=r"StoreInUseError: .*store is in use by process \d+ .*; stop the broker, or write to ",
+        ),
+    ):
         _write(frame, root)
     with pytest.raises(
-        Exception, match=r"StoreWriteError: .*store: the file system .* is \d+ % full, and above 0 % nothing is written; free "
+        Exception,
+        match=r"StoreWriteError: .*store: the file system .* is \d+ % full, and above 0 % nothing is written; free ",
     ):
         _write(frame, root, diskSpaceWarningLevelRatio=0)
     assert seen.value == 0
@@ -104,7 +129,9 @@ def test_a_store_that_takes_no_messages_is_told_before_any_task_runs(spark: Spar
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_first_write_that_fails_leaves_the_place_as_it_was(spark: SparkSession, tmp_path: Path, is_there: bool) -> None:
+def test_a_first_write_that_fails_leaves_the_place_as_it_was(
+    spark: SparkSession, tmp_path: Path, is_there: bool
+) -> None:
     place = tmp_path / "store"
     if is_there:
         place.mkdir()
@@ -113,9 +140,15 @@ def test_a_first_write_that_fails_leaves_the_place_as_it_was(spark: SparkSession
         _write(bad, place)
     assert place.exists() == is_there
     assert not is_there or not any(place.iterdir())
-    bad.coalesce(1).write.parquet(str(tmp_path / "source"))  # one task: Spark kills those beside one that fails, and tells of none
+    # one task: Spark kills those beside one that fails, and tells of none
+    bad.coalesce(1).write.parquet(str(tmp_path / "source"))
     rows = spark.readStream.schema("topic string, body string").parquet(str(tmp_path / "source"))
-    query = rows.writeStream.format("rmqlog").option("path", str(place)).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query = (
+        rows.writeStream.format("rmqlog")
+        .option("path", str(place))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
     with pytest.raises(Exception, match="body of 0 bytes"):
         query.awaitTermination(120)
     assert place.exists() == is_there

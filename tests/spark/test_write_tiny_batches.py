@@ -1,6 +1,8 @@
-"""Streams of tiny batches: what a commit of ten messages costs, waiting for the disk apart, and that nothing grows with their number.
+"""Streams of tiny batches: what a commit of ten messages costs, waiting for the disk apart, and that nothing
+grows with their number.
 
-Costs are asserted as processor time, which other work on the machine does not change; the time by the clock is printed (`pytest -s`).
+Costs are asserted as processor time, which other work on the machine does not change; the time by the clock
+is printed (`pytest -s`).
 """
 
 from __future__ import annotations
@@ -44,8 +46,14 @@ def _figures(name: str, milliseconds: Sequence[float]) -> str:
 
 
 def _clocked(lines: Sequence[str]) -> tuple[list[float], list[float]]:
-    """From the sink's own lines: milliseconds of each commit but for the disk, and those of waiting for it."""
-    found = [re.search(r": 10 messages into .*; committed in ([\d.]+) ms, of it ([\d.]+) ms waiting for the disk", line) for line in lines]
+    """From the sink's own lines: milliseconds of each commit but for the disk, and those of waiting for it.
+    """
+    found = [
+        re.search(
+            r": 10 messages into .*; committed in ([\d.]+) ms, of it ([\d.]+) ms waiting for the disk", line
+        )
+        for line in lines
+    ]
     times = [(float(match[1]), float(match[2])) for match in found if match is not None]
     return [all_ms - disk_ms for all_ms, disk_ms in times], [disk_ms for _, disk_ms in times]
 
@@ -64,7 +72,13 @@ def test_a_thousand_commits(tmp_path: Path, caplog: pytest.LogCaptureFixture, fl
         if number == 0:
             first, ledger_size = _own(root), (root / ".rmqlog" / "ledger.json").stat().st_size
     net, disk = _clocked([record.getMessage() for record in caplog.records])
-    print(f"\n{count} commits, {flush}", _figures("processor", spent), _figures("clock", net), _figures("disk", disk), sep="\n  ")
+    print(
+        f"\n{count} commits, {flush}",
+        _figures("processor", spent),
+        _figures("clock", net),
+        _figures("disk", disk),
+        sep="\n  ",
+    )
     assert len(net) == count
     assert statistics.median(spent) < _COMMIT_MS_MAX
     assert sorted(spent)[count * 99 // 100] < _COMMIT_MS_MAX
@@ -78,15 +92,31 @@ def test_a_thousand_commits(tmp_path: Path, caplog: pytest.LogCaptureFixture, fl
 def test_a_stream_of_tiny_micro_batches(tmp_path: Path) -> None:
     count = _MICRO_BATCHES
     append(make_store(tmp_path / "source"), numbered("T", 0, count * ROWS))
-    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-    environment = dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), **python, **{LOG: str(tmp_path / "log")})
+    python = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+    }
+    environment = dict(
+        os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), **python, **{LOG: str(tmp_path / "log")}
+    )
     command = [sys.executable, "-c", _SCRIPT, str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=2500)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=2500
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     lines = (tmp_path / "log").read_text().splitlines()
     net, disk = _clocked(lines)
-    spent = [float(match[2]) for line in lines if (match := re.fullmatch(r"process (\d+) took ([\d.]+) ms", line))]
-    print(f"\n{count} micro-batches", _figures("processor", spent), _figures("clock", net), _figures("disk", disk), sep="\n  ")
+    spent = [
+        float(match[2]) for line in lines if (match := re.fullmatch(r"process (\d+) took ([\d.]+) ms", line))
+    ]
+    print(
+        f"\n{count} micro-batches",
+        _figures("processor", spent),
+        _figures("clock", net),
+        _figures("disk", disk),
+        sep="\n  ",
+    )
     assert len(net) == len(spent) == count
     assert statistics.median(spent) < _COMMIT_MS_MAX
     store = MessageStore.open(str(tmp_path / "target"))

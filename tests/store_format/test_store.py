@@ -13,7 +13,13 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError, StoreNotFoundError, UnsupportedFormatError
+from store_format.errors import (
+    CorruptStoreError,
+    OffsetOutOfRangeError,
+    OptionError,
+    StoreNotFoundError,
+    UnsupportedFormatError,
+)
 from store_format.files.lock import lock_holder
 from store_format.read.snapshot import StoreState
 from tests.support import oracle
@@ -30,7 +36,7 @@ def opened(small: SmallStore) -> MessageStore:
     return MessageStore.open(str(small.root), broker_name=BROKER)
 
 
-# ---- opening ----------------------------------------------------------------------------------------------------------
+# ---- opening -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,9 @@ def test_a_dledger_store_is_named(tmp_path: Path) -> None:
 def test_the_broker_is_named_by_option_topics_or_directory(small: SmallStore) -> None:
     assert opened(small).broker_name == BROKER
     assert MessageStore.open(str(small.root)).broker_name == "store"
-    (small.root / "config" / "topics.json").write_text('{"topicConfigTable":{"rmq_sys_SYNC_BROKER_MEMBER_b1":{"topicName":"x"}}}')
+    (small.root / "config" / "topics.json").write_text(
+        '{"topicConfigTable":{"rmq_sys_SYNC_BROKER_MEMBER_b1":{"topicName":"x"}}}'
+    )
     assert MessageStore.open(str(small.root)).broker_name == "b1"
 
 
@@ -72,11 +80,17 @@ def test_a_log_in_several_directories(small: SmallStore) -> None:
     other = small.root.parent / "other disk"
     other.mkdir()
     shutil.move(small.root / "commitlog" / oracle.file_name(2048), other)
-    store = MessageStore.open(str(small.root), broker_name=BROKER, commit_log_paths=[str(small.root / "commitlog"), str(other)])
-    assert {(queue.topic, queue.queue_id): table_rows(queue.read(columns=ALL)) for queue in store.queues()} == small.rows
+    store = MessageStore.open(
+        str(small.root), broker_name=BROKER, commit_log_paths=[str(small.root / "commitlog"), str(other)]
+    )
+    assert {
+        (queue.topic, queue.queue_id): table_rows(queue.read(columns=ALL)) for queue in store.queues()
+    } == small.rows
 
 
-def test_reading_changes_nothing(small: SmallStore, unchanged: Callable[[Path], AbstractContextManager[None]]) -> None:
+def test_reading_changes_nothing(
+    small: SmallStore, unchanged: Callable[[Path], AbstractContextManager[None]]
+) -> None:
     with unchanged(small.root):
         store = opened(small)
         for queue in store.queues():
@@ -86,7 +100,7 @@ def test_reading_changes_nothing(small: SmallStore, unchanged: Callable[[Path], 
         store.topics()
 
 
-# ---- state ------------------------------------------------------------------------------------------------------------
+# ---- state -------------------------------------------------------------------------------------------------
 
 HOLDER = """
 import fcntl, sys
@@ -100,7 +114,9 @@ sys.stdin.read()
 def test_state_by_lock_and_abort(small: SmallStore) -> None:
     lock = small.root / "lock"
     assert opened(small).state is StoreState.CLEAN
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         assert process.stdout.readline() == b"held\n"
@@ -123,7 +139,7 @@ def test_a_lock_that_is_a_link_is_not_asked(small: SmallStore) -> None:
         lock_holder(str(lock))
 
 
-# ---- queues -----------------------------------------------------------------------------------------------------------
+# ---- queues ------------------------------------------------------------------------------------------------
 
 
 def test_topics_and_queues(small: SmallStore) -> None:
@@ -136,7 +152,10 @@ def test_topics_and_queues(small: SmallStore) -> None:
 
 @pytest.mark.parametrize(
     ("topic", "queue_id", "message"),
-    [("Orders", 2, "has no queue Orders-2; its queues are [0, 1]"), ("Order", 0, "has no queue Order-0; the topics are %LMQ%a, %LMQ%b")],
+    [
+        ("Orders", 2, "has no queue Orders-2; its queues are [0, 1]"),
+        ("Order", 0, "has no queue Order-0; the topics are %LMQ%a, %LMQ%b"),
+    ],
 )
 def test_a_queue_that_is_not_there(small: SmallStore, topic: str, queue_id: int, message: str) -> None:
     with pytest.raises(OffsetOutOfRangeError) as caught:
@@ -146,7 +165,9 @@ def test_a_queue_that_is_not_there(small: SmallStore, topic: str, queue_id: int,
 
 @pytest.mark.parametrize("start", [-1, 6])
 def test_a_start_outside_the_queue(small: SmallStore, start: int) -> None:
-    with pytest.raises(OffsetOutOfRangeError, match=f"Orders-0: offset {start} is not in the queue; it holds 0 to 5"):
+    with pytest.raises(
+        OffsetOutOfRangeError, match=f"Orders-0: offset {start} is not in the queue; it holds 0 to 5"
+    ):
         list(opened(small).queue("Orders", 0).read(start))
 
 
@@ -176,7 +197,10 @@ def test_offsets_by_time_by_definition(small: SmallStore, how: str) -> None:
         for time in range(min(times) - 2, max(times) + 3):
             lower = sum(at < time for at in times)
             upper = max(sum(at <= time for at in times) - 1, 0)
-            assert (queue.offset_at(time, "LOWER"), queue.offset_at(time, "UPPER")) == (lower, upper), (time, times)
+            assert (queue.offset_at(time, "LOWER"), queue.offset_at(time, "UPPER")) == (lower, upper), (
+                time,
+                times,
+            )
 
 
 def test_no_consume_queues_at_all(small: SmallStore) -> None:

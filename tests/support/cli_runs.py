@@ -92,5 +92,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def process(*arguments: object, **more: str) -> Run:
     """A run of its own, to its end; `more` are variables of its environment."""
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, env=environment(**more), timeout=60, check=False)
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, env=environment(**more), timeout=60, check=False
+    )
     return Run(done.returncode, done.stdout, done.stderr)

@@ -1,6 +1,8 @@
-"""The pages of `docs/` as a reader uses them: blocks of shell, Python and SQL, and the output that each page says they have.
+"""The pages of `docs/` as a reader uses them: blocks of shell, Python and SQL, and the output that each page
+says they have.
 
-A block of text right behind a block is what that one prints. `/data/…` are copies of the stores that docs/README.md says to unpack.
+A block of text right behind a block is what that one prints. `/data/…` are copies of the stores that
+docs/README.md says to unpack.
 """
 
 from __future__ import annotations
@@ -55,7 +57,12 @@ def blocks(page: str) -> Iterator[Block]:
     for block, behind in zip_longest(found, found[1:]):
         if block[1] in _RUNS:
             shows = behind is not None and behind[1] == "text" and behind.start() == block.end()
-            yield Block(page.count("\n", 0, block.start()) + 1, block[1], block[2], behind[2] if behind is not None and shows else None)
+            yield Block(
+                page.count("\n", 0, block.start()) + 1,
+                block[1],
+                block[2],
+                behind[2] if behind is not None and shows else None,
+            )
 
 
 def example_stores() -> dict[str, str]:
@@ -64,18 +71,24 @@ def example_stores() -> dict[str, str]:
 
 
 def is_as_shown(shown: str, printed: str) -> bool:
-    """Equal but for the width of columns, which follows a path's; a line of `…` alone stands for any lines."""
+    """Equal but for the width of columns, which follows a path's; a line of `…` alone stands for any lines.
+    """
     pattern = "\n".join(r"(?:.*\n)*?.*" if line == "…" else re.escape(line) for line in _lines(shown))
     return re.fullmatch(pattern, "\n".join(_lines(printed))) is not None
 
 
 def _lines(text: str) -> list[str]:
-    return [re.sub(r"-{3,}", "---", re.sub(r" {2,}", "  ", line.strip())) for line in text.strip("\n").splitlines()]
+    return [
+        re.sub(r"-{3,}", "---", re.sub(r" {2,}", "  ", line.strip()))
+        for line in text.strip("\n").splitlines()
+    ]
 
 
 @dataclass
 class Session:
-    """One reader with one page: the stores are copied when a block names them, and names of Python live from block to block."""
+    """One reader with one page: the stores are copied when a block names them, and names of Python live from
+    block to block.
+    """
 
     directory: Path
     golden: Callable[[str], Path]
@@ -121,10 +134,20 @@ class Session:
         programs = self.directory / "bin"
         programs.mkdir(exist_ok=True)
         program = programs / "rmqlog"
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m rmq_spark.cli "$@"\n', encoding="utf-8")
+        program.write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m rmq_spark.cli "$@"\n', encoding="utf-8"
+        )
         program.chmod(0o755)
         environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         return done.returncode, done.stdout + done.stderr
 
     def _python(self, text: str) -> str:

@@ -1,8 +1,9 @@
-"""Processes that change a group's offsets and die at their Nth change of a file: run as `python -m tests.support.failing_offsets`.
+"""Processes that change a group's offsets and die at their Nth change of a file: run as `python -m
+tests.support.failing_offsets`.
 
-Arguments: a directory that is copied for each process, where the copies go, what to do (`kill` or `torn`) and whose offsets change
-(`store`, `local`, or `member`: of a group that it joins and leaves). Each process is a fork. Prints how many changes a whole run
-makes; copy N is the one of a kill at change N.
+Arguments: a directory that is copied for each process, where the copies go, what to do (`kill` or `torn`) and
+whose offsets change (`store`, `local`, or `member`: of a group that it joins and leaves). Each process is a
+fork. Prints how many changes a whole run makes; copy N is the one of a kill at change N.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def change(kind: str, root: str) -> None:
     if kind == "store":
         StoreOffsets("g", {"b": root}, clock_ms=lambda: 1_700_000_300_000).write(queue)
     elif kind == "member":
-        member = join(f"{root}/group", Membership("g", ("a",), strategy("AVG"), "T *"), StoreOffsets("g", {"b": root}))
+        member = join(
+            f"{root}/group", Membership("g", ("a",), strategy("AVG"), "T *"), StoreOffsets("g", {"b": root})
+        )
         for positions in ({}, dict.fromkeys(queue, 5)):
             member.settle(list(queue), positions, begin=lambda _: 3)
         member.leave(queue)

@@ -1,8 +1,10 @@
-"""A process that commits and dies, or meets an error, at its Nth change of a file: run as `python -m tests.support.failing_writer`.
+"""A process that commits and dies, or meets an error, at its Nth change of a file: run as `python -m
+tests.support.failing_writer`.
 
-Every function of `os` that changes something on disk is counted. Arguments: store, first message, number of messages, key number,
-what to do (`kill`, `torn`, or an errno name with `once` or `on`), the count at which, and optionally `async`, and `beside`: what is
-written is cut small, so that a thread writes while the next part is made, as with a large batch.
+Every function of `os` that changes something on disk is counted. Arguments: store, first message, number of
+messages, key number, what to do (`kill`, `torn`, or an errno name with `once` or `on`), the count at which,
+and optionally `async`, and `beside`: what is written is cut small, so that a thread writes while the next
+part is made, as with a large batch.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class Failure:
 def install(failure: Failure) -> dict[str, Any]:
     """Replaces the functions of `os`; the originals, to put back."""
     originals = {name: getattr(os, name) for name in COUNTED}
-    for name, original in (originals | {"fsync": lambda _: None}).items():  # what a test writes need not outlast the machine
+    # what a test writes need not outlast the machine
+    for name, original in (originals | {"fsync": lambda _: None}).items():
 
         def counted(*args: Any, _original: Any = original, _name: str = name, **named: Any) -> Any:
             if failure.happens(_name, args):

@@ -1,4 +1,5 @@
-"""The stores that real brokers wrote, under `tests/golden`: their names, how to unpack one, and what the broker answered.
+"""The stores that real brokers wrote, under `tests/golden`: their names, how to unpack one, and what the
+broker answered.
 
 Tests reach the archives only through here, so the meaning of a golden file is written once.
 """
@@ -29,8 +30,8 @@ NAMES = tuple(sorted(path.parent.name for path in ROOT.glob("*/store.tar.gz")))
 def unpack(name: str, directory: pathlib.Path) -> pathlib.Path:
     """Unpacks the store so that `directory` (made if missing) is its root, and returns `directory`.
 
-    In a cluster the root holds one store root per broker. Holes stay holes (tarfile seeks over them), so the store
-    with default file sizes, 1 GiB and more to look at, takes about a megabyte.
+    In a cluster the root holds one store root per broker. Holes stay holes (tarfile seeks over them), so the
+    store with default file sizes, 1 GiB and more to look at, takes about a megabyte.
     """
     with tarfile.open(ROOT / name / "store.tar.gz") as archive:
         archive.extractall(directory, filter="data")
@@ -55,7 +56,8 @@ def config(name: str) -> dict[str, str]:
 
 
 def brokers(name: str, root: pathlib.Path) -> dict[str, tuple[pathlib.Path, dict[str, Any]]]:
-    """Broker name -> (its store root, its answers); one entry named "" where the archive is a single store."""
+    """Broker name -> (its store root, its answers); one entry named "" where the archive is a single store.
+    """
     answers = expected(name)
     if "brokers" not in answers:
         return {"": (root, answers)}

@@ -1,9 +1,11 @@
-"""A member of a group in a process of its own: run as `python -m tests.support.group_worker`. It reads numbers instead of messages.
+"""A member of a group in a process of its own: run as `python -m tests.support.group_worker`. It reads
+numbers instead of messages.
 
-It does what a stream does: at each boundary it settles, then writes the next micro-batch to an offset log, reads it, and commits it.
-A batch that was not committed is repeated whole by the next process with the same name. The messages of every queue are the numbers from
-0 on, and a batch takes as long as `pause` says, so there is always more. Arguments: one JSON object. Standard output: a JSON object
-a line; a line on standard input ends it. All times are of the monotonic clock, which processes of one machine share.
+It does what a stream does: at each boundary it settles, then writes the next micro-batch to an offset log,
+reads it, and commits it. A batch that was not committed is repeated whole by the next process with the same
+name. The messages of every queue are the numbers from 0 on, and a batch takes as long as `pause` says, so
+there is always more. Arguments: one JSON object. Standard output: a JSON object a line; a line on standard
+input ends it. All times are of the monotonic clock, which processes of one machine share.
 """
 
 from __future__ import annotations
@@ -61,11 +63,17 @@ class _Checkpoint:
         self._write(self._committed, {"number": number, "positions": by_index, "reset": reset})
 
     def load(self) -> tuple[int, dict[MessageQueue, int], int, dict[int, tuple[int, int]]]:
-        """The number of the next batch, the committed offsets and their reset number, and a batch that was begun only."""
+        """The number of the next batch, the committed offsets and their reset number, and a batch that was
+        begun only.
+        """
         committed, begun = self._read(self._committed), self._read(self._begun)
         number = committed.get("number", -1)
         positions = {QUEUES[int(i)]: n for i, n in committed.get("positions", {}).items()}
-        left = {int(i): (a, b) for i, (a, b) in begun["batch"].items()} if begun.get("number", -1) > number else {}
+        left = (
+            {int(i): (a, b) for i, (a, b) in begun["batch"].items()}
+            if begun.get("number", -1) > number
+            else {}
+        )
         return number + 1, positions, committed.get("reset", 0), left
 
 
@@ -90,7 +98,10 @@ def main(options: dict[str, Any]) -> None:
     while not select.select([sys.stdin], [], [], 0)[0]:
         found = member.settle(QUEUES, positions, begin=lambda queue: 0, reset=reset)
         if found.starts or found.lost:
-            changed = [QUEUES.index(queue) for queue in found.starts], [QUEUES.index(queue) for queue in found.lost]
+            changed = (
+                [QUEUES.index(queue) for queue in found.starts],
+                [QUEUES.index(queue) for queue in found.lost],
+            )
             _say(gained=changed[0], lost=changed[1], at=time.monotonic(), reset=found.reset)
         starts = found.begins(positions)
         if not starts:

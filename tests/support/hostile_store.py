@@ -1,6 +1,8 @@
-"""A small store in which every text is hostile: names, tags, keys, properties and bodies, and one body of 4 MB.
+"""A small store in which every text is hostile: names, tags, keys, properties and bodies, and one body of 4
+MB.
 
-What is meant for a terminal, what is meant for a browser, what turns the direction of writing, and bytes that are no UTF-8.
+What is meant for a terminal, what is meant for a browser, what turns the direction of writing, and bytes that
+are no UTF-8.
 """
 
 from __future__ import annotations
@@ -10,7 +12,14 @@ from pathlib import Path
 from tests.support import oracle
 from tests.support.oracle import Message
 
-__all__ = ["HOSTILE_ID", "HOSTILE_PROPERTIES", "HOSTILE_TOPIC", "LARGE_BODY_SIZE", "MARKUP_BODY", "write_hostile_store"]
+__all__ = [
+    "HOSTILE_ID",
+    "HOSTILE_PROPERTIES",
+    "HOSTILE_TOPIC",
+    "LARGE_BODY_SIZE",
+    "MARKUP_BODY",
+    "write_hostile_store",
+]
 
 HOSTILE_TOPIC = "T\x1b[2J\u202e<svg onload=x>"  # a directory has to have this name
 HOSTILE_ID = "U\x1b]0;x\x07"
@@ -35,11 +44,16 @@ def write_hostile_store(root: Path) -> Path:
     ]
     place, log, units = 0, b"", b""
     for message in messages:
-        message = Message(message.topic_bytes, message.body, message.properties_bytes, 0, message.queue_offset, place)
+        message = Message(
+            message.topic_bytes, message.body, message.properties_bytes, 0, message.queue_offset, place
+        )
         log += oracle.encode_message(message)
         units += oracle.cq_unit(place, message.total_size, oracle.tags_code(message))
         place += message.total_size
-    for path, data in (("commitlog", log.ljust(FILE_SIZE, b"\0")), (f"consumequeue/{HOSTILE_TOPIC}/0", units.ljust(2000, b"\0"))):
+    for path, data in (
+        ("commitlog", log.ljust(FILE_SIZE, b"\0")),
+        (f"consumequeue/{HOSTILE_TOPIC}/0", units.ljust(2000, b"\0")),
+    ):
         (root / path).mkdir(parents=True)
         (root / path / oracle.file_name(0)).write_bytes(data)
     return root

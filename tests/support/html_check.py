@@ -1,4 +1,5 @@
-"""Reads a page as a browser would and refuses everything that the project did not make: elements, attributes, values, characters.
+"""Reads a page as a browser would and refuses everything that the project did not make: elements, attributes,
+values, characters.
 
 What a store says may only be text; `read_page` gives that text, as a reader sees it.
 """
@@ -19,9 +20,18 @@ _CLASS = r"rmqlog|[a-z]|r|n z"
 _STYLE = r"[a-z0-9:;.%(), -]*"
 _SIZES = {"width": _NUMBER, "height": _NUMBER}
 _FILL = {"fill": _COLOUR, "fill-opacity": _NUMBER}
-_SVG = {**_SIZES, "viewbox": r"[0-9 ]+", "role": "img", "aria-label": "file map", "font-size": _NUMBER, "fill": _COLOUR, "style": _STYLE}
+_SVG = {
+    **_SIZES,
+    "viewbox": r"[0-9 ]+",
+    "role": "img",
+    "aria-label": "file map",
+    "font-size": _NUMBER,
+    "fill": _COLOUR,
+    "style": _STYLE,
+}
 
-# Element -> attribute -> what its value may be, as a whole. A tooltip of a column's head is a sentence of the project's.
+# Element -> attribute -> what its value may be, as a whole. A tooltip of a column's head is a sentence of the
+# project's.
 _ALLOWED: dict[str, dict[str, str]] = {
     **{name: {} for name in ("style", "dt", "dd", "thead", "tbody", "tr", "b", "bdi", "br", "title")},
     "div": {"class": _CLASS, "style": _STYLE}, "span": {"class": _CLASS, "style": _STYLE}, "dl": {"class": "f"}, "pre": {"class": "b"},

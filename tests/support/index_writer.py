@@ -1,4 +1,5 @@
-"""A slow scalar writer of index files, from the spec alone (4.1 to 4.5): it plays the broker where a test needs files of its own.
+"""A slow scalar writer of index files, from the spec alone (4.1 to 4.5): it plays the broker where a test
+needs files of its own.
 
 It shares neither layouts nor hashes with the code under test.
 """
@@ -28,7 +29,9 @@ def message_index_keys(topic: str, properties: dict[str, str], *, tags: bool) ->
 
 
 class IndexFileWriter:
-    """One file. `previous_end` is (end timestamp, end physical offset) of the file before, (0, 0) for the first."""
+    """One file. `previous_end` is (end timestamp, end physical offset) of the file before, (0, 0) for the
+    first.
+    """
 
     def __init__(self, hash_slot_num: int, index_num: int, previous_end: tuple[int, int] = (0, 0)) -> None:
         self.hash_slot_num, self.index_num = hash_slot_num, index_num
@@ -59,7 +62,12 @@ class IndexFileWriter:
         return True
 
     def header(self) -> bytes:
-        times = (self.begin_timestamp, self.end_timestamp, self.begin_physical_offset, self.end_physical_offset)
+        times = (
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_physical_offset,
+            self.end_physical_offset,
+        )
         # indexCount reaches the disk with the first put
         return struct.pack(">qqqqii", *times, self.hash_slot_count, self.index_count if self.units else 0)
 
@@ -87,4 +95,8 @@ class IndexWriter:
     def _roll_when_full(self) -> None:
         last = self.files[-1]
         if last.index_count >= last.index_num:
-            self.files.append(IndexFileWriter(self.hash_slot_num, self.index_num, (last.end_timestamp, last.end_physical_offset)))
+            self.files.append(
+                IndexFileWriter(
+                    self.hash_slot_num, self.index_num, (last.end_timestamp, last.end_physical_offset)
+                )
+            )

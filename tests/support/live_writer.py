@@ -1,4 +1,5 @@
-"""A writer that behaves as a broker does: the byte lock, `abort`, and units that come into their full-size files piece by piece.
+"""A writer that behaves as a broker does: the byte lock, `abort`, and units that come into their full-size
+files piece by piece.
 
     python -m tests.support.live_writer ROOT MESSAGES
 
@@ -36,7 +37,16 @@ def message(number: int, physical_offset: int) -> Message:
     properties = oracle.encode_properties([("TAGS", f"t{offset % 5}"), ("UNIQ_KEY", f"U{number}")])
     body = message_body(topic, queue_id, offset)
     now = 1_700_000_000_000 + number
-    return Message(topic.encode(), body, properties, queue_id, offset, physical_offset, born_timestamp=now, store_timestamp=now)
+    return Message(
+        topic.encode(),
+        body,
+        properties,
+        queue_id,
+        offset,
+        physical_offset,
+        born_timestamp=now,
+        store_timestamp=now,
+    )
 
 
 class Files:
@@ -67,7 +77,9 @@ def main(root: Path, count: int) -> None:
     lock = os.open(root / "lock", os.O_CREAT | os.O_RDWR)
     fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
     log = Files(root / "commitlog", LOG_FILE_SIZE)
-    queues = {queue: Files(root / "consumequeue" / queue[0] / str(queue[1]), CQ_FILE_SIZE) for queue in QUEUES}
+    queues = {
+        queue: Files(root / "consumequeue" / queue[0] / str(queue[1]), CQ_FILE_SIZE) for queue in QUEUES
+    }
     print("ready", flush=True)
     position = 0
     for number in range(count):

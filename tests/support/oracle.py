@@ -1,7 +1,8 @@
-"""A slow scalar decoder and encoder of message units, written from the spec alone: the tests' independent witness.
+"""A slow scalar decoder and encoder of message units, written from the spec alone: the tests' independent
+witness.
 
-It imports nothing of store_format and copies no constant from it. `oracle_units` is its other half, and everything is
-importable from here.
+It imports nothing of store_format and copies no constant from it. `oracle_units` is its other half, and
+everything is importable from here.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ _COMPRESSED, _BORN_V6, _STORE_V6 = 0x1, 0x10, 0x20
 _SIZE_MIN = 91
 
 
-# ---- properties -----------------------------------------------------------------------------------------------------
+# ---- properties --------------------------------------------------------------------------------------------
 
 
 def encode_properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
@@ -122,7 +123,8 @@ def encode_properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> b
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
-    """What Java's decoder makes of the stored bytes, in stored order: the last value of a name at the place of its first.
+    """What Java's decoder makes of the stored bytes, in stored order: the last value of a name at the place
+    of its first.
 
     A segment without 0x01, or with nothing before or nothing behind the first 0x01, is dropped.
     """
@@ -134,7 +136,7 @@ def decode_properties(data: bytes) -> dict[str, str]:
     return properties
 
 
-# ---- compression ----------------------------------------------------------------------------------------------------
+# ---- compression -------------------------------------------------------------------------------------------
 
 _STREAMS = {1: "lz4", 2: "zstd"}  # sysFlag bits 8-10; 3 and 0 are zlib
 
@@ -169,12 +171,13 @@ def decompress(stored: bytes, sys_flag: int) -> bytes:
         raise OracleError(f"body is not {_STREAMS.get(kind, 'zlib')}: {error}") from error
 
 
-# ---- messages -------------------------------------------------------------------------------------------------------
+# ---- messages ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message unit, field by field as stored (spec 2.1). A host is (ip, port), its family the one the ip's text shows.
+    """One message unit, field by field as stored (spec 2.1). A host is (ip, port), its family the one the
+    ip's text shows.
 
     `body` is as stored, maybe compressed. `body_crc` -1 stands for the right one.
     """
@@ -203,7 +206,14 @@ class Message:
     @property
     def total_size(self) -> int:
         hosts = 12 * _is_v6(self.born_host) + 12 * _is_v6(self.store_host)
-        return _SIZE_MIN + (self.magic == _V2) + hosts + len(self.topic_bytes) + len(self.body) + len(self.properties_bytes)
+        return (
+            _SIZE_MIN
+            + (self.magic == _V2)
+            + hosts
+            + len(self.topic_bytes)
+            + len(self.body)
+            + len(self.properties_bytes)
+        )
 
     @property
     def topic(self) -> str:
@@ -252,7 +262,9 @@ def encode_message(message: Message) -> bytes:
         raise OracleError("a V1 topic has at most 127 bytes")
     try:
         parts = [
-            struct.pack(">iIiii", message.total_size, message.magic, message.body_crc, message.queue_id, message.flag),
+            struct.pack(
+                ">iIiii", message.total_size, message.magic, message.body_crc, message.queue_id, message.flag
+            ),
             struct.pack(">qqi", message.queue_offset, message.physical_offset, message.sys_flag),
             struct.pack(">q", message.born_timestamp),
             _encode_host(message.born_host),
@@ -293,8 +305,8 @@ class _Cursor:
 def decode_message(buffer: bytes, position: int, base_offset: int, verify_crc: bool = True) -> Message:
     """The unit at `position`; the buffer's first byte stands at `base_offset` of the commitlog.
 
-    Checks what spec 11 asks a reader to check; negative lengths are refused. As in the broker's own check, the CRC of an empty body
-    is not looked at. Raises OracleError.
+    Checks what spec 11 asks a reader to check; negative lengths are refused. As in the broker's own check,
+    the CRC of an empty body is not looked at. Raises OracleError.
     """
     remaining = len(buffer) - position
     if position < 0 or remaining < 8:
@@ -308,8 +320,14 @@ def decode_message(buffer: bytes, position: int, base_offset: int, verify_crc: b
     cursor.take(8)
     body_crc, queue_id, flag = cursor.number("i"), cursor.number("i"), cursor.number("i")
     queue_offset, physical_offset, sys_flag = cursor.number("q"), cursor.number("q"), cursor.number("i")
-    born_timestamp, born_host = cursor.number("q"), _decode_host(cursor.take(20 if sys_flag & _BORN_V6 else 8))
-    store_timestamp, store_host = cursor.number("q"), _decode_host(cursor.take(20 if sys_flag & _STORE_V6 else 8))
+    born_timestamp, born_host = (
+        cursor.number("q"),
+        _decode_host(cursor.take(20 if sys_flag & _BORN_V6 else 8)),
+    )
+    store_timestamp, store_host = (
+        cursor.number("q"),
+        _decode_host(cursor.take(20 if sys_flag & _STORE_V6 else 8)),
+    )
     reconsume_times, prepared_transaction_offset = cursor.number("i"), cursor.number("q")
     body = cursor.take(cursor.number("i"))
     topic_bytes = cursor.take(cursor.number("b" if magic == _V1 else "h"))
@@ -327,7 +345,9 @@ def decode_message(buffer: bytes, position: int, base_offset: int, verify_crc: b
 
 
 def with_crc_property(message: Message) -> Message:
-    """The message as a broker with enabledAppendPropCRC stores it; its positions and times must be final (spec 2.7)."""
+    """The message as a broker with enabledAppendPropCRC stores it; its positions and times must be final
+    (spec 2.7).
+    """
     kept = message.properties_bytes
     if "__CRC32#" in message.properties:
         segments = kept.split(b"\x02")
@@ -344,7 +364,9 @@ def verify_crc_property(unit: bytes) -> bool:
 
 
 def tags_code(message: Message, levels: Mapping[int, int] | None = None) -> int:
-    """What dispatch writes into the consume queue (spec 3.2). Raises OracleError for a DELAY that is no number on the schedule topic."""
+    """What dispatch writes into the consume queue (spec 3.2). Raises OracleError for a DELAY that is no
+    number on the schedule topic.
+    """
     levels = delay_levels() if levels is None else levels
     tags = message.properties.get("TAGS")
     code = java_hash(tags) if tags else 0
@@ -359,7 +381,7 @@ def tags_code(message: Message, levels: Mapping[int, int] | None = None) -> int:
     return code
 
 
-# ---- inner batches --------------------------------------------------------------------------------------------------
+# ---- inner batches -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -380,7 +402,12 @@ def encode_inner_batch(messages: Iterable[SubMessage]) -> bytes:
     for message in messages:
         size = 22 + len(message.body) + len(message.properties_bytes)
         head = struct.pack(">iiiii", size, 0, 0, message.flag, len(message.body))
-        parts += [head, message.body, struct.pack(">h", len(message.properties_bytes)), message.properties_bytes]
+        parts += [
+            head,
+            message.body,
+            struct.pack(">h", len(message.properties_bytes)),
+            message.properties_bytes,
+        ]
     return b"".join(parts)
 
 
@@ -401,12 +428,14 @@ def split_inner_batch(body: bytes) -> list[SubMessage]:
     return messages
 
 
-# ---- whole files ----------------------------------------------------------------------------------------------------
+# ---- whole files -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Walk:
-    """The valid units of a commitlog file, where they end, and whether a blank record says that the next file goes on."""
+    """The valid units of a commitlog file, where they end, and whether a blank record says that the next file
+    goes on.
+    """
 
     messages: list[Message]
     stop: int
@@ -414,7 +443,9 @@ class Walk:
 
 
 def walk_commit_log(file_bytes: bytes, start: int, file_size: int) -> Walk:
-    """Reads units from the file that starts at offset `start` until a blank record or the first byte that is no unit."""
+    """Reads units from the file that starts at offset `start` until a blank record or the first byte that is
+    no unit.
+    """
     messages: list[Message] = []
     position = 0
     end = min(len(file_bytes), file_size)
@@ -457,11 +488,14 @@ def index_keys(message: Message, tag_keys: bool = True) -> list[str]:
     return [f"{message.topic}#{key}" for key in keys]
 
 
-def build_index_files(messages: Sequence[Message], slot_count: int, unit_count: int, tag_keys: bool = True) -> list[bytes]:
+def build_index_files(
+    messages: Sequence[Message], slot_count: int, unit_count: int, tag_keys: bool = True
+) -> list[bytes]:
     """The index files a broker makes while it dispatches `messages` (spec 4.4, 4.5)."""
     files: list[IndexFileBuilder] = []
     for message in messages:
-        keys: list[str | None] = [None, *index_keys(message, tag_keys)]  # None: a file is made before keys are looked at
+        # None: a file is made before keys are looked at
+        keys: list[str | None] = [None, *index_keys(message, tag_keys)]
         for key in keys:
             if not files or files[-1].full:
                 last = (files[-1].end_timestamp, files[-1].end_physical_offset) if files else (0, 0)

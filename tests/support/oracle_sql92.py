@@ -1,7 +1,9 @@
-"""A second opinion on SQL92 filters, one message at a time: written from the rules alone, sharing nothing with the project's code.
+"""A second opinion on SQL92 filters, one message at a time: written from the rules alone, sharing nothing
+with the project's code.
 
-An expression is a tree of tuples, `("=", ("property", "a"), ("number", "3"))`. The oracle writes it as text in many
-spellings, says whether RocketMQ's compiler takes it, and what it is for the properties of one message.
+An expression is a tree of tuples, `("=", ("property", "a"), ("number", "3"))`. The oracle writes it as text
+in many spellings, says whether RocketMQ's compiler takes it, and what it is for the properties of one
+message.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Long(int):
     """java.lang.Long"""
 
 
-# ---- text -------------------------------------------------------------------------------------------------------------
+# ---- text --------------------------------------------------------------------------------------------------
 
 _LEVELS = {"or": 0, "and": 1, "=": 2, "<>": 2, "is null": 2, "-": 4, "+": 4, "not": 4}
 _PRIMARY = ("property", "string", "number", "boolean", "null")
@@ -45,7 +47,9 @@ def _level(tree: Tree) -> int:
 
 
 def text(tree: Tree, random: Random | None = None, level: int = 0) -> str:
-    """The expression; with `random` in one of many spellings, which differ in case, blanks, comments and parentheses."""
+    """The expression; with `random` in one of many spellings, which differ in case, blanks, comments and
+    parentheses.
+    """
     written = _write(tree, random)
     if _level(tree) < level or (random is not None and random.random() < 0.1):
         return f"({written})"
@@ -90,7 +94,7 @@ def _write(tree: Tree, random: Random | None) -> str:
     return left + _word(kind.upper(), random) + text(parts[1], random, mine + 1)
 
 
-# ---- what the compiler refuses ------------------------------------------------------------------------------------------
+# ---- what the compiler refuses -----------------------------------------------------------------------------
 
 _CONSTANTS = ("string", "number", "boolean", "null")
 _ORDERINGS = (">", ">=", "<", "<=")
@@ -103,7 +107,9 @@ def check(tree: Tree) -> None:
 
 
 def _is_condition(tree: Tree) -> bool:
-    return tree[0] not in ("property", "string", "number", "-", "+") or (tree[0] == "+" and _is_condition(tree[1]))
+    return tree[0] not in ("property", "string", "number", "-", "+") or (
+        tree[0] == "+" and _is_condition(tree[1])
+    )
 
 
 def _bare(tree: Tree) -> Tree:
@@ -149,7 +155,11 @@ def _check(tree: Tree) -> None:
         for part in parts[:3]:
             _must_have_order(part)
         low, high = _bare(parts[1]), _bare(parts[2])
-        if not parts[3] and low[0] == high[0] == "number" and _compare(_literal(low[1]), _literal(high[1])) > 0:
+        if (
+            not parts[3]
+            and low[0] == high[0] == "number"
+            and _compare(_literal(low[1]), _literal(high[1])) > 0
+        ):
             raise CompileError("bounds the wrong way round")
 
 
@@ -165,7 +175,7 @@ def _literal(written: str) -> Integer | Long | float:
     return real
 
 
-# ---- what it is for a message -------------------------------------------------------------------------------------------
+# ---- what it is for a message ------------------------------------------------------------------------------
 
 
 def evaluate(tree: Tree, properties: Mapping[str, str]) -> bool | None:
@@ -224,7 +234,8 @@ def _not(value: bool | None) -> bool | None:
 
 
 def _logic(decisive: bool, left: Tree, right: Tree, properties: Mapping[str, str]) -> bool | None:
-    """AND, decided by a False, or OR, decided by a True; the right side only where the left does not decide."""
+    """AND, decided by a False, or OR, decided by a True; the right side only where the left does not decide.
+    """
     one = _evaluate(left, properties)
     if one is decisive:
         return decisive
@@ -240,7 +251,11 @@ def _search(how: str, operand: Tree, searched: str, negated: bool, properties: M
     value = _evaluate(operand, properties)
     if not isinstance(value, str):
         return False
-    return {"contains": searched in value, "startswith": value.startswith(searched), "endswith": value.endswith(searched)}[how] ^ negated
+    return {
+        "contains": searched in value,
+        "startswith": value.startswith(searched),
+        "endswith": value.endswith(searched),
+    }[how] ^ negated
 
 
 def _equal(left: Any, right: Any) -> bool | None:
@@ -306,7 +321,8 @@ def _read(written: str, kind: type) -> Any:
 def _double(written: str) -> float:
     bare = written.strip("".join(map(chr, range(33))))
     number = re.fullmatch(
-        r"([+-]?)(?:(NaN|Infinity)|(0[xX][0-9a-fA-F.]+[pP][+-]?[0-9]+)[fFdD]?|([0-9.]+(?:[eE][+-]?[0-9]+)?)[fFdD]?)", bare
+        r"([+-]?)(?:(NaN|Infinity)|(0[xX][0-9a-fA-F.]+[pP][+-]?[0-9]+)[fFdD]?|([0-9.]+(?:[eE][+-]?[0-9]+)?)[fFdD]?)",
+        bare,
     )
     if number is None:
         raise EvaluationError(written)

@@ -1,6 +1,8 @@
-"""The oracle's small half: hashes, identifiers and every fixed-size unit, one `struct` call each, written from the spec alone.
+"""The oracle's small half: hashes, identifiers and every fixed-size unit, one `struct` call each, written
+from the spec alone.
 
-Slow and plain on purpose. It shares no constant with store_format, so that an agreement between the two means something.
+Slow and plain on purpose. It shares no constant with store_format, so that an agreement between the two means
+something.
 """
 
 from __future__ import annotations
@@ -55,14 +57,15 @@ class OracleError(ValueError):
     """The bytes are no unit the spec describes. The only error the oracle raises about bytes."""
 
 
-# ---- text and hashes ------------------------------------------------------------------------------------------------
+# ---- text and hashes ---------------------------------------------------------------------------------------
 
 
 def java_utf8(data: bytes) -> str:
     """`new String(data, UTF_8)`: malformed bytes become U+FFFD.
 
-    CPython does the same, but for one case (compared with OpenJDK 17 over all sequences of one to four bytes from 24
-    interesting values): an encoded surrogate, ED A0..BF xx, is one replacement character in Java and three in Python.
+    CPython does the same, but for one case (compared with OpenJDK 17 over all sequences of one to four bytes
+    from 24 interesting values): an encoded surrogate, ED A0..BF xx, is one replacement character in Java and
+    three in Python.
 
     >>> java_utf8(bytes.fromhex("eda080")), len(bytes.fromhex("eda080").decode(errors="replace"))
     ('\ufffd', 3)
@@ -94,7 +97,9 @@ def index_key_hash(key: str) -> int:
 
 
 def java_hashmap_order(names: Iterable[str], capacity: int) -> list[str]:
-    """The iteration order of a Java HashMap made with `capacity` that got `names` one after the other (spec 2.5)."""
+    """The iteration order of a Java HashMap made with `capacity` that got `names` one after the other (spec
+    2.5).
+    """
     distinct = list(dict.fromkeys(names))
     while len(distinct) > 0.75 * capacity:
         capacity *= 2
@@ -115,11 +120,13 @@ def crc_property(crc: int) -> bytes:
     return b"__CRC32#\x01" + str(crc)[::-1].ljust(10, "0").encode() + b"\x02"
 
 
-# ---- hosts, names, identifiers --------------------------------------------------------------------------------------
+# ---- hosts, names, identifiers -----------------------------------------------------------------------------
 
 
 def java_host(host: tuple[str, int]) -> str:
-    """`ip:port` as Java prints it: IPv6 in brackets, eight groups, nothing compressed; IPv4-mapped addresses are IPv4 to Java."""
+    """`ip:port` as Java prints it: IPv6 in brackets, eight groups, nothing compressed; IPv4-mapped addresses
+    are IPv4 to Java.
+    """
     address = ipaddress.ip_address(host[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -135,7 +142,9 @@ def offset_msg_id(host: tuple[str, int], physical_offset: int) -> str:
 
 
 def uniq_key_id(ip: str, pid: int, class_loader_hash: int, ms_since_month_start: int, counter: int) -> str:
-    """The id a client gives a message, UNIQ_KEY (spec 2.13). `counter` wraps; a clock set back a little counts as 0."""
+    """The id a client gives a message, UNIQ_KEY (spec 2.13). `counter` wraps; a clock set back a little
+    counts as 0.
+    """
     if -1_000_000 < ms_since_month_start < 0:
         ms_since_month_start = 0
     tail = struct.pack(">HiIH", pid % 2**16, class_loader_hash, ms_since_month_start % 2**32, counter % 2**16)
@@ -159,7 +168,7 @@ def delay_levels(table: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 
     return {level: int(text[:-1]) * units[text[-1]] for level, text in enumerate(table.split(), 1)}
 
 
-# ---- commitlog, consume queues, checkpoint --------------------------------------------------------------------------
+# ---- commitlog, consume queues, checkpoint -----------------------------------------------------------------
 
 
 def blank(remaining: int) -> bytes:
@@ -175,8 +184,12 @@ def pre_blank_cq_unit() -> bytes:
     return struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
 
 
-def batch_cq_unit(physical_offset: int, size: int, tags_code: int, store_timestamp: int, base_offset: int, batch_size: int) -> bytes:
-    return struct.pack(">qiqqqhii", physical_offset, size, tags_code, store_timestamp, base_offset, batch_size, -1, 0)
+def batch_cq_unit(
+    physical_offset: int, size: int, tags_code: int, store_timestamp: int, base_offset: int, batch_size: int
+) -> bytes:
+    return struct.pack(
+        ">qiqqqhii", physical_offset, size, tags_code, store_timestamp, base_offset, batch_size, -1, 0
+    )
 
 
 def cq_ext_unit(tags_code: int, store_timestamp: int, bit_map: bytes) -> bytes:
@@ -197,7 +210,7 @@ def dledger_head(size: int, index: int, term: int, pos: int, body_size: int) -> 
     return struct.pack(">iiqqqiiii", 1, size, index, term, pos, 0, 0, 0, body_size)
 
 
-# ---- index ----------------------------------------------------------------------------------------------------------
+# ---- index -------------------------------------------------------------------------------------------------
 
 
 def index_slot_position(slot: int) -> int:
@@ -214,7 +227,9 @@ class IndexFileBuilder:
     `end_timestamp` and `end_physical_offset` are those of the file before it, 0 for a store's first.
     """
 
-    def __init__(self, slot_count: int, unit_count: int, end_timestamp: int = 0, end_physical_offset: int = 0) -> None:
+    def __init__(
+        self, slot_count: int, unit_count: int, end_timestamp: int = 0, end_physical_offset: int = 0
+    ) -> None:
         self.slot_count = slot_count
         self.unit_count = unit_count
         self.begin_timestamp = self.end_timestamp = end_timestamp
@@ -249,7 +264,12 @@ class IndexFileBuilder:
 
     def header(self) -> bytes:
         counted = self.index_count if self.units else 0  # written by the first put
-        times = (self.begin_timestamp, self.end_timestamp, self.begin_physical_offset, self.end_physical_offset)
+        times = (
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_physical_offset,
+            self.end_physical_offset,
+        )
         return struct.pack(">qqqqii", *times, self.hash_slot_count, counted)
 
     def to_bytes(self) -> bytes:
@@ -258,11 +278,17 @@ class IndexFileBuilder:
         return self.header() + slots + units.ljust(20 * self.unit_count, b"\0")
 
 
-# ---- timer, RocksDB, pop --------------------------------------------------------------------------------------------
+# ---- timer, RocksDB, pop -----------------------------------------------------------------------------------
 
 
 def timer_log_unit(
-    prev_pos: int, magic: int, write_timestamp: int, delayed_time: int, physical_offset: int, message_size: int, real_topic: str
+    prev_pos: int,
+    magic: int,
+    write_timestamp: int,
+    delayed_time: int,
+    physical_offset: int,
+    message_size: int,
+    real_topic: str,
 ) -> bytes:
     times = (52, prev_pos, magic, write_timestamp, delayed_time)
     return struct.pack(">iqiqiqiiq", *times, physical_offset, message_size, java_hash(real_topic), 0)
@@ -282,7 +308,15 @@ def timer_wheel_slot_index(slot_time_ms: int, precision_ms: int) -> int:
 
 def rocksdb_cq_key(topic: str, queue_id: int, cq_offset: int) -> bytes:
     name = topic.encode()
-    return struct.pack(">i", len(name)) + b"\1" + name + b"\1" + struct.pack(">i", queue_id) + b"\1" + struct.pack(">q", cq_offset)
+    return (
+        struct.pack(">i", len(name))
+        + b"\1"
+        + name
+        + b"\1"
+        + struct.pack(">i", queue_id)
+        + b"\1"
+        + struct.pack(">q", cq_offset)
+    )
 
 
 def rocksdb_cq_value(physical_offset: int, size: int, tags_code: int, store_timestamp: int) -> bytes:
@@ -292,7 +326,15 @@ def rocksdb_cq_value(physical_offset: int, size: int, tags_code: int, store_time
 def rocksdb_offset_key(topic: str, queue_id: int, which: str) -> bytes:
     """`which` is `max` or `min`."""
     name = topic.encode()
-    return struct.pack(">i", len(name)) + b"\1" + name + b"\1" + which.encode() + b"\1" + struct.pack(">i", queue_id)
+    return (
+        struct.pack(">i", len(name))
+        + b"\1"
+        + name
+        + b"\1"
+        + which.encode()
+        + b"\1"
+        + struct.pack(">i", queue_id)
+    )
 
 
 def rocksdb_offset_value(physical_offset: int, cq_offset: int) -> bytes:
@@ -333,7 +375,9 @@ def parse_pop_record(text: str) -> dict[str, Any]:
 
 
 def pop_record(record: dict[str, Any]) -> str:
-    """The inverse: compact JSON, names in alphabetical order; a checkpoint (the one with `invisibleTime`) gets its reviveTime."""
+    """The inverse: compact JSON, names in alphabetical order; a checkpoint (the one with `invisibleTime`)
+    gets its reviveTime.
+    """
     short = {long: name for name, long in _POP_NAMES.items()}
     named = {short[name]: value for name, value in record.items()}
     if "it" in named:

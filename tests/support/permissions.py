@@ -16,7 +16,9 @@ _NOBODY = 65534
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Without root's rights, which modes of files do not bind. What the code imports late has to have been imported before."""
+    """Without root's rights, which modes of files do not bind. What the code imports late has to have been
+    imported before.
+    """
     if os.geteuid() != 0:  # bound by modes anyway
         yield
         return

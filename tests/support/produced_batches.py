@@ -16,7 +16,19 @@ from store_format.metadata.values import TopicConfig
 from tests.support import oracle
 from tests.support.oracle import Message
 
-__all__ = ["BORN_HOST", "MAP", "NOW_MS", "STORE_HOST", "batch_of", "decoded", "message_of", "produce", "producer", "routes_of", "unplaced"]
+__all__ = [
+    "BORN_HOST",
+    "MAP",
+    "NOW_MS",
+    "STORE_HOST",
+    "batch_of",
+    "decoded",
+    "message_of",
+    "produce",
+    "producer",
+    "routes_of",
+    "unplaced",
+]
 
 NOW_MS = 1_700_000_000_123
 BORN_HOST = (bytes([127, 0, 0, 1]), 4711)
@@ -26,7 +38,10 @@ MAP = pa.map_(pa.string(), pa.string())
 
 def batch_of(**columns: Any) -> pa.RecordBatch:
     """Lists become arrays, maps are lists of dicts; everything else is an array already."""
-    arrays = {name: values if isinstance(values, pa.Array) else _array(name, values) for name, values in columns.items()}
+    arrays = {
+        name: values if isinstance(values, pa.Array) else _array(name, values)
+        for name, values in columns.items()
+    }
     return pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
 
 
@@ -43,7 +58,12 @@ def routes_of(*topics: TopicConfig, **settings: Any) -> Routes:
 
 
 def producer(
-    routes: Routes | None = None, *, selector: str = ROUNDROBIN, seed: int = 7, partition: int | None = None, **settings: Any
+    routes: Routes | None = None,
+    *,
+    selector: str = ROUNDROBIN,
+    seed: int = 7,
+    partition: int | None = None,
+    **settings: Any,
 ) -> Producer:
     ids = UniqueIds(bytes([127, 0, 0, 1]), 1, instance=b"\x01\x4a\xe5\xa5")
     queues = QueueSelector(routes or routes_of(), selector, seed=seed)
@@ -63,7 +83,13 @@ def decoded(messages: ProducedMessages) -> list[Message]:
 def message_of(**columns: Any) -> Message:
     """The one message of one row with these values; topic and body are given when they are not."""
     row = {"topic": "TopicTest", "body": b"hello"} | columns
-    (message,) = decoded(produce(batch_of(**{name: value if isinstance(value, pa.Array) else [value] for name, value in row.items()})))
+    (message,) = decoded(
+        produce(
+            batch_of(
+                **{name: value if isinstance(value, pa.Array) else [value] for name, value in row.items()}
+            )
+        )
+    )
     return message
 
 

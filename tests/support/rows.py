@@ -1,4 +1,5 @@
-"""What a row must be: every column of a message as the oracle sees it, and every column of a batch as plain values.
+"""What a row must be: every column of a message as the oracle sees it, and every column of a batch as plain
+values.
 
 Tests of the reading core compare these two, so that a column nobody looks at cannot go wrong unseen.
 """
@@ -31,7 +32,8 @@ def _timestamp(ms: int) -> int | None:
     return ms * 1000 if _YEAR_1_MS + _TWO_DAYS_MS <= ms < _YEAR_10000_MS - _TWO_DAYS_MS else None
 
 
-def expected_row(message: Message, *, tags_code: int = 0, **place: Any) -> dict[str, Any]:  # Any: values of any column
+# Any: values of any column
+def expected_row(message: Message, *, tags_code: int = 0, **place: Any) -> dict[str, Any]:
     """The row of a message; `place` are the columns in which the queue that led there has its own say."""
     properties = message.properties
     return {
@@ -66,11 +68,18 @@ def expected_row(message: Message, *, tags_code: int = 0, **place: Any) -> dict[
 
 
 def inner_rows(unit: Message, *, tags_code: int = 0, **place: Any) -> list[dict[str, Any]]:
-    """The rows of an inner batch: the unit's own columns, but for what each message of the batch has itself."""
+    """The rows of an inner batch: the unit's own columns, but for what each message of the batch has itself.
+    """
     rows = []
     first = place.pop("queueOffset", unit.queue_offset)
     for i, part in enumerate(oracle.split_inner_batch(unit.decompressed)):
-        alone = replace(unit, body=part.body, properties_bytes=part.properties_bytes, sys_flag=unit.sys_flag & ~1, flag=part.flag)
+        alone = replace(
+            unit,
+            body=part.body,
+            properties_bytes=part.properties_bytes,
+            sys_flag=unit.sys_flag & ~1,
+            flag=part.flag,
+        )
         own = {"storeSize": unit.total_size, "sysFlag": unit.sys_flag, "bodyCRC": 0, "queueOffset": first + i}
         rows.append(expected_row(alone, tags_code=tags_code, **(place | own)))
     return rows
@@ -81,7 +90,9 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     columns = {}
     for name in batch.schema.names:
         column = batch[name]
-        columns[name] = (column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+        columns[name] = (
+            column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        ).to_pylist()
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
@@ -89,7 +100,9 @@ def table_rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     return [row for batch in batches for row in rows_of(batch)]
 
 
-def placed(messages: Iterable[Message], base: int, *, crc_property: bool = False) -> tuple[bytes, list[Message]]:
+def placed(
+    messages: Iterable[Message], base: int, *, crc_property: bool = False
+) -> tuple[bytes, list[Message]]:
     """Units one behind the other from physical offset `base` on, and the messages as they stand there."""
     data, stored = b"", []
     for message in messages:
@@ -101,7 +114,12 @@ def placed(messages: Iterable[Message], base: int, *, crc_property: bool = False
 
 
 def refs_of(
-    data: bytes, messages: Sequence[Message], base: int, *, tags_codes: Sequence[int] | None = None, identity: Identity | None = None
+    data: bytes,
+    messages: Sequence[Message],
+    base: int,
+    *,
+    tags_codes: Sequence[int] | None = None,
+    identity: Identity | None = None,
 ) -> UnitRefs:
     """References to where the messages stand in `data`, whose first byte has physical offset `base`."""
     positions = np.array([message.physical_offset - base for message in messages], np.int64)

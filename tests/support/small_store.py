@@ -1,6 +1,8 @@
-"""One small store with a message of every kind, and the rows that must come out of it: what tests damage byte by byte.
+"""One small store with a message of every kind, and the rows that must come out of it: what tests damage byte
+by byte.
 
-Two commitlog files of 2 KiB, consume queues of three units a file, light queues and a BatchCQ topic; made by the oracle.
+Two commitlog files of 2 KiB, consume queues of three units a file, light queues and a BatchCQ topic; made by
+the oracle.
 """
 
 from __future__ import annotations
@@ -27,14 +29,17 @@ Key = tuple[str, int]
 
 
 def _batch(count: int) -> bytes:
-    return oracle.encode_inner_batch(SubMessage(i, b"part%d" % i, b"TAGS\x01t\x02UNIQ_KEY\x01U%d\x02" % i) for i in range(count))
+    return oracle.encode_inner_batch(
+        SubMessage(i, b"part%d" % i, b"TAGS\x01t\x02UNIQ_KEY\x01U%d\x02" % i) for i in range(count)
+    )
 
 
 def _numbered(count: int, base: int) -> bytes:
     return oracle.encode_properties([("INNER_NUM", str(count)), ("INNER_BASE", str(base))])
 
 
-# Name -> (topic, queue id, queue offset, how many offsets it covers, the message). Prepared messages are in no queue.
+# Name -> (topic, queue id, queue offset, how many offsets it covers, the message). Prepared messages are in
+# no queue.
 KINDS: dict[str, Message] = {
     "plain": Message(b"Orders", b"some body", SOME, 0, 0, flag=3),
     "zlib": Message(b"Orders", oracle.compress(b"z" * 300, 3), b"TAGS\x01a\x02", 0, 1, sys_flag=0x301),
@@ -98,7 +103,11 @@ class SmallStore:
         """(commitlog file, byte in it, size) of a message."""
         message = self.messages[name]
         within = message.physical_offset % FILE_SIZE
-        return self.root / "commitlog" / oracle.file_name(message.physical_offset - within), within, message.total_size
+        return (
+            self.root / "commitlog" / oracle.file_name(message.physical_offset - within),
+            within,
+            message.total_size,
+        )
 
 
 def write_small_store(root: Path) -> SmallStore:
@@ -110,7 +119,9 @@ def write_small_store(root: Path) -> SmallStore:
         message = replace(kind, born_timestamp=1_700_000_000_000 + i, store_timestamp=1_700_000_001_000 + i)
         size = message.total_size + 20 * (name == "crc property")
         if len(files[start]) + size + 8 > FILE_SIZE:
-            files[start] = (files[start] + oracle.blank(FILE_SIZE - len(files[start]))).ljust(FILE_SIZE, b"\0")
+            files[start] = (files[start] + oracle.blank(FILE_SIZE - len(files[start]))).ljust(
+                FILE_SIZE, b"\0"
+            )
             start += FILE_SIZE
             files[start] = b""
         message = replace(message, physical_offset=start + len(files[start]))
@@ -134,10 +145,16 @@ def _write_queues(store: SmallStore) -> None:
             continue
         code = oracle.tags_code(message)
         entry = oracle.cq_unit(message.physical_offset, message.total_size, code)
-        keys = [(message.topic, message.queue_id)] + ([("%LMQ%a", 0), ("%LMQ%b", 0)] if name == "light" else [])
+        keys = [(message.topic, message.queue_id)] + (
+            [("%LMQ%a", 0), ("%LMQ%b", 0)] if name == "light" else []
+        )
         for key in keys:
             place = {"topic": key[0]}
-            expand = inner_rows if message.sys_flag & 0xC0 else lambda *args, **kwargs: [expected_row(*args, **kwargs)]
+            expand = (
+                inner_rows
+                if message.sys_flag & 0xC0
+                else lambda *args, **kwargs: [expected_row(*args, **kwargs)]
+            )
             rows = expand(message, tags_code=code, **place)
             store.rows.setdefault(key, []).extend(rows)
             if message.topic == "Batches":
@@ -151,7 +168,9 @@ def _write_queues(store: SmallStore) -> None:
 
 
 def _write_units(directory: Path, units: list[bytes]) -> None:
-    """Files of three units, one file in advance when the last is full: so the end of the queue is always on disk."""
+    """Files of three units, one file in advance when the last is full: so the end of the queue is always on
+    disk.
+    """
     for first in range(0, len(units) + 1, UNITS_A_FILE):
         data = b"".join(units[first : first + UNITS_A_FILE]).ljust(len(units[0]) * UNITS_A_FILE, b"\0")
         _write(directory / oracle.file_name(first * len(units[0])), data)

@@ -1,4 +1,6 @@
-"""Messages of the oracle handed to the writing side: as columns, encoded, staged, committed into a store made for a test."""
+"""Messages of the oracle handed to the writing side: as columns, encoded, staged, committed into a store made
+for a test.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,17 @@ from store_format.message.encode import MessageColumns, encode
 from tests.support import oracle
 from tests.support.oracle import Message
 
-__all__ = ["append", "columns_of", "deleted_topic", "make_store", "messages_of", "numbered", "settings_from", "stage", "update_topic"]
+__all__ = [
+    "append",
+    "columns_of",
+    "deleted_topic",
+    "make_store",
+    "messages_of",
+    "numbered",
+    "settings_from",
+    "stage",
+    "update_topic",
+]
 
 _SCHEDULED = "SCHEDULE_TOPIC_XXXX"
 _KINDS = {4: NO_QUEUE, 12: NOT_DISPATCHED}  # sysFlag & 12: prepared, rolled back
@@ -49,11 +61,17 @@ def settings_from(config: Mapping[str, str], broker_name: str = "broker-a") -> S
         "maxHashSlotNum": "max_hash_slot_num",
         "maxIndexNum": "max_index_num",
     }
-    return StoreSettings(broker_name, **{name: int(config[key]) for key, name in names.items() if key in config})
+    return StoreSettings(
+        broker_name, **{name: int(config[key]) for key, name in names.items() if key in config}
+    )
 
 
 def make_store(root: Path, settings: StoreSettings | None = None) -> Path:
-    create_store(str(root), settings or StoreSettings("broker-a", 1 << 14, 20 * 20, 50, 200), timestamp=1_700_000_000_000)
+    create_store(
+        str(root),
+        settings or StoreSettings("broker-a", 1 << 14, 20 * 20, 50, 200),
+        timestamp=1_700_000_000_000,
+    )
     return root
 
 
@@ -62,12 +80,16 @@ def _ip(host: tuple[str, int]) -> bytes:
 
 
 def columns_of(messages: Sequence[Message], *, crc_property: bool = False) -> MessageColumns:
-    """As a producer would give them: without positions and store times, and without the CRC property where that is appended."""
+    """As a producer would give them: without positions and store times, and without the CRC property where
+    that is appended.
+    """
     cut = 20 if crc_property else 0
     return MessageColumns(
         topic=pa.array([m.topic for m in messages], pa.string()),
         body=pa.array([m.body for m in messages], pa.binary()),
-        properties=pa.array([m.properties_bytes[: len(m.properties_bytes) - cut] for m in messages], pa.binary()),
+        properties=pa.array(
+            [m.properties_bytes[: len(m.properties_bytes) - cut] for m in messages], pa.binary()
+        ),
         queue_id=np.array([m.queue_id for m in messages], np.int64),
         flag=np.array([m.flag for m in messages], np.int64),
         sys_flag=np.array([m.sys_flag for m in messages], np.int64),
@@ -96,9 +118,15 @@ def stage(
     for start in range(0, len(messages), part):
         piece = messages[start : start + part]
         queues = list(dict.fromkeys((m.topic, m.queue_id) for m in piece if m.sys_flag & 12 not in _KINDS))
-        numbers = np.array([_KINDS.get(m.sys_flag & 12) or queues.index((m.topic, m.queue_id)) for m in piece], np.int64)
-        timed = np.array([m.topic == _SCHEDULED and int(m.properties.get("DELAY", "0")) > 0 for m in piece], bool)
-        codes = [oracle.tags_code(m) - t * m.store_timestamp for m, t in zip(piece, timed.tolist(), strict=True)]
+        numbers = np.array(
+            [_KINDS.get(m.sys_flag & 12) or queues.index((m.topic, m.queue_id)) for m in piece], np.int64
+        )
+        timed = np.array(
+            [m.topic == _SCHEDULED and int(m.properties.get("DELAY", "0")) > 0 for m in piece], bool
+        )
+        codes = [
+            oracle.tags_code(m) - t * m.store_timestamp for m, t in zip(piece, timed.tolist(), strict=True)
+        ]
         keys = [oracle.index_keys(m, tag_keys) if m.sys_flag & 12 != 12 else [] for m in piece]
         writer.append(
             encode(columns_of(piece, crc_property=crc_property), crc_property=crc_property),
@@ -120,16 +148,28 @@ def numbered(topic: str, first: int, count: int, *, queues: int = 4, body_size: 
             {"UNIQ_KEY": f"U{i:07d}", "KEYS": f"k{i} even" if i % 2 == 0 else f"k{i}", "TAGS": f"T{i % 3}"}
         )
         body = f"message {i} of {topic}".encode().ljust(body_size, b".")
-        made.append(Message(topic.encode(), body, properties, queue_id=i % queues, born_timestamp=1_700_000_000_000 + i))
+        made.append(
+            Message(
+                topic.encode(), body, properties, queue_id=i % queues, born_timestamp=1_700_000_000_000 + i
+            )
+        )
     return made
 
 
 def append(
-    root: Path, messages: Sequence[Message], *, key: tuple[str, int] | None = None, options: CommitOptions | None = None
+    root: Path,
+    messages: Sequence[Message],
+    *,
+    key: tuple[str, int] | None = None,
+    options: CommitOptions | None = None,
 ) -> CommitResult:
-    """Staged and committed in one go, dated by a clock that stands still. New topics get the queues that `numbered` spreads over."""
+    """Staged and committed in one go, dated by a clock that stands still. New topics get the queues that
+    `numbered` spreads over.
+    """
     options = options or CommitOptions(clock=lambda: 1_700_000_100_000)
-    options = replace(options, new_topics=dict.fromkeys({m.topic for m in messages}, 4) | dict(options.new_topics))
+    options = replace(
+        options, new_topics=dict.fromkeys({m.topic for m in messages}, 4) | dict(options.new_topics)
+    )
     staged = stage(root, messages, write=f"w{key[1]}" if key else "w", sync=options.sync)
     return commit(str(root), [staged], key=key, options=options)
 

@@ -1,6 +1,7 @@
 """The proof that reading changes nothing: what a directory tree was before is what it is after.
 
-Contents by hash, sizes, modes, inodes and modification times in nanoseconds, of files and of directories alike.
+Contents by hash, sizes, modes, inodes and modification times in nanoseconds, of files and of directories
+alike.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _CHUNK_SIZE = 1 << 18
 
 
 def _hash(path: Path) -> str:
-    """Of every chunk that is not all zeros, with its place: the holes of a sparse file (1 GiB of them in a default store) cost nothing."""
+    """Of every chunk that is not all zeros, with its place: the holes of a sparse file (1 GiB of them in a
+    default store) cost nothing.
+    """
     digest = hashlib.blake2b()
     position = 0
     with path.open("rb", buffering=0) as file:
@@ -42,7 +45,13 @@ def snapshot(root: Path) -> dict[str, tuple[object, ...]]:
     for path in [root, *sorted(root.rglob("*"))]:
         status = path.lstat()
         content = os.readlink(path) if path.is_symlink() else _hash(path) if path.is_file() else "directory"
-        found[str(path.relative_to(root))] = (status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, content)
+        found[str(path.relative_to(root))] = (
+            status.st_mode,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            content,
+        )
     return found
 
 

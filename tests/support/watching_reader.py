@@ -1,8 +1,10 @@
-"""A process that reads a store again and again while others write: run as `python -m tests.support.watching_reader STORE ROWS`.
+"""A process that reads a store again and again while others write: run as `python -m
+tests.support.watching_reader STORE ROWS`.
 
-Bodies are `<batch>:<row>`, ROWS of them a batch. Each look must find every batch whole or not at all, in queues without gaps, and none
-gone that was there. It ends with its input and prints what it saw, as JSON: `looks`, `hidden` (looks at a store in which a commit had
-begun and was not complete), `batches` (those seen last).
+Bodies are `<batch>:<row>`, ROWS of them a batch. Each look must find every batch whole or not at all, in
+queues without gaps, and none gone that was there. It ends with its input and prints what it saw, as JSON:
+`looks`, `hidden` (looks at a store in which a commit had begun and was not complete), `batches` (those seen
+last).
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def look(root: Path) -> Counter[str]:
         for batch in queue.read(columns=["queueOffset", "body"]):
             offsets += batch["queueOffset"].to_pylist()
             found.update(body.decode() for body in batch["body"].to_pylist())
-        assert offsets == list(range(queue.max_offset)), f"{queue.topic}-{queue.queue_id}: {offsets}, end {queue.max_offset}"
+        assert offsets == list(range(queue.max_offset)), (
+            f"{queue.topic}-{queue.queue_id}: {offsets}, end {queue.max_offset}"
+        )
     return found
 
 
@@ -43,7 +47,9 @@ def watching(root: Path, rows: int) -> Iterator[dict[str, int]]:
     command = [sys.executable, "-m", "tests.support.watching_reader", str(root), str(rows)]
     directory = Path(__file__).parents[2]
     seen: dict[str, int] = {}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=directory, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=directory, text=True
+    ) as process:
         try:
             yield seen
         finally:

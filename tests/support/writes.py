@@ -1,4 +1,6 @@
-"""A write as Spark does it, without Spark: the target is opened, tasks stage, the driver commits or aborts; and what stores have then."""
+"""A write as Spark does it, without Spark: the target is opened, tasks stage, the driver commits or aborts;
+and what stores have then.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ __all__ = ["ROOT", "SMALL", "bodies", "held", "numbered_rows", "target_of", "wri
 ROOT = Path(__file__).resolve().parents[2]
 
 # New stores of a few kilobytes: their files roll over.
-SMALL = {"mappedFileSizeCommitLog": "16384", "mappedFileSizeConsumeQueue": "400", "maxHashSlotNum": "50", "maxIndexNum": "200"}
+SMALL = {
+    "mappedFileSizeCommitLog": "16384",
+    "mappedFileSizeConsumeQueue": "400",
+    "maxHashSlotNum": "50",
+    "maxIndexNum": "200",
+}
 
 _HOLDER = """
 import contextlib, fcntl, sys
@@ -44,14 +51,18 @@ with StoreLock(root) if kind == "writer" else broker(root):
 def numbered_rows(first: int, stop: int, topic: str = "T", **columns: Sequence[object]) -> pa.RecordBatch:
     """Bodies that are numbers, and a key each."""
     numbers = [str(i) for i in range(first, stop)]
-    return pa.RecordBatch.from_pydict({"topic": [topic] * len(numbers), "body": numbers, "keys": [f"k{i}" for i in numbers], **columns})
+    return pa.RecordBatch.from_pydict(
+        {"topic": [topic] * len(numbers), "body": numbers, "keys": [f"k{i}" for i in numbers], **columns}
+    )
 
 
 def target_of(path: Path, **options: str) -> WriteTarget:
     return open_target(parse_write_options({"path": str(path), **options}))
 
 
-def write(path: Path, *tasks: pa.RecordBatch, key: tuple[str, int] | None = None, **options: str) -> dict[str, CommitResult]:
+def write(
+    path: Path, *tasks: pa.RecordBatch, key: tuple[str, int] | None = None, **options: str
+) -> dict[str, CommitResult]:
     """One task for each batch. What fails is aborted, as Spark does it."""
     target = target_of(path, **options)
     try:
@@ -62,7 +73,9 @@ def write(path: Path, *tasks: pa.RecordBatch, key: tuple[str, int] | None = None
 
 
 def bodies(*roots: Path) -> Counter[int]:
-    """The number in each message, by reading every queue of the stores: without gaps, and from its first offset on."""
+    """The number in each message, by reading every queue of the stores: without gaps, and from its first
+    offset on.
+    """
     found: Counter[int] = Counter()
     for root in roots:
         for queue in MessageStore.open(str(root)).queues():
@@ -78,7 +91,9 @@ def bodies(*roots: Path) -> Counter[int]:
 def held(root: Path, *, kind: str = "broker") -> Iterator[None]:
     """Another process has the lock of the store, as a broker takes it, or as a `writer` of ours does."""
     command = [sys.executable, "-c", _HOLDER, str(root), kind]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:

@@ -20,13 +20,15 @@ __all__ = ["doctor_"]
 
 @click.command("doctor")
 @click.argument("store", type=click.Path(readable=False), required=False)
-@click.option("--start", is_flag=True, help="Start Spark, too, and ask it for the format; takes some seconds.")
+@click.option(
+    "--start", is_flag=True, help="Start Spark, too, and ask it for the format; takes some seconds."
+)
 @output_options()
 def doctor_(store: str | None, start: bool, output: Output) -> int:
     """Whether Spark can see the format, and why not.
 
-    Looks at versions, the JDK, modules that disturb Spark's registration, and the Python of Spark's workers; with a STORE also at
-    that. Ends with 2 where something is in the way.
+    Looks at versions, the JDK, modules that disturb Spark's registration, and the Python of Spark's workers;
+    with a STORE also at that. Ends with 2 where something is in the way.
     """
     from rmq_spark.cli.environment import environment_checks, start_check
     from rmq_spark.cli.view_rows import show_batches
@@ -58,7 +60,10 @@ def _print(output: Output, checks: list[Check]) -> None:
     for check in checks:
         word = f"{check.state:<7}"
         word = f"\x1b[{colours[check.state]}m{word}\x1b[0m" if output.colour else word
-        print(f"{word}  {check.name:<18}  {shown(check.found)}" + (f". {shown(check.advice)}" if check.advice else ""))
+        print(
+            f"{word}  {check.name:<18}  {shown(check.found)}"
+            + (f". {shown(check.advice)}" if check.advice else "")
+        )
 
 
 def _store_checks(path: str) -> list[Check]:
@@ -71,8 +76,16 @@ def _store_checks(path: str) -> list[Check]:
         return [Check("store", "fails", str(error))]
     found = []
     for store in stores:
-        queues = "" if store.has_consume_queues else ", no consume queue files (RocksDB?): the commitlog is scanned"
+        queues = (
+            ""
+            if store.has_consume_queues
+            else ", no consume queue files (RocksDB?): the commitlog is scanned"
+        )
         found.append(
-            Check("store", "warning" if queues else "ok", f"{store.path}: broker {store.broker_name}, {store.state.value}{queues}")
+            Check(
+                "store",
+                "warning" if queues else "ok",
+                f"{store.path}: broker {store.broker_name}, {store.state.value}{queues}",
+            )
         )
     return found

@@ -38,8 +38,8 @@ _UNIT_SIZE_MAX = 64 << 20
 def dump_(stores: list[MessageStore], place: str, full: bool, output: Output) -> int:
     """One record as annotated hex, each field named.
 
-    PLACE is a physical offset, or a message id of either kind. Where no record stands, the bytes there are shown, and what a
-    record would need; the exit code is 3 then. `-o raw` gives the bytes.
+    PLACE is a physical offset, or a message id of either kind. Where no record stands, the bytes there are
+    shown, and what a record would need; the exit code is 3 then. `-o raw` gives the bytes.
 
     \b
     rmqlog dump /data/store 1073741824
@@ -83,7 +83,9 @@ class _Record:
 def _records(stores: list[MessageStore], place: str) -> list[_Record]:
     if re.fullmatch("[0-9]{1,19}", place):
         if len(stores) > 1:
-            raise click.UsageError("a physical offset is a place in one store, and this is a cluster: give one of its stores")
+            raise click.UsageError(
+                "a physical offset is a place in one store, and this is a cluster: give one of its stores"
+            )
         return [_at(stores[0], int(place))]
     offsets = [
         (store, offset)
@@ -104,14 +106,22 @@ def _at(store: MessageStore, offset: int) -> _Record:
     file = store.log.file_at(offset)
     if file is None:
         stop = store.log.files[-1].stop if store.log.files else 0
-        raise NotFoundError(f"the commitlog has no offset {offset}; it holds {store.log.min_offset} to {stop}")
+        raise NotFoundError(
+            f"the commitlog has no offset {offset}; it holds {store.log.min_offset} to {stop}"
+        )
     view, position = store.log.view(file), offset - file.start
     check = check_unit(FileBytes(view), position, file.size - position, physical_offset=offset)
     size = check.size if check.kind == "ok" else _UNREADABLE_BYTES
-    return _Record(file.path, position, offset, view.read(position, min(size, file.size - position, _UNIT_SIZE_MAX)), check)
+    return _Record(
+        file.path,
+        position,
+        offset,
+        view.read(position, min(size, file.size - position, _UNIT_SIZE_MAX)),
+        check,
+    )
 
 
-# ---- lines ----------------------------------------------------------------------------------------------------------------
+# ---- lines -------------------------------------------------------------------------------------------------
 
 
 def _lines(record: _Record, full: bool, colour: bool) -> Iterator[str]:
@@ -141,11 +151,19 @@ _FIELDS = ("start", "size", "name", "value", "about", "hex")
 
 
 def _rows(record: _Record) -> list[tuple[object, ...]]:
-    return [(*asdict(field).values(), record.data[field.start : field.start + field.size].hex()) for field in record.fields()]
+    return [
+        (*asdict(field).values(), record.data[field.start : field.start + field.size].hex())
+        for field in record.fields()
+    ]
 
 
 def _document(record: _Record) -> dict[str, object]:
-    head = {"file": record.path, "position": record.position, "physicalOffset": record.physical_offset, "kind": str(record.check.kind)}
+    head = {
+        "file": record.path,
+        "position": record.position,
+        "physicalOffset": record.physical_offset,
+        "kind": str(record.check.kind),
+    }
     return {**head, "fields": [dict(zip(_FIELDS, row, strict=True)) for row in _rows(record)]}
 
 
@@ -154,5 +172,7 @@ def _write_fields(output: Output, record: _Record) -> None:
     from rmq_spark.cli.view_rows import show_batches
     from store_format.display.columns import INT, TEXT, ViewColumn, batch_of
 
-    columns = [ViewColumn(name, INT if name in ("start", "size") else TEXT, "Of a field.") for name in _FIELDS]
+    columns = [
+        ViewColumn(name, INT if name in ("start", "size") else TEXT, "Of a field.") for name in _FIELDS
+    ]
     show_batches(output, [batch_of(columns, _rows(record))], _FIELDS)

@@ -1,4 +1,6 @@
-"""`export`: messages into a Parquet, JSON lines or CSV file, as a stream: memory does not grow with what there is."""
+"""`export`: messages into a Parquet, JSON lines or CSV file, as a stream: memory does not grow with what
+there is.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,21 @@ _ROW_GROUP_BYTES = 64 << 20
 @click.command("export")
 @store_argument()
 @click.argument("out", type=click.Path())
-@click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "csv"]), help="By default what the name of OUT ends with.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["parquet", "jsonl", "csv"]),
+    help="By default what the name of OUT ends with.",
+)
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--columns", metavar="NAMES", help="Columns to give, separated by commas.")
-@click.option("--bodies", type=click.Choice(["base64", "text"]), default="base64", show_default=True, help="How JSON and CSV give a body.")
+@click.option(
+    "--bodies",
+    type=click.Choice(["base64", "text"]),
+    default="base64",
+    show_default=True,
+    help="How JSON and CSV give a body.",
+)
 @skip_damage_option
 @filter_options(*MESSAGE_FILTERS)
 def export_(
@@ -53,7 +66,8 @@ def export_(
 ) -> int:
     """Messages into a Parquet, JSONL or CSV file, of any size.
 
-    OUT appears when all is written, or not at all; `-` is stdout, for JSONL and CSV. The messages of a queue come in its order.
+    OUT appears when all is written, or not at all; `-` is stdout, for JSONL and CSV. The messages of a queue
+    come in its order.
 
     \b
     rmqlog export /data/store orders.parquet --topic Orders --since 2024-05-01
@@ -71,20 +85,27 @@ def export_(
         source = _Source(stores, filters, names, tolerance, progress)
         if out == "-":
             if form == "parquet":
-                raise click.UsageError("a Parquet file is not written to stdout; give it a name, or use --format jsonl")
+                raise click.UsageError(
+                    "a Parquet file is not written to stdout; give it a name, or use --format jsonl"
+                )
             _write_text(form, sys.stdout.write, source, bodies == "text")
             sys.stdout.flush()
         else:
             with new_file(os.path.abspath(out), replace=force) as file:
                 _write_file(form, file, source, bodies == "text")
-    print(f"rmqlog: {source.rows:,} messages, {in_bytes(progress.done)} of the log, into {shown(out)}", file=sys.stderr)
+    print(
+        f"rmqlog: {source.rows:,} messages, {in_bytes(progress.done)} of the log, into {shown(out)}",
+        file=sys.stderr,
+    )
     return warn_of_damage(tolerance)
 
 
 def _form_of(out: str) -> str:
     form = _FORMS.get(os.path.splitext(out)[1].lower())
     if form is None:
-        raise click.UsageError(f"the name {out!r} does not say the format: end it with .parquet, .jsonl or .csv, or give --format")
+        raise click.UsageError(
+            f"the name {out!r} does not say the format: end it with .parquet, .jsonl or .csv, or give --format"
+        )
     return form
 
 
@@ -92,7 +113,12 @@ class _Source:
     """The batches to write, counted as they pass."""
 
     def __init__(
-        self, stores: Sequence[MessageStore], filters: Filters, names: Sequence[str], tolerance: Tolerance, progress: Progress
+        self,
+        stores: Sequence[MessageStore],
+        filters: Filters,
+        names: Sequence[str],
+        tolerance: Tolerance,
+        progress: Progress,
     ) -> None:
         self.names = names
         self.rows = 0
@@ -102,7 +128,10 @@ class _Source:
         from rmq_spark.cli.reading import SIZE, read_messages
         from rmq_spark.cli.view_rows import first_rows
 
-        read = (read_messages(store, self._filters, (*self.names, SIZE), self._tolerance) for store in self._stores)
+        read = (
+            read_messages(store, self._filters, (*self.names, SIZE), self._tolerance)
+            for store in self._stores
+        )
         for batch in first_rows((batch for batches in read for batch in batches), self._filters.limit):
             yield batch.select(self.names)
             self.rows += batch.num_rows

@@ -23,12 +23,56 @@ if TYPE_CHECKING:
 
 __all__ = ["groups_", "lag_", "offsets_"]
 
-_GROUPS = ("brokerName", "group", "configured", "consumeEnable", "topics", "queues", "lagMessages", "lagMs", "deadLetters")
-_LAG = ("group", "topic", "queueId", "committedOffset", "maxOffset", "lagMessages", "lagBytes", "lagMs", "lostMessages")
-_LOST = ("group", "topic", "queueId", "committedOffset", "lostMessages", "nextLostMessages", "file", "expiresTimestamp")
-_OFFSETS = ("brokerName", "group", "topic", "queueId", "committedOffset", "minOffset", "maxOffset", "lagMessages")
+_GROUPS = (
+    "brokerName",
+    "group",
+    "configured",
+    "consumeEnable",
+    "topics",
+    "queues",
+    "lagMessages",
+    "lagMs",
+    "deadLetters",
+)
+_LAG = (
+    "group",
+    "topic",
+    "queueId",
+    "committedOffset",
+    "maxOffset",
+    "lagMessages",
+    "lagBytes",
+    "lagMs",
+    "lostMessages",
+)
+_LOST = (
+    "group",
+    "topic",
+    "queueId",
+    "committedOffset",
+    "lostMessages",
+    "nextLostMessages",
+    "file",
+    "expiresTimestamp",
+)
+_OFFSETS = (
+    "brokerName",
+    "group",
+    "topic",
+    "queueId",
+    "committedOffset",
+    "minOffset",
+    "maxOffset",
+    "lagMessages",
+)
 
-_group_option = click.option("-g", "--group", metavar="GLOB", shell_complete=complete_group, help="Groups, such as CG_orders or 'CG_*'.")
+_group_option = click.option(
+    "-g",
+    "--group",
+    metavar="GLOB",
+    shell_complete=complete_group,
+    help="Groups, such as CG_orders or 'CG_*'.",
+)
 
 
 @click.command("groups")
@@ -37,9 +81,19 @@ _group_option = click.option("-g", "--group", metavar="GLOB", shell_complete=com
 @_group_option
 @filter_options("limit")
 @output_options()
-def groups_(stores: list[MessageStore], now_ms: int, group: str | None, filters: Filters, output: Output) -> int:
+def groups_(
+    stores: list[MessageStore], now_ms: int, group: str | None, filters: Filters, output: Output
+) -> int:
     """Consumer groups: settings, topics, lag, dead letters."""
-    if not show_view(output, stores, "groups", _GROUPS, filters.without_topic(), now_ms=now_ms, keep=keep_where(group=group)):
+    if not show_view(
+        output,
+        stores,
+        "groups",
+        _GROUPS,
+        filters.without_topic(),
+        now_ms=now_ms,
+        keep=keep_where(group=group),
+    ):
         _refuse_unknown(stores, group)
     return _what_is_unknown(stores)
 
@@ -48,10 +102,19 @@ def groups_(stores: list[MessageStore], now_ms: int, group: str | None, filters:
 @store_argument()
 @now_option
 @_group_option
-@click.option("--retention", is_flag=True, help="What each group has lost to retention or will lose, and when, instead.")
+@click.option(
+    "--retention", is_flag=True, help="What each group has lost to retention or will lose, and when, instead."
+)
 @filter_options("topic", "queue", "limit")
 @output_options()
-def lag_(stores: list[MessageStore], now_ms: int, group: str | None, retention: bool, filters: Filters, output: Output) -> int:
+def lag_(
+    stores: list[MessageStore],
+    now_ms: int,
+    group: str | None,
+    retention: bool,
+    filters: Filters,
+    output: Output,
+) -> int:
     """How far groups are behind: messages, bytes, time.
 
     What is not known is empty, never 0. --retention shows who loses messages that were not consumed.
@@ -86,10 +149,12 @@ def _refuse_unknown(stores: list[MessageStore], group: str | None) -> None:
         return
     meant = nearest(group, known)
     have = ", ".join(sorted(known)) or "none"
-    raise NotFoundError(f"no group is named {group!r}; " + (f"did you mean {meant}?" if meant else f"the groups are {have}"))
+    raise NotFoundError(
+        f"no group is named {group!r}; " + (f"did you mean {meant}?" if meant else f"the groups are {have}")
+    )
 
 
-# ---- offsets ----------------------------------------------------------------------------------------------------------------
+# ---- offsets -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +168,17 @@ class _Move:
     copy_of: str | None
 
     def __post_init__(self) -> None:
-        asked = [self.earliest, self.latest, self.time is not None, self.offset is not None, self.copy_of is not None]
+        asked = [
+            self.earliest,
+            self.latest,
+            self.time is not None,
+            self.offset is not None,
+            self.copy_of is not None,
+        ]
         if sum(asked) > 1:
-            raise click.UsageError("--to-earliest, --to-latest, --to-time, --to-offset and --copy-from exclude each other; use only one")
+            raise click.UsageError(
+                "--to-earliest, --to-latest, --to-time, --to-offset and --copy-from exclude each other; use only one"
+            )
 
     def __bool__(self) -> bool:
         return self != _Move(False, False, None, None, None)
@@ -116,9 +189,22 @@ def _move_options(command: Any) -> Any:  # Any: click's own
         (
             click.option("--to-earliest", is_flag=True, help="To the first message that is still there."),
             click.option("--to-latest", is_flag=True, help="To the end: all that waits is skipped."),
-            click.option("--to-time", metavar="TIME", help="To the first message stored at or after: ISO 8601, ms since 1970, or -2h."),
-            click.option("--to-offset", type=click.IntRange(0), help="To this offset, of the one queue that --topic and --queue name."),
-            click.option("--copy-from", metavar="GROUP", shell_complete=complete_group, help="To where this group stands."),
+            click.option(
+                "--to-time",
+                metavar="TIME",
+                help="To the first message stored at or after: ISO 8601, ms since 1970, or -2h.",
+            ),
+            click.option(
+                "--to-offset",
+                type=click.IntRange(0),
+                help="To this offset, of the one queue that --topic and --queue name.",
+            ),
+            click.option(
+                "--copy-from",
+                metavar="GROUP",
+                shell_complete=complete_group,
+                help="To where this group stands.",
+            ),
         )
     ):
         command = option(command)
@@ -150,8 +236,8 @@ def offsets_(
 ) -> int:
     """Offsets of groups; a reset or a copy of them.
 
-    First shows what would change; --apply writes it, which is refused while a broker has the store. Queries of the group that are
-    running jump along.
+    First shows what would change; --apply writes it, which is refused while a broker has the store. Queries
+    of the group that are running jump along.
 
     \b
     rmqlog offsets /data/store CG_orders
@@ -162,7 +248,14 @@ def offsets_(
     if not move:
         if apply_:
             raise click.UsageError("--apply needs a place to go, such as --to-latest")
-        if not show_view(output, stores, "lag", _OFFSETS, filters.without_topic(), keep=keep_where(group=group, topic=filters.topic)):
+        if not show_view(
+            output,
+            stores,
+            "lag",
+            _OFFSETS,
+            filters.without_topic(),
+            keep=keep_where(group=group, topic=filters.topic),
+        ):
             _refuse_unknown(stores, group)
         return _what_is_unknown(stores)
     if group is None:
@@ -177,7 +270,9 @@ def offsets_(
     return OK
 
 
-def _plan(stores: list[MessageStore], group: str, move: _Move, filters: Filters, places: dict[str, str | None]) -> OffsetPlan:
+def _plan(
+    stores: list[MessageStore], group: str, move: _Move, filters: Filters, places: dict[str, str | None]
+) -> OffsetPlan:
     import os
     import time
 
@@ -185,19 +280,31 @@ def _plan(stores: list[MessageStore], group: str, move: _Move, filters: Filters,
     from rmq_spark.consume.message_queue import MessageQueue
     from rmq_spark.options.parse import Given, timestamp_ms
 
-    paths = {name: None if places[name] is None else os.path.abspath(str(places[name])) for name in ("offset_store_path", "group_path")}
+    paths = {
+        name: None if places[name] is None else os.path.abspath(str(places[name]))
+        for name in ("offset_store_path", "group_path")
+    }
     place = reset.group_place(group, stores, kind=places["offset_store"], **paths)
     topics = None if filters.topic is None else _topics(stores, filters)
     if move.offset is not None:
         if topics is None or len(topics) != 1 or len(filters.queue_ids) != 1:
             raise click.UsageError("--to-offset moves one queue: name it with --topic and --queue")
         if len(stores) > 1:
-            raise click.UsageError("--to-offset moves one queue of one store: give a store of the cluster instead")
-        return reset.reset_to(place, stores, {MessageQueue(topics[0], stores[0].broker_name, filters.queue_ids[0]): move.offset})
+            raise click.UsageError(
+                "--to-offset moves one queue of one store: give a store of the cluster instead"
+            )
+        return reset.reset_to(
+            place, stores, {MessageQueue(topics[0], stores[0].broker_name, filters.queue_ids[0]): move.offset}
+        )
     if filters.queue_ids:
         raise click.UsageError("--queue is for --to-offset; the other moves take whole topics")
     if move.copy_of is not None:
-        return reset.copy_offsets(reset.group_place(move.copy_of, stores, kind=places["offset_store"], **paths), place, stores, topics)
+        return reset.copy_offsets(
+            reset.group_place(move.copy_of, stores, kind=places["offset_store"], **paths),
+            place,
+            stores,
+            topics,
+        )
     if move.time is not None:
         moment = timestamp_ms(Given("--to-time", move.time, time.time_ns() // 1_000_000))
         return reset.reset_by_time(place, stores, moment, topics)

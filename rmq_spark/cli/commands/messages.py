@@ -1,4 +1,6 @@
-"""Messages: the first, the last and those to come (`head`, `tail`), one by its id (`get`), and those with a key (`find`)."""
+"""Messages: the first, the last and those to come (`head`, `tail`), one by its id (`get`), and those with a
+key (`find`).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ def warn_of_damage(tolerance: Tolerance) -> int:
     """The exit code of a command that has written what could be read."""
     if not tolerance.dropped:
         return OK
-    print(f"rmqlog: {tolerance.dropped} messages or stretches of the log are damaged and were left out", file=sys.stderr)
+    print(
+        f"rmqlog: {tolerance.dropped} messages or stretches of the log are damaged and were left out",
+        file=sys.stderr,
+    )
     return PARTIAL
 
 
@@ -74,7 +79,9 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, outpu
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
     tables = [first_messages(store, filters, names, filters.limit, tolerance) for store in stores]
-    if not write_rows(output, (batch for table in tables for batch in table.select(names).to_batches()), names):
+    if not write_rows(
+        output, (batch for table in tables for batch in table.select(names).to_batches()), names
+    ):
         filters.refuse_unknown_topic(_known_topics(stores))
     return warn_of_damage(tolerance)
 
@@ -82,11 +89,24 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, outpu
 @click.command("tail")
 @store_argument()
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.01, 60), default=0.5, show_default=True, help="Seconds between two looks.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.01, 60),
+    default=0.5,
+    show_default=True,
+    help="Seconds between two looks.",
+)
 @skip_damage_option
 @filter_options(*MESSAGE_FILTERS, limit=_COUNT)
 @output_options(raw=True)
-def tail_(stores: list[MessageStore], follow: bool, interval: float, skip_damage: bool, filters: Filters, output: Output) -> int:
+def tail_(
+    stores: list[MessageStore],
+    follow: bool,
+    interval: float,
+    skip_damage: bool,
+    filters: Filters,
+    output: Output,
+) -> int:
     """The last messages; with -f also those to come.
 
     10 unless -n says more; of a cluster, so many of each store.
@@ -110,7 +130,9 @@ def tail_(stores: list[MessageStore], follow: bool, interval: float, skip_damage
         write_rows(output, chain(last, news), names, following=sum(batch.num_rows for batch in last))
         return warn_of_damage(tolerance)
     tables = [last_messages(store, filters, names, filters.limit, tolerance) for store in stores]
-    if not write_rows(output, (batch for table in tables for batch in table.select(names).to_batches()), names):
+    if not write_rows(
+        output, (batch for table in tables for batch in table.select(names).to_batches()), names
+    ):
         filters.refuse_unknown_topic(_known_topics(stores))
     return warn_of_damage(tolerance)
 
@@ -136,7 +158,11 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
     founds = []
     for store in stores:
         with Progress("get", 0) as progress:
-            founds.append(store.find(message_id=id, columns=names, on_damage="DROPMALFORMED", on_scanned=progress.reach_of))
+            founds.append(
+                store.find(
+                    message_id=id, columns=names, on_damage="DROPMALFORMED", on_scanned=progress.reach_of
+                )
+            )
     batches = (batch for found in founds for batch in found.table.select(names).to_batches())
     if as_records:
         from rmq_spark.cli.records import write_records
@@ -153,7 +179,9 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
 @click.option("--no-index", is_flag=True, help="Scan the commitlog even where index files cover it.")
 @filter_options(*MESSAGE_FILTERS)
 @output_options(raw=True)
-def find_(stores: list[MessageStore], message_id: str | None, no_index: bool, filters: Filters, output: Output) -> int:
+def find_(
+    stores: list[MessageStore], message_id: str | None, no_index: bool, filters: Filters, output: Output
+) -> int:
     """Messages by key, id, tag, time or condition.
 
     A key or an id through the index files where they reach, by a scan where not.
@@ -170,7 +198,11 @@ def find_(stores: list[MessageStore], message_id: str | None, no_index: bool, fi
         raise click.UsageError("--key and --id are given together; use only one of them")
     names = message_columns(output)
     founds = [find_in(store, filters, message_id, names, use_index=not no_index) for store in stores]
-    count = write_rows(output, _limited((batch for found in founds for batch in found.table.select(names).to_batches()), filters), names)
+    count = write_rows(
+        output,
+        _limited((batch for found in founds for batch in found.table.select(names).to_batches()), filters),
+        names,
+    )
     if not count:
         filters.refuse_unknown_topic(_known_topics(stores))
     return _tell_how(founds, count, "no message is like that")
@@ -185,7 +217,9 @@ def _limited(batches: Iterator[pa.RecordBatch], filters: Filters) -> Iterator[pa
 def _tell_how(founds: list[Found], count: int, nothing: str) -> int:
     """How it was found, on stderr; the exit code. Raises NotFoundError when nothing was."""
     for found in founds:
-        looked = f": {shown(str(found.searched))}" if found.searched.index_files or found.searched.scanned else ""
+        looked = (
+            f": {shown(str(found.searched))}" if found.searched.index_files or found.searched.scanned else ""
+        )
         print(f"rmqlog: {found.table.num_rows} found by {found.how}{looked}", file=sys.stderr)
     is_partial = any(found.searched.damaged_bytes for found in founds)
     if not count and not is_partial:

@@ -21,14 +21,47 @@ if TYPE_CHECKING:
 
 __all__ = ["du_", "info_", "ls_"]
 
-_LS_TOPICS = ("brokerName", "topic", "perm", "queueType", "queues", "messages", "bytes", "firstStoreTimestamp", "lastStoreTimestamp")
-_LS_QUEUES = ("brokerName", "topic", "queueId", "minOffset", "maxOffset", "messages", "bytes", "firstStoreTimestamp", "lastStoreTimestamp")
-_FILES = ("kind", "file", "start", "stop", "entries", "sizeBytes", "usedBytes", "diskBytes", "fill", "modified")
+_LS_TOPICS = (
+    "brokerName",
+    "topic",
+    "perm",
+    "queueType",
+    "queues",
+    "messages",
+    "bytes",
+    "firstStoreTimestamp",
+    "lastStoreTimestamp",
+)
+_LS_QUEUES = (
+    "brokerName",
+    "topic",
+    "queueId",
+    "minOffset",
+    "maxOffset",
+    "messages",
+    "bytes",
+    "firstStoreTimestamp",
+    "lastStoreTimestamp",
+)
+_FILES = (
+    "kind",
+    "file",
+    "start",
+    "stop",
+    "entries",
+    "sizeBytes",
+    "usedBytes",
+    "diskBytes",
+    "fill",
+    "modified",
+)
 
 
 @click.command("info")
 @store_argument()
-@click.option("--view", metavar="NAME", help="A view as a whole instead: files, index, checkpoint, retention, …")
+@click.option(
+    "--view", metavar="NAME", help="A view as a whole instead: files, index, checkpoint, retention, …"
+)
 @now_option
 @output_options()
 def info_(stores: list[MessageStore], view: str | None, now_ms: int, output: Output) -> None:
@@ -38,7 +71,8 @@ def info_(stores: list[MessageStore], view: str | None, now_ms: int, output: Out
     rmqlog info /data/store
     rmqlog info /data/store --view files
 
-    The view retention assumes the default fileReservedTime of 72 hours: the store does not say what its broker has.
+    The view retention assumes the default fileReservedTime of 72 hours: the store does not say what its
+    broker has.
     """
     if view is not None:
         show_view(output, stores, _view_name(view), now_ms=now_ms)
@@ -56,7 +90,11 @@ def info_(stores: list[MessageStore], view: str | None, now_ms: int, output: Out
         ViewColumn("queues", INT, "These queues."),
         ViewColumn("messages", LONG, "Messages that can be read, RocketMQ's own included."),
         ViewColumn("bytes", LONG, "Their bytes in the commitlog."),
-        ViewColumn("groups", INT, "Consumer groups that are configured or have offsets; null where no file says it (RocksDB)."),
+        ViewColumn(
+            "groups",
+            INT,
+            "Consumer groups that are configured or have offsets; null where no file says it (RocksDB).",
+        ),
         ViewColumn("firstStoreTimestamp", TIME, "When the oldest message was stored."),
         ViewColumn("lastStoreTimestamp", TIME, "When the newest message was stored."),
     )
@@ -76,13 +114,20 @@ def _summary(store: MessageStore) -> Sequence[object]:
 
     queues = store.view("queues")
     try:
-        configured, committed = read_subscription_groups(store.path), {group for group, _ in read_committed(store.path).pairs()}
+        configured, committed = (
+            read_subscription_groups(store.path),
+            {group for group, _ in read_committed(store.path).pairs()},
+        )
     except StorePermissionError as error:
         store.pass_over([error])
         configured, committed = None, set()
     groups = None if configured is None and not committed else len(set(configured or ()) | committed)
-    own = queues.filter(pc.invert(pc.starts_with(queues["topic"], "%LMQ%")))  # these share the bytes of others
-    times = [pc.min(queues["firstStoreTimestamp"].cast("int64")).as_py(), pc.max(queues["lastStoreTimestamp"].cast("int64")).as_py()]
+    # these share the bytes of others
+    own = queues.filter(pc.invert(pc.starts_with(queues["topic"], "%LMQ%")))
+    times = [
+        pc.min(queues["firstStoreTimestamp"].cast("int64")).as_py(),
+        pc.max(queues["lastStoreTimestamp"].cast("int64")).as_py(),
+    ]
     return (
         store.broker_name, store.path, store.state.value, store.log.min_offset, len(store.log.files),
         sum(file.size for file in store.log.files), len(set(queues["topic"].to_pylist())), queues.num_rows,
@@ -118,14 +163,24 @@ def ls_(stores: list[MessageStore], queues: bool, filters: Filters, output: Outp
     rmqlog ls /data/store -l --topic 'Order*'
     """
     queues = queues or bool(filters.queue_ids)
-    rows = show_view(output, stores, "queues" if queues else "topics", _LS_QUEUES if queues else _LS_TOPICS, filters)
+    rows = show_view(
+        output, stores, "queues" if queues else "topics", _LS_QUEUES if queues else _LS_TOPICS, filters
+    )
     if not rows and filters.topic is not None:
-        filters.refuse_unknown_topic(topic for store in stores for topic in {*store.topics(), *store.configured_topics()})
+        filters.refuse_unknown_topic(
+            topic for store in stores for topic in {*store.topics(), *store.configured_topics()}
+        )
 
 
 @click.command("du")
 @store_argument()
-@click.option("--by", type=click.Choice(["topic", "day", "both"]), default="topic", show_default=True, help="What to sum up by.")
+@click.option(
+    "--by",
+    type=click.Choice(["topic", "day", "both"]),
+    default="topic",
+    show_default=True,
+    help="What to sum up by.",
+)
 @click.option("--files", is_flag=True, help="The files instead: how long, how full, how much on disk.")
 @filter_options("topic", "limit")
 @output_options()
@@ -150,9 +205,14 @@ def du_(stores: list[MessageStore], by: str, files: bool, filters: Filters, outp
     show_batches(output, table.to_batches(), table.schema.names, limit=filters.limit)
 
 
-def _summed(batches: list[pa.RecordBatch], by: Sequence[str], schema: Any) -> pa.Table:  # Any: a schema of pyarrow, which has no types
+# Any: a schema of pyarrow, which has no types
+def _summed(batches: list[pa.RecordBatch], by: Sequence[str], schema: Any) -> pa.Table:
     import pyarrow as pa
 
-    table = pa.Table.from_batches(batches, schema).group_by(list(by), use_threads=False).aggregate([("messages", "sum"), ("bytes", "sum")])
+    table = (
+        pa.Table.from_batches(batches, schema)
+        .group_by(list(by), use_threads=False)
+        .aggregate([("messages", "sum"), ("bytes", "sum")])
+    )
     table = table.select([*by, "messages_sum", "bytes_sum"]).rename_columns([*by, "messages", "bytes"])
     return table.sort_by([("bytes", "descending"), *((name, "ascending") for name in by)])

@@ -1,4 +1,6 @@
-"""`verify`: every record, queue unit and index entry checked against each other, and every byte of the log accounted for."""
+"""`verify`: every record, queue unit and index entry checked against each other, and every byte of the log
+accounted for.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,9 @@ _SUMS = (
 def verify_(roots: list[str], commit_log_paths: tuple[str, ...], output: Output) -> int:
     """Check everything against everything; account for every byte.
 
-    Every record of the commitlog with its CRC, every unit of the consume queues, every index entry, checkpoint and configuration.
-    Ends with 3 where messages are damaged. Also for stores that other commands refuse.
+    Every record of the commitlog with its CRC, every unit of the consume queues, every index entry,
+    checkpoint and configuration. Ends with 3 where messages are damaged. Also for stores that other commands
+    refuse.
     """
     from store_format.diagnose import diagnose
 
@@ -57,19 +60,27 @@ def _reach(progress: Progress, start: int, offset: int) -> None:
 
 
 def _log_bytes(root: str, commit_log_paths: Sequence[str]) -> tuple[int, int]:
-    """Where the log begins and how long its files are; zeros where that is not to be told, which diagnose will say why."""
+    """Where the log begins and how long its files are; zeros where that is not to be told, which diagnose
+    will say why.
+    """
     from store_format.errors import StoreError
     from store_format.files.read import list_store_files
 
     try:
-        files = [file for directory in commit_log_paths or (f"{root}/commitlog",) for file in list_store_files(directory)]
+        files = [
+            file
+            for directory in commit_log_paths or (f"{root}/commitlog",)
+            for file in list_store_files(directory)
+        ]
     except (StoreError, OSError):
         return 0, 0
     return min((file.start for file in files), default=0), sum(file.size for file in files)
 
 
 def _write(output: Output, found: dict[str, Diagnosis]) -> None:
-    """Problems are rows; a JSON document has the sums too, elsewhere they end the talk on stderr, or the table."""
+    """Problems are rows; a JSON document has the sums too, elsewhere they end the talk on stderr, or the
+    table.
+    """
     from rmq_spark.cli.view_rows import show_batches
     from store_format.display.columns import TEXT, ViewColumn, batch_of
     from store_format.views.broker_state import PROBLEM_COLUMNS
@@ -77,12 +88,20 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
     columns = (ViewColumn("store", TEXT, "The store root."), *PROBLEM_COLUMNS[1:])
     if output.form == "json":
         document = [
-            {"store": root, "problems": [asdict(problem) for problem in diagnosis], **_sums(diagnosis.summary)}
+            {
+                "store": root,
+                "problems": [asdict(problem) for problem in diagnosis],
+                **_sums(diagnosis.summary),
+            }
             for root, diagnosis in found.items()
         ]
         print(json.dumps(document, indent=2))
         return
-    rows = [(root, p.severity, p.file, p.position, p.expected, p.found, p.advice) for root, each_of in found.items() for p in each_of]
+    rows = [
+        (root, p.severity, p.file, p.position, p.expected, p.found, p.advice)
+        for root, each_of in found.items()
+        for p in each_of
+    ]
     if output.form == "table" and not output.columns:
         for root, diagnosis in found.items():
             for problem in diagnosis:
@@ -95,7 +114,9 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
 
 
 def _sums(summary: Summary) -> dict[str, int]:
-    return {_camel(name): value for name, value in asdict(summary).items()} | {"totalBytes": summary.total_bytes}
+    return {_camel(name): value for name, value in asdict(summary).items()} | {
+        "totalBytes": summary.total_bytes
+    }
 
 
 def _camel(name: str) -> str:
@@ -106,8 +127,15 @@ def _camel(name: str) -> str:
 def _print_sums(root: str, diagnosis: Diagnosis, write: Callable[[str], object]) -> None:
     summary = diagnosis.summary
     severities: tuple[Severity, ...] = ("damage", "warning", "info")
-    counts = ", ".join(f"{len(diagnosis.of(severity))} {severity}" for severity in severities if diagnosis.of(severity)) or "no problem"
-    write(f"{shown(root)}: {summary.units:,} messages in {summary.files:,} files up to {summary.log_end}; {counts}\n")
+    counts = (
+        ", ".join(
+            f"{len(diagnosis.of(severity))} {severity}" for severity in severities if diagnosis.of(severity)
+        )
+        or "no problem"
+    )
+    write(
+        f"{shown(root)}: {summary.units:,} messages in {summary.files:,} files up to {summary.log_end}; {counts}\n"
+    )
     for name, what in _SUMS:
         write(f"{getattr(summary, name):>20,}  bytes {what}\n")
     write(f"{summary.total_bytes:>20,}  bytes in all\n")

@@ -17,9 +17,29 @@ if TYPE_CHECKING:
 
 __all__ = ["delay_", "dlq_", "half_", "trace_"]
 
-_DLQ = ("group", "originTopic", "storeTimestamp", "reconsumeTimes", "tags", "keys", "msgId", "queueId", "queueOffset")
+_DLQ = (
+    "group",
+    "originTopic",
+    "storeTimestamp",
+    "reconsumeTimes",
+    "tags",
+    "keys",
+    "msgId",
+    "queueId",
+    "queueOffset",
+)
 _DELAY = ("kind", "state", "dueTimestamp", "topic", "queueId", "delayLevel", "tags", "keys", "msgId")
-_HALF = ("state", "topic", "queueId", "producerGroup", "ageMs", "checkTimes", "firstStoreTimestamp", "decidedTimestamp", "msgId")
+_HALF = (
+    "state",
+    "topic",
+    "queueId",
+    "producerGroup",
+    "ageMs",
+    "checkTimes",
+    "firstStoreTimestamp",
+    "decidedTimestamp",
+    "msgId",
+)
 _TRACE = ("time", "what", "topic", "queueId", "queueOffset", "physicalOffset", "group", "detail")
 _STATES = ("pending", "committed", "rolled back", "discarded", "decided", "unknown")
 
@@ -31,7 +51,8 @@ _STATES = ("pending", "committed", "rolled back", "discarded", "decided", "unkno
 def trace_(stores: list[MessageStore], id: str, output: Output) -> None:
     """The life of a message as a timeline.
 
-    Its copies, retries, dead letter, delayed or half form, what clients traced, and which groups have passed it.
+    Its copies, retries, dead letter, delayed or half form, what clients traced, and which groups have passed
+    it.
 
     \b
     rmqlog trace /data/store 7F0000010A1B18B4AAC20000000A0001
@@ -54,7 +75,9 @@ def dlq_(stores: list[MessageStore], group: str | None, filters: Filters, output
     --topic is that topic; --since and --until are when they became dead letters.
     """
     keep = keep_where(group=group, topic_column="originTopic", topic=filters.topic)
-    show_view(output, stores, "deadLetters", _DLQ, filters.without_topic(), time_column="storeTimestamp", keep=keep)
+    show_view(
+        output, stores, "deadLetters", _DLQ, filters.without_topic(), time_column="storeTimestamp", keep=keep
+    )
 
 
 @click.command("delay")
@@ -69,7 +92,16 @@ def delay_(stores: list[MessageStore], now_ms: int, filters: Filters, output: Ou
     Where a consume queue is missing, the default delays of the levels (messageDelayLevel) are assumed.
     """
     keep = keep_where(topic=filters.topic)
-    show_view(output, stores, "delayed", _DELAY, filters.without_topic(), now_ms=now_ms, time_column="dueTimestamp", keep=keep)
+    show_view(
+        output,
+        stores,
+        "delayed",
+        _DELAY,
+        filters.without_topic(),
+        now_ms=now_ms,
+        time_column="dueTimestamp",
+        keep=keep,
+    )
 
 
 @click.command("half")
@@ -78,10 +110,21 @@ def delay_(stores: list[MessageStore], now_ms: int, filters: Filters, output: Ou
 @click.option("--state", type=click.Choice(_STATES), help="Transactions in this state, such as pending.")
 @filter_options("topic", "queue", "since", "until", "limit")
 @output_options()
-def half_(stores: list[MessageStore], now_ms: int, state: str | None, filters: Filters, output: Output) -> None:
+def half_(
+    stores: list[MessageStore], now_ms: int, state: str | None, filters: Filters, output: Output
+) -> None:
     """Half messages: each transaction, its state and age.
 
     --topic is the topic they are for; --since and --until are when they were first stored.
     """
     keep = keep_where(topic=filters.topic, state=state)
-    show_view(output, stores, "transactions", _HALF, filters.without_topic(), now_ms=now_ms, time_column="firstStoreTimestamp", keep=keep)
+    show_view(
+        output,
+        stores,
+        "transactions",
+        _HALF,
+        filters.without_topic(),
+        now_ms=now_ms,
+        time_column="firstStoreTimestamp",
+        keep=keep,
+    )

@@ -1,6 +1,8 @@
-"""What may happen to a group's state, without touching a file: who joins, who is expelled, who records, takes and gives back.
+"""What may happen to a group's state, without touching a file: who joins, who is expelled, who records, takes
+and gives back.
 
-A `Change` is made of one state under the directory's lock, and carries the lines of the ownership log that go with it.
+A `Change` is made of one state under the directory's lock, and carries the lines of the ownership log that go
+with it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _SHOWN_MAX = 200  # characters of a subscription in an error
 
 @dataclass(slots=True)
 class Change:
-    """`writer` is the member that makes it, `at` the time in ms since the epoch. `is_changed`: there is something to write."""
+    """`writer` is the member that makes it, `at` the time in ms since the epoch. `is_changed`: there is
+    something to write.
+    """
 
     state: GroupState
     writer: str
@@ -48,7 +52,7 @@ class Change:
             )
         )
 
-    # ---- members --------------------------------------------------------------------------------------------------------
+    # ---- members -------------------------------------------------------------------------------------------
 
     def admit(self, group: str, member: str, entry: MemberEntry, *, subscription: str, strategy: str) -> None:
         """Adds a member. Raises OptionError for one that does not fit those who are there."""
@@ -58,7 +62,9 @@ class Change:
             _refuse_other("allocation strategy", group, state.strategy, strategy, _STRATEGIES)
             twice = set(state.clients()) & set(entry.clients)
             if twice:
-                raise OptionError(f"group {group} has a member with the client id {min(twice)!r} already; give each query its own clientId")
+                raise OptionError(
+                    f"group {group} has a member with the client id {min(twice)!r} already; give each query its own clientId"
+                )
         else:
             for queue_entry in state.queues.values():
                 queue_entry.is_unattended = True
@@ -67,7 +73,9 @@ class Change:
         self.is_changed = True
 
     def expel(self, member: str, why: str, *, was_seen: bool = True) -> None:
-        """Removes a member whose lease is gone. Its queues keep the positions it recorded. `was_seen`: it was alive some time ago."""
+        """Removes a member whose lease is gone. Its queues keep the positions it recorded. `was_seen`: it was
+        alive some time ago.
+        """
         for queue, entry in self.state.owned_by(member):
             self.note("expire", queue, entry, member, why)
             entry.owner = entry.client = None
@@ -82,17 +90,20 @@ class Change:
         del self.state.members[member]
         self.is_changed = True
 
-    # ---- queues ---------------------------------------------------------------------------------------------------------
+    # ---- queues --------------------------------------------------------------------------------------------
 
     def owns(self, member: str, queue: MessageQueue, epoch: int) -> bool:
         """Whether the queue is the member's still, and not again."""
         entry = self.state.queues.get(queue)
         return entry is not None and entry.owner == member and entry.epoch == epoch
 
-    def record(self, member: str, held: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int) -> None:
+    def record(
+        self, member: str, held: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int
+    ) -> None:
         """Moves positions on, where the member owns the queue in the epoch that it holds. Never back.
 
-        `reset` is the number that the positions have seen: one from before a queue's last reset says nothing about it.
+        `reset` is the number that the positions have seen: one from before a queue's last reset says nothing
+        about it.
         """
         for queue, epoch in held.items():
             position = positions.get(queue)
@@ -104,7 +115,8 @@ class Change:
                 self.is_changed = True
 
     def take(self, queue: MessageQueue, member: str, client: str, position: int) -> int:
-        """Gives a free queue to a member, from a position on that is not below the recorded one; the epoch."""
+        """Gives a free queue to a member, from a position on that is not below the recorded one; the epoch.
+        """
         entry = self.state.entry(queue)
         assert entry.owner is None, f"{queue} has an owner"
         entry.owner, entry.client, entry.position, entry.is_unattended = member, client, position, False
@@ -126,7 +138,9 @@ class Change:
         entry.owner = entry.client = None
 
     def reset(self, targets: Mapping[MessageQueue, int], why: str = "") -> None:
-        """Moves queues to positions, which the offset file has, under a new reset number: their owners jump there, backwards too."""
+        """Moves queues to positions, which the offset file has, under a new reset number: their owners jump
+        there, backwards too.
+        """
         self.state.reset += 1
         for queue, position in targets.items():
             entry = self.state.entry(queue)
@@ -148,4 +162,6 @@ _STRATEGIES = "Members that allocate in different ways never agree about a queue
 
 def _refuse_other(what: str, group: str, theirs: str, ours: str, why: str) -> None:
     if theirs != ours:
-        raise OptionError(f"group {group}: its members have the {what} {theirs[:_SHOWN_MAX]}, this query has {ours[:_SHOWN_MAX]}. {why}")
+        raise OptionError(
+            f"group {group}: its members have the {what} {theirs[:_SHOWN_MAX]}, this query has {ours[:_SHOWN_MAX]}. {why}"
+        )

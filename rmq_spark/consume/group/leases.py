@@ -1,7 +1,9 @@
-"""A member's lease: a file that its process keeps locked, and a beat that a daemon thread writes. Who looks judges by both.
+"""A member's lease: a file that its process keeps locked, and a beat that a daemon thread writes. Who looks
+judges by both.
 
-On one host the system drops a dead process's lock at once. Across hosts, and for a process that is stopped, the beat decides: it counts as
-gone when it stood still for the lease time by the watcher's own clock, so hosts need not agree about the time of day.
+On one host the system drops a dead process's lock at once. Across hosts, and for a process that is stopped,
+the beat decides: it counts as gone when it stood still for the lease time by the watcher's own clock, so
+hosts need not agree about the time of day.
 """
 
 from __future__ import annotations
@@ -35,15 +37,19 @@ def lease_directory(group_directory: str, member: str) -> str:
 
 
 def host_name() -> str:
-    """Whose locks this process can ask about: the host's name, and which start of it, so that a reboot is another host."""
+    """Whose locks this process can ask about: the host's name, and which start of it, so that a reboot is
+    another host.
+    """
     boot = read_bytes("/proc/sys/kernel/random/boot_id", 4096) if sys.platform.startswith("linux") else None
     return f"{socket.gethostname()}/{(boot or b'').decode().strip()}"
 
 
 class Lease:
-    """One member's own. `begin` takes it, `renew` is the beat, `end` gives it back; the thread lives as long as the process.
+    """One member's own. `begin` takes it, `renew` is the beat, `end` gives it back; the thread lives as long
+    as the process.
 
-    `look` is called a dozen times a lease: a member whose boundaries are far apart still knows since when another one has been silent.
+    `look` is called a dozen times a lease: a member whose boundaries are far apart still knows since when
+    another one has been silent.
     """
 
     def __init__(self, group_directory: str, member: str, seconds: float, look: Callable[[], None]) -> None:
@@ -79,7 +85,9 @@ class Lease:
                 self._look()
             except (StoreError, OSError) as error:  # tried again: a lease is lost by silence only
                 if not self._stop.is_set():
-                    _log.warning("the lease of this query could not be renewed, others may take its queues: %s", error)
+                    _log.warning(
+                        "the lease of this query could not be renewed, others may take its queues: %s", error
+                    )
 
     def end(self) -> None:
         self._stop.set()
@@ -101,7 +109,9 @@ def remove_lease(group_directory: str, member: str) -> None:
 class Watch:
     """What one process has seen of another member's lease. `clock` is in seconds and never goes back."""
 
-    def __init__(self, group_directory: str, member: str, entry: MemberEntry, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, group_directory: str, member: str, entry: MemberEntry, clock: Callable[[], float]
+    ) -> None:
         self._directory = lease_directory(group_directory, member)
         # A process asks about its own locks in vain; and those of other hosts are not always handed on.
         is_near = entry.host == host_name() and entry.process_id != os.getpid()
@@ -126,12 +136,17 @@ class Watch:
 
     def why_gone(self) -> str | None:
         """Why the member counts as gone now; None while it lives."""
-        now = self._clock()  # before looking: a watcher that is stopped in between must not take its own absence for the other's
+        # before looking: a watcher that is stopped in between must not take its own absence for the other's
+        now = self._clock()
         if self.look() is None:
             return "its lease was given back"
         if self._can_ask and lock_holder(f"{self._directory}/lock") is None:
             return "its process has ended"
-        return f"its lease was not renewed for {self._seconds:g} s" if now - self._seen[1] >= self._seconds else None
+        return (
+            f"its lease was not renewed for {self._seconds:g} s"
+            if now - self._seen[1] >= self._seconds
+            else None
+        )
 
     def _read(self) -> bytes | None:
         try:

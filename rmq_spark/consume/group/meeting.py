@@ -1,9 +1,10 @@
 """Where the members of a group meet when nobody says: one directory, whatever stores there are.
 
-A place is `.rmqlog/groups/<group>` in the directory that was loaded: a store, or a cluster's directory, so that a broker that is added to
-the cluster changes nothing. Other queries may have been given another path to the same stores: one store of a cluster, another list of
-paths, or, by an older version, the store that sorts first. Members in two places would read every message twice, so a query is refused
-while there are members in another place; without them it takes over what they recorded.
+A place is `.rmqlog/groups/<group>` in the directory that was loaded: a store, or a cluster's directory, so
+that a broker that is added to the cluster changes nothing. Other queries may have been given another path to
+the same stores: one store of a cluster, another list of paths, or, by an older version, the store that sorts
+first. Members in two places would read every message twice, so a query is refused while there are members in
+another place; without them it takes over what they recorded.
 """
 
 from __future__ import annotations
@@ -28,12 +29,19 @@ _WAIT_STEP_SECONDS = 0.05
 
 
 def group_directory(
-    store: OffsetStore, *, group: str, roots: Mapping[str, str], paths: Sequence[str] = (), group_path: str | None = None
+    store: OffsetStore,
+    *,
+    group: str,
+    roots: Mapping[str, str],
+    paths: Sequence[str] = (),
+    group_path: str | None = None,
 ) -> str | None:
-    """Where the members of a group meet: `groupPath`, else beside the offsets. None, nowhere, for `none` without a groupPath.
+    """Where the members of a group meet: `groupPath`, else beside the offsets. None, nowhere, for `none`
+    without a groupPath.
 
-    `roots` are store roots by broker name, `paths` what was loaded. Of several paths the first one by name counts. Without paths, which
-    only the offset tools do not know, it is the place that has members' records, or else the store's own.
+    `roots` are store roots by broker name, `paths` what was loaded. Of several paths the first one by name
+    counts. Without paths, which only the offset tools do not know, it is the place that has members' records,
+    or else the store's own.
     """
     if group_path is not None:
         return f"{group_path.rstrip('/')}/{check_group(group)}"
@@ -47,11 +55,20 @@ def group_directory(
     parents = {os.path.dirname(root) for root in roots.values()}
     known = [*parents, *roots.values()]
     recorded = [place for place in (_place(path, group) for path in known) if _is_used(place)]
-    return recorded[0] if recorded else _place(parents.pop() if len(roots) > 1 and len(parents) == 1 else first, group)
+    return (
+        recorded[0]
+        if recorded
+        else _place(parents.pop() if len(roots) > 1 and len(parents) == 1 else first, group)
+    )
 
 
 def other_places(
-    directory: str | None, store: OffsetStore, *, group: str, roots: Mapping[str, str], paths: Sequence[str] = ()
+    directory: str | None,
+    store: OffsetStore,
+    *,
+    group: str,
+    roots: Mapping[str, str],
+    paths: Sequence[str] = (),
 ) -> list[str]:
     """Places other than `directory` where members of the group have met, of those that no groupPath chose."""
     if directory is None or not isinstance(store, StoreOffsets):
@@ -73,7 +90,8 @@ def _is_used(place: str) -> bool:
 def refuse_members_elsewhere(
     group: str, directory: str, others: Iterable[str], clocks: Clocks, *, known_gone: Collection[str] = ()
 ) -> frozenset[str]:
-    """Raises OptionError for a member in another place that lives, after watching those of other hosts for a lease time at most.
+    """Raises OptionError for a member in another place that lives, after watching those of other hosts for a
+    lease time at most.
 
     Returns the ids of those that are gone, which a second call need not watch again.
     """
@@ -100,7 +118,8 @@ def _is_gone(directory: str, name: str, entry: MemberEntry, clocks: Clocks) -> b
 
 
 def inherit(directory: str, others: Sequence[str]) -> None:
-    """Takes over what members recorded in other places: positions where `directory` is new, and the highest reset number in any case.
+    """Takes over what members recorded in other places: positions where `directory` is new, and the highest
+    reset number in any case.
 
     A position that is not the newest does no harm: the offset file shows that others went on (`mirror`).
     """

@@ -1,9 +1,10 @@
 """A query's part in a consumer group: which queues are its own now, from where, and what it may record.
 
-Members meet in a directory. Who owns a queue is written in its state, which is changed only under the directory's lock; a member
-looks at it at the boundaries of its micro-batches. A queue changes hands when its owner has recorded how far it read and gives it back,
-or when the owner's lease is gone. Each owner has an epoch of its own, and one that was stopped for longer than its lease finds, when it
-goes on, that its epoch is over: it reads on nothing that it lost, and nothing that it says is recorded.
+Members meet in a directory. Who owns a queue is written in its state, which is changed only under the
+directory's lock; a member looks at it at the boundaries of its micro-batches. A queue changes hands when its
+owner has recorded how far it read and gives it back, or when the owner's lease is gone. Each owner has an
+epoch of its own, and one that was stopped for longer than its lease finds, when it goes on, that its epoch is
+over: it reads on nothing that it lost, and nothing that it says is recorded.
 
     member = join(directory, Membership("orders", ("c@0", "c@1"), strategy("AVG"), "Orders *"), offsets)
     now = member.settle(queues, positions, begin=first_offset, reset=reset)     # at each boundary
@@ -24,7 +25,14 @@ from rmq_spark.consume.group.leases import Lease, Watch, host_name, remove_lease
 from rmq_spark.consume.group.membership import Assignment, Clocks, Membership, Owned
 from rmq_spark.consume.group.mirror import Mirror
 from rmq_spark.consume.group.ownership_log import append_events
-from rmq_spark.consume.group.state import GroupState, MemberEntry, read_state, state_identity, state_serial, write_state
+from rmq_spark.consume.group.state import (
+    GroupState,
+    MemberEntry,
+    read_state,
+    state_identity,
+    state_serial,
+    write_state,
+)
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore, make_path
 from store_format.errors import StoreInUseError
@@ -42,7 +50,9 @@ _WAIT_STEP_SECONDS = 0.05
 _RETRY_SECONDS = 1.0  # between two attempts to save offsets, where they are saved at each boundary
 
 
-def join(directory: str, membership: Membership, offsets: OffsetStore, *, clocks: Clocks | None = None) -> Member:
+def join(
+    directory: str, membership: Membership, offsets: OffsetStore, *, clocks: Clocks | None = None
+) -> Member:
     """Becomes a member; the queues come with `settle`.
 
     Raises OptionError for a subscription, a strategy or a client id that does not fit the other members.
@@ -69,7 +79,8 @@ class Member:
         self._now = Assignment()
         self._identity: tuple[int, int, int] | None = None
         self._serial = 0
-        self._state: GroupState | None = None  # as this member wrote or read it last; it stands while the serial number does
+        # as this member wrote or read it last; it stands while the serial number does
+        self._state: GroupState | None = None
         self._targeted: tuple[object, Sequence[MessageQueue], dict[MessageQueue, str]] = (None, (), {})
         self._queues: Sequence[MessageQueue] = ()
         self._positions: Mapping[MessageQueue, int] = {}
@@ -100,11 +111,12 @@ class Member:
     ) -> Assignment:
         """At a boundary: records, gives back, takes, and says what is the query's own from here on.
 
-        `queues` are all readable ones of the subscribed topics, `positions` what Spark has durably committed (the next offsets, in the
-        first call those of the checkpoint), and `reset` the number that the offset with these positions was made under
-        (`Assignment.reset`). `begin` gives the start of a queue of which nobody knows a position. `force` records even if
-        persistConsumerOffsetInterval is not over. Where nothing can have changed this costs one look at a file; the same objects again
-        for unchanged queues and positions keep it so.
+        `queues` are all readable ones of the subscribed topics, `positions` what Spark has durably committed
+        (the next offsets, in the first call those of the checkpoint), and `reset` the number that the offset
+        with these positions was made under (`Assignment.reset`). `begin` gives the start of a queue of which
+        nobody knows a position. `force` records even if persistConsumerOffsetInterval is not over. Where
+        nothing can have changed this costs one look at a file; the same objects again for unchanged queues
+        and positions keep it so.
         """
         now = self._clocks.monotonic()
         if not force and not self._is_due(queues, positions, reset, now):
@@ -125,7 +137,9 @@ class Member:
         begin: Callable[[MessageQueue], int],
         reset: int = 0,
     ) -> Assignment:
-        """`settle` until it is settled, at most one lease time: what a bounded run needs before it takes its end."""
+        """`settle` until it is settled, at most one lease time: what a bounded run needs before it takes its
+        end.
+        """
         deadline = self._clocks.monotonic() + self._membership.lease_seconds
         lost: frozenset[MessageQueue] = frozenset()
         while True:
@@ -136,35 +150,49 @@ class Member:
             self._clocks.sleep(_WAIT_STEP_SECONDS)
 
     def record(self, positions: Mapping[MessageQueue, int], reset: int = 0) -> frozenset[MessageQueue]:
-        """Records outside of a boundary; the queues of `positions` that are not this member's any more, of which nothing is recorded."""
+        """Records outside of a boundary; the queues of `positions` that are not this member's any more, of
+        which nothing is recorded.
+        """
         with self._locked():
             change = self._begin()
             change.record(self._id, self._held, positions, reset)
             self._write(change)
             self._save(change.state)
-            return frozenset(q for q in positions if q not in self._held or not change.owns(self._id, q, self._held[q]))
+            return frozenset(
+                q for q in positions if q not in self._held or not change.owns(self._id, q, self._held[q])
+            )
 
-    def correct(self, targets: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int = 0) -> Assignment:
-        """Moves own queues to offsets below the recorded ones, which are beyond the end of their queues; as `settle` from there on.
+    def correct(
+        self, targets: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int = 0
+    ) -> Assignment:
+        """Moves own queues to offsets below the recorded ones, which are beyond the end of their queues; as
+        `settle` from there on.
 
-        The offset file is lowered too: a client answers OFFSET_ILLEGAL so. While somebody has the lock nothing is corrected.
+        The offset file is lowered too: a client answers OFFSET_ILLEGAL so. While somebody has the lock
+        nothing is corrected.
         """
         try:
             with self._locked():
                 change = self._begin()
                 self._drop_lost(change)
-                self._mirror.correct(change, {queue: offset for queue, offset in targets.items() if queue in self._held})
+                self._mirror.correct(
+                    change, {queue: offset for queue, offset in targets.items() if queue in self._held}
+                )
                 self._write(change)
                 self._save(change.state)
                 settled = self._now.is_settled
-                self._now = self._assignment(change.state, set(self._held), self._held.keys(), positions, reset)
+                self._now = self._assignment(
+                    change.state, set(self._held), self._held.keys(), positions, reset
+                )
                 self._now = replace(self._now, is_settled=settled)
         except StoreInUseError as error:
             return self._without_lock(positions, reset, error)
         return self._now
 
     def note_replay(self, queues: Sequence[MessageQueue]) -> None:
-        """Marks in the ownership log that Spark repeats a micro-batch of these queues, whoever owns them by now."""
+        """Marks in the ownership log that Spark repeats a micro-batch of these queues, whoever owns them by
+        now.
+        """
         with self._locked():
             change = self._begin()
             change.replay(self._id, queues)
@@ -186,7 +214,7 @@ class Member:
             self._lease.end()
         self._lease, self._held, self._now = None, {}, Assignment()
 
-    # ---- under the lock -------------------------------------------------------------------------------------------------
+    # ---- under the lock ------------------------------------------------------------------------------------
 
     def _locked(self, seconds: float = _LOCK_SECONDS) -> StoreLock:
         return StoreLock(self._directory, timeout=seconds)
@@ -199,7 +227,9 @@ class Member:
 
     def _write(self, change: Change) -> None:
         if change.is_changed:
-            change.state.log_size = append_events(self._directory, change.events, change.state.log_size, self._files)
+            change.state.log_size = append_events(
+                self._directory, change.events, change.state.log_size, self._files
+            )
             change.state.serial += 1
             write_state(self._directory, change.state, self._files)
         self._identity = state_identity(self._directory)
@@ -228,12 +258,15 @@ class Member:
             self._expel_gone(change)
         else:
             self._come_back(change)
-        if reset > change.state.reset:  # the checkpoint is of members that met somewhere else: the next reset must be a later one
+        # the checkpoint is of members that met somewhere else: the next reset must be a later one
+        if reset > change.state.reset:
             change.state.reset, change.is_changed = reset, True
         change.record(self._id, self._held, positions, reset)
         self._drop_lost(change)
         target = self._target(change.state, queues)
-        free = [queue for queue in target if queue not in self._held and change.state.entry(queue).owner is None]
+        free = [
+            queue for queue in target if queue not in self._held and change.state.entry(queue).owner is None
+        ]
         moved_back = self._mirror.follow(change, self._held, free)
         for queue in [queue for queue in self._held if queue not in target]:
             change.release(queue, self._id)
@@ -247,7 +280,9 @@ class Member:
         self._write(change)
         if force or now >= self._next_record:
             self._save(change.state)
-            self._next_record = now + max(self._membership.persist_seconds, _RETRY_SECONDS if self._is_mirror_due else 0.0)
+            self._next_record = now + max(
+                self._membership.persist_seconds, _RETRY_SECONDS if self._is_mirror_due else 0.0
+            )
         else:
             self._is_mirror_due = self._is_mirror_due or change.is_changed
         self._now = self._assignment(change.state, before, target.keys(), positions, reset)
@@ -268,20 +303,26 @@ class Member:
             recorded = entry.position or 0
             if position is None or position < recorded or entry.reset > reset:
                 starts[queue] = recorded
-        return Assignment(owned, starts, frozenset(before - owned.keys()), target == owned.keys(), state.reset)
+        return Assignment(
+            owned, starts, frozenset(before - owned.keys()), target == owned.keys(), state.reset
+        )
 
     def _admit(self, change: Change) -> None:
         """As a new member, with a new id and a new lease. Refused ones leave no lease behind."""
         spec = self._membership
         self._id = change.writer = secrets.token_hex(8)
         self._expel_gone(change)
-        entry = MemberEntry(list(spec.clients), host_name(), os.getpid(), spec.lease_seconds, list(spec.brokers))
+        entry = MemberEntry(
+            list(spec.clients), host_name(), os.getpid(), spec.lease_seconds, list(spec.brokers)
+        )
         for other in change.state.members.values():
             missing = sorted(set(spec.brokers) - set(other.brokers or spec.brokers))
             if missing:
                 told = "group %s: its query %s began before broker %s was added and reads nothing of it; restart it to share those queues"
                 _log.warning(told, spec.group, ", ".join(other.clients), ", ".join(missing))
-        change.admit(spec.group, self._id, entry, subscription=spec.subscription, strategy=described(spec.strategy))
+        change.admit(
+            spec.group, self._id, entry, subscription=spec.subscription, strategy=described(spec.strategy)
+        )
         self._lease = Lease(self._directory, self._id, spec.lease_seconds, self._look_around)
         self._lease.begin()
 
@@ -310,12 +351,19 @@ class Member:
                 watch = self._watches[name] = Watch(self._directory, name, entry, self._clocks.monotonic)
             why = watch.why_gone()
             if why is not None:
-                _log.warning("group %s: %s is no member any more, %s", self._membership.group, ", ".join(entry.clients), why)
+                _log.warning(
+                    "group %s: %s is no member any more, %s",
+                    self._membership.group,
+                    ", ".join(entry.clients),
+                    why,
+                )
                 change.expel(name, why, was_seen=watch.has_beaten)
                 remove_lease(self._directory, name)
 
     def _drop_lost(self, change: Change) -> None:
-        self._held = {queue: epoch for queue, epoch in self._held.items() if change.owns(self._id, queue, epoch)}
+        self._held = {
+            queue: epoch for queue, epoch in self._held.items() if change.owns(self._id, queue, epoch)
+        }
 
     def _take(
         self,
@@ -332,30 +380,46 @@ class Member:
         if checkpoint is not None and checkpoint > (-1 if position is None else position):
             if is_moved_back:
                 told = "group %s: %s was set back to offset %d, but the checkpoint of this query is at %d and further, so it goes on there"
-                _log.warning(f"{told}. To go back, use rmqlog offsets", self._membership.group, queue, position, checkpoint)
+                _log.warning(
+                    f"{told}. To go back, use rmqlog offsets",
+                    self._membership.group,
+                    queue,
+                    position,
+                    checkpoint,
+                )
             position = checkpoint
-        self._held[queue] = change.take(queue, self._id, client, begin(queue) if position is None else position)
+        self._held[queue] = change.take(
+            queue, self._id, client, begin(queue) if position is None else position
+        )
 
     def _save(self, state: GroupState) -> Change:
-        """Shows RocketMQ's tools how far the group is, under the lock still; then writes into the state what they see."""
+        """Shows RocketMQ's tools how far the group is, under the lock still; then writes into the state what
+        they see.
+        """
         change = Change(state, self._id, self._clocks.epoch_ms())
         self._is_mirror_due = not self._mirror.save(change, self._held)
         self._write(change)
         return Change(state, self._id, change.at)
 
-    # ---- without it -----------------------------------------------------------------------------------------------------
+    # ---- without it ----------------------------------------------------------------------------------------
 
-    def _is_due(self, queues: Sequence[MessageQueue], positions: Mapping[MessageQueue, int], reset: int, now: float) -> bool:
+    def _is_due(
+        self, queues: Sequence[MessageQueue], positions: Mapping[MessageQueue, int], reset: int, now: float
+    ) -> bool:
         if state_identity(self._directory) != self._identity or reset != self._reset:
             return True
         if now >= self._next_look:
             self._next_look = now + self._look_seconds
-            if state_serial(self._directory) != self._serial or any(watch.why_gone() for watch in self._watches.values()):
+            if state_serial(self._directory) != self._serial or any(
+                watch.why_gone() for watch in self._watches.values()
+            ):
                 return True
             if self._mirror.is_moved():
                 return True
         if self._is_mirror_due and now >= self._next_record:
-            return True  # what was recorded in between shows outside of the group after the interval, also when nothing comes
+            # what was recorded in between shows outside of the group after the interval, also when nothing
+            # comes
+            return True
         if queues is not self._queues and list(queues) != list(self._queues):
             return True
         is_moved = positions is not self._positions and positions != self._positions
@@ -367,13 +431,25 @@ class Member:
             self._now = replace(self._now, lost=frozenset())
         return self._now
 
-    def _without_lock(self, positions: Mapping[MessageQueue, int], reset: int, error: StoreInUseError) -> Assignment:
-        """Somebody was stopped with the lock. What the state still gives this member it goes on reading; nothing is recorded meanwhile."""
+    def _without_lock(
+        self, positions: Mapping[MessageQueue, int], reset: int, error: StoreInUseError
+    ) -> Assignment:
+        """Somebody was stopped with the lock. What the state still gives this member it goes on reading;
+        nothing is recorded meanwhile.
+        """
         if not self._is_waiting:
-            _log.warning("group %s: queues stay where they are and nothing is recorded for now: %s", self._membership.group, error)
+            _log.warning(
+                "group %s: queues stay where they are and nothing is recorded for now: %s",
+                self._membership.group,
+                error,
+            )
         self._is_waiting = True
         change = self._begin()
         before = set(self._held)
-        self._held = {queue: epoch for queue, epoch in self._held.items() if change.owns(self._id, queue, epoch)}
-        self._now = replace(self._assignment(change.state, before, self._held.keys(), positions, reset), is_settled=False)
+        self._held = {
+            queue: epoch for queue, epoch in self._held.items() if change.owns(self._id, queue, epoch)
+        }
+        self._now = replace(
+            self._assignment(change.state, before, self._held.keys(), positions, reset), is_settled=False
+        )
         return self._now

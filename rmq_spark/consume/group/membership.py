@@ -1,4 +1,5 @@
-"""What a query brings into a group, and what it gets: plain values between the stream reader and `members`."""
+"""What a query brings into a group, and what it gets: plain values between the stream reader and `members`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ LEASE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a query brings into the group. `subscription` is its topics and expression as text, which all members must share.
+    """What a query brings into the group. `subscription` is its topics and expression as text, which all
+    members must share.
 
     `persist_seconds` is persistConsumerOffsetInterval: 0 records at each boundary.
     """
@@ -30,12 +32,16 @@ class Membership:
     brokers: tuple[str, ...] = ()
 
     def allocate(
-        self, clients: Iterable[str], queues: Iterable[MessageQueue], readers: Mapping[str, Collection[str]] | None = None
+        self,
+        clients: Iterable[str],
+        queues: Iterable[MessageQueue],
+        readers: Mapping[str, Collection[str]] | None = None,
     ) -> dict[MessageQueue, str]:
-        """What the strategy gives the own ones of all `clients`, topic by topic (RebalanceImpl.rebalanceByTopic).
+        """What the strategy gives the own ones of all `clients`, topic by topic
+        (RebalanceImpl.rebalanceByTopic).
 
-        `readers` are the brokers of clients that do not read all of them, because they began before one was added: the queues of each
-        broker are shared by the clients that read it.
+        `readers` are the brokers of clients that do not read all of them, because they began before one was
+        added: the queues of each broker are shared by the clients that read it.
         """
         sorted_clients = sort_clients(clients)
         by_topic: dict[str, list[MessageQueue]] = {}
@@ -80,9 +86,10 @@ class Owned:
 class Assignment:
     """What is the query's own at this boundary: its next offset has these queues and no others.
 
-    `starts` has the next offset to read of those that do not go on where the positions said: gained ones of which others read more, and
-    those that were reset. It is told until positions come that know it. `lost` went since the last boundary. `is_settled`: all that the
-    strategy gives the query is its own. `reset` is the group's reset number, which belongs into the query's offset.
+    `starts` has the next offset to read of those that do not go on where the positions said: gained ones of
+    which others read more, and those that were reset. It is told until positions come that know it. `lost`
+    went since the last boundary. `is_settled`: all that the strategy gives the query is its own. `reset` is
+    the group's reset number, which belongs into the query's offset.
     """
 
     owned: Mapping[MessageQueue, Owned] = field(default_factory=dict)
@@ -93,7 +100,9 @@ class Assignment:
 
     def begins(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """The next offset to read of each queue, given the positions that `settle` was told."""
-        return {queue: self.starts[queue] if queue in self.starts else positions[queue] for queue in self.owned}
+        return {
+            queue: self.starts[queue] if queue in self.starts else positions[queue] for queue in self.owned
+        }
 
     def by_client(self) -> dict[str, list[MessageQueue]]:
         """The queues of each client, in order: one Spark partition each."""

@@ -1,19 +1,23 @@
 """A group's offsets in two places, `group.json` and the offset file: which of them counts, and when.
 
-Members record positions in `group.json`. The offset file (consumerOffset.json, or offsets.json with offsetStore=local) is what brokers,
-mqadmin and Java consumers read and change. `group.json` remembers for each queue the *mirrored* offset: the one that members last wrote
-to the offset file, or found there. From that follows who changed the file:
+Members record positions in `group.json`. The offset file (consumerOffset.json, or offsets.json with
+offsetStore=local) is what brokers, mqadmin and Java consumers read and change. `group.json` remembers for
+each queue the *mirrored* offset: the one that members last wrote to the offset file, or found there. From
+that follows who changed the file:
 
-1. The file has the mirrored offset or the recorded position: nobody else has changed it. The recorded position counts. It may be newer,
-   because a member can die after Spark's commit and before it writes the file.
-2. The file has another offset, and no member has run since the queue's last owner: somebody else has moved the group. The file counts,
-   forwards and backwards. A queue that the file no longer names begins where `consumeFromWhere` says: the group or the topic was deleted.
-3. The file has another offset while members run. A lower one than the mirrored offset is a reset: the queries go on there, backwards
-   too. A higher one than the position is ignored with a warning; it counts once no member runs. A missing one is written again, with a
-   warning.
-4. A checkpoint is compared after that, and whoever is further counts; but a checkpoint from before a reset of rule 3 says nothing.
-5. A `group.json` of an older version has no mirrored offsets. Without a running member the file counts if it names the queue, else the
-   recorded position; with one, whichever is further.
+1. The file has the mirrored offset or the recorded position: nobody else has changed it. The recorded
+   position counts. It may be newer, because a member can die after Spark's commit and before it writes the
+   file.
+2. The file has another offset, and no member has run since the queue's last owner: somebody else has moved
+   the group. The file counts, forwards and backwards. A queue that the file no longer names begins where
+   `consumeFromWhere` says: the group or the topic was deleted.
+3. The file has another offset while members run. A lower one than the mirrored offset is a reset: the queries
+   go on there, backwards too. A higher one than the position is ignored with a warning; it counts once no
+   member runs. A missing one is written again, with a warning.
+4. A checkpoint is compared after that, and whoever is further counts; but a checkpoint from before a reset of
+   rule 3 says nothing.
+5. A `group.json` of an older version has no mirrored offsets. Without a running member the file counts if it
+   names the queue, else the recorded position; with one, whichever is further.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ _SHOWN_MAX = 3
 
 
 class Mirror:
-    """One member's view of the offset file. All methods are called under the lock of the group's directory."""
+    """One member's view of the offset file. All methods are called under the lock of the group's directory.
+    """
 
     def __init__(self, group: str, offsets: OffsetStore) -> None:
         self._group = group
@@ -50,11 +55,14 @@ class Mirror:
         """Whether the file was replaced since it was last compared."""
         return self._offsets.identity() != self._seen
 
-    def follow(self, change: Change, held: Collection[MessageQueue], free: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Compares the file with queues that the member holds, and free ones that it takes next; rules 1 to 3 and 5.
+    def follow(
+        self, change: Change, held: Collection[MessageQueue], free: Collection[MessageQueue]
+    ) -> set[MessageQueue]:
+        """Compares the file with queues that the member holds, and free ones that it takes next; rules 1 to 3
+        and 5.
 
-        Positions in the state are right afterwards; None is a queue of which nobody knows one. Returns the free queues that the file
-        has moved back by rule 2.
+        Positions in the state are right afterwards; None is a queue of which nobody knows one. Returns the
+        free queues that the file has moved back by rule 2.
         """
         seen = self._offsets.identity()  # before reading: a file that is replaced meanwhile is compared again
         if seen == self._seen and not free:
@@ -65,7 +73,9 @@ class Mirror:
             if free:
                 raise
             if not self._is_torn:
-                _log.warning("group %s: a reset of its offsets would not be noticed for now: %s", self._group, error)
+                _log.warning(
+                    "group %s: a reset of its offsets would not be noticed for now: %s", self._group, error
+                )
             self._is_torn = True
             return set()
         self._seen, self._is_torn = seen, False
@@ -73,7 +83,9 @@ class Mirror:
         self._compare(change, [*held, *free], known)
         return back
 
-    def _adopt(self, change: Change, free: Iterable[MessageQueue], known: Mapping[MessageQueue, int]) -> set[MessageQueue]:
+    def _adopt(
+        self, change: Change, free: Iterable[MessageQueue], known: Mapping[MessageQueue, int]
+    ) -> set[MessageQueue]:
         """Rule 2, and of rule 5 the half without a running member."""
         back: dict[MessageQueue, tuple[int, int]] = {}
         gone: dict[MessageQueue, int] = {}
@@ -91,15 +103,24 @@ class Mirror:
                 entry.position, entry.mirrored = None, NOT_IN_FILE
                 gone[queue] = position
         if back:
-            shown = _shown(f"{_short(queue)} at {found} instead of {position}" for queue, (position, found) in back.items())
-            _log.warning("group %s: its offsets were moved while no query of it ran; it goes on where they say: %s", self._group, shown)
+            shown = _shown(
+                f"{_short(queue)} at {found} instead of {position}"
+                for queue, (position, found) in back.items()
+            )
+            _log.warning(
+                "group %s: its offsets were moved while no query of it ran; it goes on where they say: %s",
+                self._group,
+                shown,
+            )
         if gone:
             shown = _shown(f"{_short(queue)} was at {position}" for queue, position in gone.items())
             told = "group %s: the offset file no longer has offsets of %d queues, which begin where consumeFromWhere says: %s"
             _log.warning(told, self._group, len(gone), shown)
         return set(back)
 
-    def _compare(self, change: Change, queues: Iterable[MessageQueue], known: Mapping[MessageQueue, int]) -> None:
+    def _compare(
+        self, change: Change, queues: Iterable[MessageQueue], known: Mapping[MessageQueue, int]
+    ) -> None:
         """Rule 3, of rule 5 the half with a running member, and queues without a position."""
         lowered: dict[MessageQueue, int] = {}
         missing: list[MessageQueue] = []
@@ -128,8 +149,12 @@ class Mirror:
                 _log.warning(told, self._group, _short(queue), found, entry.position)
         if lowered:
             before = {queue: change.state.queues[queue].position for queue in lowered}
-            shown = _shown(f"{_short(queue)} from {before[queue]} to {found}" for queue, found in lowered.items())
-            _log.warning("group %s: its offsets were set back, its queries go on there: %s", self._group, shown)
+            shown = _shown(
+                f"{_short(queue)} from {before[queue]} to {found}" for queue, found in lowered.items()
+            )
+            _log.warning(
+                "group %s: its offsets were set back, its queries go on there: %s", self._group, shown
+            )
             change.reset(lowered, why="the offset file was set back")
         if missing and self._is_kept:
             told = "group %s: the offset file no longer has offsets of %d queues, its running queries write them again: %s"
@@ -146,7 +171,8 @@ class Mirror:
     def save(self, change: Change, held: Collection[MessageQueue]) -> bool:
         """Writes the positions of the member's queues to the file; False when that has to be tried again.
 
-        What was written is in the state then, which the caller writes: without it a later reset could not be told from our own offset.
+        What was written is in the state then, which the caller writes: without it a later reset could not be
+        told from our own offset.
         """
         if not self._is_kept:
             return True
@@ -154,7 +180,8 @@ class Mirror:
         for queue in held:
             entry = change.state.queues[queue]
             if entry.position is not None and entry.mirrored != entry.position:
-                # Each store has a file of its own: one that cannot be written must not hide what was written to the others.
+                # Each store has a file of its own: one that cannot be written must not hide what was written
+                # to the others.
                 broker = queue.broker_name if self._offsets.kind == "store" else ""
                 parts.setdefault((broker, queue in self._to_lower), {})[queue] = entry.position
         is_saved = True
@@ -186,4 +213,6 @@ def _short(queue: MessageQueue) -> str:
 
 def _shown(each: Iterable[str]) -> str:
     texts = list(each)
-    return ", ".join(texts[:_SHOWN_MAX]) + (f" and {len(texts) - _SHOWN_MAX} more queues" if len(texts) > _SHOWN_MAX else "")
+    return ", ".join(texts[:_SHOWN_MAX]) + (
+        f" and {len(texts) - _SHOWN_MAX} more queues" if len(texts) > _SHOWN_MAX else ""
+    )

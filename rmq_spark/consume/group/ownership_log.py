@@ -1,7 +1,9 @@
-"""Who owned which queue when, in `ownership.log` of a group's directory: one JSON object a line, for people and for tests.
+"""Who owned which queue when, in `ownership.log` of a group's directory: one JSON object a line, for people
+and for tests.
 
-Lines are written under the directory's lock just before the state they belong to, and the state says how long the log is. What a process
-wrote that died in between never came true: it lies behind that length, and the next lines go over it.
+Lines are written under the directory's lock just before the state they belong to, and the state says how long
+the log is. What a process wrote that died in between never came true: it lies behind that length, and the
+next lines go over it.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ _ENDS = ("release", "expire")
 class OwnershipEvent:
     """`event` is `gain`, `release`, `expire` (taken from a member whose lease is gone), `reset` or `replay`.
 
-    A replay is a micro-batch that Spark repeats whole after a restart, whoever owns its queues by now. `writer` is the member that
-    made the change, `at` is in ms since the epoch.
+    A replay is a micro-batch that Spark repeats whole after a restart, whoever owns its queues by now.
+    `writer` is the member that made the change, `at` is in ms since the epoch.
     """
 
     serial: int
@@ -49,7 +51,8 @@ class OwnershipEvent:
 
 
 def append_events(directory: str, events: Iterable[OwnershipEvent], size: int, files: FileWrites) -> int:
-    """Adds lines to a log of `size` bytes; how long it is then, which the state has to say. Of a log that is long the older half goes.
+    """Adds lines to a log of `size` bytes; how long it is then, which the state has to say. Of a log that is
+    long the older half goes.
 
     The caller holds the directory's lock.
     """
@@ -80,19 +83,26 @@ def read_events(directory: str) -> list[OwnershipEvent]:
     try:
         return [_event(line) for line in lines]
     except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptStoreError(path, 0, "a log of ownership", f"something else ({str(error)[:100]})") from error
+        raise CorruptStoreError(
+            path, 0, "a log of ownership", f"something else ({str(error)[:100]})"
+        ) from error
 
 
 def _event(line: bytes) -> OwnershipEvent:
     event = OwnershipEvent(**json.loads(line))
-    numbers, texts = (event.serial, event.at, event.queue, event.epoch), (event.event, event.topic, event.broker, event.member)
+    numbers, texts = (
+        (event.serial, event.at, event.queue, event.epoch),
+        (event.event, event.topic, event.broker, event.member),
+    )
     if not all(isinstance(each, int) for each in numbers) or not all(isinstance(each, str) for each in texts):
         raise TypeError("a member of another type")
     return event
 
 
 def double_ownership(events: Iterable[OwnershipEvent]) -> list[str]:
-    """A sentence for each queue that got an owner while it had one, or an epoch that is not a new one. None is how it should be."""
+    """A sentence for each queue that got an owner while it had one, or an epoch that is not a new one. None
+    is how it should be.
+    """
     owner: dict[MessageQueue, OwnershipEvent] = {}
     epoch: dict[MessageQueue, int] = {}
     found = []

@@ -1,4 +1,5 @@
-"""A query that shares its group's queues with nobody: one that is BROADCASTING, or one of a group whose members meet nowhere.
+"""A query that shares its group's queues with nobody: one that is BROADCASTING, or one of a group whose
+members meet nowhere.
 
 It answers as a `Member` does, and has no directory, no lease and no epochs.
 """
@@ -19,9 +20,13 @@ _RETRY_SECONDS = 1.0  # between two attempts to save offsets
 
 
 class Alone:
-    """`shares` False gives every queue to the one client (RebalanceImpl.rebalanceByTopic, BROADCASTING), else the strategy decides."""
+    """`shares` False gives every queue to the one client (RebalanceImpl.rebalanceByTopic, BROADCASTING), else
+    the strategy decides.
+    """
 
-    def __init__(self, membership: Membership, offsets: OffsetStore, *, shares: bool, clocks: Clocks | None = None) -> None:
+    def __init__(
+        self, membership: Membership, offsets: OffsetStore, *, shares: bool, clocks: Clocks | None = None
+    ) -> None:
         self._membership = membership
         self._offsets = offsets
         self._shares = shares
@@ -29,7 +34,8 @@ class Alone:
         self._queues: Sequence[MessageQueue] | None = None
         self._positions: Mapping[MessageQueue, int] = {}
         self._begins: dict[MessageQueue, int] = {}  # of queues that no offset of the query has yet
-        self._corrected: dict[MessageQueue, tuple[int, int]] = {}  # the offset, and the reset number from which on it was followed
+        # the offset, and the reset number from which on it was followed
+        self._corrected: dict[MessageQueue, tuple[int, int]] = {}
         self._reset = 0
         self._saved: dict[MessageQueue, int] = {}
         self._saved_positions: Mapping[MessageQueue, int] | None = None
@@ -45,7 +51,9 @@ class Alone:
         reset: int = 0,
         force: bool = False,
     ) -> Assignment:
-        """As `Member.settle`. A queue begins at its position, else at the group's offset, else where `begin` says."""
+        """As `Member.settle`. A queue begins at its position, else at the group's offset, else where `begin`
+        says.
+        """
         self._reset = max(self._reset, reset)
         if not self._awaits(reset):
             self._save(positions, force=force)
@@ -65,7 +73,9 @@ class Alone:
         """There is nobody to wait for."""
         return self.settle(queues, positions, begin=begin, reset=reset)
 
-    def correct(self, targets: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int = 0) -> Assignment:
+    def correct(
+        self, targets: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int = 0
+    ) -> Assignment:
         """As `Member.correct`."""
         self._reset += 1
         self._corrected |= {queue: (offset, self._reset) for queue, offset in targets.items()}
@@ -76,7 +86,9 @@ class Alone:
         return self._now
 
     def _awaits(self, reset: int) -> bool:
-        """Whether positions made under this reset number are from before a correction: they would raise the offset again."""
+        """Whether positions made under this reset number are from before a correction: they would raise the
+        offset again.
+        """
         return any(number > reset for _, number in self._corrected.values())
 
     def note_replay(self, queues: Sequence[MessageQueue]) -> None:
@@ -95,14 +107,20 @@ class Alone:
         reset: int,
     ) -> Assignment:
         clients = self._membership.clients
-        owner = self._membership.allocate(clients, queues) if self._shares else dict.fromkeys(queues, clients[0])
+        owner = (
+            self._membership.allocate(clients, queues) if self._shares else dict.fromkeys(queues, clients[0])
+        )
         new = [queue for queue in owner if queue not in positions and queue not in self._begins]
         known = self._offsets.read() if new else {}
         for queue in new:
             committed = known.get(queue, -1)
             self._begins[queue] = committed if committed >= 0 else begin(queue)
         starts = {queue: self._begins[queue] for queue in owner if queue not in positions}
-        starts |= {queue: offset for queue, (offset, number) in self._corrected.items() if number > reset and queue in owner}
+        starts |= {
+            queue: offset
+            for queue, (offset, number) in self._corrected.items()
+            if number > reset and queue in owner
+        }
         owned = {queue: Owned(client, _EPOCH) for queue, client in owner.items()}
         return Assignment(owned, starts, is_settled=True, reset=self._reset)
 
@@ -111,8 +129,12 @@ class Alone:
         if positions is self._saved_positions or (not force and now < self._next_save):
             return
         self._next_save = now + self._membership.persist_seconds
-        changed = {queue: position for queue, position in positions.items() if self._saved.get(queue) != position}
-        if changed and not self._offsets.save({MessageQueue(*queue): position for queue, position in changed.items()}):
+        changed = {
+            queue: position for queue, position in positions.items() if self._saved.get(queue) != position
+        }
+        if changed and not self._offsets.save(
+            {MessageQueue(*queue): position for queue, position in changed.items()}
+        ):
             self._next_save = now + max(self._membership.persist_seconds, _RETRY_SECONDS)
             return
         self._saved |= changed

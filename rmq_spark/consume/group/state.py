@@ -1,7 +1,9 @@
-"""What the members of a group agree on, in `group.json` of its directory: who there is, whose each queue is, and how far it was read.
+"""What the members of a group agree on, in `group.json` of its directory: who there is, whose each queue is,
+and how far it was read.
 
-It is changed only under that directory's own lock, and replaced as a whole, so that whoever reads it without the lock sees one state.
-`serial` rises with each change. A queue's `epoch` rises each time it gets an owner: what an earlier owner says is void.
+It is changed only under that directory's own lock, and replaced as a whole, so that whoever reads it without
+the lock sees one state. `serial` rises with each change. A queue's `epoch` rises each time it gets an owner:
+what an earlier owner says is void.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ from store_format.errors import CorruptStoreError
 from store_format.files.read import FileView, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 
-__all__ = ["NOT_IN_FILE", "GroupState", "MemberEntry", "QueueEntry", "read_state", "state_identity", "state_serial", "write_state"]
+__all__ = [
+    "NOT_IN_FILE",
+    "GroupState",
+    "MemberEntry",
+    "QueueEntry",
+    "read_state",
+    "state_identity",
+    "state_serial",
+    "write_state",
+]
 
 _VERSION = 1
 NOT_IN_FILE = -1  # as a mirrored offset
@@ -30,7 +41,8 @@ _HEAD_SIZE = 64
 
 @dataclass(slots=True)
 class MemberEntry:
-    """One query. `clients` are its logical clients, and it reads the queues of `brokers`, or of all where it does not say.
+    """One query. `clients` are its logical clients, and it reads the queues of `brokers`, or of all where it
+    does not say.
 
     The rest is what others need to judge its lease.
     """
@@ -44,10 +56,12 @@ class MemberEntry:
 
 @dataclass(slots=True)
 class QueueEntry:
-    """One queue. `position` is the next offset to read, as its owners recorded it; `reset` the number of the reset that last moved it.
+    """One queue. `position` is the next offset to read, as its owners recorded it; `reset` the number of the
+    reset that last moved it.
 
-    `mirrored` is what members last wrote to the offset file, or found there: `NOT_IN_FILE`, or None where nobody has looked.
-    `is_unattended`: no member has run since its last owner. What both are for is told in `mirror`.
+    `mirrored` is what members last wrote to the offset file, or found there: `NOT_IN_FILE`, or None where
+    nobody has looked. `is_unattended`: no member has run since its last owner. What both are for is told in
+    `mirror`.
     """
 
     owner: str | None = None
@@ -80,7 +94,12 @@ class GroupState:
 
     def readers(self) -> dict[str, list[str]]:
         """The brokers of each client that says them."""
-        return {client: member.brokers for member in self.members.values() if member.brokers for client in member.clients}
+        return {
+            client: member.brokers
+            for member in self.members.values()
+            if member.brokers
+            for client in member.clients
+        }
 
     def entry(self, queue: MessageQueue) -> QueueEntry:
         """The queue's, made where it is new."""
@@ -97,13 +116,16 @@ def _path(directory: str) -> str:
 def state_identity(directory: str) -> tuple[int, int, int] | None:
     """Another value when the state was replaced: one look, for whoever asks often.
 
-    It may be the same by chance: an inode is used again, and a filesystem's clock ticks every few milliseconds.
+    It may be the same by chance: an inode is used again, and a filesystem's clock ticks every few
+    milliseconds.
     """
     return stat_identity(_path(directory))
 
 
 def state_serial(directory: str) -> int | None:
-    """The serial number of the state there, without the rest of it: never the same for two. None where it cannot be told."""
+    """The serial number of the state there, without the rest of it: never the same for two. None where it
+    cannot be told.
+    """
     try:
         with FileView(_path(directory)) as view:
             head = _HEAD.match(view.read(0, _HEAD_SIZE))
@@ -113,7 +135,8 @@ def state_serial(directory: str) -> int | None:
 
 
 def read_state(directory: str) -> GroupState:
-    """The state; an empty one where there is none. Raises CorruptStoreError for a file that is none of ours."""
+    """The state; an empty one where there is none. Raises CorruptStoreError for a file that is none of ours.
+    """
     path = _path(directory)
     data = read_bytes(path)
     if data is None:
@@ -130,7 +153,8 @@ def read_state(directory: str) -> GroupState:
             strategy=_text(value["strategy"]),
             members={_id(name): _member(member) for name, member in value["members"].items()},
         )
-        # Both lists came later than version 1: without them nothing is known, and older members read the rest.
+        # Both lists came later than version 1: without them nothing is known, and older members read the
+        # rest.
         mirrored = value.get("mirrored", [None] * len(value["queues"]))
         unattended = {_number(index) for index in value.get("unattended", ())}
         for index, (row, offset) in enumerate(zip(value["queues"], mirrored, strict=True)):
@@ -139,7 +163,9 @@ def read_state(directory: str) -> GroupState:
             entry.is_unattended = index in unattended
             state.queues[queue] = entry
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptStoreError(path, 0, "the state of a consumer group", f"something else ({str(error)[:100]})") from error
+        raise CorruptStoreError(
+            path, 0, "the state of a consumer group", f"something else ({str(error)[:100]})"
+        ) from error
     return state
 
 
@@ -187,7 +213,13 @@ def _id(value: object) -> str:
 def write_state(directory: str, state: GroupState, files: FileWrites) -> None:
     """Replaces the state. The caller holds the directory's lock and has raised `serial`."""
     members = {
-        name: {"clients": m.clients, "host": m.host, "processId": m.process_id, "leaseSeconds": m.lease_seconds, "brokers": m.brokers}
+        name: {
+            "clients": m.clients,
+            "host": m.host,
+            "processId": m.process_id,
+            "leaseSeconds": m.lease_seconds,
+            "brokers": m.brokers,
+        }
         for name, m in state.members.items()
     }
     value = {
@@ -199,7 +231,16 @@ def write_state(directory: str, state: GroupState, files: FileWrites) -> None:
         "strategy": state.strategy,
         "members": members,
         "queues": [
-            [queue.topic, queue.broker_name, queue.queue_id, entry.owner, entry.client, entry.epoch, entry.position, entry.reset]
+            [
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+                entry.owner,
+                entry.client,
+                entry.epoch,
+                entry.position,
+                entry.reset,
+            ]
             for queue, entry in state.queues.items()
         ],
         "mirrored": [entry.mirrored for entry in state.queues.values()],

@@ -1,7 +1,8 @@
-"""SQL92 filter expressions evaluated over columns of properties: true, false, unknown or an error for each message.
+"""SQL92 filter expressions evaluated over columns of properties: true, false, unknown or an error for each
+message.
 
-The rules are those of RocketMQ's filter module (ComparisonExpression, LogicExpression, UnaryExpression): only true delivers
-a message, and an error, such as a text where a number is compared, does not.
+The rules are those of RocketMQ's filter module (ComparisonExpression, LogicExpression, UnaryExpression): only
+true delivers a message, and an error, such as a text where a number is compared, does not.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class Sql92Filter:
     def mask_of_maps(self, properties: pa.MapArray) -> pa.BooleanArray:
         """Which of the messages with these properties match; a message without a map has no property."""
         keys = properties.type.key_type  # maps from elsewhere may have large strings
-        return self.mask(len(properties), lambda name: pc.map_lookup(properties, pa.scalar(name, keys), "last").cast(pa.string()))
+        return self.mask(
+            len(properties),
+            lambda name: pc.map_lookup(properties, pa.scalar(name, keys), "last").cast(pa.string()),
+        )
 
 
 @dataclass(slots=True)
@@ -76,13 +80,17 @@ class CountingFilter:
 def parse_sql92(expression: str) -> Sql92Filter:
     """Compile an expression. Raises OptionError, with the place, for what RocketMQ refuses at compile time.
 
-    RocketMQ ignores what stands behind a complete expression: `s LIKE 'a%'` is the bare property `s`, which is never true.
-    So does this, with a warning.
+    RocketMQ ignores what stands behind a complete expression: `s LIKE 'a%'` is the bare property `s`, which
+    is never true. So does this, with a warning.
     """
     parsed = parse(expression)
     if parsed.ignored:
         read = expression[: len(expression) - len(parsed.ignored)].rstrip()
-        _log.warning("subExpression: RocketMQ evaluates %s and ignores what follows it, %s", _shown(read), _shown(parsed.ignored))
+        _log.warning(
+            "subExpression: RocketMQ evaluates %s and ignores what follows it, %s",
+            _shown(read),
+            _shown(parsed.ignored),
+        )
     return Sql92Filter(expression, parsed)
 
 

@@ -1,6 +1,7 @@
 """SQL92 filter expressions as tokens, by the token rules of RocketMQ's SelectorParser.jj.
 
-Tokens are made one at a time, as the parser asks for them: RocketMQ never looks at what stands behind a complete expression.
+Tokens are made one at a time, as the parser asks for them: RocketMQ never looks at what stands behind a
+complete expression.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ __all__ = ["DECIMAL", "END", "FLOAT", "NAME", "STRING", "Lexer", "Token"]
 
 # Kinds of tokens; of keywords and symbols the kind is their own text, keywords in upper case.
 NAME, STRING, DECIMAL, FLOAT, END = "a property", "a string", "a whole number", "a number", "the end"
-_KEYWORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"))
+_KEYWORDS = frozenset(
+    ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
+)
 
-# At each place the longest token wins. A comment to the end of the line needs that end; without it `--` is two signs.
+# At each place the longest token wins. A comment to the end of the line needs that end; without it `--` is
+# two signs.
 _SKIPPED = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r))+")
 _TOKEN = re.compile(
     r"""(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
@@ -74,7 +78,9 @@ class Lexer:
         return token
 
     def error(self, expected: str, token: Token, advice: str = "") -> OptionError:
-        """What is wrong with an expression: what was expected at `token`, what stands there, and the place marked."""
+        """What is wrong with an expression: what was expected at `token`, what stands there, and the place
+        marked.
+        """
         stop = min(token.stop, token.start + _SHOWN)
         before, after = max(0, token.start - _SHOWN), stop + _SHOWN
         left, right = (_BLANKS.sub(" ", part) for part in (self._text[before:stop], self._text[stop:after]))

@@ -43,8 +43,8 @@ def decide(table: NDArray[np.uint8], *operands: Outcomes) -> Outcomes:
     return decided
 
 
-# Rows are the left operand, columns the right one: FALSE, TRUE, UNKNOWN, ERROR. The left one comes first: what it decides
-# alone hides an error on the right, and its own error is the result (LogicExpression).
+# Rows are the left operand, columns the right one: FALSE, TRUE, UNKNOWN, ERROR. The left one comes first:
+# what it decides alone hides an error on the right, and its own error is the result (LogicExpression).
 AND = _table("FFFF", "FTUE", "FUUE", "EEEE")
 OR = _table("FTUE", "TTTT", "UTUE", "EEEE")
 # ComparisonExpression.doCreateEqual: both null is TRUE, null on the left unknown, null on the right FALSE.

@@ -1,7 +1,8 @@
-"""The machine that evaluates SQL92 steps: a stack of columns, constants and outcomes, every step for all messages at once.
+"""The machine that evaluates SQL92 steps: a stack of columns, constants and outcomes, every step for all
+messages at once.
 
-A value is known by its kind before any message is looked at, so that a step costs a few Arrow or numpy kernels, and
-three-valued logic with errors is a table.
+A value is known by its kind before any message is looked at, so that a step costs a few Arrow or numpy
+kernels, and three-valued logic with errors is a table.
 """
 
 from __future__ import annotations
@@ -18,7 +19,17 @@ from numpy.typing import NDArray
 
 from rmq_spark.consume.sql92 import logic
 from rmq_spark.consume.sql92.logic import ERROR, FALSE, TRUE, UNKNOWN, Outcomes, decide
-from rmq_spark.consume.sql92.steps import Between, In, Kind, Literal, Operator, Ordering, Property, Search, Step
+from rmq_spark.consume.sql92.steps import (
+    Between,
+    In,
+    Kind,
+    Literal,
+    Operator,
+    Ordering,
+    Property,
+    Search,
+    Step,
+)
 from store_format.java.numbers import double_keys, read_doubles, read_integers
 
 __all__ = ["Machine"]
@@ -27,7 +38,12 @@ _Value: TypeAlias = Literal | Property | Outcomes
 _Mask: TypeAlias = NDArray[np.bool_]
 _Keys: TypeAlias = NDArray[np.int64] | np.int64
 
-_ORDER: dict[str, Callable[[Any, Any], Any]] = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+_ORDER: dict[str, Callable[[Any, Any], Any]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
 _SEARCH: dict[str, tuple[Callable[..., pa.BooleanArray], Callable[[str, str], bool]]] = {
     "CONTAINS": (pc.match_substring, operator.contains),
     "STARTSWITH": (pc.starts_with, str.startswith),
@@ -36,7 +52,9 @@ _SEARCH: dict[str, tuple[Callable[..., pa.BooleanArray], Callable[[str, str], bo
 
 
 class Machine:
-    """For `count` messages, whose property `name` is `values(name)`. A property is fetched, and read as a number, once."""
+    """For `count` messages, whose property `name` is `values(name)`. A property is fetched, and read as a
+    number, once.
+    """
 
     def __init__(self, count: int, values: Callable[[str], pa.StringArray]) -> None:
         self._count = count
@@ -90,7 +108,7 @@ class Machine:
             case Operator.OR:
                 return decide(logic.OR, self._outcomes(self._stack.pop()), self._outcomes(right))
 
-    # ---- values -----------------------------------------------------------------------------------------------------
+    # ---- values --------------------------------------------------------------------------------------------
 
     def _column(self, name: str) -> tuple[pa.StringArray, _Mask]:
         """(the property, where it is present)"""
@@ -126,7 +144,7 @@ class Machine:
     def _is_outcome(self, value: _Value) -> bool:
         return isinstance(value, np.ndarray) or (isinstance(value, Literal) and value.kind is Kind.TRUTH)
 
-    # ---- steps ------------------------------------------------------------------------------------------------------
+    # ---- steps ---------------------------------------------------------------------------------------------
 
     def _negative(self, value: _Value) -> _Value:
         if isinstance(value, Literal) and value.kind.is_number:
@@ -149,7 +167,9 @@ class Machine:
         return np.where(present, found.view(np.uint8), UNKNOWN)
 
     def _search(self, value: _Value, step: Search) -> Outcomes:
-        """Null and what is no text contain nothing, and do not not contain it either (ContainsExpression and its like)."""
+        """Null and what is no text contain nothing, and do not not contain it either (ContainsExpression and
+        its like).
+        """
         in_column, in_text = _SEARCH[step.how]
         if not step.text:
             return np.full(self._count, FALSE)
@@ -158,10 +178,16 @@ class Machine:
             return ((_mask(in_column(column, step.text)) ^ step.negated) & present).view(np.uint8)
         if isinstance(value, Literal) and isinstance(value.value, str):
             return np.full(self._count, TRUE if in_text(value.value, step.text) ^ step.negated else FALSE)
-        return decide(logic.NEVER, self._outcomes(value)) if self._is_outcome(value) else np.full(self._count, FALSE)
+        return (
+            decide(logic.NEVER, self._outcomes(value))
+            if self._is_outcome(value)
+            else np.full(self._count, FALSE)
+        )
 
     def _ordered(self, symbol: str, left: _Value, right: _Value) -> Outcomes:
-        """ComparisonExpression.evaluate: null on either side is unknown, and is seen before anything is read as a number."""
+        """ComparisonExpression.evaluate: null on either side is unknown, and is seen before anything is read
+        as a number.
+        """
         if isinstance(left, np.ndarray):  # the negative of what is no number
             return left
         if isinstance(right, np.ndarray):
@@ -187,7 +213,9 @@ class Machine:
         return np.where(there & here, outcomes, np.where(here, UNKNOWN, np.where(there, FALSE, TRUE)))
 
     def _truth_equals(self, left: Outcomes, right: _Value) -> Outcomes:
-        """A condition beside a text is an error, as in Java, where the cast fails; beside a number it is unequal."""
+        """A condition beside a text is an error, as in Java, where the cast fails; beside a number it is
+        unequal.
+        """
         assert isinstance(right, Literal | Property)
         beside = logic.BESIDE_TEXT if _kind(right) is Kind.TEXT else logic.BESIDE_NUMBER
         return np.where(self._present(right), decide(beside, left), decide(logic.IS_NULL, left))
@@ -202,8 +230,12 @@ class Machine:
         said = np.full(self._count, said.as_py()) if isinstance(said, pa.Scalar) else _mask(said)
         return decide(logic.EQUAL, np.where(self._present(left), said.astype(np.uint8), UNKNOWN), right)
 
-    def _compared(self, compare: Callable[[Any, Any], Any], left: _Value, right: _Value, present: _Mask) -> Outcomes:
-        """Both read as numbers: of the constant's kind, of the wider one of two constants, as doubles without a constant."""
+    def _compared(
+        self, compare: Callable[[Any, Any], Any], left: _Value, right: _Value, present: _Mask
+    ) -> Outcomes:
+        """Both read as numbers: of the constant's kind, of the wider one of two constants, as doubles without
+        a constant.
+        """
         assert isinstance(left, Literal | Property)
         assert isinstance(right, Literal | Property)
         kinds = {_kind(left), _kind(right)}
@@ -215,7 +247,11 @@ class Machine:
         return np.where(present, read, UNKNOWN)
 
     def _text(self, value: Literal | Property) -> pa.StringArray | pa.StringScalar:
-        return self._column(value.name)[0] if isinstance(value, Property) else pa.scalar(value.value, pa.string())
+        return (
+            self._column(value.name)[0]
+            if isinstance(value, Property)
+            else pa.scalar(value.value, pa.string())
+        )
 
 
 def _kind(value: Literal | Property) -> Kind:

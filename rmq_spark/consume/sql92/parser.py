@@ -1,7 +1,9 @@
-"""SQL92 filter expressions, from text to steps: RocketMQ's grammar (SelectorParser.jj), and what it refuses at compile time.
+"""SQL92 filter expressions, from text to steps: RocketMQ's grammar (SelectorParser.jj), and what it refuses
+at compile time.
 
-Operators nest as in the grammar, one method a rule; the checks are those of the `create…` methods of ComparisonExpression,
-UnaryExpression and ConstantExpression. Anything behind a complete expression is ignored, as there.
+Operators nest as in the grammar, one method a rule; the checks are those of the `create…` methods of
+ComparisonExpression, UnaryExpression and ConstantExpression. Anything behind a complete expression is
+ignored, as there.
 """
 
 from __future__ import annotations
@@ -11,7 +13,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rmq_spark.consume.sql92.lexer import DECIMAL, FLOAT, NAME, STRING, Lexer, Token
-from rmq_spark.consume.sql92.steps import Between, In, Kind, Literal, Operator, Ordering, Property, Search, Step
+from rmq_spark.consume.sql92.steps import (
+    Between,
+    In,
+    Kind,
+    Literal,
+    Operator,
+    Ordering,
+    Property,
+    Search,
+    Step,
+)
 from store_format.errors import OptionError
 
 __all__ = ["Parsed", "parse"]
@@ -27,7 +39,9 @@ _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The steps of an expression, the properties it names, and the text behind its end that RocketMQ does not look at."""
+    """The steps of an expression, the properties it names, and the text behind its end that RocketMQ does not
+    look at.
+    """
 
     steps: tuple[Step, ...]
     names: tuple[str, ...]
@@ -35,7 +49,9 @@ class Parsed:
 
 
 class _Operand(NamedTuple):
-    """What the checks ask of a part: the step of a constant or a bare property is known, that of anything else is not."""
+    """What the checks ask of a part: the step of a constant or a bare property is known, that of anything
+    else is not.
+    """
 
     kind: Kind
     token: Token  # its first one, for errors
@@ -43,13 +59,19 @@ class _Operand(NamedTuple):
 
 
 def parse(expression: str) -> Parsed:
-    """Raises OptionError with the place for what RocketMQ's parser refuses, and for what is too long or too deep."""
+    """Raises OptionError with the place for what RocketMQ's parser refuses, and for what is too long or too
+    deep.
+    """
     if len(expression) > _LENGTH_MAX:
-        raise OptionError(f"subExpression: expected at most {_LENGTH_MAX} characters of SQL92, found {len(expression)}")
+        raise OptionError(
+            f"subExpression: expected at most {_LENGTH_MAX} characters of SQL92, found {len(expression)}"
+        )
     try:
         expression.encode()
     except UnicodeEncodeError as error:
-        raise OptionError(f"subExpression: expected text, found half a character at character {error.start + 1}") from error
+        raise OptionError(
+            f"subExpression: expected text, found half a character at character {error.start + 1}"
+        ) from error
     parser = _Parser(Lexer(expression))
     parser.as_condition(parser.disjunction())
     end = parser.lexer.peek()
@@ -65,7 +87,7 @@ class _Parser:
     steps: list[Step] = field(default_factory=list)
     depth: int = 0
 
-    # ---- the grammar ------------------------------------------------------------------------------------------------
+    # ---- the grammar ---------------------------------------------------------------------------------------
 
     def disjunction(self) -> _Operand:
         left = self._conjunction()
@@ -119,7 +141,9 @@ class _Parser:
         if operator.kind == "IN":
             if not isinstance(left.bare, Property):
                 raise self.lexer.error(
-                    "a property before IN", left.token, "NOT binds tighter than IN: write a NOT IN (…) or NOT (a IN (…))"
+                    "a property before IN",
+                    left.token,
+                    "NOT binds tighter than IN: write a NOT IN (…) or NOT (a IN (…))",
                 )
             return self._emit(In(self._strings(), negated), left)
         self._refuse_unordered(left, operator)
@@ -131,7 +155,9 @@ class _Parser:
         high = self._unary()
         self._refuse_unordered(high, operator)
         if not negated and _is_empty_range(low.bare, high.bare):
-            raise self.lexer.error(f"bounds in ascending order, {low.token.text} at most {high.token.text}", low.token)
+            raise self.lexer.error(
+                f"bounds in ascending order, {low.token.text} at most {high.token.text}", low.token
+            )
         return self._emit(Between(negated), left)
 
     def _unary(self) -> _Operand:
@@ -177,10 +203,15 @@ class _Parser:
             return Literal(Kind.INTEGER if int(digits) <= _INTEGER_MAX else Kind.LONG, int(digits))
         if token.kind == FLOAT:
             number = float(token.text)
-            if not 0 < number < math.inf:  # ConstantExpression.createFloat compares with Double.MIN_VALUE, the smallest above zero
-                raise self.lexer.error("a number with a fraction that is above zero and finite", token, "zero is written 0")
+            # ConstantExpression.createFloat compares with Double.MIN_VALUE, the smallest above zero
+            if not 0 < number < math.inf:
+                raise self.lexer.error(
+                    "a number with a fraction that is above zero and finite", token, "zero is written 0"
+                )
             return Literal(Kind.DOUBLE, number)
-        raise self.lexer.error("a property, a number, a string, TRUE, FALSE, NULL, NOT or a parenthesis", token)
+        raise self.lexer.error(
+            "a property, a number, a string, TRUE, FALSE, NULL, NOT or a parenthesis", token
+        )
 
     def _strings(self) -> tuple[str, ...]:
         """A list of strings in parentheses, at least one."""
@@ -194,14 +225,16 @@ class _Parser:
     def _string(self, before: Token) -> str:
         return _unquoted(self._expect(STRING, f"a string such as 'x' after {before.kind}"))
 
-    # ---- checks -----------------------------------------------------------------------------------------------------
+    # ---- checks --------------------------------------------------------------------------------------------
 
     def as_condition(self, operand: _Operand) -> None:
         """A bare property becomes a condition (asBooleanExpression); a number or a string cannot."""
         if isinstance(operand.bare, Property):
             self.steps.append(Operator.CAST)
         elif operand.kind is not Kind.TRUTH:
-            raise self.lexer.error("a condition that can be true or false", operand.token, "compare it with something")
+            raise self.lexer.error(
+                "a condition that can be true or false", operand.token, "compare it with something"
+            )
 
     def _refuse_unordered(self, operand: _Operand, operator: Token) -> None:
         """Only numbers and properties have an order (checkLessThanOperand)."""
@@ -212,17 +245,21 @@ class _Parser:
     def _refuse_unequal_kinds(self, left: _Operand, right: _Operand, operator: Token) -> None:
         for operand in (left, right):
             if isinstance(operand.bare, Literal) and operand.bare.value is None:
-                raise self.lexer.error(f"a value beside {operator.kind}", operand.token, "write IS NULL or IS NOT NULL")
+                raise self.lexer.error(
+                    f"a value beside {operator.kind}", operand.token, "write IS NULL or IS NOT NULL"
+                )
         constants = isinstance(left.bare, Literal) and isinstance(right.bare, Literal)
         if constants and left.kind is Kind.TRUTH and right.kind is not Kind.TRUTH:
-            raise self.lexer.error(f"TRUE, FALSE or a condition after {left.token.text} {operator.kind}", right.token)
+            raise self.lexer.error(
+                f"TRUE, FALSE or a condition after {left.token.text} {operator.kind}", right.token
+            )
 
     def _enter(self, token: Token) -> None:
         self.depth += 1
         if self.depth > _DEPTH_MAX:
             raise self.lexer.error(f"parentheses, signs and NOT at most {_DEPTH_MAX} deep", token)
 
-    # ---- tokens and steps -------------------------------------------------------------------------------------------
+    # ---- tokens and steps ----------------------------------------------------------------------------------
 
     def _next_is(self, *kinds: str) -> bool:
         return self.lexer.peek().kind in kinds

@@ -1,6 +1,7 @@
 """A compiled SQL92 expression: steps for a machine with a stack, in the order of evaluation.
 
-A list and no tree, so that nothing recurses, neither evaluation nor pickling nor `==`, however long the expression is.
+A list and no tree, so that nothing recurses, neither evaluation nor pickling nor `==`, however long the
+expression is.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Operator(Enum):
     """Steps that need nothing but what is on the stack."""
 
     NEGATE = "-"
-    CAST = "as a boolean"  # a bare property: null where absent, else FALSE (UnaryExpression.createBooleanCast)
+    # a bare property: null where absent, else FALSE (UnaryExpression.createBooleanCast)
+    CAST = "as a boolean"
     NOT = "NOT"
     AND = "AND"
     OR = "OR"

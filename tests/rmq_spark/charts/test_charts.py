@@ -1,4 +1,6 @@
-"""The charts' own numbers against the messages of real brokers, counted here one by one; and what keeps a picture small and harmless."""
+"""The charts' own numbers against the messages of real brokers, counted here one by one; and what keeps a
+picture small and harmless.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def _subtitle(chart: Any) -> list[str]:
     return list(title["subtitle"])
 
 
-# ---- rate ---------------------------------------------------------------------------------------------------------------
+# ---- rate --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -82,7 +84,9 @@ def test_the_steps_of_time_have_no_gap(golden: Golden) -> None:
     assert len(rows) == len(starts) * len({row["topic"] for row in rows})
 
 
-def _made(times: list[int], topics: list[str] | None = None, queues: list[int] | None = None, sizes: int = 100) -> pa.RecordBatch:
+def _made(
+    times: list[int], topics: list[str] | None = None, queues: list[int] | None = None, sizes: int = 100
+) -> pa.RecordBatch:
     count = len(times)
     return pa.record_batch(
         {
@@ -103,7 +107,10 @@ def test_a_step_grows_with_the_time_that_is_seen_and_counts_stay_exact() -> None
     assert drawn.table.num_rows <= 120
     times = np.concatenate([batch["storeTimestampMs"].to_numpy() for batch in batches])
     starts = drawn.table["startMs"].to_numpy()
-    assert np.histogram(times, [*starts, starts[-1] + drawn.step_ms])[0].tolist() == drawn.table["messages"].to_pylist()
+    assert (
+        np.histogram(times, [*starts, starts[-1] + drawn.step_ms])[0].tolist()
+        == drawn.table["messages"].to_pylist()
+    )
 
 
 def test_a_step_is_no_longer_than_needed() -> None:
@@ -124,13 +131,19 @@ def test_topics_beyond_the_colours_are_put_together_and_said() -> None:
 
 def test_times_that_no_calendar_has_are_counted_in_a_note() -> None:
     batch = _made([10, 2**63 - 1, -(2**62)])
-    assert charts.rate_data([batch]).notes == ("2 messages with a store time outside the years 1 to 9999 are not shown",)
+    assert charts.rate_data([batch]).notes == (
+        "2 messages with a store time outside the years 1 to 9999 are not shown",
+    )
     assert charts.rate_data([batch]).table["messages"].to_pylist() == [1]
-    assert charts.latency_data([batch]).notes[1] == "2 messages with a time outside the years 1 to 9999 are not shown"
+    assert (
+        charts.latency_data([batch]).notes[1]
+        == "2 messages with a time outside the years 1 to 9999 are not shown"
+    )
 
 
 @pytest.mark.parametrize(
-    ("span_ms", "step_ms"), [(1, 1), (900, 200), (24_000, 5000), (7_200_000, 1_800_000), (40 * 86_400_000, 7 * 86_400_000)]
+    ("span_ms", "step_ms"),
+    [(1, 1), (900, 200), (24_000, 5000), (7_200_000, 1_800_000), (40 * 86_400_000, 7 * 86_400_000)],
 )
 def test_the_time_axis_has_a_few_round_ticks(span_ms: int, step_ms: int) -> None:
     begin = 1_795_243_951_867
@@ -141,7 +154,7 @@ def test_the_time_axis_has_a_few_round_ticks(span_ms: int, step_ms: int) -> None
     assert all(tick % step_ms == 0 for tick in ticks)
 
 
-# ---- heat map -----------------------------------------------------------------------------------------------------------
+# ---- heat map ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -149,7 +162,9 @@ def test_the_heat_map_counts_each_queue(name: str, golden: Golden) -> None:
     expected = goldens.expected_rows(name)
     rows = _drawn(charts.heat_map(_messages(MessageStore.open(str(golden(name))))))
     step = rows[0]["stopMs"] - rows[0]["startMs"]
-    counts = Counter((row["storeTimestamp"] // step * step, f"{row['topic']}-{row['queueId']}") for row in expected)
+    counts = Counter(
+        (row["storeTimestamp"] // step * step, f"{row['topic']}-{row['queueId']}") for row in expected
+    )
     assert {(row["startMs"], row["queue"]): row["messages"] for row in rows} == counts
     assert sum(row["bytes"] for row in rows) == sum(row["storeSize"] for row in expected)
     assert len({row["startMs"] for row in rows}) <= 80
@@ -159,7 +174,10 @@ def test_two_brokers_have_rows_of_their_own(golden: Golden) -> None:
     brokers = goldens.brokers("cluster-5.5.0", golden("cluster-5.5.0"))
     batches = [batch for root, _ in brokers.values() for batch in _messages(MessageStore.open(str(root)))]
     drawn = charts.heat_data(batches).table.to_pylist()
-    expected = Counter(f"{row['brokerName']} {row['topic']}-{row['queueId']}" for row in goldens.expected_rows("cluster-5.5.0"))
+    expected = Counter(
+        f"{row['brokerName']} {row['topic']}-{row['queueId']}"
+        for row in goldens.expected_rows("cluster-5.5.0")
+    )
     found: Counter[str] = Counter()
     for row in drawn:
         found[row["queue"]] += row["messages"]
@@ -172,10 +190,13 @@ def test_the_queues_with_most_messages_are_shown_and_the_rest_is_said() -> None:
     queues = [queue for queue in range(60) for _ in range(queue + 1)]
     chart = charts.heat_map([_made([5] * len(queues), queues=queues)])
     assert {row["queue"] for row in _drawn(chart)} == {f"T-{queue}" for queue in range(20, 60)}
-    assert _subtitle(chart) == ["steps of 1 ms", f"20 queues with fewer messages, {sum(range(1, 21))} in all, are not shown"]
+    assert _subtitle(chart) == [
+        "steps of 1 ms",
+        f"20 queues with fewer messages, {sum(range(1, 21))} in all, are not shown",
+    ]
 
 
-# ---- latency ------------------------------------------------------------------------------------------------------------
+# ---- latency -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -195,22 +216,39 @@ def test_delays_are_counted_between_their_bounds(name: str, golden: Golden) -> N
 
 def test_delays_below_zero_have_a_bucket_and_the_text_tells_half_and_most() -> None:
     born = pa.array([100 - delay for delay in [-3, 0, 1, 2, 3, 4, 1000, 5000]], pa.int64())
-    batch = pa.record_batch({"topic": ["T"] * 8, "bornTimestampMs": born, "storeTimestampMs": pa.array([100] * 8, pa.int64())})
+    batch = pa.record_batch(
+        {"topic": ["T"] * 8, "bornTimestampMs": born, "storeTimestampMs": pa.array([100] * 8, pa.int64())}
+    )
     drawn = charts.latency_data([batch])
     counts = {row["delay"]: row["messages"] for row in drawn.table.to_pylist() if row["messages"]}
-    assert counts == {"below 0": 1, "0 ms": 1, "1 ms": 1, "2 ms – 3 ms": 2, "4 ms – 7 ms": 1, "512 ms – 1.0 s": 1, "4.1 s – 8.2 s": 1}
+    assert counts == {
+        "below 0": 1,
+        "0 ms": 1,
+        "1 ms": 1,
+        "2 ms – 3 ms": 2,
+        "4 ms – 7 ms": 1,
+        "512 ms – 1.0 s": 1,
+        "4.1 s – 8.2 s": 1,
+    }
     assert drawn.notes == ("half of 8 messages within 3 ms, 99 % within 8.2 s",)
 
 
-# ---- lag ----------------------------------------------------------------------------------------------------------------
+# ---- lag ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0"])
 def test_the_lag_is_that_of_the_brokers_offsets(name: str, golden: Golden) -> None:
     expected = goldens.expected(name)
-    limits = {(queue["topic"], queue["queueId"]): (queue["minOffset"], queue["maxOffset"]) for queue in expected["queues"]}
+    limits = {
+        (queue["topic"], queue["queueId"]): (queue["minOffset"], queue["maxOffset"])
+        for queue in expected["queues"]
+    }
     rows = _drawn(charts.lag(MessageStore.open(str(golden(name))).view("lag", now_ms=NOW_MS)))
-    found = {(row["group"], row["queue"]): (row["readable"], row["lost"]) for row in rows if row["state"] != "no offset"}
+    found = {
+        (row["group"], row["queue"]): (row["readable"], row["lost"])
+        for row in rows
+        if row["state"] != "no offset"
+    }
     wanted = {}
     for pair, offsets in expected["consumerOffset"]["offsetTable"].items():
         topic, group = pair.split("@")
@@ -245,10 +283,12 @@ def _lag_table(rows: list[tuple[str, str, int, int | None, int | None]]) -> pa.T
 
     names = ("group", "topic", "queueId", "lagMessages", "lostMessages")
     values = [dict(zip(names, row, strict=True)) for row in rows]
-    return pa.Table.from_batches([batch_of(LAG_COLUMNS, [[row.get(column.name) for column in LAG_COLUMNS] for row in values])])
+    return pa.Table.from_batches(
+        [batch_of(LAG_COLUMNS, [[row.get(column.name) for column in LAG_COLUMNS] for row in values])]
+    )
 
 
-# ---- all of them --------------------------------------------------------------------------------------------------------
+# ---- all of them -------------------------------------------------------------------------------------------
 
 CHARTS = (charts.rate, charts.heat_map, charts.latency)
 
@@ -274,7 +314,9 @@ def test_table_batch_and_batches_give_the_same_picture(chart: Callable[..., Any]
 def test_timestamps_do_as_well_as_ms(chart: Callable[..., Any], golden: Golden) -> None:
     store = MessageStore.open(str(golden("retry-dlq-5.5.0")))
     columns = ("topic", "queueId", "bornTimestamp", "storeTimestamp", "storeSize")
-    assert _drawn(chart(store.scan(columns=columns))) == _drawn(chart(store.scan(columns=charts.MESSAGE_COLUMNS)))
+    assert _drawn(chart(store.scan(columns=columns))) == _drawn(
+        chart(store.scan(columns=charts.MESSAGE_COLUMNS))
+    )
 
 
 def test_messages_without_the_columns_are_refused() -> None:
@@ -283,7 +325,9 @@ def test_messages_without_the_columns_are_refused() -> None:
     assert str(caught.value).startswith(
         "the messages lack storeSize, storeTimestampMs; read them with the columns brokerName,topic,queueId"
     )
-    with pytest.raises(OptionError, match="expected a table like the view lag, found one without brokerName, group, "):
+    with pytest.raises(
+        OptionError, match="expected a table like the view lag, found one without brokerName, group, "
+    ):
         charts.lag(pa.table({"topic": ["T"]}))
 
 
@@ -314,12 +358,26 @@ def test_without_altair_the_error_names_the_extra() -> None:
         "try: charts.rate([])\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=goldens.ROOT.parent.parent, capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("UnsupportedFormatError charts are drawn by altair, which is not installed"), done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=goldens.ROOT.parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith(
+        "UnsupportedFormatError charts are drawn by altair, which is not installed"
+    ), done.stderr
     assert "pip install 'rmq-spark[notebook]'" in done.stdout
 
 
 def test_importing_the_charts_imports_no_altair() -> None:
     code = "import sys; from rmq_spark import charts; charts.rate_data([]); print('altair' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=goldens.ROOT.parent.parent, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=goldens.ROOT.parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout == "False\n", done.stderr

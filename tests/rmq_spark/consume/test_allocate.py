@@ -1,4 +1,6 @@
-"""The six allocation strategies against the vectors, and what each promises for any group: every queue once, whatever the order given."""
+"""The six allocation strategies against the vectors, and what each promises for any group: every queue once,
+whatever the order given.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from rmq_spark.consume.allocate import AllocateMessageQueueStrategy, described, 
 from rmq_spark.consume.message_queue import MessageQueue, sort_clients, sort_queues
 from store_format.errors import OptionError
 
-VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "allocate_vectors.json").read_bytes())
+VECTORS: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "vectors" / "allocate_vectors.json").read_bytes()
+)
 
 # Section -> where it is used. Pop shares are for the broker's own assignment, which a later room imitates.
 USED = {
@@ -31,7 +35,9 @@ def _queues(topic: str | None, names: list[str]) -> list[MessageQueue]:
 
 
 def _named(text: str) -> AllocateMessageQueueStrategy:
-    """A strategy by the vectors' key: `CONSISTENT_HASH/vn=3`, `MACHINE_ROOM/idcs=a,b`, `MACHINE_ROOM_NEARBY-AVG`."""
+    """A strategy by the vectors' key: `CONSISTENT_HASH/vn=3`, `MACHINE_ROOM/idcs=a,b`,
+    `MACHINE_ROOM_NEARBY-AVG`.
+    """
     name, _, argument = text.partition("/")
     value = argument.partition("=")[2]
     if name.startswith("MACHINE_ROOM_NEARBY-"):
@@ -52,13 +58,19 @@ def test_the_grid() -> None:
         for name, expected in case["alloc"].items():
             chosen = _named(name)
             found = [chosen.allocate("g", client, queues, case["clients"]) for client in case["clients"]]
-            assert found == [[queues[i] for i in indexes] for indexes in expected], (name, case["queues"], case["clients"])
+            assert found == [[queues[i] for i in indexes] for indexes in expected], (
+                name,
+                case["queues"],
+                case["clients"],
+            )
             assert chosen.name == name.partition("/")[0]
             compared += 1
     assert compared == sum(len(case["alloc"]) for case in VECTORS["grid"]) == 2667
 
 
-@pytest.mark.parametrize("case", VECTORS["edge_cases"], ids=lambda case: f"{case['strategy']}: {case['desc']}")
+@pytest.mark.parametrize(
+    "case", VECTORS["edge_cases"], ids=lambda case: f"{case['strategy']}: {case['desc']}"
+)
 def test_an_edge(case: dict[str, Any]) -> None:
     chosen = strategy(case["strategy"], consumer_idcs=case.get("consumeridcs"))
     queues = _queues(case["topic"], case["queues"])
@@ -67,10 +79,14 @@ def test_an_edge(case: dict[str, Any]) -> None:
             chosen.allocate("g", case["current"], queues, case["clients"])
         assert str(caught.value) == case["error"]
     else:
-        assert chosen.allocate("g", case["current"], queues, case["clients"]) == _queues(case["topic"], case["result"])
+        assert chosen.allocate("g", case["current"], queues, case["clients"]) == _queues(
+            case["topic"], case["result"]
+        )
 
 
-@pytest.mark.parametrize("case", VECTORS["nearby_edge_cases"], ids=lambda case: f"{case['strategy']}: {case['desc']}")
+@pytest.mark.parametrize(
+    "case", VECTORS["nearby_edge_cases"], ids=lambda case: f"{case['strategy']}: {case['desc']}"
+)
 def test_an_edge_of_nearby(case: dict[str, Any]) -> None:
     chosen, queues = _named(case["strategy"]), _queues(case["topic"], case["queues"])
     found = [chosen.allocate("g", client, queues, case["clients"]) for client in case["clients"]]
@@ -79,7 +95,9 @@ def test_an_edge_of_nearby(case: dict[str, Any]) -> None:
 
 def test_the_orders_of_queues_and_clients() -> None:
     for case in VECTORS["message_queue_sort"]:
-        assert sort_queues(MessageQueue(*each) for each in case["input"]) == [MessageQueue(*each) for each in case["sorted"]]
+        assert sort_queues(MessageQueue(*each) for each in case["input"]) == [
+            MessageQueue(*each) for each in case["sorted"]
+        ]
     case = VECTORS["client_id_sort"]
     assert sort_clients(case["input"]) == case["sorted"]
     # Above U+FFFF the order of UTF-16 is not that of code points.
@@ -100,7 +118,9 @@ def test_the_places_on_the_ring() -> None:
     example = VECTORS["consistent_hash_ring_example"]
     clients = tuple(dict.fromkeys(key.rpartition("-")[0] for key in example))
     places, owners = _ring(clients, 10)
-    assert dict(zip(places, owners, strict=True)) == {place: key.rpartition("-")[0] for key, place in example.items()}
+    assert dict(zip(places, owners, strict=True)) == {
+        place: key.rpartition("-")[0] for key, place in example.items()
+    }
     assert places == sorted(example.values())
 
 
@@ -110,16 +130,20 @@ def test_a_client_named_twice_has_twice_the_places() -> None:
     assert len(_ring(("a", "a", "b"), 10)[0]) == 30
 
 
-# ---- what strategies promise --------------------------------------------------------------------------------------------
+# ---- what strategies promise -------------------------------------------------------------------------------
 
 _NAMES = st.text(st.characters(codec="utf-8", exclude_characters="@-"), min_size=1, max_size=6)
 _ROOMS = st.sampled_from(["room1", "room2", "room3"])
 _QUEUES = st.sets(
-    st.builds(MessageQueue, st.just("T"), st.builds("{}@{}".format, _ROOMS, _NAMES), st.integers(0, 40)), min_size=1, max_size=30
+    st.builds(MessageQueue, st.just("T"), st.builds("{}@{}".format, _ROOMS, _NAMES), st.integers(0, 40)),
+    min_size=1,
+    max_size=30,
 )
 _CLIENTS = st.sets(st.builds("{}-{}".format, _ROOMS, _NAMES), min_size=1, max_size=8)
 _WHOLE = [strategy(name) for name in ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")]
-_WHOLE += [strategy("MACHINE_ROOM_NEARBY", inner=name) for name in ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")]
+_WHOLE += [
+    strategy("MACHINE_ROOM_NEARBY", inner=name) for name in ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
+]
 _WHOLE += [strategy("MACHINE_ROOM", consumer_idcs=["room1", "room2", "room3"])]
 
 
@@ -133,7 +157,10 @@ def test_every_queue_once_in_any_order_given(
     owned = [queue for each in by_client.values() for queue in each]
     assert sort_queues(owned) == sorted_queues
     shuffled = data.draw(st.permutations(sorted_queues)), data.draw(st.permutations(sorted_clients))
-    again = {client: chosen.allocate("g", client, sort_queues(shuffled[0]), sort_clients(shuffled[1])) for client in clients}
+    again = {
+        client: chosen.allocate("g", client, sort_queues(shuffled[0]), sort_clients(shuffled[1]))
+        for client in clients
+    }
     assert again == by_client
 
 
@@ -159,7 +186,9 @@ def test_what_members_must_have_in_common() -> None:
         described(strategy("CONFIG", config=[])): "CONFIG",
         described(strategy("CONSISTENT_HASH", virtual_node_count=3)): "CONSISTENT_HASH virtualNodeCount=3",
         described(strategy("MACHINE_ROOM", consumer_idcs=["b", "a"])): "MACHINE_ROOM consumerIdcs=a,b",
-        described(strategy("MACHINE_ROOM_NEARBY", inner="CONSISTENT_HASH")): "MACHINE_ROOM_NEARBY-CONSISTENT_HASH virtualNodeCount=10",
+        described(
+            strategy("MACHINE_ROOM_NEARBY", inner="CONSISTENT_HASH")
+        ): "MACHINE_ROOM_NEARBY-CONSISTENT_HASH virtualNodeCount=10",
     }
     assert list(told) == list(told.values())
 
@@ -171,7 +200,10 @@ def test_what_members_must_have_in_common() -> None:
         ({"name": "avg"}, "did you mean AVG?"),
         ({"name": "CONFIG"}, "CONFIG needs allocateConfig"),
         ({"name": "MACHINE_ROOM"}, "MACHINE_ROOM needs consumerIdcs"),
-        ({"name": "MACHINE_ROOM_NEARBY", "inner": "CONFIG"}, "machineRoomNearbyInner: expected one of AVG, AVG_BY_CIRCLE"),
+        (
+            {"name": "MACHINE_ROOM_NEARBY", "inner": "CONFIG"},
+            "machineRoomNearbyInner: expected one of AVG, AVG_BY_CIRCLE",
+        ),
         ({"name": "CONSISTENT_HASH", "virtual_node_count": -1}, "illegal virtualNodeCnt :-1"),
     ],
 )

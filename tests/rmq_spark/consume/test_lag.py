@@ -1,4 +1,6 @@
-"""Lag wherever a group's offsets are, from Spark's progress, and what follows from two tables: unknown stays apart from 0."""
+"""Lag wherever a group's offsets are, from Spark's progress, and what follows from two tables: unknown stays
+apart from 0.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.consume.lag import CatchUp, catch_up, catch_up_table, group_lag, lag_from_progress, nodes_needed, threads_per_node
+from rmq_spark.consume.lag import (
+    CatchUp,
+    catch_up,
+    catch_up_table,
+    group_lag,
+    lag_from_progress,
+    nodes_needed,
+    threads_per_node,
+)
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
 from store_format import MessageStore
@@ -29,33 +39,48 @@ def test_the_brokers_own_offsets(golden: Callable[[str], Path]) -> None:
     assert found.equals(lag_table(store, "CG_some", now_ms=NOW))
     committed = goldens.expected("basic-5.5.0")["consumerOffset"]["offsetTable"]["Orders@CG_some"]
     rows = {row["queueId"]: row for row in found.to_pylist() if row["topic"] == "Orders"}
-    assert {queue: row["committedOffset"] for queue, row in rows.items()} == {int(queue): n for queue, n in committed.items()}
+    assert {queue: row["committedOffset"] for queue, row in rows.items()} == {
+        int(queue): n for queue, n in committed.items()
+    }
     for row in rows.values():
         queue = store.queue("Orders", row["queueId"])
         assert row["lagMessages"] == queue.max_offset - row["committedOffset"] > 0
-        messages = pa.Table.from_batches(queue.read(row["committedOffset"], columns=["storeSize", "storeTimestampMs"])).to_pylist()
+        messages = pa.Table.from_batches(
+            queue.read(row["committedOffset"], columns=["storeSize", "storeTimestampMs"])
+        ).to_pylist()
         assert row["lagBytes"] == sum(message["storeSize"] for message in messages)
         assert row["lagMs"] == NOW - messages[0]["storeTimestampMs"]
 
 
-def test_a_group_whose_offsets_are_local_and_on_a_cluster(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_group_whose_offsets_are_local_and_on_a_cluster(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
     roots = [Path(root) for root, _ in goldens.brokers("cluster-5.5.0", golden("cluster-5.5.0")).values()]
     stores = [MessageStore.open(str(root)) for root in roots]
     offsets = LocalOffsets(str(tmp_path / "offsets.json"))
-    queue = max(stores[1].queues(lambda topic: not topic.startswith(("%", "rmq_sys"))), key=lambda queue: queue.max_offset)
+    queue = max(
+        stores[1].queues(lambda topic: not topic.startswith(("%", "rmq_sys"))),
+        key=lambda queue: queue.max_offset,
+    )
     at = MessageQueue(queue.topic, stores[1].broker_name, queue.queue_id)
     assert queue.max_offset > 1
     offsets.save({at: 1})
     found = group_lag(stores, "mine", offsets, now_ms=NOW).to_pylist()
     own = [row for row in found if row["committedOffset"] is not None]
-    assert [(row["brokerName"], row["topic"], row["queueId"]) for row in own] == [(at.broker_name, at.topic, at.queue_id)]
+    assert [(row["brokerName"], row["topic"], row["queueId"]) for row in own] == [
+        (at.broker_name, at.topic, at.queue_id)
+    ]
     assert own[0]["lagMessages"] == queue.max_offset - 1
     # Other queues of the topic: nobody knows where the group stands there.
-    assert all((row["lagMessages"], row["lagBytes"], row["lagMs"]) == (None, None, None) for row in found if row not in own)
+    assert all(
+        (row["lagMessages"], row["lagBytes"], row["lagMs"]) == (None, None, None)
+        for row in found
+        if row not in own
+    )
     assert group_lag([], "mine").schema == schema_of(LAG_COLUMNS)
 
 
-# ---- progress -----------------------------------------------------------------------------------------------------------
+# ---- progress ----------------------------------------------------------------------------------------------
 
 END = {"T": {"b": {"0": 5, "1": 7, "10": 3}}, "$from": {"T": {"b": {"1": 6}}}}
 LATEST = {"T": {"b": {"0": 9, "1": 7, "2": 4}}}
@@ -63,16 +88,24 @@ LATEST = {"T": {"b": {"0": 9, "1": 7, "2": 4}}}
 
 @pytest.mark.parametrize("as_text", [False, True])
 def test_spark_progress_is_the_same_table(as_text: bool) -> None:
-    source = {"description": "rmqlog", "endOffset": json.dumps(END) if as_text else END, "latestOffset": LATEST}
+    source = {
+        "description": "rmqlog",
+        "endOffset": json.dumps(END) if as_text else END,
+        "latestOffset": LATEST,
+    }
     kafka = {"description": "kafka", "endOffset": {"other": {"0": 23}}, "latestOffset": None}
     rate = {"description": "rate", "endOffset": 5, "latestOffset": None}
     table = lag_from_progress(json.dumps({"id": "x", "sources": [source, kafka, rate]}), group="g")
     assert table.schema == schema_of(LAG_COLUMNS)
-    shown = [(row["queueId"], row["committedOffset"], row["maxOffset"], row["lagMessages"]) for row in table.to_pylist()]
+    shown = [
+        (row["queueId"], row["committedOffset"], row["maxOffset"], row["lagMessages"])
+        for row in table.to_pylist()
+    ]
     assert shown == [(0, 5, 9, 4), (1, 7, 7, 0), (2, None, 4, None), (10, 3, None, None)]
-    assert {(row["brokerName"], row["group"], row["topic"], row["lagBytes"], row["lagMs"]) for row in table.to_pylist()} == {
-        ("b", "g", "T", None, None)
-    }
+    assert {
+        (row["brokerName"], row["group"], row["topic"], row["lagBytes"], row["lagMs"])
+        for row in table.to_pylist()
+    } == {("b", "g", "T", None, None)}
 
 
 def test_a_query_that_has_not_begun_has_no_rows() -> None:
@@ -86,12 +119,15 @@ def test_what_is_no_progress(text: str) -> None:
     assert "expected the JSON of a StreamingQueryProgress" in str(caught.value)
 
 
-# ---- catching up ----------------------------------------------------------------------------------------------------------
+# ---- catching up -------------------------------------------------------------------------------------------
 
 
 def test_when_a_group_has_caught_up() -> None:
     assert catch_up(6000, 300.0, 100.0) == CatchUp(6000, 300.0, 100.0, 30.0)
-    assert str(catch_up(6000, 100.0, 100.0)) == "6000 messages behind, 100.0 read and 100.0 written a second: it never catches up"
+    assert (
+        str(catch_up(6000, 100.0, 100.0))
+        == "6000 messages behind, 100.0 read and 100.0 written a second: it never catches up"
+    )
     assert catch_up(6000, None, 100.0).seconds is None
     assert "the rates are not known" in str(catch_up(6000, None, 100.0))
     assert catch_up(0, 0.0, 100.0).seconds == 0.0
@@ -118,7 +154,13 @@ def _lag(*rows: tuple[str, int, int | None, int | None]) -> pa.Table:
     values = []
     for group, queue_id, committed, high in rows:
         lag = None if committed is None or high is None else high - committed
-        known = {"brokerName": "b", "group": group, "topic": "T", "queueId": queue_id, "committedOffset": committed}
+        known = {
+            "brokerName": "b",
+            "group": group,
+            "topic": "T",
+            "queueId": queue_id,
+            "committedOffset": committed,
+        }
         known |= {"maxOffset": high, "lagMessages": lag}
         values.append([known.get(name) for name in names])
     return pa.Table.from_batches([batch_of(LAG_COLUMNS, values)])
@@ -126,7 +168,12 @@ def _lag(*rows: tuple[str, int, int | None, int | None]) -> pa.Table:
 
 def test_two_tables_tell_rates_and_the_moment() -> None:
     before = _lag(
-        ("fast", 0, 100, 200), ("fast", 1, 0, 50), ("slow", 0, 10, 200), ("done", 0, 5, 5), ("blind", 0, None, 9), ("new", 0, 1, 2)
+        ("fast", 0, 100, 200),
+        ("fast", 1, 0, 50),
+        ("slow", 0, 10, 200),
+        ("done", 0, 5, 5),
+        ("blind", 0, None, 9),
+        ("new", 0, 1, 2),
     )
     after = _lag(
         ("fast", 0, 150, 210), ("fast", 1, 50, 50), ("slow", 0, 15, 210), ("done", 0, 5, 5),
@@ -147,7 +194,7 @@ def test_two_tables_tell_rates_and_the_moment() -> None:
         catch_up_table(before, after, 0)
 
 
-# ---- sizing ---------------------------------------------------------------------------------------------------------------
+# ---- sizing ------------------------------------------------------------------------------------------------
 
 
 def test_the_sizing_formula() -> None:

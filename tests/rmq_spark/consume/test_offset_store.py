@@ -1,4 +1,6 @@
-"""The offset stores: the broker's file, a client's and none, beside brokers, readers and kills at every moment."""
+"""The offset stores: the broker's file, a client's and none, beside brokers, readers and kills at every
+moment.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from rmq_spark.consume.client_ids import check_client_id, client_ids, default_cl
 from rmq_spark.consume.group.meeting import group_directory
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, NoOffsets, OffsetStore, StoreOffsets, offset_store
-from store_format.errors import CorruptStoreError, OptionError, StoreError, StoreInUseError, StoreWriteError, UnsupportedFormatError
+from store_format.errors import (
+    CorruptStoreError,
+    OptionError,
+    StoreError,
+    StoreInUseError,
+    StoreWriteError,
+    UnsupportedFormatError,
+)
 from store_format.metadata.group_offsets import offsets_file, read_group_offsets
 from store_format.metadata.read_state import read_local_offsets
 from tests.support import goldens
@@ -57,7 +66,7 @@ def _broker(root: str, how: str = "lock") -> Iterator[None]:
         process.stdin.close()
 
 
-# ---- store --------------------------------------------------------------------------------------------------------------
+# ---- store -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["basic-5.5.0", "basic-4.9.7"])
@@ -68,7 +77,10 @@ def test_what_a_java_consumer_left(
     expected = goldens.expected(name)["consumerOffset"]["offsetTable"]
     with unchanged(root):
         found = StoreOffsets("CG_some", {"broker-a": str(root)}).read()
-    by_topic = {topic: {queue.queue_id: n for queue, n in found.items() if queue.topic == topic} for topic in {q.topic for q in found}}
+    by_topic = {
+        topic: {queue.queue_id: n for queue, n in found.items() if queue.topic == topic}
+        for topic in {q.topic for q in found}
+    }
     assert by_topic["Orders"] == {int(queue): n for queue, n in expected["Orders@CG_some"].items()}
     assert sum(by_topic["Orders"].values()) > 0
     assert set(by_topic) == {key.split("@")[0] for key in expected if key.endswith("@CG_some")}
@@ -94,7 +106,11 @@ def test_saving_keeps_what_others_have(golden: Callable[[str], Path], tmp_path: 
 def test_each_broker_has_its_own(tmp_path: Path) -> None:
     roots = {name: _store(tmp_path / name) for name in ("a", "b")}
     store = StoreOffsets("g", roots)
-    offsets = {MessageQueue("T", "a", 0): 3, MessageQueue("T", "b", 0): 4, MessageQueue("%RETRY%g", "b", 0): 1}
+    offsets = {
+        MessageQueue("T", "a", 0): 3,
+        MessageQueue("T", "b", 0): 4,
+        MessageQueue("%RETRY%g", "b", 0): 1,
+    }
     assert store.save(offsets)
     assert store.read() == offsets
     assert read_group_offsets(roots["a"], "g").offsets == {("T", 0): 3}
@@ -133,7 +149,9 @@ def test_groups_of_one_store_wait_for_each_other(tmp_path: Path) -> None:
     assert [store.read() for store in stores] == [{T0: 5}] * 4
 
 
-def test_a_broker_at_the_start_is_an_error_that_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_at_the_start_is_an_error_that_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rmq_spark.consume.offset_store._WAIT_SECONDS", 0.1)
     root = _store(tmp_path / "store")
     for how in ("lock", "open"):  # a broker that starts has the file open before it takes the lock
@@ -149,13 +167,16 @@ def test_a_store_that_may_not_be_written() -> None:
 
 
 def test_the_file_of_a_broker_with_light_queues(tmp_path: Path) -> None:
-    old, new = (f'"dataVersion":{{"counter":1,"stateVersion":0,"timestamp":{timestamp}}},' for timestamp in (1, 2))
+    old, new = (
+        f'"dataVersion":{{"counter":1,"stateVersion":0,"timestamp":{timestamp}}},' for timestamp in (1, 2)
+    )
     plain = "{" + old + '"offsetTable":{"T@g":{0:1}}}'
     root = _store(tmp_path / "store", plain)
     light = tmp_path / "store" / "config" / "lmqConsumerOffset.json"
     light.write_text("{" + old + '"offsetTable":{"T@g":{0:5}}}')
     assert offsets_file(root) == "lmqConsumerOffset.json"
-    (tmp_path / "store" / "config" / "consumerOffset.json").write_text(plain.replace(old, new))  # light queues were switched off since
+    # light queues were switched off since
+    (tmp_path / "store" / "config" / "consumerOffset.json").write_text(plain.replace(old, new))
     assert offsets_file(root) == "consumerOffset.json"
     light.write_text("{" + new + '"lmqOffsetTable":{"%LMQ%t@%LMQ%g":8},"offsetTable":{"T@g":{0:5}}}')
     assert offsets_file(root) == "lmqConsumerOffset.json"
@@ -168,7 +189,10 @@ def test_the_file_of_a_broker_with_light_queues(tmp_path: Path) -> None:
 
 
 def test_ids_that_no_queue_can_have(tmp_path: Path) -> None:
-    root = _store(tmp_path / "store", '{"offsetTable":{"T@g":{-1:5,0:7,2147483648:6},"a@b@g":{0:1},"@g":{0:1},"T@":{0:1}}}')
+    root = _store(
+        tmp_path / "store",
+        '{"offsetTable":{"T@g":{-1:5,0:7,2147483648:6},"a@b@g":{0:1},"@g":{0:1},"T@":{0:1}}}',
+    )
     assert StoreOffsets("g", {"b": root}).read() == {T0: 7}
 
 
@@ -180,7 +204,8 @@ def test_a_file_that_a_crash_left(tmp_path: Path) -> None:
     assert store.save({T0: 6})
     assert store.read() == {T0: 6}
     assert StoreOffsets("h", {"b": root}).read() == {T0: 7}
-    assert "0:5" in (tmp_path / "store" / "config" / "consumerOffset.json.bak").read_text()  # the broken one did not become the .bak
+    # the broken one did not become the .bak
+    assert "0:5" in (tmp_path / "store" / "config" / "consumerOffset.json.bak").read_text()
 
 
 def test_broken_in_both_files_is_an_error_with_the_file(tmp_path: Path) -> None:
@@ -194,7 +219,9 @@ def test_broken_in_both_files_is_an_error_with_the_file(tmp_path: Path) -> None:
         assert caught.value.file == f"{root}/config/consumerOffset.json.bak"
 
 
-def test_offsets_in_rocksdb(golden: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_offsets_in_rocksdb(
+    golden: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     roots = {"broker-a": str(golden("rocksdb-5.5.0"))}
     store = StoreOffsets("g", roots)
     for call in (store.read, store.check):
@@ -208,7 +235,7 @@ def test_offsets_in_rocksdb(golden: Callable[[str], Path], tmp_path: Path, caplo
     assert "what the broker has committed is not known" in caplog.text
 
 
-# ---- killed ---------------------------------------------------------------------------------------------------------------
+# ---- killed ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["store", "local"])
@@ -228,7 +255,15 @@ def test_killed_at_every_change(tmp_path: Path, kind: str, what: str, is_new: bo
     if not is_new:
         assert store_at(base).save({T0: 7, other: 70})
     (tmp_path / "copies").mkdir()
-    command = [sys.executable, "-m", "tests.support.failing_offsets", str(base), str(tmp_path / "copies"), what, kind]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.failing_offsets",
+        str(base),
+        str(tmp_path / "copies"),
+        what,
+        kind,
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     changes = int(done.stdout)
@@ -248,7 +283,7 @@ def test_killed_at_every_change(tmp_path: Path, kind: str, what: str, is_new: bo
     assert home.exists() == (kind == "local" and not is_new)
 
 
-# ---- local and none -------------------------------------------------------------------------------------------------------
+# ---- local and none ----------------------------------------------------------------------------------------
 
 
 def test_a_clustering_group_shares_a_file_and_begins_where_the_broker_has_it(tmp_path: Path) -> None:
@@ -270,7 +305,9 @@ def test_a_clustering_group_shares_a_file_and_begins_where_the_broker_has_it(tmp
     assert local.read()[T0] == 2
 
 
-def test_a_broadcasting_client_has_rocketmqs_path_and_nobody_elses_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broadcasting_client_has_rocketmqs_path_and_nobody_elses_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = _store(tmp_path / "store", '{"offsetTable":{"T@g":{0:5}}}')
     monkeypatch.setenv("HOME", str(tmp_path / "offsets"))
     client = default_client_id("BROADCASTING", process_id=1, now_ns=2)
@@ -297,11 +334,17 @@ def test_none_keeps_nothing(tmp_path: Path) -> None:
 
 def test_where_members_meet(tmp_path: Path) -> None:
     roots = {"b2": str(tmp_path / "two"), "b1": str(tmp_path / "one")}
-    for kind, expected in [("store", f"{tmp_path}/one/.rmqlog/groups/g"), ("local", f"{tmp_path}/offsets/g/members"), ("none", None)]:
+    for kind, expected in [
+        ("store", f"{tmp_path}/one/.rmqlog/groups/g"),
+        ("local", f"{tmp_path}/offsets/g/members"),
+        ("none", None),
+    ]:
         store = offset_store(kind, group="g", roots=roots, offset_store_path=str(tmp_path / "offsets"))
         paths = [str(tmp_path / "two"), str(tmp_path / "one")]
         assert group_directory(store, group="g", roots=roots, paths=paths) == expected
-        assert group_directory(store, group="g", roots=roots, paths=paths, group_path="/shared/") == "/shared/g"
+        assert (
+            group_directory(store, group="g", roots=roots, paths=paths, group_path="/shared/") == "/shared/g"
+        )
 
 
 @pytest.mark.parametrize(
@@ -312,7 +355,10 @@ def test_where_members_meet(tmp_path: Path) -> None:
         ({"kind": "none", "group": "../g"}, "group: expected 1 to 255 letters"),
         ({"kind": "none", "group": "a@b"}, "group: expected 1 to 255 letters"),
         ({"kind": "none", "group": "g" * 256}, "group: expected 1 to 255 letters"),
-        ({"kind": "local", "message_model": "BROADCASTING", "client_id": "a/../b"}, "clientId: expected a name without slashes"),
+        (
+            {"kind": "local", "message_model": "BROADCASTING", "client_id": "a/../b"},
+            "clientId: expected a name without slashes",
+        ),
         ({"kind": "local", "message_model": "BROADCASTING"}, "clientId: expected a name"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Offset tools: each previews exactly what it then does, is refused beside a broker, and moves running members along."""
+"""Offset tools: each previews exactly what it then does, is refused beside a broker, and moves running
+members along.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def place(store: MessageStore) -> GroupPlace:
 
 
 def _orders(store: MessageStore, *offsets: int) -> dict[MessageQueue, int]:
-    return {MessageQueue("Orders", store.broker_name, queue_id): offset for queue_id, offset in enumerate(offsets)}
+    return {
+        MessageQueue("Orders", store.broker_name, queue_id): offset for queue_id, offset in enumerate(offsets)
+    }
 
 
 def _committed(store: MessageStore) -> dict[MessageQueue, int]:
@@ -67,16 +71,25 @@ def _applied(plan: OffsetPlan) -> dict[MessageQueue, int]:
     plan.apply()
     after = plan.place.offsets.read()
     shown = {MessageQueue(row["topic"], row["brokerName"], row["queueId"]): row for row in rows}
-    assert {queue: row["targetOffset"] for queue, row in shown.items()} == {queue: after[queue] for queue in shown}
-    assert {queue: row["committedOffset"] for queue, row in shown.items()} == {queue: before.get(queue) for queue in shown}
+    assert {queue: row["targetOffset"] for queue, row in shown.items()} == {
+        queue: after[queue] for queue in shown
+    }
+    assert {queue: row["committedOffset"] for queue, row in shown.items()} == {
+        queue: before.get(queue) for queue in shown
+    }
     for queue, row in shown.items():
         assert row["change"] == (None if queue not in before else after[queue] - before[queue])
-    assert {queue: offset for queue, offset in after.items() if queue not in shown} == {q: n for q, n in before.items() if q not in shown}
+    assert {queue: offset for queue, offset in after.items() if queue not in shown} == {
+        q: n for q, n in before.items() if q not in shown
+    }
     return {queue: offset for queue, offset in after.items() if queue in shown}
 
 
 def test_to_earliest_and_latest(store: MessageStore, place: GroupPlace) -> None:
-    queues = {MessageQueue(q.topic, store.broker_name, q.queue_id): q for q in store.queues(lambda topic: topic == "Orders")}
+    queues = {
+        MessageQueue(q.topic, store.broker_name, q.queue_id): q
+        for q in store.queues(lambda topic: topic == "Orders")
+    }
     latest = _applied(reset_to_latest(place, [store]))
     assert latest == {name: queue.max_offset for name, queue in queues.items()}
     earliest = _applied(reset_to_earliest(place, [store]))
@@ -100,7 +113,10 @@ def test_to_given_offsets(store: MessageStore, place: GroupPlace) -> None:
     later = {**_committed(store), **_orders(store, 3, 4)}
     assert place.offsets.read() == later
     for targets, said in [
-        ({MessageQueue("Orders", store.broker_name, 99): 1}, f"no store has the queue Orders/{store.broker_name}/99; the queues"),
+        (
+            {MessageQueue("Orders", store.broker_name, 99): 1},
+            f"no store has the queue Orders/{store.broker_name}/99; the queues",
+        ),
         ({MessageQueue("Oders", store.broker_name, 0): 1}, "the queues of its topic are none"),
         (_orders(store, 10**6), f"Orders/{store.broker_name}/0: expected an offset from 0 to "),
         (_orders(store, -1), "found -1"),
@@ -117,7 +133,9 @@ def test_copying_between_groups(store: MessageStore, place: GroupPlace) -> None:
     tags = group_place("CG_tags", [store])
     before = tags.offsets.read()
     plan = copy_offsets(place, tags, [store], ["Orders"])
-    assert [row["change"] for row in plan.table().to_pylist()] == [_committed(store)[q] - before[q] for q in sort_queues(before)]
+    assert [row["change"] for row in plan.table().to_pylist()] == [
+        _committed(store)[q] - before[q] for q in sort_queues(before)
+    ]
     _applied(plan)
     with pytest.raises(OptionError) as caught:
         copy_offsets(place, new, [store], ["Audit"])
@@ -141,7 +159,9 @@ def test_topics_of_a_group_without_offsets(store: MessageStore) -> None:
 _HOLD = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); print(flush=True); sys.stdin.read()"
 
 
-def test_refused_beside_a_broker(store: MessageStore, place: GroupPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_beside_a_broker(
+    store: MessageStore, place: GroupPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rmq_spark.consume.offset_store._WAIT_SECONDS", 0.1)
     before = {path: path.read_bytes() for path in Path(store.path, "config").iterdir() if path.is_file()}
     plan = reset_to_latest(place, [store])
@@ -172,14 +192,18 @@ def test_without_a_directory_only_offsets_are_moved(store: MessageStore) -> None
     nowhere = group_place(GROUP, [store], kind="none")
     assert nowhere.directory is None
     assert reset_to_latest(nowhere, [store]).apply() == 0
-    assert read_group_offsets(store.path, GROUP).offsets == {(q.topic, q.queue_id): n for q, n in _committed(store).items()}
+    assert read_group_offsets(store.path, GROUP).offsets == {
+        (q.topic, q.queue_id): n for q, n in _committed(store).items()
+    }
     with pytest.raises(OptionError):
         reset_to(nowhere, [store], {}).apply()
 
 
 def test_members_that_are_running_jump_along(store: MessageStore, place: GroupPlace) -> None:
     queues = sort_queues(_committed(store))
-    member = join(place.directory or "", Membership(GROUP, ("a",), strategy("AVG"), "Orders *"), place.offsets)
+    member = join(
+        place.directory or "", Membership(GROUP, ("a",), strategy("AVG"), "Orders *"), place.offsets
+    )
     started = member.settle(queues, {}, begin=lambda queue: 0)
     assert started.starts == _committed(store)
     further = {queue: offset + 5 for queue, offset in _committed(store).items()}
@@ -187,7 +211,9 @@ def test_members_that_are_running_jump_along(store: MessageStore, place: GroupPl
     assert place.offsets.read() == further
     plan = reset_to(place, [store], _orders(store, 0, 1))
     assert plan.apply(clock_ms=lambda: 1) == 1
-    jumped = member.settle(queues, {queue: offset + 1 for queue, offset in further.items()}, begin=lambda queue: 0)
+    jumped = member.settle(
+        queues, {queue: offset + 1 for queue, offset in further.items()}, begin=lambda queue: 0
+    )
     assert (jumped.starts, jumped.reset) == (_orders(store, 0, 1), 1)
     expected = {queue: offset + 1 for queue, offset in further.items()} | _orders(store, 0, 1)
     member.leave({})
@@ -200,10 +226,18 @@ def test_members_that_are_running_jump_along(store: MessageStore, place: GroupPl
 def test_queues_that_have_no_message_yet(store: MessageStore) -> None:
     path = Path(store.path, "config", "topics.json")
     value = json.loads(path.read_bytes())
-    value["topicConfigTable"]["Fresh"] = dict(value["topicConfigTable"]["Orders"], topicName="Fresh", readQueueNums=2)
-    value["topicConfigTable"]["Odd"] = dict(value["topicConfigTable"]["Orders"], topicName="Odd", readQueueNums=2**31 - 1)
+    value["topicConfigTable"]["Fresh"] = dict(
+        value["topicConfigTable"]["Orders"], topicName="Fresh", readQueueNums=2
+    )
+    value["topicConfigTable"]["Odd"] = dict(
+        value["topicConfigTable"]["Orders"], topicName="Odd", readQueueNums=2**31 - 1
+    )
     path.write_text(json.dumps(value))
     rows = reset_to_latest(group_place("g", [store]), [store], ["Fresh"]).table().to_pylist()
-    assert [(row["queueId"], row["targetOffset"], row["minOffset"], row["maxOffset"]) for row in rows] == [(0, 0, 0, 0), (1, 0, 0, 0)]
+    assert [(row["queueId"], row["targetOffset"], row["minOffset"], row["maxOffset"]) for row in rows] == [
+        (0, 0, 0, 0),
+        (1, 0, 0, 0),
+    ]
     with pytest.raises(OptionError):
-        reset_to_latest(group_place("g", [store]), [store], ["Odd"])  # no topic has two thousand million queues
+        # no topic has two thousand million queues
+        reset_to_latest(group_place("g", [store]), [store], ["Odd"])

@@ -1,4 +1,6 @@
-"""A stream's offset is one text for one state: whatever order it was made in, and whatever Spark did to it in between."""
+"""A stream's offset is one text for one state: whatever order it was made in, and whatever Spark did to it in
+between.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,15 @@ from rmq_spark.consume.stream_offset import FROM, QueueKey, StreamOffset
 from store_format.errors import OptionError
 
 NAMES = st.text(min_size=1, max_size=4).filter(lambda name: not name.startswith("$"))
-POSITIONS = st.dictionaries(st.tuples(NAMES, NAMES, st.integers(0, 300)), st.integers(0, (1 << 63) - 1), max_size=12)
+POSITIONS = st.dictionaries(
+    st.tuples(NAMES, NAMES, st.integers(0, 300)), st.integers(0, (1 << 63) - 1), max_size=12
+)
 
 
 def test_topics_and_brokers_by_name_and_queues_by_number() -> None:
-    offset = StreamOffset({("b", "x", 10): 3, ("b", "x", 9): 2, ("a", "y", 0): 1, ("b", "a", 1): 5}, {("b", "x", 10): 0})
+    offset = StreamOffset(
+        {("b", "x", 10): 3, ("b", "x", 9): 2, ("a", "y", 0): 1, ("b", "a", 1): 5}, {("b", "x", 10): 0}
+    )
     assert json.dumps(offset.to_json()) == (
         '{"a": {"y": {"0": 1}}, "b": {"a": {"1": 5}, "x": {"9": 2, "10": 3}}, "$from": {"b": {"x": {"10": 0}}}}'
     )
@@ -25,11 +31,15 @@ def test_topics_and_brokers_by_name_and_queues_by_number() -> None:
 
 def test_the_number_of_a_reset_comes_last() -> None:
     offset = StreamOffset({("z", "b", 1): 5}, {("z", "b", 1): 0}, 3)
-    assert json.dumps(offset.to_json()) == '{"z": {"b": {"1": 5}}, "$from": {"z": {"b": {"1": 0}}}, "$reset": 3}'
+    assert (
+        json.dumps(offset.to_json()) == '{"z": {"b": {"1": 5}}, "$from": {"z": {"b": {"1": 0}}}, "$reset": 3}'
+    )
 
 
 @given(POSITIONS, POSITIONS, st.integers(0, 9), st.randoms())
-def test_any_order_is_one_text_and_comes_back(positions: dict[QueueKey, int], starts: dict[QueueKey, int], reset: int, random: Any) -> None:
+def test_any_order_is_one_text_and_comes_back(
+    positions: dict[QueueKey, int], starts: dict[QueueKey, int], reset: int, random: Any
+) -> None:
     offset = StreamOffset(positions, starts, reset)
     text = json.dumps(offset.to_json())
     assert StreamOffset.from_json(json.loads(text)) == offset
@@ -46,7 +56,10 @@ def test_without_starts_there_is_no_key_for_them() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"$to": {}}, "expected no key '$to': the checkpoint was written by a later version; use that, or a new checkpoint"),
+        (
+            {"$to": {}},
+            "expected no key '$to': the checkpoint was written by a later version; use that, or a new checkpoint",
+        ),
         ({"t": 5}, "expected an object at /t, found 5"),
         ({"t": {"b": [1]}}, "expected an object at /t/b, found [1]"),
         ({"t": {"b": {"x": 1}}}, 'expected a queue id at /t/b, found "x"'),

@@ -47,10 +47,13 @@ def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
 
 
 def test_codes_let_through_every_match_and_what_is_no_hash() -> None:
-    codes = np.array([java_hash("TagA"), java_hash("TagB"), 0, 2031744, -(1 << 31) - 1, 1_700_000_000_000, -1], np.int64)
+    codes = np.array(
+        [java_hash("TagA"), java_hash("TagB"), 0, 2031744, -(1 << 31) - 1, 1_700_000_000_000, -1], np.int64
+    )
     assert parse_tags("TagA").match_codes(codes).tolist() == [True, False, False, False, True, True, False]
     assert parse_tags("AaAa||polygenelubricants").codes == {2031744, -(1 << 31)}
-    assert parse_tags("BBBB").match_codes(codes).tolist() == [False, False, False, True, True, True, False]  # the hash of AaAa
+    # the hash of AaAa
+    assert parse_tags("BBBB").match_codes(codes).tolist() == [False, False, False, True, True, True, False]
     assert parse_tags("*").match_codes(codes).all()
 
 

@@ -22,7 +22,9 @@ NOW = 1_700_000_000_000
 def _parse(options: Mapping[str, str], **others: str) -> GroupOptions | None:
     given = {name: Given(name, text, NOW) for name, text in options.items()}
     assert given.keys() <= {row.name for row in GROUP_OPTIONS}
-    return GroupOptions.from_read({row.name: row.read(given, NOW) for row in GROUP_OPTIONS}, [*given, *others], NOW)
+    return GroupOptions.from_read(
+        {row.name: row.read(given, NOW) for row in GROUP_OPTIONS}, [*given, *others], NOW
+    )
 
 
 def _group(**options: str) -> GroupOptions:
@@ -46,7 +48,9 @@ def test_every_row_has_a_field_and_no_other_row_its_name() -> None:
         leaseTime="10s", persistConsumerOffsetInterval="0s",
     )  # fmt: skip
     plain = GroupOptions("other")
-    same = [each.name for each in fields(GroupOptions) if getattr(made, each.name) == getattr(plain, each.name)]
+    same = [
+        each.name for each in fields(GroupOptions) if getattr(made, each.name) == getattr(plain, each.name)
+    ]
     assert same == ["message_model"]  # the other word of it does not go with `consumers`
     assert (made.lease_seconds, made.persist_seconds) == (10.0, 0.0)
     assert len(GROUP_OPTIONS) == len(fields(GroupOptions))
@@ -60,16 +64,31 @@ def test_every_row_has_a_field_and_no_other_row_its_name() -> None:
         ({"group": "a/b"}, "group: expected 1 to 255 letters"),
         ({"group": "g", "clientId": "a/b"}, "clientId: expected a name without slashes"),
         ({"group": "g", "allocateMessageQueueStrategy": "AVERAGE"}, "did you mean AVG?"),
-        ({"group": "g", "allocateMessageQueueStrategy": "AVG-X"}, "allocateMessageQueueStrategy: expected one of AVG"),
-        ({"group": "g", "allocateMessageQueueStrategy": "MACHINE_ROOM_NEARBY-CONFIG"}, "machineRoomNearbyInner: expected one of AVG"),
+        (
+            {"group": "g", "allocateMessageQueueStrategy": "AVG-X"},
+            "allocateMessageQueueStrategy: expected one of AVG",
+        ),
+        (
+            {"group": "g", "allocateMessageQueueStrategy": "MACHINE_ROOM_NEARBY-CONFIG"},
+            "machineRoomNearbyInner: expected one of AVG",
+        ),
         ({"group": "g", "allocateMessageQueueStrategy": "MACHINE_ROOM"}, "MACHINE_ROOM needs consumerIdcs"),
         ({"group": "g", "allocateMessageQueueStrategy": "CONFIG"}, "CONFIG needs allocateConfig"),
         ({"group": "g", "allocateConfig": "x"}, "allocateConfig: expected JSON, found 'x'; write it as"),
-        ({"group": "g", "allocateConfig": "[]"}, "allocateConfig: expected the queues of at least one client"),
+        (
+            {"group": "g", "allocateConfig": "[]"},
+            "allocateConfig: expected the queues of at least one client",
+        ),
         ({"group": "g", "allocateConfig": "[5]"}, "allocateConfig: expected a JSON object"),
         ({"group": "g", "allocateConfig": "[" * 100_000}, "allocateConfig: expected JSON"),
-        ({"group": "g", "allocateConfig": '[{"T":[0]},{"T":[1]}]'}, "allocateConfig has the queues of 2 clients, consumers is 1"),
-        ({"group": "g", "allocateConfig": '{"T":[0]}', "consumers": "2"}, "has the queues of 1 clients, consumers is 2: write"),
+        (
+            {"group": "g", "allocateConfig": '[{"T":[0]},{"T":[1]}]'},
+            "allocateConfig has the queues of 2 clients, consumers is 1",
+        ),
+        (
+            {"group": "g", "allocateConfig": '{"T":[0]}', "consumers": "2"},
+            "has the queues of 1 clients, consumers is 2: write",
+        ),
         ({"group": "g", "leaseTime": "900ms"}, "leaseTime: expected at least 1s, found 0.9s"),
         ({"group": "g", "consumers": "2", "messageModel": "BROADCASTING"}, "consumers is for CLUSTERING"),
         ({"group": "g", "consumeFromWhere": "CONSUME_FROM_FIRST"}, "did you mean CONSUME_FROM_FIRST_OFFSET?"),
@@ -102,8 +121,14 @@ def test_clients_and_their_strategy() -> None:
     assert membership.clients == ("c@0", "c@1")
     assert (membership.lease_seconds, membership.persist_seconds) == (30.0, 5.0)
     queues = [MessageQueue("T", broker, queue_id) for broker in "ab" for queue_id in range(2)]
-    assert membership.allocate(membership.clients, queues) == {queues[0]: "c@0", queues[2]: "c@0", queues[3]: "c@1"}
-    nearby = _group(allocateMessageQueueStrategy="MACHINE_ROOM_NEARBY-CONSISTENT_HASH").make_strategy(["c"], [])
+    assert membership.allocate(membership.clients, queues) == {
+        queues[0]: "c@0",
+        queues[2]: "c@0",
+        queues[3]: "c@1",
+    }
+    nearby = _group(allocateMessageQueueStrategy="MACHINE_ROOM_NEARBY-CONSISTENT_HASH").make_strategy(
+        ["c"], []
+    )
     assert nearby.name == "MACHINE_ROOM_NEARBY-CONSISTENT_HASH"
     first, second = _group().make_client_ids(), _group().make_client_ids()
     assert first != second

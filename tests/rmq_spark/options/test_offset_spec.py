@@ -1,4 +1,6 @@
-"""startingOffsets and its kin: every shape of the JSON, who wins where several places name a queue, and what is refused."""
+"""startingOffsets and its kin: every shape of the JSON, who wins where several places name a queue, and what
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,12 @@ def test_an_end_not_named_is_latest() -> None:
 
 def test_by_timestamp() -> None:
     spec = by_time('{"t":{"0":5,"b":{"1":"1970-01-01T00:00:01Z","2":"-1m"}}}')
-    assert [spec.for_queue("t", "b", queue) for queue in range(4)] == [Timestamp(5), Timestamp(1000), Timestamp(NOW_MS - 60_000), EARLIEST]
+    assert [spec.for_queue("t", "b", queue) for queue in range(4)] == [
+        Timestamp(5),
+        Timestamp(1000),
+        Timestamp(NOW_MS - 60_000),
+        EARLIEST,
+    ]
     one = parse_timestamp(Given("startingTimestamp", "-1s", NOW_MS))
     assert one.for_queue("t", "b", 0) == Timestamp(NOW_MS - 1000)
 
@@ -106,11 +113,21 @@ SHAPE_ADVICE = '; write it as {"TopicTest":{"broker-a":{"0":23}}} or {"TopicTest
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("begin", "expected earliest, latest or JSON, found 'begin'; write JSON as " + SHAPE_ADVICE.removeprefix("; write it as ")),
-        ("latest", "expected earliest or JSON in a batch read, found 'latest'; a batch read with startingOffsets=latest is always empty"),
+        (
+            "begin",
+            "expected earliest, latest or JSON, found 'begin'; write JSON as "
+            + SHAPE_ADVICE.removeprefix("; write it as "),
+        ),
+        (
+            "latest",
+            "expected earliest or JSON in a batch read, found 'latest'; a batch read with startingOffsets=latest is always empty",
+        ),
         ('{"t":{"0":-1}}', 'expected an offset or -2 (earliest) at "t" → "0" in a batch read, found -1'),
         ('{"t":{"0":-3}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found -3'),
-        ('{"t":{"b":{"0":"23"}}}', f'expected an offset, -1 (latest) or -2 (earliest) at "t" → "b" → "0", found "23"{NUMBER_ADVICE}'),
+        (
+            '{"t":{"b":{"0":"23"}}}',
+            f'expected an offset, -1 (latest) or -2 (earliest) at "t" → "b" → "0", found "23"{NUMBER_ADVICE}',
+        ),
         ('{"t":{"0":1.5}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found 1.5'),
         ('{"t":{"0":true}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found true'),
         ('{"t":{"0":null}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found null'),
@@ -123,8 +140,14 @@ SHAPE_ADVICE = '; write it as {"TopicTest":{"broker-a":{"0":23}}} or {"TopicTest
         ('{"t":{"b":1}}', f'expected a queue id or "*" at "t" → "b", found "b"{SHAPE_ADVICE}'),
         ('{"t":{"b":{"00":1}}}', f'expected a queue id or "*" at "t" → "b" → "00", found "00"{SHAPE_ADVICE}'),
         ('{"t":{"-1":1}}', f'expected a queue id or "*" at "t" → "-1", found "-1"{SHAPE_ADVICE}'),
-        ('{"t":{"2147483648":1}}', f'expected a queue id or "*" at "t" → "2147483648", found "2147483648"{SHAPE_ADVICE}'),
-        ('{"t":{"b":{"0":{"0":1}}}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "b" → "0", found an object'),
+        (
+            '{"t":{"2147483648":1}}',
+            f'expected a queue id or "*" at "t" → "2147483648", found "2147483648"{SHAPE_ADVICE}',
+        ),
+        (
+            '{"t":{"b":{"0":{"0":1}}}}',
+            'expected an offset, -1 (latest) or -2 (earliest) at "t" → "b" → "0", found an object',
+        ),
         ('{"":{"0":1}}', 'expected a name at "" → "0", found ""'),
         ('{"t":{"0":1,"*":{"0":2}}}', 'expected each queue once, found "t/*/0"'),
         ('{"t":{"0":1,"0":2}}', 'expected each name once in a JSON object, found "0"'),
@@ -140,8 +163,14 @@ def test_starting_offsets_that_are_refused(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("earliest", "expected latest or JSON in a batch read, found 'earliest'; a batch read with endingOffsets=earliest is always empty"),
-        ('{"t":{"b":{"3":-2}}}', 'expected an offset or -1 (latest) at "t" → "b" → "3" in a batch read, found -2'),
+        (
+            "earliest",
+            "expected latest or JSON in a batch read, found 'earliest'; a batch read with endingOffsets=earliest is always empty",
+        ),
+        (
+            '{"t":{"b":{"3":-2}}}',
+            'expected an offset or -1 (latest) at "t" → "b" → "3" in a batch read, found -2',
+        ),
     ],
 )
 def test_ending_offsets_that_are_refused(text: str, message: str) -> None:
@@ -155,7 +184,10 @@ def test_ending_offsets_that_are_refused(text: str, message: str) -> None:
     [
         ('{"t":{"0":-1}}', '(-2 hours) at "t" → "0", found -1; a time back from now needs a unit, as in -1m'),
         ('{"t":{"0":"soon"}}', '(-2 hours) at "t" → "0", found "soon"'),
-        ('{"t":{"0":1.0}}', 'expected a time at "t" → "0", found 1.0; write it as {"TopicTest":{"broker-a":{"0":"-2 hours"}}} or'),
+        (
+            '{"t":{"0":1.0}}',
+            'expected a time at "t" → "0", found 1.0; write it as {"TopicTest":{"broker-a":{"0":"-2 hours"}}} or',
+        ),
         ('{"t":{"0":false}}', 'expected a time at "t" → "0", found false; write it as'),
         ("earliest", "expected JSON (Expecting value at character 0), found 'earliest'; write it as"),
     ],
@@ -168,7 +200,9 @@ def test_times_that_are_refused(text: str, message: str) -> None:
 
 
 _NAMES = st.sampled_from(["t", "u", "*", "分", '"'])
-_QUEUES = st.dictionaries(st.sampled_from(["0", "1", "12", "*"]), st.integers(0, 1 << 62) | st.just(-2), min_size=1)
+_QUEUES = st.dictionaries(
+    st.sampled_from(["0", "1", "12", "*"]), st.integers(0, 1 << 62) | st.just(-2), min_size=1
+)
 
 
 @examples(st.dictionaries(_NAMES, st.dictionaries(_NAMES, _QUEUES, min_size=1), min_size=1))
@@ -180,7 +214,10 @@ def test_what_is_shown_is_read_again(tree: dict[str, dict[str, dict[str, int]]])
 
 
 @examples(
-    st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda inner: st.dictionaries(st.text(max_size=2), inner))
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+        lambda inner: st.dictionaries(st.text(max_size=2), inner),
+    )
 )
 def test_any_json_is_positions_or_an_option_error(value: object) -> None:
     try:

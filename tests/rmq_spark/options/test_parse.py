@@ -1,4 +1,6 @@
-"""The text of one option becomes a value, or an OptionError that says which option, what was expected and what was found."""
+"""The text of one option becomes a value, or an OptionError that says which option, what was expected and
+what was found.
+"""
 
 from __future__ import annotations
 
@@ -92,11 +94,15 @@ def test_what_is_no_value_is_refused(parse: Callable[[Given], object], value: st
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-@pytest.mark.parametrize("expression", ["(", "*", "a{2,1}", "[a-z&&[^b]]", r"\p{Lu}x", r"\Qa\E", "(?<name>a)", "[[a]", "a{99999999999}"])
+@pytest.mark.parametrize(
+    "expression",
+    ["(", "*", "a{2,1}", "[a-z&&[^b]]", r"\p{Lu}x", r"\Qa\E", "(?<name>a)", "[[a]", "a{99999999999}"],
+)
 def test_a_pattern_that_python_does_not_know_is_refused(expression: str) -> None:
     """Also what only warns in Python because Java means something else by it."""
     with pytest.raises(
-        OptionError, match=r"^someOption: expected a regular expression \(.+\), found .+; patterns are those of Python's re"
+        OptionError,
+        match=r"^someOption: expected a regular expression \(.+\), found .+; patterns are those of Python's re",
     ):
         pattern(given(expression))
 
@@ -178,7 +184,10 @@ def test_any_text_is_a_time_or_an_option_error(value: str) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("{'t': 1}", "expected JSON (Expecting property name enclosed in double quotes at character 1), found \"{'t': 1}\""),
+        (
+            "{'t': 1}",
+            "expected JSON (Expecting property name enclosed in double quotes at character 1), found \"{'t': 1}\"",
+        ),
         ("", "expected JSON (Expecting value at character 0), found ''"),
         ("[1]", "expected a JSON object, found '[1]'"),
         ('{"a":1,"b":2,"a":3}', 'expected each name once in a JSON object, found "a"'),

@@ -41,8 +41,14 @@ REMOTE = "file systems such as {}: are not read; copy or mount the store"
         ("hdfs://host/x", f"path: expected a local path, found 'hdfs://host/x'; {REMOTE.format('hdfs')}"),
         ("s3a:/x", f"path: expected a local path, found 's3a:/x'; {REMOTE.format('s3a')}"),
         ("file://host/x", f"path: expected a local path, found 'file://host/x'; {REMOTE.format('file')}"),
-        (" ", "path: expected a path, found ' '; give the broker's store directory, as in load('/data/store')"),
-        ("a\0b", "path: expected a path, found 'a\\x00b'; give the broker's store directory, as in load('/data/store')"),
+        (
+            " ",
+            "path: expected a path, found ' '; give the broker's store directory, as in load('/data/store')",
+        ),
+        (
+            "a\0b",
+            "path: expected a path, found 'a\\x00b'; give the broker's store directory, as in load('/data/store')",
+        ),
     ],
 )
 def test_what_is_no_local_path(text: str, message: str) -> None:
@@ -53,7 +59,9 @@ def test_what_is_no_local_path(text: str, message: str) -> None:
 
 @pytest.mark.parametrize("text", ["/a,/b", "[]", "[1]", '{"a":1}', "[" * 100_000])
 def test_paths_are_a_json_list(text: str) -> None:
-    with pytest.raises(OptionError, match=r'^paths: expected a JSON list of paths such as \["/data/a","/data/b"\], found '):
+    with pytest.raises(
+        OptionError, match=r'^paths: expected a JSON list of paths such as \["/data/a","/data/b"\], found '
+    ):
         paths_json(Given("paths", text, 0))
 
 

@@ -22,11 +22,28 @@ def test_a_path_is_enough() -> None:
     assert options.paths == ("/data/store",)
     assert options.topics == TopicChoice()
     assert options.tag_filter.subscribe_all
-    assert (options.broker_name, options.commit_log_paths, options.max_hash_slot_num, options.max_index_num) == (None, (), None, None)
-    assert (options.key, options.message_id, options.columns, options.property_columns) == (None, None, None, ())
-    assert (options.starting, options.ending) == (OffsetSpec("startingOffsets", EARLIEST), OffsetSpec("endingOffsets", LATEST))
+    assert (
+        options.broker_name,
+        options.commit_log_paths,
+        options.max_hash_slot_num,
+        options.max_index_num,
+    ) == (None, (), None, None)
+    assert (options.key, options.message_id, options.columns, options.property_columns) == (
+        None,
+        None,
+        None,
+        (),
+    )
+    assert (options.starting, options.ending) == (
+        OffsetSpec("startingOffsets", EARLIEST),
+        OffsetSpec("endingOffsets", LATEST),
+    )
     assert options.starting_offsets_by_timestamp_strategy == "error"
-    assert (options.min_partitions, options.max_bytes_per_partition, options.split_by) == (None, 64 << 20, "queue")
+    assert (options.min_partitions, options.max_bytes_per_partition, options.split_by) == (
+        None,
+        64 << 20,
+        "queue",
+    )
     assert (options.fail_on_data_loss, options.mode, options.verify_crc) == (True, "FAILFAST", True)
     assert (options.view, options.max_message_size, options.permissive) == ("messages", 64 << 20, False)
 
@@ -65,11 +82,19 @@ def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
     assert (options.max_hash_slot_num, options.max_index_num) == (100, 400)
     assert options.topics == TopicChoice(names=("a", "b"), include_system_topics=True)
     assert options.tag_filter.tags == {"TagA", "TagB"}
-    assert (options.key, options.columns, options.property_columns) == ("k", ("body", "queueoffset"), ("region",))
+    assert (options.key, options.columns, options.property_columns) == (
+        "k",
+        ("body", "queueoffset"),
+        ("region",),
+    )
     assert options.starting.for_queue("a", "broker-a", 0) == Offset(5)
     assert options.ending.for_queue("a", "broker-a", 0) == Timestamp(1000)
     assert options.starting_offsets_by_timestamp_strategy == "latest"
-    assert (options.min_partitions, options.max_bytes_per_partition, options.split_by) == (4, 1 << 20, "commitlog")
+    assert (options.min_partitions, options.max_bytes_per_partition, options.split_by) == (
+        4,
+        1 << 20,
+        "commitlog",
+    )
     assert (options.fail_on_data_loss, options.mode, options.permissive) == (False, "PERMISSIVE", True)
     assert (options.verify_crc, options.max_message_size, options.view) == (False, 8 << 20, "messages")
     assert pickle.loads(pickle.dumps(options)) == options
@@ -79,7 +104,9 @@ def test_the_other_ways_to_choose() -> None:
     assert parse_read_options({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
     assert parse_read_options({"paths": '["/a"]', "brokerName": "b"}).broker_name == "b"
     assert parse_read_options({"path": "/a", "subscribePattern": "T.*"}).topics == TopicChoice(pattern="T.*")
-    assert parse_read_options({"path": "/a", "assign": '{"t":[1]}'}).topics == TopicChoice(queues=(QueueName("t", None, 1),))
+    assert parse_read_options({"path": "/a", "assign": '{"t":[1]}'}).topics == TopicChoice(
+        queues=(QueueName("t", None, 1),)
+    )
     assert parse_read_options({"path": "/a", "messageId": "AC11"}).message_id == "AC11"
     assert parse_read_options({"path": "/a", "subExpression": ""}).tag_filter.subscribe_all
 
@@ -99,7 +126,13 @@ def test_timestamps_beat_offsets_as_kafkas_do(edge: str) -> None:
 
 
 def test_resolved_values_are_said_once_with_defaults_and_moments() -> None:
-    given = {"path": "/a", "STARTINGTIMESTAMP": "-1 hour", "columns": "body, flag", "maxBytesPerPartition": "1m", "verifyCrc": "FALSE"}
+    given = {
+        "path": "/a",
+        "STARTINGTIMESTAMP": "-1 hour",
+        "columns": "body, flag",
+        "maxBytesPerPartition": "1m",
+        "verifyCrc": "FALSE",
+    }
     assert parse_read_options(given, now_ms=NOW_MS).resolved() == [
         ("path", "/a"),
         ("includeSystemTopics", "false"),
@@ -141,8 +174,14 @@ def test_what_spark_adds_passes() -> None:
     ("options", "message"),
     [
         ({"path": "/a", "subscibe": "t"}, "unknown option 'subscibe'; did you mean subscribe?"),
-        ({"path": "/a", "STARTINGOFFSET": "1"}, "unknown option 'STARTINGOFFSET'; did you mean startingOffsets?"),
-        ({"path": "/a", "failOnDataLos": "true"}, "unknown option 'failOnDataLos'; did you mean failOnDataLoss?"),
+        (
+            {"path": "/a", "STARTINGOFFSET": "1"},
+            "unknown option 'STARTINGOFFSET'; did you mean startingOffsets?",
+        ),
+        (
+            {"path": "/a", "failOnDataLos": "true"},
+            "unknown option 'failOnDataLos'; did you mean failOnDataLoss?",
+        ),
         ({"path": "/a", "topic": "Orders"}, "unknown option 'topic'; did you mean subscribe?"),
         ({"path": "/a", "topics": "Orders"}, "unknown option 'topics'; did you mean subscribe?"),
         ({"path": "/a", "kafka.group.id": "g"}, "unknown option 'kafka.group.id'; did you mean group?"),
@@ -154,15 +193,24 @@ def test_what_spark_adds_passes() -> None:
                 "a number without a unit is bytes: write 64m for 64 MiB"
             ),
         ),
-        (CATALOG | {"subscibe": "t", "option.subscibe": "t"}, "unknown option 'subscibe'; did you mean subscribe?"),
+        (
+            CATALOG | {"subscibe": "t", "option.subscibe": "t"},
+            "unknown option 'subscibe'; did you mean subscribe?",
+        ),
         ({"path": "/a", "Path": "/b"}, "path is given twice, in different cases; give it once"),
-        ({}, "path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')"),
+        (
+            {},
+            "path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')",
+        ),
         ({"path": "/a", "paths": '["/b"]'}, "path and paths are given together; use only one of path, paths"),
         (
             {"path": "/a", "subscribe": "t", "assign": "{}"},
             "subscribe and assign are given together; use only one of subscribe, subscribePattern, assign",
         ),
-        ({"path": "/a", "key": "k", "messageId": "m"}, "key and messageId are given together; use only one of key, messageId"),
+        (
+            {"path": "/a", "key": "k", "messageId": "m"},
+            "key and messageId are given together; use only one of key, messageId",
+        ),
         (
             {"paths": '["/a","/b"]', "brokerName": "b"},
             "brokerName is for one store and paths names several; load the stores one by one and union them",
@@ -186,12 +234,24 @@ def test_what_spark_adds_passes() -> None:
             {"path": "/a", "view": "queues", "subscribe": "a"},
             "subscribe has no meaning with view=queues, which shows the whole store; leave it out and filter the DataFrame",
         ),
-        ({"path": "/a", "mode": "lenient"}, "mode: expected one of FAILFAST, DROPMALFORMED, PERMISSIVE, found 'lenient'"),
-        ({"path": "/a", "minpartitions": "0"}, "minPartitions: expected a whole number from 1 to 2147483647, found '0'"),
-        ({"path": "/a", "maxMessageSize": "2g"}, "maxMessageSize: expected a size from 1 to 1073741824 bytes, found '2g'"),
+        (
+            {"path": "/a", "mode": "lenient"},
+            "mode: expected one of FAILFAST, DROPMALFORMED, PERMISSIVE, found 'lenient'",
+        ),
+        (
+            {"path": "/a", "minpartitions": "0"},
+            "minPartitions: expected a whole number from 1 to 2147483647, found '0'",
+        ),
+        (
+            {"path": "/a", "maxMessageSize": "2g"},
+            "maxMessageSize: expected a size from 1 to 1073741824 bytes, found '2g'",
+        ),
         ({"path": "/a", "expressionType": "SQL"}, "expressionType: expected one of TAG, SQL92, found 'SQL'"),
         ({"path": "/a", "columns": ""}, "columns: expected names separated by commas, found ''"),
-        ({"path": "/a", "brokerName": ""}, "brokerName: expected some text, found ''; leave the option out to have its default"),
+        (
+            {"path": "/a", "brokerName": ""},
+            "brokerName: expected some text, found ''; leave the option out to have its default",
+        ),
         (
             {"path": "/a", "expressionType": "SQL92"},
             "expressionType: SQL92 needs a subExpression, found none; give a condition such as price > 3, or leave expressionType out",
@@ -222,7 +282,9 @@ def test_one_sentence_for_each_mistake(options: dict[str, str], message: str) ->
 def test_a_name_near_nothing_lists_all() -> None:
     with pytest.raises(OptionError) as caught:
         parse_read_options({"path": "/a", "zzz": "1"})
-    assert str(caught.value) == "unknown option 'zzz'; the options are " + ", ".join(option.name for option in OPTIONS)
+    assert str(caught.value) == "unknown option 'zzz'; the options are " + ", ".join(
+        option.name for option in OPTIONS
+    )
 
 
 def test_a_condition_instead_of_tags() -> None:

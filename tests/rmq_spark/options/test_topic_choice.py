@@ -8,10 +8,25 @@ import pytest
 
 from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.parse import Given
-from rmq_spark.options.topic_choice import SYSTEM_TOPICS, TopicChoice, is_system_topic, parse_assign, parse_subscribe
+from rmq_spark.options.topic_choice import (
+    SYSTEM_TOPICS,
+    TopicChoice,
+    is_system_topic,
+    parse_assign,
+    parse_subscribe,
+)
 from store_format.errors import OptionError
 
-TOPICS = ("Orders", "OrdersAll", "%RETRY%g", "%DLQ%g", "%LMQ%l", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC")
+TOPICS = (
+    "Orders",
+    "OrdersAll",
+    "%RETRY%g",
+    "%DLQ%g",
+    "%LMQ%l",
+    "rmq_sys_wheel_timer",
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+)
 
 
 def chosen(choice: TopicChoice) -> tuple[str, ...]:
@@ -53,7 +68,9 @@ def test_a_pattern_hides_system_topics_and_says_so() -> None:
 
 def test_queues_chosen() -> None:
     choice = TopicChoice(queues=(QueueName("t", "a", 0), QueueName("t", None, 1)))
-    queues = [(broker, queue) for broker in "ab" for queue in range(3) if choice.chooses_queue("t", broker, queue)]
+    queues = [
+        (broker, queue) for broker in "ab" for queue in range(3) if choice.chooses_queue("t", broker, queue)
+    ]
     assert queues == [("a", 0), ("a", 1), ("b", 1)]
     assert TopicChoice(names=("t",)).chooses_queue("t", "a", 7)
     assert choice.named_topics == ("t",)

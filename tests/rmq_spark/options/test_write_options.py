@@ -51,12 +51,24 @@ def refused(**options: str) -> str:
 
 def test_a_path_is_enough() -> None:
     options = parse_write_options({"path": "/data/store"})
-    assert (options.path, options.topic, options.message_queue_selector) == ("/data/store", None, "roundrobin")
+    assert (options.path, options.topic, options.message_queue_selector) == (
+        "/data/store",
+        None,
+        "roundrobin",
+    )
     assert (options.auto_create_topic_enable, options.default_topic_queue_nums) == (True, 4)
-    assert (options.flush_disk_type, options.message_index_enable, options.compression) == ("SYNC_FLUSH", True, None)
+    assert (options.flush_disk_type, options.message_index_enable, options.compression) == (
+        "SYNC_FLUSH",
+        True,
+        None,
+    )
     assert (options.strict_properties, options.max_message_size) == (False, 4 << 20)
     assert (options.born_host, options.store_host, options.txn) == (None, None, None)
-    assert (options.disk_used_percent_max, options.writer_lock_timeout_ms, options.staging_retention_ms) == (90, 600_000, 86_400_000)
+    assert (options.disk_used_percent_max, options.writer_lock_timeout_ms, options.staging_retention_ms) == (
+        90,
+        600_000,
+        86_400_000,
+    )
     assert options.rebuild_lost_queues is None
     assert options.new_store == NewStoreOptions(None, None, None, None, None)
     assert ("flushDiskType", "SYNC_FLUSH") in options.resolved()
@@ -66,13 +78,25 @@ def test_a_path_is_enough() -> None:
 def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
     assert set(EVERYTHING) == {option.name.lower() for option in WRITE_OPTIONS}
     options = parse_write_options(EVERYTHING)
-    assert (options.path, options.topic, options.message_queue_selector) == ("/data/store", "TopicTest", "hash")
+    assert (options.path, options.topic, options.message_queue_selector) == (
+        "/data/store",
+        "TopicTest",
+        "hash",
+    )
     assert (options.auto_create_topic_enable, options.default_topic_queue_nums) == (False, 8)
     assert (options.flush_disk_type, options.message_index_enable) == ("ASYNC_FLUSH", False)
-    assert (options.compression, options.strict_properties, options.max_message_size) == (Compression("ZSTD", 1024, 12), True, 8 << 20)
+    assert (options.compression, options.strict_properties, options.max_message_size) == (
+        Compression("ZSTD", 1024, 12),
+        True,
+        8 << 20,
+    )
     assert (options.born_host, options.txn) == ((bytes([10, 0, 0, 1]), 1), ("job", 0))
     assert options.store_host == (bytes.fromhex("20010db8000000000000000000000001"), 10911)
-    assert (options.disk_used_percent_max, options.writer_lock_timeout_ms, options.staging_retention_ms) == (85, 90_000, 172_800_000)
+    assert (options.disk_used_percent_max, options.writer_lock_timeout_ms, options.staging_retention_ms) == (
+        85,
+        90_000,
+        172_800_000,
+    )
     assert options.rebuild_lost_queues is False
     assert options.new_store == NewStoreOptions("broker-a", 16 << 20, 20_000, 100, 400)
     resolved = dict(options.resolved())
@@ -99,19 +123,43 @@ def test_a_row_says_all_there_is_to_say() -> None:
         ({"Topic": "a", "topic": "b"}, "topic is given twice, in different cases; give it once"),
         ({"subscribe": "a"}, "subscribe does not apply to a write query; it is for batch and stream queries"),
         ({"compressType": "SNAPPY"}, "compressType: expected one of NONE, LZ4, ZSTD, ZLIB, found 'SNAPPY'"),
-        ({"compressType": "ZLIB", "compressLevel": "10"}, "compressLevel: expected 1 to 9 for compressType ZLIB, found 10"),
+        (
+            {"compressType": "ZLIB", "compressLevel": "10"},
+            "compressLevel: expected 1 to 9 for compressType ZLIB, found 10",
+        ),
         ({"compressLevel": "0"}, "compressLevel: expected a whole number from 1 to 22, found '0'"),
-        ({"messageQueueSelector": "machineRoom"}, "messageQueueSelector: expected one of roundrobin, hash, random, found 'machineRoom'"),
-        ({"bornHost": "localhost:1"}, "bornHost: expected ip:port, IPv6 in brackets, found 'localhost:1'; names are not looked up"),
-        ({"txnAppId": "a"}, "txnAppId is given without txnVersion; a write is done once per both, so give both or neither"),
-        ({"txnVersion": "1"}, "txnVersion is given without txnAppId; a write is done once per both, so give both or neither"),
-        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion: expected a whole number from 0 to 9223372036854775807, found '-1'"),
+        (
+            {"messageQueueSelector": "machineRoom"},
+            "messageQueueSelector: expected one of roundrobin, hash, random, found 'machineRoom'",
+        ),
+        (
+            {"bornHost": "localhost:1"},
+            "bornHost: expected ip:port, IPv6 in brackets, found 'localhost:1'; names are not looked up",
+        ),
+        (
+            {"txnAppId": "a"},
+            "txnAppId is given without txnVersion; a write is done once per both, so give both or neither",
+        ),
+        (
+            {"txnVersion": "1"},
+            "txnVersion is given without txnAppId; a write is done once per both, so give both or neither",
+        ),
+        (
+            {"txnAppId": "a", "txnVersion": "-1"},
+            "txnVersion: expected a whole number from 0 to 9223372036854775807, found '-1'",
+        ),
         (
             {"writerLockTimeout": "30"},
             "writerLockTimeout: expected a length of time such as 30s, 10m or 24h, found '30'; the units are ms, s,",
         ),
-        ({"stagingRetention": "1 fortnight"}, "stagingRetention: expected a length of time such as 30s, 10m or 24h, found '1 fortnight'"),
-        ({"mappedFileSizeCommitLog": "2g"}, "mappedFileSizeCommitLog: expected a size from 4096 to 2147483647 bytes, found '2g'"),
+        (
+            {"stagingRetention": "1 fortnight"},
+            "stagingRetention: expected a length of time such as 30s, 10m or 24h, found '1 fortnight'",
+        ),
+        (
+            {"mappedFileSizeCommitLog": "2g"},
+            "mappedFileSizeCommitLog: expected a size from 4096 to 2147483647 bytes, found '2g'",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(options: dict[str, str], message: str) -> None:
@@ -119,12 +167,16 @@ def test_a_mistake_is_one_sentence(options: dict[str, str], message: str) -> Non
 
 
 def test_no_path() -> None:
-    with pytest.raises(OptionError, match=r"^path is not given; name the store directory to write to.* INSERT INTO t WITH \(path = "):
+    with pytest.raises(
+        OptionError,
+        match=r"^path is not given; name the store directory to write to.* INSERT INTO t WITH \(path = ",
+    ):
         parse_write_options({})
 
 
 @pytest.mark.parametrize(
-    ("text", "ms"), [("30s", 30_000), ("1h 30m", 5_400_000), ("0ms", 0), (" 24 Hours ", 86_400_000), ("1w", 604_800_000)]
+    ("text", "ms"),
+    [("30s", 30_000), ("1h 30m", 5_400_000), ("0ms", 0), (" 24 Hours ", 86_400_000), ("1w", 604_800_000)],
 )
 def test_durations(text: str, ms: int) -> None:
     assert duration_ms(Given("someOption", text, 0)) == ms
@@ -140,4 +192,11 @@ def test_numbers_within_bounds() -> None:
 def test_the_two_tables_can_become_one() -> None:
     """Names that both have mean two rows, told apart by where they apply."""
     shared = {option.name for option in OPTIONS} & {option.name for option in WRITE_OPTIONS}
-    assert shared == {"path", "propertyColumns", "brokerName", "maxMessageSize", "maxHashSlotNum", "maxIndexNum"}
+    assert shared == {
+        "path",
+        "propertyColumns",
+        "brokerName",
+        "maxMessageSize",
+        "maxHashSlotNum",
+        "maxIndexNum",
+    }

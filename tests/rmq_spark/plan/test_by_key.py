@@ -1,4 +1,6 @@
-"""Reads of one key or id: the index narrows what tasks look at, and the rows are those of a read of everything."""
+"""Reads of one key or id: the index narrows what tasks look at, and the rows are those of a read of
+everything.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,17 @@ COLUMNS = "topic,queueId,queueOffset"
 
 def _read(root: Path, **options: str) -> tuple[list[Place], int]:
     """The places of the rows, and how many queue offsets the tasks look at."""
-    parsed = parse_read_options({"path": str(root), "columns": COLUMNS, "includeSystemTopics": "true", **options})
+    parsed = parse_read_options(
+        {"path": str(root), "columns": COLUMNS, "includeSystemTopics": "true", **options}
+    )
     scan = Scan(projection_from_options(parsed), parsed)
     splits = plan(parsed).splits
-    places = [tuple(row.values()) for split in splits for batch in scan.read(split) for row in batch.to_pylist()]
-    looked_at = sum(piece.stop - piece.start for split in splits for share in split.shares for piece in share.slices)
+    places = [
+        tuple(row.values()) for split in splits for batch in scan.read(split) for row in batch.to_pylist()
+    ]
+    looked_at = sum(
+        piece.stop - piece.start for split in splits for share in split.shares for piece in share.slices
+    )
     return sorted(places), looked_at
 
 
@@ -41,14 +49,18 @@ def _told(name: str, keep: Callable[[dict[str, Any]], bool]) -> list[Place]:
 
 
 def _has_key(key: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda row: key == row["properties"].get("UNIQ_KEY") or key in row["properties"].get("KEYS", "").split(" ")
+    return lambda row: (
+        key == row["properties"].get("UNIQ_KEY") or key in row["properties"].get("KEYS", "").split(" ")
+    )
 
 
 def _is(row: dict[str, Any], unique: str | None = None, msg_id: str | None = None) -> bool:
     return row["properties"].get("UNIQ_KEY") == unique if unique is not None else row["msgId"] == msg_id
 
 
-@pytest.mark.parametrize("name", ["basic-5.5.0", "basic-4.9.7", "cleaned-5.5.0", "crash-5.5.0", "batchcq-5.5.0", "rocksdb-5.5.0"])
+@pytest.mark.parametrize(
+    "name", ["basic-5.5.0", "basic-4.9.7", "cleaned-5.5.0", "crash-5.5.0", "batchcq-5.5.0", "rocksdb-5.5.0"]
+)
 def test_keys_and_ids(golden: Golden, name: str) -> None:
     root, rows = golden(name), [row for row in goldens.expected_rows(name) if "UNIQ_KEY" in row["properties"]]
     for row in rows[:: len(rows) // 6]:
@@ -56,7 +68,9 @@ def test_keys_and_ids(golden: Golden, name: str) -> None:
         for key in [unique, *words[:1]]:
             found, _ = _read(root, key=key)
             assert found == _told(name, _has_key(key))
-            assert _read(root, key=key, subscribe=row["topic"])[0] == [place for place in found if place[0] == row["topic"]]
+            assert _read(root, key=key, subscribe=row["topic"])[0] == [
+                place for place in found if place[0] == row["topic"]
+            ]
         found, looked_at = _read(root, messageId=unique)
         assert found == _told(name, partial(_is, unique=unique))
         assert looked_at == len(found) or name == "rocksdb-5.5.0"
@@ -66,7 +80,11 @@ def test_keys_and_ids(golden: Golden, name: str) -> None:
 
 def test_a_narrowed_read_looks_at_the_messages_alone(golden: Golden) -> None:
     root = golden("basic-5.5.0")
-    row = next(row for row in goldens.expected_rows("basic-5.5.0") if row["topic"] == "Orders" and "KEYS" in row["properties"])
+    row = next(
+        row
+        for row in goldens.expected_rows("basic-5.5.0")
+        if row["topic"] == "Orders" and "KEYS" in row["properties"]
+    )
     key = row["properties"]["KEYS"].split()[0]
     found, looked_at = _read(root, key=key)
     assert looked_at == len(found) > 0

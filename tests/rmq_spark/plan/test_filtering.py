@@ -1,6 +1,8 @@
-"""Filters at work in a scan, without Spark: colliding hashes, the extension of the consume queue, and what never is decoded.
+"""Filters at work in a scan, without Spark: colliding hashes, the extension of the consume queue, and what
+never is decoded.
 
-The store is made here: one queue whose messages have tags of equal Java hashes, plain tags codes and addresses side by side.
+The store is made here: one queue whose messages have tags of equal Java hashes, plain tags codes and
+addresses side by side.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ LOG_SIZE = 4096
 
 
 def write(root: Path, *, extended: bool = False) -> Path:
-    """The store; where `extended`, every second unit of the queue holds an address (enableConsumeQueueExt)."""
+    """The store; where `extended`, every second unit of the queue holds an address (enableConsumeQueueExt).
+    """
     messages = []
     for i, (tag, price) in enumerate(zip(TAGS, PRICES, strict=True)):
         properties = [("TAGS", tag), ("price", price)]
@@ -72,7 +75,9 @@ def offsets(root: Path, **options: str) -> list[int]:
         ("*", list(range(10))),
     ],
 )
-def test_equal_hashes_do_not_leak(tmp_path: Path, expression: str, expected: list[int], split_by: str, extended: bool) -> None:
+def test_equal_hashes_do_not_leak(
+    tmp_path: Path, expression: str, expected: list[int], split_by: str, extended: bool
+) -> None:
     assert java_hash("f5a5a608") == 0
     assert offsets(write(tmp_path, extended=extended), subExpression=expression, splitBy=split_by) == expected
 
@@ -87,7 +92,10 @@ def test_without_consume_queues_the_text_alone_decides(tmp_path: Path) -> None:
 def test_an_address_that_leads_nowhere_is_told(tmp_path: Path) -> None:
     root = write(tmp_path, extended=True)
     (root / "consumequeue_ext/T/0" / oracle.file_name(0)).unlink()
-    with pytest.raises(CorruptStoreError, match="an extension of the consume queue, as a unit holds an address, found no file"):
+    with pytest.raises(
+        CorruptStoreError,
+        match="an extension of the consume queue, as a unit holds an address, found no file",
+    ):
         offsets(root, subExpression="BB")
 
 
@@ -107,9 +115,9 @@ def test_an_address_that_leads_nowhere_is_told(tmp_path: Path) -> None:
 def test_conditions(tmp_path: Path, expression: str, expected: list[int], extended: bool) -> None:
     root = write(tmp_path, extended=extended)
     assert offsets(root, subExpression=expression, expressionType="SQL92") == expected
-    assert offsets(root, subExpression=expression, expressionType="SQL92", startingOffsets='{"T":{"0":5}}') == [
-        i for i in expected if i >= 5
-    ]
+    assert offsets(
+        root, subExpression=expression, expressionType="SQL92", startingOffsets='{"T":{"0":5}}'
+    ) == [i for i in expected if i >= 5]
 
 
 def test_failed_evaluations_are_told_once_a_task(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -124,7 +132,7 @@ def test_a_condition_with_a_key(tmp_path: Path) -> None:
     assert offsets(write(tmp_path), subExpression="price > 4", expressionType="SQL92", key="nobody") == []
 
 
-# ---- bodies that cannot be opened ---------------------------------------------------------------------------------------
+# ---- bodies that cannot be opened --------------------------------------------------------------------------
 
 BROKEN = b"\x78\x9cno zlib"
 
@@ -134,10 +142,15 @@ def write_broken(root: Path, colours: str) -> Path:
     messages = []
     for i, colour in enumerate(colours):
         body, flag = (BROKEN, 0x301) if colour.isupper() else (b"fine", 0)
-        messages.append(Message(b"T", body, oracle.encode_properties([("colour", colour.lower())]), 0, i, sys_flag=flag))
+        messages.append(
+            Message(b"T", body, oracle.encode_properties([("colour", colour.lower())]), 0, i, sys_flag=flag)
+        )
     data, stored = placed(messages, 0)
     units = b"".join(oracle.cq_unit(message.physical_offset, message.total_size, 0) for message in stored)
-    for name, content in {"commitlog": data.ljust(LOG_SIZE, b"\0"), "consumequeue/T/0": units.ljust(20 * 20, b"\0")}.items():
+    for name, content in {
+        "commitlog": data.ljust(LOG_SIZE, b"\0"),
+        "consumequeue/T/0": units.ljust(20 * 20, b"\0"),
+    }.items():
         (root / name).mkdir(parents=True)
         (root / name / oracle.file_name(0)).write_bytes(content)
     return root
@@ -145,7 +158,13 @@ def write_broken(root: Path, colours: str) -> Path:
 
 def rows(root: Path, condition: str, mode: str) -> list[tuple[int, bytes | None, bool]]:
     columns = "queueOffset,body,_corrupt_record" if mode == "PERMISSIVE" else "queueOffset,body"
-    given = {"path": str(root), "columns": columns, "mode": mode, "expressionType": "SQL92", "subExpression": condition}
+    given = {
+        "path": str(root),
+        "columns": columns,
+        "mode": mode,
+        "expressionType": "SQL92",
+        "subExpression": condition,
+    }
     read = parse_read_options(given)
     scan = Scan(projection_from_options(read), read)
     found = [row for split in plan(read).splits for row in table_rows(scan.read(split))]
@@ -155,13 +174,16 @@ def rows(root: Path, condition: str, mode: str) -> list[tuple[int, bytes | None,
 @pytest.mark.parametrize("colours", ["rbbRbbBrbb", "bbbbbbbrBR", "RrrrrrrrrB", "BRBRrbrbRR"])
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
 def test_only_bodies_that_are_wanted_are_opened(tmp_path: Path, colours: str, mode: str) -> None:
-    """Few or many of them: what is wrong is told of the right message, of others nothing where they are few."""
+    """Few or many of them: what is wrong is told of the right message, of others nothing where they are few.
+    """
     root = write_broken(tmp_path, colours)
     found = rows(root, "colour = 'r'", mode)
     fine = [(i, b"fine", False) for i, colour in enumerate(colours) if colour == "r"]
     assert [row for row in found if not row[2]] == fine
     corrupt = {row[0] for row in found if row[2]}
-    wanted, broken = ({i for i, colour in enumerate(colours) if test(colour)} for test in (lambda c: c in "rR", str.isupper))
+    wanted, broken = (
+        {i for i, colour in enumerate(colours) if test(colour)} for test in (lambda c: c in "rR", str.isupper)
+    )
     assert corrupt >= (wanted & broken if mode == "PERMISSIVE" else set())
     assert corrupt <= broken
     if len(wanted) < len(colours) / 2:

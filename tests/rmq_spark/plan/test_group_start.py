@@ -27,12 +27,21 @@ def store(golden: Callable[[str], Path]) -> MessageStore:
 def test_the_queues_that_members_share(store: MessageStore) -> None:
     found = subscribe_set([store], TopicChoice(names=("Orders", "Metrics")), "CG_some")
     assert found == sort_queues(found)
-    counts = {topic: sum(queue.topic == topic for queue in found) for topic in ("%RETRY%CG_some", "Metrics", "Orders")}
+    counts = {
+        topic: sum(queue.topic == topic for queue in found)
+        for topic in ("%RETRY%CG_some", "Metrics", "Orders")
+    }
     assert sum(counts.values()) == len(found)
     assert counts == {"%RETRY%CG_some": 1, "Metrics": 8, "Orders": 4}
     one = subscribe_set([store], TopicChoice(queues=(QueueName("Orders", None, 2),)), "CG_some")
-    assert [queue for queue in one if queue.topic == "Orders"] == [MessageQueue("Orders", store.broker_name, 2)]
-    assert {queue.topic for queue in subscribe_set([store], TopicChoice(), "g")} >= {"Orders", "Metrics", "Audit"}
+    assert [queue for queue in one if queue.topic == "Orders"] == [
+        MessageQueue("Orders", store.broker_name, 2)
+    ]
+    assert {queue.topic for queue in subscribe_set([store], TopicChoice(), "g")} >= {
+        "Orders",
+        "Metrics",
+        "Audit",
+    }
 
 
 def test_what_may_not_be_read_is_not_shared(store: MessageStore, tmp_path: Path) -> None:
@@ -42,7 +51,9 @@ def test_what_may_not_be_read_is_not_shared(store: MessageStore, tmp_path: Path)
     value["topicConfigTable"]["Metrics"]["perm"] = 2
     value["topicConfigTable"]["Audit"]["readQueueNums"] = 2**31 - 1
     path.write_text(json.dumps(value))
-    found = subscribe_set([MessageStore.open(str(root))], TopicChoice(names=("Orders", "Metrics", "Audit")), "none")
+    found = subscribe_set(
+        [MessageStore.open(str(root))], TopicChoice(names=("Orders", "Metrics", "Audit")), "none"
+    )
     assert {queue.topic for queue in found} == {"Orders"}
 
 
@@ -50,7 +61,9 @@ def test_without_a_list_of_topics_the_queues_on_disk_are_shared(golden: Callable
     store = MessageStore.open(str(golden("rocksdb-5.5.0")))
     topic = next(name for name in store.topics() if not name.startswith(("%", "rmq_", "RMQ_", "SCHEDULE")))
     found = subscribe_set([store], TopicChoice(names=(topic,)), "g")
-    assert [queue.queue_id for queue in found] == [queue.queue_id for queue in store.queues() if queue.topic == topic]
+    assert [queue.queue_id for queue in found] == [
+        queue.queue_id for queue in store.queues() if queue.topic == topic
+    ]
 
 
 def test_a_group_begins_where_a_java_consumer_left_it(store: MessageStore) -> None:
@@ -85,16 +98,25 @@ def test_a_queue_that_was_cut_begins_at_its_minimum(golden: Callable[[str], Path
 
 def test_a_retry_topic_begins_at_its_beginning(golden: Callable[[str], Path]) -> None:
     store = MessageStore.open(str(golden("retry-dlq-5.5.0")))
-    queue = next(queue for queue in store.queues(lambda topic: topic.startswith("%RETRY%")) if queue.max_offset)
+    queue = next(
+        queue for queue in store.queues(lambda topic: topic.startswith("%RETRY%")) if queue.max_offset
+    )
     assert start_of(queue, None, GroupOptions("g")).offset == 0
     assert retry_topic("g") == "%RETRY%g"
 
 
 def test_subscriptions_are_compared_whatever_their_order() -> None:
-    assert subscription_text(TopicChoice(names=("b", "a")), "TAG", "*") == subscription_text(TopicChoice(names=("a", "b")), "TAG", "*")
+    assert subscription_text(TopicChoice(names=("b", "a")), "TAG", "*") == subscription_text(
+        TopicChoice(names=("a", "b")), "TAG", "*"
+    )
     texts = {
         subscription_text(choice, kind, expression)
-        for choice in (TopicChoice(names=("a",)), TopicChoice(pattern="a"), TopicChoice(), TopicChoice(include_system_topics=True))
+        for choice in (
+            TopicChoice(names=("a",)),
+            TopicChoice(pattern="a"),
+            TopicChoice(),
+            TopicChoice(include_system_topics=True),
+        )
         for kind, expression in (("TAG", "*"), ("TAG", "x"), ("SQL92", "x"))
     } | {subscription_text(TopicChoice(queues=(QueueName("a", None, 0),)), "TAG", "*")}
     assert len(texts) == 13

@@ -1,4 +1,6 @@
-"""What the system does not let a user read: an error that says what to do, to those whom it concerns and to no others."""
+"""What the system does not let a user read: an error that says what to do, to those whom it concerns and to
+no others.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,21 @@ from tests.support.writes import numbered_rows, write
 def small() -> Iterator[SmallStore]:
     with open_directory() as directory:
         store = write_small_store(directory / "store")
-        topics = {name: {"topicName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6} for name in ("Orders", "Parent")}
+        topics = {
+            name: {"topicName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+            for name in ("Orders", "Parent")
+        }
         (store.root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": topics}))
         rows_of(store, subscribe="Orders")  # imports
         yield store
 
 
 def rows_of(store: SmallStore, **options: str) -> set[tuple[str, int, int]]:
-    given = {"path": str(store.root), "columns": "topic,queueId,queueOffset", "brokerName": "broker-a"} | options
+    given = {
+        "path": str(store.root),
+        "columns": "topic,queueId,queueOffset",
+        "brokerName": "broker-a",
+    } | options
     read = parse_read_options(given)
     scan = Scan(projection_from_options(read), read)
     rows = [row for split in plan(read).splits for row in table_rows(scan.read(split))]
@@ -67,7 +76,9 @@ def lock_out(path: Path) -> Path:
 def test_what_may_not_be_read_is_named_with_what_to_do(small: SmallStore, place: str) -> None:
     path = lock_out(small.root / place)
     with as_nobody(), pytest.raises(StorePermissionError) as caught:
-        rows_of(small, brokerName="x" if place == "lock" else "broker-a") if "config" not in place else MessageStore.open(str(small.root))
+        rows_of(
+            small, brokerName="x" if place == "lock" else "broker-a"
+        ) if "config" not in place else MessageStore.open(str(small.root))
     error = caught.value
     assert isinstance(error, StoreError)
     assert isinstance(error, PermissionError)
@@ -110,13 +121,17 @@ def test_a_read_of_one_topic_does_not_mind_its_neighbours(small: SmallStore, wha
     put(small, what)
     with as_nobody():
         assert rows_of(small, subscribe="Orders") == expected
-        stream = StreamStores(parse_read_options({"path": str(small.root), "subscribe": "Orders"}, where="stream"))
+        stream = StreamStores(
+            parse_read_options({"path": str(small.root), "subscribe": "Orders"}, where="stream")
+        )
         stream.look()
         assert {queue_id for _, _, queue_id in stream.queues} == {0, 1}
 
 
 @pytest.mark.parametrize("what", ODD_NEIGHBOURS)
-def test_a_read_of_all_topics_fails_or_says_what_it_leaves_out(small: SmallStore, what: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_read_of_all_topics_fails_or_says_what_it_leaves_out(
+    small: SmallStore, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     expected = rows_of(small, includeSystemTopics="true")
     path = put(small, what)
     with as_nobody():
@@ -133,7 +148,9 @@ def test_a_read_of_all_topics_fails_or_says_what_it_leaves_out(small: SmallStore
     assert told.startswith(f"1 topics, queues or files of {small.root} are passed over: {path}")
 
 
-def test_a_member_of_a_cluster_that_may_not_be_read(small: SmallStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_member_of_a_cluster_that_may_not_be_read(
+    small: SmallStore, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = small.root.parent
     other = write_small_store(cluster / "other").root
     (cluster / "lost+found").mkdir(0)

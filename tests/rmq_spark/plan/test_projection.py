@@ -1,4 +1,5 @@
-"""Columns: the table, what options and a caller's schema make of it, and that Spark would accept the batches."""
+"""Columns: the table, what options and a caller's schema make of it, and that Spark would accept the batches.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from rmq_spark.options.read_options import ReadOptions, parse_read_options
-from rmq_spark.plan.projection import COLUMN_TABLE, Output, Projection, projection_from_options, projection_from_schema
+from rmq_spark.plan.projection import (
+    COLUMN_TABLE,
+    Output,
+    Projection,
+    projection_from_options,
+    projection_from_schema,
+)
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
 
@@ -46,8 +53,12 @@ def test_the_columns_are_those_of_the_design() -> None:
 
 
 def test_pyspark_4_3_derives_the_same_arrow_schema() -> None:
-    """Spark compares each batch's schema with its own derivation, nullability of elements and values included."""
-    everything = Projection((*(Output(name, name) for name in COLUMNS), Output("region", "region", is_property=True)))
+    """Spark compares each batch's schema with its own derivation, nullability of elements and values
+    included.
+    """
+    everything = Projection(
+        (*(Output(name, name) for name in COLUMNS), Output("region", "region", is_property=True))
+    )
     derived = to_arrow_schema(everything.to_spark_schema(), timezone="UTC")
     assert derived.equals(everything.to_arrow_schema())
     assert str(derived) == str(everything.to_arrow_schema())  # the names of nested fields too
@@ -59,21 +70,35 @@ def test_default_columns() -> None:
     assert projection.names == projection.sources == DEFAULT_COLUMNS
     assert projection == Projection()
     assert (projection.properties, projection.corrupt_record) == ((), None)
-    assert projection.to_spark_schema().simpleString() == "struct<" + DEFAULT.replace(", ", ",").replace(" ", ":") + ">"
+    assert (
+        projection.to_spark_schema().simpleString()
+        == "struct<" + DEFAULT.replace(", ", ",").replace(" ", ":") + ">"
+    )
 
 
 def test_columns_and_property_columns() -> None:
-    projection = projection_from_options(options(columns="QUEUEOFFSET, body", propertyColumns="region,traceId"))
+    projection = projection_from_options(
+        options(columns="QUEUEOFFSET, body", propertyColumns="region,traceId")
+    )
     assert projection.names == ("queueOffset", "body", "region", "traceId")
     assert projection.properties == ("region", "traceId")
     assert projection.to_arrow_schema() == pa.schema(
-        [("queueOffset", pa.int64()), ("body", pa.binary()), ("region", pa.string()), ("traceId", pa.string())]
+        [
+            ("queueOffset", pa.int64()),
+            ("body", pa.binary()),
+            ("region", pa.string()),
+            ("traceId", pa.string()),
+        ]
     )
     assert pickle.loads(pickle.dumps(projection)) == projection
 
 
 def test_permissive_adds_the_reason_at_the_end_unless_columns_are_named() -> None:
-    assert projection_from_options(options(mode="PERMISSIVE", propertyColumns="a")).names == (*DEFAULT_COLUMNS, "a", "_corrupt_record")
+    assert projection_from_options(options(mode="PERMISSIVE", propertyColumns="a")).names == (
+        *DEFAULT_COLUMNS,
+        "a",
+        "_corrupt_record",
+    )
     assert projection_from_options(options(mode="PERMISSIVE")).corrupt_record == 12
     assert projection_from_options(options(mode="PERMISSIVE", columns="body")).names == ("body",)
     assert projection_from_options(options(columns="_corrupt_record,body")).corrupt_record == 0
@@ -124,12 +149,18 @@ def test_our_own_schema_is_accepted_back() -> None:
     projection = projection_from_options(given)
     assert projection_from_schema(projection.to_spark_schema(), given) == projection
     named = options(columns="body,queueOffset", propertyColumns="region")
-    assert projection_from_schema(projection_from_options(named).to_spark_schema(), named) == projection_from_options(named)
+    assert projection_from_schema(
+        projection_from_options(named).to_spark_schema(), named
+    ) == projection_from_options(named)
 
 
 def test_a_string_of_any_collation_is_a_string() -> None:
     given = schema(("topic", StringType("UTF8_LCASE")))
-    assert projection_from_schema(given, options()).to_arrow_schema().equals(to_arrow_schema(given, timezone="UTC"))
+    assert (
+        projection_from_schema(given, options())
+        .to_arrow_schema()
+        .equals(to_arrow_schema(given, timezone="UTC"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,14 +176,22 @@ def test_a_string_of_any_collation_is_a_string() -> None:
             {"propertyColumns": "region"},
             f"schema: unknown column 'regoin'; did you mean region? A {PROPERTY_ADVICE}",
         ),
-        (schema(("queueOffset", spark_types.IntegerType())), {}, "schema: expected queueOffset bigint, found queueOffset int"),
+        (
+            schema(("queueOffset", spark_types.IntegerType())),
+            {},
+            "schema: expected queueOffset bigint, found queueOffset int",
+        ),
         (schema(("body", STRING)), {}, "schema: expected body binary, found body string"),
         (
             schema(("storeTimestamp", spark_types.TimestampNTZType())),
             {},
             "schema: expected storeTimestamp timestamp, found storeTimestamp timestamp_ntz",
         ),
-        (schema(("region", LONG)), {"propertyColumns": "region"}, "schema: expected region string, found region bigint"),
+        (
+            schema(("region", LONG)),
+            {"propertyColumns": "region"},
+            "schema: expected region string, found region bigint",
+        ),
         (
             schema(("keys", ArrayType(STRING, False))),
             {},
@@ -163,7 +202,11 @@ def test_a_string_of_any_collation_is_a_string() -> None:
             {},
             "schema: expected properties map<string,string>, found properties map<string,string> whose elements may not be null",
         ),
-        (schema(("tags", STRING, False)), {}, "schema: expected tags to allow null, found tags NOT NULL; leave NOT NULL out"),
+        (
+            schema(("tags", STRING, False)),
+            {},
+            "schema: expected tags to allow null, found tags NOT NULL; leave NOT NULL out",
+        ),
         (
             schema(("region", STRING, False)),
             {"propertyColumns": "region"},

@@ -16,12 +16,17 @@ from rmq_spark.plan.batch import plan
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("split_by", ["queue", "commitlog"])
 def test_there_is_an_end_to_the_partitions(
-    golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, split_by: str
+    golden: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    split_by: str,
 ) -> None:
     options = {"path": str(golden("basic-5.5.0")), "subscribe": "Orders", "splitBy": split_by}
     queues = 4
     every = plan(parse_read_options(options | {"minPartitions": str(2**31 - 1)}), cores=1).splits
-    messages = sum(piece.stop - piece.start for split in every for share in split.shares for piece in share.slices)
+    messages = sum(
+        piece.stop - piece.start for split in every for share in split.shares for piece in share.slices
+    )
     assert messages == 1326
     assert len(every) <= messages
     assert caplog.messages == []
@@ -32,4 +37,7 @@ def test_there_is_an_end_to_the_partitions(
     (told,) = caplog.messages
     assert told.startswith("maxBytesPerPartition 65536 would make ")
     assert told.endswith(" bytes instead")
-    assert sum(piece.stop - piece.start for split in few for share in split.shares for piece in share.slices) == messages
+    assert (
+        sum(piece.stop - piece.start for split in few for share in split.shares for piece in share.slices)
+        == messages
+    )

@@ -31,7 +31,7 @@ def opened(*paths: Path | str, **options: str) -> list[str]:
     return [store.path for store in open_stores(parse_read_options(where | options))]
 
 
-# ---- one store by two ways --------------------------------------------------------------------------------------------
+# ---- one store by two ways ---------------------------------------------------------------------------------
 
 
 def test_stores_of_a_cluster_and_of_paths(cluster: Path) -> None:
@@ -49,7 +49,9 @@ def test_a_cluster_and_one_of_its_stores(cluster: Path, options: dict[str, str])
     assert str(caught.value) == f"{store} (in {cluster}) and {store} are one store, {told}"
 
 
-def test_a_store_by_a_link_by_a_relative_path_and_by_its_commitlog(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_by_a_link_by_a_relative_path_and_by_its_commitlog(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = cluster / "broker-b"
     link = cluster.parent / "link"
     link.symlink_to(store)
@@ -60,7 +62,9 @@ def test_a_store_by_a_link_by_a_relative_path_and_by_its_commitlog(cluster: Path
     borrowed = cluster.parent / "borrowed"
     borrowed.mkdir()
     (borrowed / "commitlog").symlink_to(store / "commitlog")
-    with pytest.raises(OptionError, match=f"^{store} and {borrowed} are one store, with the commitlog {store}/commitlog; "):
+    with pytest.raises(
+        OptionError, match=f"^{store} and {borrowed} are one store, with the commitlog {store}/commitlog; "
+    ):
         opened(store, borrowed)
 
 
@@ -74,11 +78,13 @@ def test_a_cluster_with_a_link_to_a_member(cluster: Path) -> None:
         open_target(parse_write_options({"path": str(cluster), "topic": "T"}))
 
 
-# ---- a commitlog elsewhere --------------------------------------------------------------------------------------------
+# ---- a commitlog elsewhere ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("left", ["nothing", "broken link"])
-def test_a_member_whose_commitlog_is_elsewhere_is_not_left_out(cluster: Path, left: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_member_whose_commitlog_is_elsewhere_is_not_left_out(
+    cluster: Path, left: str, caplog: pytest.LogCaptureFixture
+) -> None:
     member = cluster / "broker-b"
     os.rename(member / "commitlog", cluster.parent / "disk2")
     if left == "broken link":
@@ -105,7 +111,10 @@ def test_a_store_without_its_commitlog_is_not_taken_for_the_cluster_of_what_is_i
     store = cluster / "broker-a"
     os.rename(cluster / "broker-b", store / "backup")
     os.rename(store / "commitlog", cluster.parent / "disk2")
-    with pytest.raises(StoreNotFoundError, match=f"^{store} is no store root: .*; if its commitlog lies elsewhere, name the directories"):
+    with pytest.raises(
+        StoreNotFoundError,
+        match=f"^{store} is no store root: .*; if its commitlog lies elsewhere, name the directories",
+    ):
         opened(store)
 
 
@@ -113,11 +122,14 @@ def test_a_store_without_its_commitlog_is_not_taken_for_the_cluster_of_what_is_i
 def test_a_directory_of_commitlog_files_that_is_not_there(cluster: Path, beside: bool) -> None:
     store = cluster / "broker-a"
     paths = [str(store / "commitlog")] * beside + ["/mnt/not-mounted"]
-    with pytest.raises(StoreError, match=r"^storePathCommitLog: /mnt/not-mounted is no directory; name those that hold commitlog files"):
+    with pytest.raises(
+        StoreError,
+        match=r"^storePathCommitLog: /mnt/not-mounted is no directory; name those that hold commitlog files",
+    ):
         opened(store, storePathCommitLog=",".join(paths))
 
 
-# ---- members that come later ------------------------------------------------------------------------------------------
+# ---- members that come later -------------------------------------------------------------------------------
 
 
 def test_a_stream_says_that_a_store_came(cluster: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,5 +144,9 @@ def test_a_stream_says_that_a_store_came(cluster: Path, caplog: pytest.LogCaptur
     for _ in range(3):
         stream.look()
     came, odd = caplog.messages
-    assert came == f"{cluster}/broker-c came after the query began; it is read when the query is started again"
-    assert odd.startswith(f"{cluster}/broker-d came after the query began and cannot be read: {cluster}/broker-d looks like a store, ")
+    assert (
+        came == f"{cluster}/broker-c came after the query began; it is read when the query is started again"
+    )
+    assert odd.startswith(
+        f"{cluster}/broker-d came after the query began and cannot be read: {cluster}/broker-d looks like a store, "
+    )

@@ -25,23 +25,43 @@ def delay_properties(message: Message) -> dict[str, str]:
 
 @pytest.mark.parametrize(("level", "stored"), [(1, 1), (5, 5), (18, 18), (19, 18), ((1 << 31) - 1, 18)])
 def test_a_level_parks_in_its_queue(level: int, stored: int) -> None:
-    messages = produce(batch_of(topic=["TopicTest"], body=[b"x"], delayTimeLevel=[level], queueId=[6], tags=["a"]), routes_of(TOPIC))
+    messages = produce(
+        batch_of(topic=["TopicTest"], body=[b"x"], delayTimeLevel=[level], queueId=[6], tags=["a"]),
+        routes_of(TOPIC),
+    )
     (message,) = decoded(messages)
     assert (message.topic, message.queue_id) == (SCHEDULE_TOPIC, stored - 1)
-    assert delay_properties(message) == {"TAGS": "a", "DELAY": str(stored), "REAL_TOPIC": "TopicTest", "REAL_QID": "6"}
+    assert delay_properties(message) == {
+        "TAGS": "a",
+        "DELAY": str(stored),
+        "REAL_TOPIC": "TopicTest",
+        "REAL_QID": "6",
+    }
     assert (messages.timed.tolist(), messages.tags_code.tolist()) == ([True], [DELAY_LEVELS_MS[stored - 1]])
     assert messages.real_topics == ("TopicTest",)
 
 
-@pytest.mark.parametrize(("after_ms", "out_ms"), [(1, NOW_MS - 123), (877, NOW_MS - 123), (878, NOW_MS + 877), (TIMER_DELAY_MAX_MS, None)])
+@pytest.mark.parametrize(
+    ("after_ms", "out_ms"),
+    [(1, NOW_MS - 123), (877, NOW_MS - 123), (878, NOW_MS + 877), (TIMER_DELAY_MAX_MS, None)],
+)
 def test_a_time_parks_in_the_timer(after_ms: int, out_ms: int | None) -> None:
     """HookUtils.transformTimerMessage: down to a whole second, and a whole second becomes the one before."""
     deliver = NOW_MS + after_ms
-    messages = produce(batch_of(topic=["TopicTest"], body=[b"x"], deliverTimestamp=[deliver], queueId=[6], tags=["a"]), routes_of(TOPIC))
+    messages = produce(
+        batch_of(topic=["TopicTest"], body=[b"x"], deliverTimestamp=[deliver], queueId=[6], tags=["a"]),
+        routes_of(TOPIC),
+    )
     (message,) = decoded(messages)
     assert (message.topic, message.queue_id) == (TIMER_TOPIC, 0)
     out = deliver - 123 if out_ms is None else out_ms
-    expected = {"TAGS": "a", "TIMER_DELIVER_MS": str(deliver), "TIMER_OUT_MS": str(out), "REAL_TOPIC": "TopicTest", "REAL_QID": "6"}
+    expected = {
+        "TAGS": "a",
+        "TIMER_DELIVER_MS": str(deliver),
+        "TIMER_OUT_MS": str(out),
+        "REAL_TOPIC": "TopicTest",
+        "REAL_QID": "6",
+    }
     assert delay_properties(message) == expected
     assert int(message.properties["TIMER_OUT_MS"]) % 1000 == 0
     assert (messages.timed.tolist(), messages.tags_code.tolist()) == ([False], [java_hash("a")])
@@ -51,7 +71,8 @@ def test_a_time_parks_in_the_timer(after_ms: int, out_ms: int | None) -> None:
 def test_a_time_in_the_past_is_at_once(deliver: int) -> None:
     message = message_of(deliverTimestamp=deliver)
     assert message.topic == "TopicTest"
-    assert delay_properties(message) == {"TIMER_DELIVER_MS": str(deliver)}  # the client's: the broker leaves it in
+    # the client's: the broker leaves it in
+    assert delay_properties(message) == {"TIMER_DELIVER_MS": str(deliver)}
 
 
 def test_a_column_of_moments() -> None:
@@ -68,7 +89,10 @@ def test_all_kinds_in_one_batch() -> None:
         queueId=[0, 1, 2, 3],
     )
     messages = produce(batch)
-    assert [(m.topic, m.queue_id, m.properties.get("REAL_TOPIC"), m.properties.get("REAL_QID")) for m in decoded(messages)] == [
+    assert [
+        (m.topic, m.queue_id, m.properties.get("REAL_TOPIC"), m.properties.get("REAL_QID"))
+        for m in decoded(messages)
+    ] == [
         ("a", 0, None, None),
         (SCHEDULE_TOPIC, 1, "b", "1"),
         (TIMER_TOPIC, 0, "a", "2"),
@@ -95,7 +119,10 @@ def test_a_delivered_message_is_not_delayed_again() -> None:
 
 
 def test_columns_without_a_delay_change_nothing() -> None:
-    nothing = {"delayTimeLevel": pa.array([None], pa.int32()), "deliverTimestamp": pa.array([None], pa.timestamp("us", tz="UTC"))}
+    nothing = {
+        "delayTimeLevel": pa.array([None], pa.int32()),
+        "deliverTimestamp": pa.array([None], pa.timestamp("us", tz="UTC")),
+    }
     assert message_of(**nothing).topic == "TopicTest"
 
 
@@ -103,8 +130,14 @@ def test_columns_without_a_delay_change_nothing() -> None:
     ("columns", "message"),
     [
         ({"delayTimeLevel": -1}, "topic TopicTest: delayTimeLevel -1, from 0 to 2147483647 is allowed"),
-        ({"delayTimeLevel": 1, "deliverTimestamp": NOW_MS + 1}, f"delayTimeLevel 1 and deliverTimestamp {NOW_MS + 1}: give one of them"),
-        ({"deliverTimestamp": NOW_MS + TIMER_DELAY_MAX_MS + 1}, "is 259200001 ms from now, at most 259200000 are allowed"),
+        (
+            {"delayTimeLevel": 1, "deliverTimestamp": NOW_MS + 1},
+            f"delayTimeLevel 1 and deliverTimestamp {NOW_MS + 1}: give one of them",
+        ),
+        (
+            {"deliverTimestamp": NOW_MS + TIMER_DELAY_MAX_MS + 1},
+            "is 259200001 ms from now, at most 259200000 are allowed",
+        ),
         ({"deliverTimestamp": (1 << 63) - 1}, "ms from now, at most 259200000 are allowed"),
     ],
 )

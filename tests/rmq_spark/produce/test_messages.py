@@ -1,4 +1,6 @@
-"""Rows become messages: every column, what is made where it is silent, and every limit, read back by the oracle."""
+"""Rows become messages: every column, what is made where it is silent, and every limit, read back by the
+oracle.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ from tests.support.produced_batches import (
 BIG = b"0123456789" * 1000
 
 
-def refused(error: type[Exception] = IllegalMessageError, settings: dict[str, Any] | None = None, **columns: Any) -> str:
+def refused(
+    error: type[Exception] = IllegalMessageError, settings: dict[str, Any] | None = None, **columns: Any
+) -> str:
     row = {"topic": "TopicTest", "body": b"hello"} | columns
     arrays = {name: value if isinstance(value, pa.Array) else [value] for name, value in row.items()}
     with pytest.raises(error) as caught:
@@ -45,13 +49,23 @@ def refused(error: type[Exception] = IllegalMessageError, settings: dict[str, An
     return unplaced(caught.value)
 
 
-# ---- what a row says --------------------------------------------------------------------------------------------------
+# ---- what a row says ---------------------------------------------------------------------------------------
 
 
 def test_body_and_topic_are_enough() -> None:
     message = message_of()
-    assert (message.topic, message.body, message.flag, message.sys_flag, message.reconsume_times) == ("TopicTest", b"hello", 0, 0, 0)
-    assert (message.born_timestamp, message.born_host, message.store_host) == (NOW_MS, ("127.0.0.1", 4711), ("127.0.0.1", 10911))
+    assert (message.topic, message.body, message.flag, message.sys_flag, message.reconsume_times) == (
+        "TopicTest",
+        b"hello",
+        0,
+        0,
+        0,
+    )
+    assert (message.born_timestamp, message.born_host, message.store_host) == (
+        NOW_MS,
+        ("127.0.0.1", 4711),
+        ("127.0.0.1", 10911),
+    )
     assert list(message.properties) == ["UNIQ_KEY", "WAIT"]
     assert message.properties["WAIT"] == "true"
     assert message.msg_id.startswith("7F0000010001014AE5A5")
@@ -100,17 +114,29 @@ def test_columns_win_over_the_map_where_they_say_something() -> None:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.large_binary()])
 def test_bodies_of_any_type(kind: pa.DataType) -> None:
-    assert message_of(body=pa.array(["消息" if kind != pa.large_binary() else "消息".encode()], kind)).body == "消息".encode()
+    assert (
+        message_of(body=pa.array(["消息" if kind != pa.large_binary() else "消息".encode()], kind)).body
+        == "消息".encode()
+    )
 
 
-@pytest.mark.parametrize(("keys", "stored"), [(["a", "b"], "a b"), (["a", None, "", "b"], "a b"), ([], None), ([None], None), (None, None)])
+@pytest.mark.parametrize(
+    ("keys", "stored"),
+    [(["a", "b"], "a b"), (["a", None, "", "b"], "a b"), ([], None), ([None], None), (None, None)],
+)
 def test_an_array_of_keys_is_joined(keys: Any, stored: str | None) -> None:
     assert message_of(keys=pa.array([keys], pa.list_(pa.string()))).properties.get("KEYS") == stored
 
 
 @pytest.mark.parametrize(
     ("unit", "value", "ms"),
-    [("s", 1_600_000_000, 1_600_000_000_000), ("ms", -1, -1), ("us", 1_999, 1), ("us", -1, -1), ("ns", 1_999_999, 1)],
+    [
+        ("s", 1_600_000_000, 1_600_000_000_000),
+        ("ms", -1, -1),
+        ("us", 1_999, 1),
+        ("us", -1, -1),
+        ("ns", 1_999_999, 1),
+    ],
 )
 def test_times_are_cut_to_milliseconds(unit: str, value: int, ms: int) -> None:
     born = pa.array([value], pa.int64()).cast(pa.timestamp(unit, tz="Asia/Shanghai"))
@@ -128,9 +154,15 @@ def test_a_time_that_no_calendar_shows_is_its_number() -> None:
 def test_hosts_of_both_families() -> None:
     hosts = ["[2001:db8::1]:1", None, "10.0.0.1:2"]
     messages = produce(batch_of(topic=["t"] * 3, body=[b"x"] * 3, bornHost=hosts))
-    assert [message.born_host for message in decoded(messages)] == [("2001:db8:0:0:0:0:0:1", 1), ("127.0.0.1", 4711), ("10.0.0.1", 2)]
+    assert [message.born_host for message in decoded(messages)] == [
+        ("2001:db8:0:0:0:0:0:1", 1),
+        ("127.0.0.1", 4711),
+        ("10.0.0.1", 2),
+    ]
     assert (messages.sys_flag & 0x10).tolist() == [0x10, 0, 0]
-    assert [m.born_host for m in decoded(produce(batch_of(topic=["t"], body=[b"x"], bornHost=["10.0.0.1:2"])))] == [("10.0.0.1", 2)]
+    assert [
+        m.born_host for m in decoded(produce(batch_of(topic=["t"], body=[b"x"], bornHost=["10.0.0.1:2"])))
+    ] == [("10.0.0.1", 2)]
 
 
 def test_the_option_topic_wins() -> None:
@@ -140,7 +172,10 @@ def test_the_option_topic_wins() -> None:
 
 def test_many_topics_and_slices() -> None:
     batch = batch_of(
-        topic=["a", "b", "a", "c"], body=[b"1", b"2", b"3", b"4"], tags=["x", None, "y", "z"], properties=[{"p": "1"}, None, {}, {"q": "2"}]
+        topic=["a", "b", "a", "c"],
+        body=[b"1", b"2", b"3", b"4"],
+        tags=["x", None, "y", "z"],
+        properties=[{"p": "1"}, None, {}, {"q": "2"}],
     )
     whole, part = decoded(produce(batch)), decoded(produce(batch.slice(1, 2)))
     assert [(m.topic, m.body, m.properties.get("TAGS"), m.properties.get("p"), m.properties.get("q")) for m in whole] == [
@@ -164,27 +199,41 @@ def test_no_rows() -> None:
 
 def test_the_filter_type_of_the_topic_is_in_the_sys_flag() -> None:
     routes = routes_of(TopicConfig("multi", topic_filter_type="MULTI_TAG"), TopicConfig("single"))
-    assert produce(batch_of(topic=["multi", "single", "multi"], body=[b"x"] * 3), routes).sys_flag.tolist() == [2, 0, 2]
+    assert produce(
+        batch_of(topic=["multi", "single", "multi"], body=[b"x"] * 3), routes
+    ).sys_flag.tolist() == [2, 0, 2]
 
 
 def test_what_the_queues_and_the_index_need() -> None:
-    batch = batch_of(topic=["a", "b", "a"], body=[b"x"] * 3, tags=["t", None, None], keys=["k l", None, "m"], queueId=[1, 1, 1])
+    batch = batch_of(
+        topic=["a", "b", "a"],
+        body=[b"x"] * 3,
+        tags=["t", None, None],
+        keys=["k l", None, "m"],
+        queueId=[1, 1, 1],
+    )
     messages = produce(batch)
     queues, places = messages.queues()
     assert [queues[place] for place in places] == [("a", 1), ("b", 1), ("a", 1)]
     hashes, owners = messages.key_hashes()
-    expected = [(i, key_hash(key)) for i, message in enumerate(decoded(messages)) for key in oracle.index_keys(message)]
+    expected = [
+        (i, key_hash(key))
+        for i, message in enumerate(decoded(messages))
+        for key in oracle.index_keys(message)
+    ]
     assert list(zip(owners.tolist(), hashes.tolist(), strict=True)) == expected
     assert len(messages.key_hashes(tag_keys=False)[0]) == len(expected) - 1
 
 
-# ---- compression ------------------------------------------------------------------------------------------------------
+# ---- compression -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "flag"), [("ZLIB", 0x301), ("LZ4", 0x101), ("ZSTD", 0x201)])
 def test_large_bodies_are_compressed(kind: str, flag: int) -> None:
     sizes = [4095, 4096, 10_000]
-    messages = decoded(produce(batch_of(topic=["t"] * 3, body=[BIG[:size] for size in sizes]), compression=Compression(kind)))
+    messages = decoded(
+        produce(batch_of(topic=["t"] * 3, body=[BIG[:size] for size in sizes]), compression=Compression(kind))
+    )
     assert [message.sys_flag for message in messages] == [0, flag, flag]
     assert [len(message.decompressed) for message in messages] == sizes
     assert len(messages[2].body) < 1000
@@ -194,7 +243,7 @@ def test_without_a_compression_nothing_is() -> None:
     assert message_of(body=BIG).sys_flag == 0
 
 
-# ---- properties -------------------------------------------------------------------------------------------------------
+# ---- properties --------------------------------------------------------------------------------------------
 
 LEFT = {
     "DELAY": "3",
@@ -210,7 +259,11 @@ LEFT = {
 
 def test_properties_of_rocketmq_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     making = producer()
-    batch = batch_of(topic=["t"] * 2, body=[b"x"] * 2, properties=[LEFT | {"ORIGIN_COUNTRY": "de"}, {"DELAY": "1", "CLUSTER": "c"}])
+    batch = batch_of(
+        topic=["t"] * 2,
+        body=[b"x"] * 2,
+        properties=[LEFT | {"ORIGIN_COUNTRY": "de"}, {"DELAY": "1", "CLUSTER": "c"}],
+    )
     first, second = decoded(making.produce(batch, NOW_MS))
     assert set(first.properties) == {"ORIGIN_COUNTRY", "UNIQ_KEY", "WAIT"}
     assert set(second.properties) == {"CLUSTER", "UNIQ_KEY", "WAIT"}
@@ -219,7 +272,9 @@ def test_properties_of_rocketmq_are_left_out_and_counted(caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING):
         making.report()
     (record,) = caplog.records
-    assert record.getMessage().startswith("10 properties were left out, because RocketMQ sets them itself or they are empty: DELAY (3), ")
+    assert record.getMessage().startswith(
+        "10 properties were left out, because RocketMQ sets them itself or they are empty: DELAY (3), "
+    )
 
 
 def test_nothing_left_out_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
@@ -232,9 +287,21 @@ def test_nothing_left_out_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("DELAY", "1", "topic TopicTest: property 'DELAY': RocketMQ sets it itself; delay comes from the columns delayTimeLevel and "),
-        ("a", "", "topic TopicTest: property 'a': the store cannot hold an empty name or value (strictProperties)"),
-        ("", "a", "topic TopicTest: property '': the store cannot hold an empty name or value (strictProperties)"),
+        (
+            "DELAY",
+            "1",
+            "topic TopicTest: property 'DELAY': RocketMQ sets it itself; delay comes from the columns delayTimeLevel and ",
+        ),
+        (
+            "a",
+            "",
+            "topic TopicTest: property 'a': the store cannot hold an empty name or value (strictProperties)",
+        ),
+        (
+            "",
+            "a",
+            "topic TopicTest: property '': the store cannot hold an empty name or value (strictProperties)",
+        ),
     ],
 )
 def test_strict_properties_refuses_them(name: str, value: str, message: str) -> None:
@@ -279,7 +346,12 @@ _ROWS = st.lists(
             "shardingKey": _TEXT,
             "flag": st.none() | st.integers(-(1 << 31), (1 << 31) - 1),
             "properties": st.none()
-            | st.dictionaries(st.sampled_from(["TAGS", "KEYS", "WAIT", "UNIQ_KEY", "__SHARDINGKEY", "Aa", "BB", "DELAY", ""]), _TEXT),
+            | st.dictionaries(
+                st.sampled_from(
+                    ["TAGS", "KEYS", "WAIT", "UNIQ_KEY", "__SHARDINGKEY", "Aa", "BB", "DELAY", ""]
+                ),
+                _TEXT,
+            ),
         }
     ),
     max_size=5,
@@ -288,7 +360,9 @@ _ROWS = st.lists(
 
 def one_by_one(row: dict[str, Any]) -> dict[str, str]:
     """The properties of one message by the rules as they are told; UNIQ_KEY only where the row brings one."""
-    properties = {name: value for name, value in (row["properties"] or {}).items() if name and value and name != "DELAY"}
+    properties = {
+        name: value for name, value in (row["properties"] or {}).items() if name and value and name != "DELAY"
+    }
     keys = " ".join(key for key in row["keys"] or () if key)
     for name, value in (("TAGS", row["tags"]), ("KEYS", keys), ("__SHARDINGKEY", row["shardingKey"])):
         if value:
@@ -298,11 +372,19 @@ def one_by_one(row: dict[str, Any]) -> dict[str, str]:
 
 @given(_ROWS)
 def test_a_batch_is_its_rows_one_by_one(rows: list[dict[str, Any]]) -> None:
-    kinds = {"topic": pa.string(), "body": pa.binary(), "tags": pa.string(), "keys": pa.list_(pa.string()), "shardingKey": pa.string()}
+    kinds = {
+        "topic": pa.string(),
+        "body": pa.binary(),
+        "tags": pa.string(),
+        "keys": pa.list_(pa.string()),
+        "shardingKey": pa.string(),
+    }
     kinds |= {"flag": pa.int32(), "properties": MAP}
     values = {name: [row[name] for row in rows] for name in kinds}
     values["properties"] = [None if value is None else list(value.items()) for value in values["properties"]]
-    messages = decoded(produce(batch_of(**{name: pa.array(values[name], kind) for name, kind in kinds.items()})))
+    messages = decoded(
+        produce(batch_of(**{name: pa.array(values[name], kind) for name, kind in kinds.items()}))
+    )
     made = []
     for row, message in zip(rows, messages, strict=True):
         properties = one_by_one(row)
@@ -314,7 +396,7 @@ def test_a_batch_is_its_rows_one_by_one(rows: list[dict[str, Any]]) -> None:
     assert len(set(made)) == len(made)
 
 
-# ---- limits -----------------------------------------------------------------------------------------------------------
+# ---- limits ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -322,25 +404,46 @@ def test_a_batch_is_its_rows_one_by_one(rows: list[dict[str, Any]]) -> None:
     [
         ({"body": None}, "topic TopicTest: body null, at least 1 byte is needed"),
         ({"body": b""}, "topic TopicTest: body of 0 bytes, at least 1 is needed"),
-        ({"body": b"x" * 101}, "topic TopicTest: body of 101 bytes, at most 100 are allowed (maxMessageSize)"),
-        ({"properties": {"a": "x" * 33_000}}, "topic TopicTest: properties of 33055 bytes, at most 32767 are allowed"),
-        ({"properties": {"a\x01b": "x"}}, "topic TopicTest: property 'a\\x01b': 0x01 and 0x02 separate properties in the store"),
+        (
+            {"body": b"x" * 101},
+            "topic TopicTest: body of 101 bytes, at most 100 are allowed (maxMessageSize)",
+        ),
+        (
+            {"properties": {"a": "x" * 33_000}},
+            "topic TopicTest: properties of 33055 bytes, at most 32767 are allowed",
+        ),
+        (
+            {"properties": {"a\x01b": "x"}},
+            "topic TopicTest: property 'a\\x01b': 0x01 and 0x02 separate properties in the store",
+        ),
         (
             {"properties": {"a": "x", "b": "1\x022"}},
             "topic TopicTest: property b: its value has a 0x02, which ends a property in the store",
         ),
-        ({"tags": "1\x022"}, "topic TopicTest: property TAGS: its value has a 0x02, which ends a property in the store"),
+        (
+            {"tags": "1\x022"},
+            "topic TopicTest: property TAGS: its value has a 0x02, which ends a property in the store",
+        ),
         ({"keys": pa.array([["a", "b c"]])}, "topic TopicTest: key 'b c' has a space, which separates keys"),
         ({"flag": 1 << 31}, "topic TopicTest: flag 2147483648, from -2147483648 to 2147483647 is allowed"),
         ({"queueId": -1}, "topic TopicTest: queueId -1, from 0 to 2147483647 is allowed"),
         ({"bornHost": "localhost:1"}, "topic TopicTest: bornHost 'localhost:1' is not a host"),
-        ({"bornTimestamp": pa.array([1 << 60], pa.timestamp("s", tz="UTC"))}, "topic TopicTest: bornTimestamp 1152921504606846976 s"),
-        ({"topic": None}, "row 0 (body b'hello'): topic null, every row needs a topic, in its column or by the option topic"),
+        (
+            {"bornTimestamp": pa.array([1 << 60], pa.timestamp("s", tz="UTC"))},
+            "topic TopicTest: bornTimestamp 1152921504606846976 s",
+        ),
+        (
+            {"topic": None},
+            "row 0 (body b'hello'): topic null, every row needs a topic, in its column or by the option topic",
+        ),
         ({"topic": ""}, "topic '': a topic has at least one character"),
         ({"topic": "a.b"}, "topic 'a.b': only letters, digits, %, |, - and _ are allowed"),
         ({"topic": "主题"}, "topic '主题': only letters"),
         ({"topic": "t" * 128}, f"topic {'t' * 127}…: 128 characters long, at most 127 are allowed"),
-        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "topic SCHEDULE_TOPIC_XXXX: it is RocketMQ's own, and only a broker writes to it"),
+        (
+            {"topic": "SCHEDULE_TOPIC_XXXX"},
+            "topic SCHEDULE_TOPIC_XXXX: it is RocketMQ's own, and only a broker writes to it",
+        ),
         ({"topic": "rmq_sys_wheel_timer"}, "topic rmq_sys_wheel_timer: it is RocketMQ's own"),
         ({"topic": "%LMQ%a"}, "topic %LMQ%a: it is RocketMQ's own"),
     ],
@@ -355,8 +458,12 @@ def test_topics_a_client_may_send_to(topic: str) -> None:
 
 
 def test_the_row_is_found_in_the_batch() -> None:
-    batch = batch_of(topic=["a", "b", "c"], body=[b"x"] * 3, properties=[{"p": "1"}, {}, {"p": "2", "q": "\x02"}])
-    with pytest.raises(IllegalMessageError, match=r"^topic c, row 2 \(body b'x'\): property q: its value has a 0x02"):
+    batch = batch_of(
+        topic=["a", "b", "c"], body=[b"x"] * 3, properties=[{"p": "1"}, {}, {"p": "2", "q": "\x02"}]
+    )
+    with pytest.raises(
+        IllegalMessageError, match=r"^topic c, row 2 \(body b'x'\): property q: its value has a 0x02"
+    ):
         produce(batch)
     with pytest.raises(IllegalMessageError, match=r"^topic b, row 1: body of 0 bytes"):
         produce(batch_of(topic=["a", "b"], body=[b"x", b""]))
@@ -368,10 +475,14 @@ def test_a_row_is_named_by_its_number_in_the_partition_and_by_its_keys() -> None
     keys = [["order-1"], ["order-2", "customer-7"]]
     with pytest.raises(IllegalMessageError) as caught:
         making.produce(batch_of(topic=["a"] * 2, body=[b"x", b""], keys=keys), NOW_MS)
-    sentence = "topic a, row 11 of partition 3 (keys 'order-2 customer-7'): body of 0 bytes, at least 1 is needed"
+    sentence = (
+        "topic a, row 11 of partition 3 (keys 'order-2 customer-7'): body of 0 bytes, at least 1 is needed"
+    )
     assert str(caught.value) == sentence
     making = producer(partition=0)
-    with pytest.raises(IllegalMessageError, match=rf"^topic a, row 0 of partition 0 \(body b'{'y' * 40}'…\): flag "):
+    with pytest.raises(
+        IllegalMessageError, match=rf"^topic a, row 0 of partition 0 \(body b'{'y' * 40}'…\): flag "
+    ):
         making.produce(batch_of(topic=["a"], body=[b"y" * 41], flag=[1 << 40]), NOW_MS)
 
 
@@ -396,13 +507,20 @@ def test_a_unit_that_fits_no_file_is_refused(host: tuple[bytes, int], store_v6: 
 def test_properties_leave_room_for_an_appended_crc() -> None:
     room = 32_767 - len(message_of().properties_bytes) - len("a\x01\x02")
     for crc, size in ((False, room), (True, room - 20)):
-        assert len(produce(batch_of(topic=["t"], body=[b"x"], properties=[{"a": "x" * size}]), crc_property=crc)) == 1
+        assert (
+            len(produce(batch_of(topic=["t"], body=[b"x"], properties=[{"a": "x" * size}]), crc_property=crc))
+            == 1
+        )
         with pytest.raises(IllegalMessageError, match=rf"at most {32_767 - 20 * crc} are allowed"):
-            produce(batch_of(topic=["t"], body=[b"x"], properties=[{"a": "x" * (size + 1)}]), crc_property=crc)
+            produce(
+                batch_of(topic=["t"], body=[b"x"], properties=[{"a": "x" * (size + 1)}]), crc_property=crc
+            )
 
 
 def test_a_topic_has_to_come_from_somewhere() -> None:
-    with pytest.raises(OptionError, match=r"^topic: expected the option topic or a column topic, found neither$"):
+    with pytest.raises(
+        OptionError, match=r"^topic: expected the option topic or a column topic, found neither$"
+    ):
         produce(batch_of(body=[b"x"]))
 
 
@@ -424,7 +542,10 @@ def test_messages_of_one_store_keep_their_order() -> None:
     )
     assert messages.of_store(0) is messages
     assert len(messages.of_store(1)) == 0
-    spread = type(messages)(**{name: getattr(messages, name) for name in messages.__slots__} | {"store": np.array([0, 1, 0, 1, 1])})
+    spread = type(messages)(
+        **{name: getattr(messages, name) for name in messages.__slots__}
+        | {"store": np.array([0, 1, 0, 1, 1])}
+    )
     assert [m.body for m in decoded(spread.of_store(1))] == [b"1", b"3", b"4"]
     assert [m.properties.get("TAGS") for m in decoded(spread.of_store(0))] == ["x", "y"]
     assert [m.born_host for m in decoded(spread.of_store(0))] == [("0:0:0:0:0:0:0:1", 1), ("127.0.0.1", 4711)]

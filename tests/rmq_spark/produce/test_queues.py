@@ -23,15 +23,21 @@ from tests.support.produced_batches import batch_of, decoded, producer, unplaced
 def cluster(*queue_nums: int, closed: tuple[int, ...] = (), topics: tuple[str, ...] = ("t",)) -> Routes:
     """Stores s0, s1 … with so many write queues each."""
     return Routes.of(
-        StoreTopics(f"s{i}", {name: TopicConfig(name, 16, nums) for name in topics}, "in use" if i in closed else None)
+        StoreTopics(
+            f"s{i}", {name: TopicConfig(name, 16, nums) for name in topics}, "in use" if i in closed else None
+        )
         for i, nums in enumerate(queue_nums)
     )
 
 
-def select(selector: QueueSelector, topics: list[str], keys: list[str | None] | None = None, **columns: Any) -> list[tuple[int, int]]:
+def select(
+    selector: QueueSelector, topics: list[str], keys: list[str | None] | None = None, **columns: Any
+) -> list[tuple[int, int]]:
     """(store, queue) of each row."""
     rows = Rows(batch_of(topic=topics, body=[b"x"] * len(topics), **columns))
-    choice: Choice = selector.select(rows, None if keys is None else pa.array([key and key.encode() for key in keys], pa.large_binary()))
+    choice: Choice = selector.select(
+        rows, None if keys is None else pa.array([key and key.encode() for key in keys], pa.large_binary())
+    )
     return list(zip(choice.store.tolist(), choice.queue_id.tolist(), strict=True))
 
 
@@ -41,7 +47,7 @@ def refused(selector: QueueSelector, error: type[Exception] = IllegalMessageErro
     return unplaced(caught.value)
 
 
-# ---- in turn ----------------------------------------------------------------------------------------------------------
+# ---- in turn -----------------------------------------------------------------------------------------------
 
 
 def test_turns_go_through_the_publish_list_and_on_in_the_next_batch() -> None:
@@ -54,7 +60,8 @@ def test_turns_go_through_the_publish_list_and_on_in_the_next_batch() -> None:
 
 def test_each_topic_has_a_turn_of_its_own() -> None:
     selector = QueueSelector(cluster(4, topics=("a", "b")), ROUNDROBIN, seed=3)
-    taken = select(selector, ["a", "a", "b", "a", "b"]) + select(selector, ["b", "c", "a"])  # c is new, and the topics change places
+    # c is new, and the topics change places
+    taken = select(selector, ["a", "a", "b", "a", "b"]) + select(selector, ["b", "c", "a"])
     a, b = [taken[i][1] for i in (0, 1, 3, 7)], [taken[i][1] for i in (2, 4, 5)]
     assert a == [(a[0] + i) % 4 for i in range(4)]
     assert b == [(b[0] + i) % 4 for i in range(3)]
@@ -77,7 +84,7 @@ def test_random_takes_any_open_queue() -> None:
     assert taken == select(QueueSelector(cluster(3, 2, 1, closed=(0,)), RANDOM, seed=5), ["t"] * 300)
 
 
-# ---- by key -----------------------------------------------------------------------------------------------------------
+# ---- by key ------------------------------------------------------------------------------------------------
 
 
 def java_choice(key: str, count: int) -> int:
@@ -97,7 +104,8 @@ def test_keys_go_where_a_java_producer_sends_them(keys: list[str], queue_nums: l
 
 
 @pytest.mark.parametrize(
-    ("key", "count", "queue"), [("polygenelubricants", 7, 2), ("polygenelubricants", 4, 0), ("order-1", 4, 2), ("消息", 5, 2)]
+    ("key", "count", "queue"),
+    [("polygenelubricants", 7, 2), ("polygenelubricants", 4, 0), ("order-1", 4, 2), ("消息", 5, 2)],
 )
 def test_some_keys(key: str, count: int, queue: int) -> None:
     assert select(QueueSelector(cluster(count), HASH), ["t"], [key]) == [(0, queue)]
@@ -121,7 +129,10 @@ def test_a_key_does_not_move_to_another_store() -> None:
     lost = next(key for key in keys if key not in fine)
     with pytest.raises(StoreInUseError) as caught:
         select(selector, ["t", "t"], [None, lost])
-    assert unplaced(caught.value) == f"topic t: sharding key {lost!r} means a queue of s1, which takes no messages now: in use"
+    assert (
+        unplaced(caught.value)
+        == f"topic t: sharding key {lost!r} means a queue of s1, which takes no messages now: in use"
+    )
 
 
 def test_rows_of_one_key_keep_their_order() -> None:
@@ -129,22 +140,34 @@ def test_rows_of_one_key_keep_their_order() -> None:
     batch = batch_of(topic=["t"] * 100, body=[str(i).encode() for i in range(100)], shardingKey=keys)
     stored: dict[tuple[int, str], list[int]] = {}
     for message in decoded(producer(cluster(5), selector=HASH).produce(batch, 0)):
-        stored.setdefault((message.queue_id, message.properties["__SHARDINGKEY"]), []).append(int(message.body))
+        stored.setdefault((message.queue_id, message.properties["__SHARDINGKEY"]), []).append(
+            int(message.body)
+        )
     assert len(stored) == 7
     assert all(bodies == sorted(bodies) for bodies in stored.values())
 
 
 def test_the_key_may_come_from_the_properties() -> None:
-    batch = batch_of(topic=["t"] * 2, body=[b"x"] * 2, properties=[{"__SHARDINGKEY": "a"}, {"__SHARDINGKEY": "b"}], shardingKey=[None, "c"])
-    assert producer(cluster(64), selector=HASH).produce(batch, 0).queue_id.tolist() == [java_choice("a", 64), java_choice("c", 64)]
+    batch = batch_of(
+        topic=["t"] * 2,
+        body=[b"x"] * 2,
+        properties=[{"__SHARDINGKEY": "a"}, {"__SHARDINGKEY": "b"}],
+        shardingKey=[None, "c"],
+    )
+    assert producer(cluster(64), selector=HASH).produce(batch, 0).queue_id.tolist() == [
+        java_choice("a", 64),
+        java_choice("c", 64),
+    ]
 
 
-# ---- the column queueId -----------------------------------------------------------------------------------------------
+# ---- the column queueId ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", SELECTORS)
 def test_a_queue_id_decides_whatever_the_selector(strategy: str) -> None:
-    taken = select(QueueSelector(cluster(8), strategy, seed=1), ["t"] * 4, ["a", "b", "c", "d"], queueId=[7, 0, None, 3])
+    taken = select(
+        QueueSelector(cluster(8), strategy, seed=1), ["t"] * 4, ["a", "b", "c", "d"], queueId=[7, 0, None, 3]
+    )
     assert [queue for _, queue in taken[:2] + taken[3:]] == [7, 0, 3]
     assert 0 <= taken[2][1] < 8
 
@@ -190,7 +213,12 @@ def test_in_a_cluster_a_queue_has_a_broker() -> None:
             IllegalMessageError,
             "topic t: queueId needs the brokerName of one of the topic's stores, s0, s1; found x",
         ),
-        (cluster(2, 4), {"queueId": [1], "brokerName": [None]}, IllegalMessageError, "stores, s0, s1; found null"),
+        (
+            cluster(2, 4),
+            {"queueId": [1], "brokerName": [None]},
+            IllegalMessageError,
+            "stores, s0, s1; found null",
+        ),
         (cluster(2, 4), {"queueId": [1]}, IllegalMessageError, "stores, s0, s1; found null"),
         (
             cluster(2, 4, closed=(1,)),
@@ -200,7 +228,9 @@ def test_in_a_cluster_a_queue_has_a_broker() -> None:
         ),
     ],
 )
-def test_a_queue_that_is_not_there_is_named(routes: Routes, columns: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_a_queue_that_is_not_there_is_named(
+    routes: Routes, columns: dict[str, Any], error: type[Exception], message: str
+) -> None:
     assert message in refused(QueueSelector(routes, ROUNDROBIN, seed=1), error, **columns)
 
 

@@ -1,4 +1,5 @@
-"""What brokers stored, read with the default columns and written again: the same body, tags, keys, flag, id, birth and properties.
+"""What brokers stored, read with the default columns and written again: the same body, tags, keys, flag, id,
+birth and properties.
 
 User topics of every golden store; of the edge store, what no client could have sent is refused by name.
 """
@@ -47,13 +48,17 @@ def batches(store: MessageStore) -> Iterator[tuple[str, pa.RecordBatch]]:
 
 def rewritten(store: MessageStore, batch: pa.RecordBatch, routes: Routes | None = None) -> list[Message]:
     if routes is None:
-        routes = Routes.of([StoreTopics(store.broker_name, dict(read_topics(store.path) or {}))], default_topic_queue_nums=8)
+        routes = Routes.of(
+            [StoreTopics(store.broker_name, dict(read_topics(store.path) or {}))], default_topic_queue_nums=8
+        )
     ids = UniqueIds(bytes([127, 0, 0, 1]), 1, instance=bytes(4))
     making = Producer(ProducerSettings((bytes([127, 0, 0, 1]), 0)), QueueSelector(routes), ids)
     messages = making.produce(batch, NOW_MS)
     assert set(making.left_out) <= NOT_WRITTEN_PROPERTIES
     decoded = [oracle.decode_message(unit, 0, 0) for unit in encode(messages.columns(STORE_HOST))]
-    assert messages.tags_code.tolist() == [java_hash(message.properties.get("TAGS", "")) for message in decoded]
+    assert messages.tags_code.tolist() == [
+        java_hash(message.properties.get("TAGS", "")) for message in decoded
+    ]
     return decoded
 
 
@@ -61,7 +66,12 @@ def check(batch: pa.RecordBatch, messages: list[Message]) -> None:
     for row, message in zip(batch.to_pylist(), messages, strict=True):
         own = {name: value for name, value in row["properties"] if name not in NOT_WRITTEN_PROPERTIES}
         assert {"UNIQ_KEY": message.properties["UNIQ_KEY"], "WAIT": "true"} | own == message.properties
-        assert (message.topic, message.body, message.flag, message.queue_id) == (row["topic"], row["body"], row["flag"], row["queueId"])
+        assert (message.topic, message.body, message.flag, message.queue_id) == (
+            row["topic"],
+            row["body"],
+            row["flag"],
+            row["queueId"],
+        )
         assert message.born_timestamp == row["bornTimestampMs"]
         assert oracle.java_host(message.born_host) == row["bornHost"]
         assert message.properties.get("TAGS") == row["tags"]
@@ -81,15 +91,21 @@ def test_golden_user_topics_are_written_as_they_were_read(golden: Callable[[str]
 
 
 def test_properties_strings_are_the_brokers_own_bytes(golden: Callable[[str], Path]) -> None:
-    """Not only the same properties, the same order too. Messages of a client's batch are stored as the client wrote them, and are not."""
+    """Not only the same properties, the same order too. Messages of a client's batch are stored as the client
+    wrote them, and are not.
+    """
     for store in stores(golden, "basic-5.5.0"):
         stored = {message.physical_offset: message for message in walk(Path(store.path))}
         same = 0
         for _, batch in batches(store):
-            for offset, message in zip(batch["physicalOffset"].to_pylist(), rewritten(store, batch), strict=True):
+            for offset, message in zip(
+                batch["physicalOffset"].to_pylist(), rewritten(store, batch), strict=True
+            ):
                 before = stored[offset]
                 ordered = java_hashmap_order(before.properties)
-                assert message.properties_bytes == encode_properties((name, before.properties[name]) for name in ordered)
+                assert message.properties_bytes == encode_properties(
+                    (name, before.properties[name]) for name in ordered
+                )
                 same += message.properties_bytes == before.properties_bytes
         assert same > 1000
 
@@ -110,7 +126,10 @@ def test_batch_queues_are_not_written(golden: Callable[[str], Path]) -> None:
             else:
                 with pytest.raises(UnsupportedFormatError) as caught:
                     rewritten(store, batch)
-                assert str(caught.value) == f"topic {topic}: queue.type=BatchCQ is not written, because its consume queues hold batches"
+                assert (
+                    str(caught.value)
+                    == f"topic {topic}: queue.type=BatchCQ is not written, because its consume queues hold batches"
+                )
                 refused += batch.num_rows
     assert written > 0
     assert refused > 0
@@ -139,6 +158,7 @@ def test_the_edge_stores_rows_are_written_or_refused_by_name(golden: Callable[[s
     assert refusals == {
         "N characters long, at most N are allowed": 12,  # topics of %RETRY% length
         "body of N bytes, at least N is needed": 1,
-        "properties of N bytes, at most N are allowed": 1,  # at the limit already, and a client adds UNIQ_KEY and WAIT
+        # at the limit already, and a client adds UNIQ_KEY and WAIT
+        "properties of N bytes, at most N are allowed": 1,
     }
     assert written > 50

@@ -16,7 +16,13 @@ def store(name: str, *topics: TopicConfig, closed: str | None = None) -> StoreTo
 
 
 def topic(queues: int = 4, perm: int = 6, **attributes: str) -> TopicConfig:
-    return TopicConfig("t", 16, queues, perm, attributes={name.replace("_", "."): value for name, value in attributes.items()})
+    return TopicConfig(
+        "t",
+        16,
+        queues,
+        perm,
+        attributes={name.replace("_", "."): value for name, value in attributes.items()},
+    )
 
 
 def test_the_write_queues_of_the_topic_count() -> None:
@@ -24,10 +30,20 @@ def test_the_write_queues_of_the_topic_count() -> None:
 
 
 def test_a_publish_list_has_the_stores_by_name() -> None:
-    routes = Routes.of([store("broker-b", topic(2)), store("broker-10", topic(1)), store("broker-2", topic(5)), store("Broker", topic(6))])
+    routes = Routes.of(
+        [
+            store("broker-b", topic(2)),
+            store("broker-10", topic(1)),
+            store("broker-2", topic(5)),
+            store("Broker", topic(6)),
+        ]
+    )
     assert [group.queue_nums for group in routes.groups("t")] == [6, 1, 5, 2]
     assert [kept.broker_name for kept in routes.stores] == ["Broker", "broker-10", "broker-2", "broker-b"]
-    assert [kept.broker_name for kept in Routes.of([store("\U00010000"), store("\uffff")]).stores] == ["\U00010000", "\uffff"]
+    assert [kept.broker_name for kept in Routes.of([store("\U00010000"), store("\uffff")]).stores] == [
+        "\U00010000",
+        "\uffff",
+    ]
 
 
 def test_stores_that_may_not_be_written_or_lack_the_topic_are_passed_over() -> None:
@@ -67,7 +83,9 @@ def test_without_creation_only_retry_topics_come_into_being() -> None:
 
 
 def test_a_filter_type_is_the_stores_own() -> None:
-    routes = Routes.of([store("a", TopicConfig("t", topic_filter_type="MULTI_TAG")), store("b", TopicConfig("t"))])
+    routes = Routes.of(
+        [store("a", TopicConfig("t", topic_filter_type="MULTI_TAG")), store("b", TopicConfig("t"))]
+    )
     assert [group.multi_tags for group in routes.groups("t")] == [True, False]
 
 
@@ -117,11 +135,23 @@ def test_closed_stores_stay_in_the_list_and_get_no_new_topics() -> None:
             StoreInUseError,
             "topic new: none of its stores takes messages now (a: disk at 91 %; b: in use)",
         ),
-        (Routes.of([]), "t", StoreInUseError, "topic t: none of its stores takes messages now (there is no store)"),
-        (Routes.of([store("a")]), "a.b", IllegalMessageError, "topic 'a.b': only letters, digits, %, |, - and _ are allowed"),
+        (
+            Routes.of([]),
+            "t",
+            StoreInUseError,
+            "topic t: none of its stores takes messages now (there is no store)",
+        ),
+        (
+            Routes.of([store("a")]),
+            "a.b",
+            IllegalMessageError,
+            "topic 'a.b': only letters, digits, %, |, - and _ are allowed",
+        ),
     ],
 )
-def test_a_topic_that_is_not_written_says_why(routes: Routes, name: str, error: type[StoreError], message: str) -> None:
+def test_a_topic_that_is_not_written_says_why(
+    routes: Routes, name: str, error: type[StoreError], message: str
+) -> None:
     with pytest.raises(error) as caught:
         routes.groups(name)
     assert type(caught.value) is error

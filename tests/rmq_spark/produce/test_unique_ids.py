@@ -14,7 +14,9 @@ import pytest
 
 from rmq_spark.produce.unique_ids import UniqueIds, format_ids, own_address
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text("utf-8"))["uniq_key_id"]
+VECTORS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[2] / "vectors" / "vectors.json").read_text("utf-8")
+)["uniq_key_id"]
 IP = bytes([127, 0, 0, 1])
 MAY_2ND_MS = int(datetime(2024, 5, 2, tzinfo=UTC).timestamp()) * 1000
 DAY_MS = 86_400_000
@@ -33,10 +35,13 @@ def test_ids_of_the_java_client(row: dict[str, Any]) -> None:
 
 
 def test_the_parts_of_an_id() -> None:
-    assert ids_at().take(2, MAY_2ND_MS).to_pylist() == [b"7F0000010001AABBCCDD05265C000000", b"7F0000010001AABBCCDD05265C000001"]
-    assert UniqueIds(bytes(15) + b"\x01", 65537, instance=bytes(4), zone=UTC).take(1, MAY_2ND_MS).to_pylist() == [
-        b"0" * 31 + b"1" + b"0001" + b"0" * 8 + b"05265C00" + b"0000"
+    assert ids_at().take(2, MAY_2ND_MS).to_pylist() == [
+        b"7F0000010001AABBCCDD05265C000000",
+        b"7F0000010001AABBCCDD05265C000001",
     ]
+    assert UniqueIds(bytes(15) + b"\x01", 65537, instance=bytes(4), zone=UTC).take(
+        1, MAY_2ND_MS
+    ).to_pylist() == [b"0" * 31 + b"1" + b"0001" + b"0" * 8 + b"05265C00" + b"0000"]
 
 
 @pytest.mark.parametrize("zone", [ZoneInfo("America/New_York"), timezone(timedelta(hours=-4))])

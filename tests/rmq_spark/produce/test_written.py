@@ -1,4 +1,6 @@
-"""Produced messages in a store: staged, committed and read again, delayed ones at their levels, keys in the index."""
+"""Produced messages in a store: staged, committed and read again, delayed ones at their levels, keys in the
+index.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,21 @@ def written(root: Path, *batches: ProducedMessages) -> MessageStore:
 
 
 def rows_of(store: MessageStore, topic: str, columns: list[str]) -> list[dict[str, object]]:
-    return [row for queue in store.queues() if queue.topic == topic for batch in queue.read(columns=columns) for row in batch.to_pylist()]
+    return [
+        row
+        for queue in store.queues()
+        if queue.topic == topic
+        for batch in queue.read(columns=columns)
+        for row in batch.to_pylist()
+    ]
 
 
 def test_a_topic_is_read_written_and_read_again(golden: Callable[[str], Path], tmp_path: Path) -> None:
     source = MessageStore.open(str(golden("defaults-5.5.0")))
     (topic, *_) = [
-        queue.topic for queue in source.queues() if queue.max_offset and not queue.topic.startswith(("%", "rmq_sys_", "RMQ_SYS_"))
+        queue.topic
+        for queue in source.queues()
+        if queue.max_offset and not queue.topic.startswith(("%", "rmq_sys_", "RMQ_SYS_"))
     ]
     batches = [
         batch
@@ -56,7 +66,10 @@ def test_a_topic_is_read_written_and_read_again(golden: Callable[[str], Path], t
 
 def test_delays_get_their_times_from_the_commit(tmp_path: Path) -> None:
     store = written(
-        tmp_path / "store", produce(batch_of(topic=["t"] * 3, body=[b"0", b"1", b"2"], tags=["a"] * 3, delayTimeLevel=[0, 3, 18]))
+        tmp_path / "store",
+        produce(
+            batch_of(topic=["t"] * 3, body=[b"0", b"1", b"2"], tags=["a"] * 3, delayTimeLevel=[0, 3, 18])
+        ),
     )
     found = rows_of(store, SCHEDULE_TOPIC, ["body", "queueId", "tagsCode"])
     assert found == [
@@ -66,7 +79,11 @@ def test_delays_get_their_times_from_the_commit(tmp_path: Path) -> None:
 
 
 def test_turns_leave_no_gap_between_batches(tmp_path: Path) -> None:
-    batch = batch_of(topic=["t"] * 10, body=[str(i).encode() for i in range(10)], keys=pa.array([f"k{i}" for i in range(10)]))
+    batch = batch_of(
+        topic=["t"] * 10,
+        body=[str(i).encode() for i in range(10)],
+        keys=pa.array([f"k{i}" for i in range(10)]),
+    )
     store = written(tmp_path / "store", produce(batch), produce(batch, seed=8))
     counts = [queue.max_offset - queue.min_offset for queue in store.queues() if queue.topic == "t"]
     assert (len(counts), sum(counts)) == (4, 20)

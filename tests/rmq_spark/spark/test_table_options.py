@@ -13,7 +13,9 @@ from rmq_spark.spark.table_options import METADATA_KEY, recall_options, remember
 from store_format.errors import OptionError
 from tests.rmq_spark.options.test_read_options import CATALOG
 
-SCHEMA = StructType([StructField("topic", StringType(), True, {"comment": "c"}), StructField("tags", StringType())])
+SCHEMA = StructType(
+    [StructField("topic", StringType(), True, {"comment": "c"}), StructField("tags", StringType())]
+)
 
 
 def table(**options: str) -> StructType:
@@ -25,7 +27,10 @@ def test_a_table_remembers_what_the_caller_gave_and_nothing_that_spark_added() -
     assert json.loads(remembered.fields[0].metadata[METADATA_KEY]) == {"path": "/a", "subscribe": "t"}
     assert remembered.fields[0].metadata["comment"] == "c"
     assert SCHEMA.fields[0].metadata == {"comment": "c"}
-    assert recall_options(StructType.fromJson(json.loads(remembered.json())), {}) == {"path": "/a", "subscribe": "t"}
+    assert recall_options(StructType.fromJson(json.loads(remembered.json())), {}) == {
+        "path": "/a",
+        "subscribe": "t",
+    }
 
 
 def test_a_read_that_no_catalog_asks_for_leaves_the_schema_alone() -> None:
@@ -80,7 +85,9 @@ def test_a_table_made_with_a_column_list_says_why_it_cannot_be_read() -> None:
 @pytest.mark.parametrize("kept", ["{", "[]", '{"path":1}', 5])
 def test_metadata_that_somebody_else_wrote(kept: object) -> None:
     schema = StructType([StructField("topic", StringType(), True, {METADATA_KEY: kept})])
-    with pytest.raises(OptionError, match=r"in the metadata rmqlog\.options of its first column; create it anew$"):
+    with pytest.raises(
+        OptionError, match=r"in the metadata rmqlog\.options of its first column; create it anew$"
+    ):
         recall_options(schema, {})
 
 

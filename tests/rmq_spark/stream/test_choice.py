@@ -1,4 +1,6 @@
-"""A stream's checkpoint and the options of its next run: topics and queues that the options no longer choose, and names that are wrong."""
+"""A stream's checkpoint and the options of its next run: topics and queues that the options no longer choose,
+and names that are wrong.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def drained(stream: Stream) -> list[Any]:
         ({"assign": '{"Audit":[0,1,2,3],"Orders":[0,1,2,3]}'}, {"assign": '{"Audit":[0,1,2,3]}'}),
     ],
 )
-def test_a_topic_left_out_for_one_run_goes_on_where_it_was(root: Path, all_of: dict[str, Any], one_of: dict[str, Any]) -> None:
+def test_a_topic_left_out_for_one_run_goes_on_where_it_was(
+    root: Path, all_of: dict[str, Any], one_of: dict[str, Any]
+) -> None:
     stream = Stream(root, **all_of)
     assert len(drained(stream)) == 8
     append(root, numbered("Audit", 4, 4) + numbered("Orders", 4, 4))
@@ -75,7 +79,10 @@ def test_a_limit_counts_only_the_queues_that_are_read(root: Path) -> None:
     [
         ({"subscribe": "Ordres"}, "no store has a topic 'Ordres'; did you mean Orders?"),
         ({"subscribe": "Audit,Ordres"}, "no store has a topic 'Ordres'; did you mean Orders?"),
-        ({"assign": '{"Orders":[9]}'}, "assign: no store has the queue Orders/*/9; the queues there are Orders/broker-a/0"),
+        (
+            {"assign": '{"Orders":[9]}'},
+            "assign: no store has the queue Orders/*/9; the queues there are Orders/broker-a/0",
+        ),
     ],
 )
 def test_a_wrong_name_is_an_error_at_a_restart_too(root: Path, options: dict[str, str], said: str) -> None:
@@ -95,7 +102,9 @@ def test_a_wrong_name_is_an_error_at_a_restart_too(root: Path, options: dict[str
 
 
 @pytest.mark.parametrize("has_checkpoint", [True, False])
-def test_a_pattern_that_matches_nothing_is_a_warning(root: Path, caplog: pytest.LogCaptureFixture, has_checkpoint: bool) -> None:
+def test_a_pattern_that_matches_nothing_is_a_warning(
+    root: Path, caplog: pytest.LogCaptureFixture, has_checkpoint: bool
+) -> None:
     options: dict[str, Any] = {} if has_checkpoint else {"subscribePattern": "Ordr.*"}
     stream = Stream(root, **options)
     if has_checkpoint:
@@ -103,7 +112,9 @@ def test_a_pattern_that_matches_nothing_is_a_warning(root: Path, caplog: pytest.
         stream.restart(subscribePattern="Ordr.*")
     assert stream.step() is None
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert said == ["subscribePattern Ordr.* matches no topic; the topics are Audit, Orders. The stream waits for one"]
+    assert said == [
+        "subscribePattern Ordr.* matches no topic; the topics are Audit, Orders. The stream waits for one"
+    ]
     append(root, numbered("Ordr1", 0, 1))
     assert stream.step() == [("Ordr1", 0, 0)]
 
@@ -114,7 +125,9 @@ def delete(root: Path, topic: str) -> None:
     (root / "config" / "topics.json").write_text(text.replace(f'"{topic}"', '"Gone"'))
 
 
-def test_a_topic_that_is_neither_chosen_nor_there_is_dropped_with_a_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_is_neither_chosen_nor_there_is_dropped_with_a_warning(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     stream = Stream(root, subscribe="Audit,Orders")
     drained(stream)
     delete(root, "Orders")
@@ -127,7 +140,9 @@ def test_a_topic_that_is_neither_chosen_nor_there_is_dropped_with_a_warning(root
     ]
 
 
-def test_files_of_rocksdb_are_no_sign_that_a_topic_was_deleted(golden: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_of_rocksdb_are_no_sign_that_a_topic_was_deleted(
+    golden: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     stream = Stream(golden("rocksdb-5.5.0"), subscribePattern=".*")
     everything = drained(stream)
     assert {topic for topic, _, _ in everything} > {"Audit"}
@@ -143,7 +158,10 @@ def test_a_chosen_topic_that_was_deleted_is_a_loss(root: Path) -> None:
     drained(stream)
     delete(root, "Orders")
     stream.restart()
-    with pytest.raises(OffsetOutOfRangeError, match="Orders-0 of broker-a: the next offset is 1 and the store no longer has the queue"):
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match="Orders-0 of broker-a: the next offset is 1 and the store no longer has the queue",
+    ):
         stream.step()
 
 
@@ -158,7 +176,9 @@ def test_a_batch_planned_before_the_choice_changed_is_read_as_planned(root: Path
     }
 
 
-def test_without_consume_queues_such_a_batch_is_scanned_for(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_consume_queues_such_a_batch_is_scanned_for(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     shutil.rmtree(root / "consumequeue")
     with caplog.at_level(logging.ERROR):
         stream = Stream(root, subscribe="Audit,Orders")
@@ -170,11 +190,13 @@ def test_without_consume_queues_such_a_batch_is_scanned_for(root: Path, caplog: 
         assert stream.start().keys() == {"Audit", "Orders", "$from"}
 
 
-# ---- a store whose broker has not started yet --------------------------------------------------------------------------------
+# ---- a store whose broker has not started yet --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_group", [False, True])
-def test_a_stream_started_before_topics_json_has_the_right_broker_name(tmp_path: Path, golden: Any, in_group: bool) -> None:
+def test_a_stream_started_before_topics_json_has_the_right_broker_name(
+    tmp_path: Path, golden: Any, in_group: bool
+) -> None:
     source, root = golden("basic-5.5.0"), tmp_path / "fresh"
     for folder in ("commitlog", "consumequeue", "config"):
         (root / folder).mkdir(parents=True)
@@ -184,7 +206,12 @@ def test_a_stream_started_before_topics_json_has_the_right_broker_name(tmp_path:
     assert stream.step() is None
     shutil.copytree(source, root, dirs_exist_ok=True)
     assert len(stream.step() or []) > 1000
-    brokers = {broker for topic, members in stream.log[-1][1].items() if not topic.startswith("$") for broker in members}
+    brokers = {
+        broker
+        for topic, members in stream.log[-1][1].items()
+        if not topic.startswith("$")
+        for broker in members
+    }
     assert brokers == {MessageStore.open(str(source)).broker_name} == {"broker-a"}
     if isinstance(stream, Stream):
         stream.restart()
@@ -201,7 +228,7 @@ def test_a_store_without_config_has_the_name_of_its_directory(tmp_path: Path, go
     assert stream.start()["Orders"].keys() == {"copy"}
 
 
-# ---- queues that have no message yet ---------------------------------------------------------------------------------------------
+# ---- queues that have no message yet -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -234,7 +261,10 @@ ALL_QUEUES = '{"T":{"0":%s,"1":%s,"2":%s,"3":%s}}'
 def test_a_configured_queue_without_a_message_may_be_named(sparse: Path, options: dict[str, Any]) -> None:
     planned = plan(parse_read_options({"path": str(sparse), **options}, where=BATCH))
     pieces = [piece for split in planned.splits for share in split.shares for piece in share.slices]
-    assert sorted((piece.topic, piece.queue_id, piece.start, piece.stop) for piece in pieces) == [("T", 0, 0, 1), ("T", 1, 0, 1)]
+    assert sorted((piece.topic, piece.queue_id, piece.start, piece.stop) for piece in pieces) == [
+        ("T", 0, 0, 1),
+        ("T", 1, 0, 1),
+    ]
     stream = Stream(sparse, **options)
     assert stream.step() == [("T", 0, 0), ("T", 1, 0)]
     stream.restart()
@@ -257,14 +287,26 @@ def test_latest_of_a_queue_without_a_message_waits_for_its_first(sparse: Path) -
     ("options", "said"),
     [
         ({"startingOffsets": '{"T":{"4":0}}'}, "startingOffsets: T/*/4 is none of the queues read"),
-        ({"startingOffsets": '{"T":{"other":{"3":0}}}'}, "startingOffsets: T/other/3 is none of the queues read"),
+        (
+            {"startingOffsets": '{"T":{"other":{"3":0}}}'},
+            "startingOffsets: T/other/3 is none of the queues read",
+        ),
         ({"assign": '{"T":[4]}'}, "assign: no store has the queue T/*/4"),
-        ({"startingOffsets": '{"T":{"3":5}}'}, "T/*/3: startingOffsets 5 is not in the queue, which holds 0 to 0; correct it"),
-        ({"subscribe": "T", "startingOffsets": '{"Empty":{"0":0}}'}, "startingOffsets: Empty/*/0 is none of the queues read"),
+        (
+            {"startingOffsets": '{"T":{"3":5}}'},
+            "T/*/3: startingOffsets 5 is not in the queue, which holds 0 to 0; correct it",
+        ),
+        (
+            {"subscribe": "T", "startingOffsets": '{"Empty":{"0":0}}'},
+            "startingOffsets: Empty/*/0 is none of the queues read",
+        ),
     ],
 )
 def test_other_queues_and_offsets_are_refused(sparse: Path, options: dict[str, Any], said: str) -> None:
-    for call in (lambda: plan(parse_read_options({"path": str(sparse), **options}, where=BATCH)), lambda: Stream(sparse, **options).step()):
+    for call in (
+        lambda: plan(parse_read_options({"path": str(sparse), **options}, where=BATCH)),
+        lambda: Stream(sparse, **options).step(),
+    ):
         with pytest.raises(StoreError) as caught:
             call()
         assert str(caught.value).startswith(said)

@@ -1,4 +1,6 @@
-"""Streams over stores whose files change as no broker changes them: copies refreshed in place, backups put back, locks nobody sees."""
+"""Streams over stores whose files change as no broker changes them: copies refreshed in place, backups put
+back, locks nobody sees.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,15 @@ def source(tmp_path: Path) -> Path:
 
 
 def mirror(
-    source: Path, target: Path, folders: tuple[str, ...] = ("commitlog", "consumequeue", "config"), *, log_stop: int = 1 << 60
+    source: Path,
+    target: Path,
+    folders: tuple[str, ...] = ("commitlog", "consumequeue", "config"),
+    *,
+    log_stop: int = 1 << 60,
 ) -> None:
-    """What `rsync --inplace` does: existing files get other bytes, and stay the same files. Of the log only what is before `log_stop`."""
+    """What `rsync --inplace` does: existing files get other bytes, and stay the same files. Of the log only
+    what is before `log_stop`.
+    """
     for path in sorted(path for folder in folders for path in (source / folder).rglob("*") if path.is_file()):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +53,9 @@ def mirror(
 
 @pytest.fixture
 def crashed(source: Path, tmp_path: Path) -> Path:
-    """Its copy as a reader sees it that cannot see the broker's lock: `abort` is there, and nobody holds the lock."""
+    """Its copy as a reader sees it that cannot see the broker's lock: `abort` is there, and nobody holds the
+    lock.
+    """
     root = tmp_path / "crashed"
     mirror(source, root)
     (root / "abort").write_text("")
@@ -58,10 +68,12 @@ def batch(root: Path, **options: Any) -> list[Place]:
     return Stream(root, **options).step() or []
 
 
-# ---- a lock that cannot be seen ----------------------------------------------------------------------------------------------
+# ---- a lock that cannot be seen ----------------------------------------------------------------------------
 
 
-def test_a_store_that_looks_crashed_and_grows_is_followed(source: Path, crashed: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_looks_crashed_and_grows_is_followed(
+    source: Path, crashed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     stream = Stream(crashed)
     seen = stream.step() or []
     assert len(seen) == 8
@@ -91,7 +103,9 @@ def test_whichever_of_log_and_queues_comes_first(source: Path, crashed: Path, or
 
 @pytest.mark.parametrize("has_queues", [True, False])
 @pytest.mark.parametrize("has_abort", [True, False])
-def test_a_torn_tail_that_becomes_whole_is_read_once(source: Path, crashed: Path, has_queues: bool, has_abort: bool) -> None:
+def test_a_torn_tail_that_becomes_whole_is_read_once(
+    source: Path, crashed: Path, has_queues: bool, has_abort: bool
+) -> None:
     if not has_abort:
         (crashed / "abort").unlink()
     if not has_queues:
@@ -100,7 +114,9 @@ def test_a_torn_tail_that_becomes_whole_is_read_once(source: Path, crashed: Path
     seen = stream.step() or []
     append(source, numbered("T", 8, 2, body_size=400))
     first, second = messages_of(source)[-2:]
-    mirror(source, crashed, ("commitlog", "consumequeue")[: 1 + has_queues], log_stop=first.physical_offset + 200)
+    mirror(
+        source, crashed, ("commitlog", "consumequeue")[: 1 + has_queues], log_stop=first.physical_offset + 200
+    )
     assert stream.step() is None
     mirror(source, crashed, ("commitlog",), log_stop=first.physical_offset + 300)
     assert stream.step() is None
@@ -113,7 +129,9 @@ def test_a_torn_tail_that_becomes_whole_is_read_once(source: Path, crashed: Path
     assert stream.step() is None
 
 
-def test_old_bytes_behind_a_crash_do_not_make_it_look_at_everything_each_time(source: Path, crashed: Path) -> None:
+def test_old_bytes_behind_a_crash_do_not_make_it_look_at_everything_each_time(
+    source: Path, crashed: Path
+) -> None:
     append(source, numbered("T", 8, 1, body_size=400))
     mirror(source, crashed, log_stop=messages_of(source)[-1].physical_offset + 200)
     time.sleep(0.06)  # directories count once they are older than a tick of the clock
@@ -126,7 +144,9 @@ def test_old_bytes_behind_a_crash_do_not_make_it_look_at_everything_each_time(so
     assert looked == []
 
 
-def test_a_tail_that_recovery_cut_and_that_grew_again_is_a_loss(source: Path, crashed: Path, tmp_path: Path) -> None:
+def test_a_tail_that_recovery_cut_and_that_grew_again_is_a_loss(
+    source: Path, crashed: Path, tmp_path: Path
+) -> None:
     older = Path(shutil.copytree(source, tmp_path / "older"))
     append(source, numbered("T", 8, 8))
     mirror(source, crashed)
@@ -134,16 +154,23 @@ def test_a_tail_that_recovery_cut_and_that_grew_again_is_a_loss(source: Path, cr
     assert len(stream.step() or []) == 16
     append(older, numbered("T", 100, 12))
     mirror(older, crashed)
-    with pytest.raises(OffsetOutOfRangeError, match="the next offset is 4 and the queue holds 0 to 5, but other messages"):
+    with pytest.raises(
+        OffsetOutOfRangeError, match="the next offset is 4 and the queue holds 0 to 5, but other messages"
+    ):
         stream.step()
 
 
-# ---- files put back in place ---------------------------------------------------------------------------------------------------
+# ---- files put back in place -------------------------------------------------------------------------------
 
 
 def put_back(source: Path, target: Path, how: str) -> None:
     if how == "replaced":
-        for path in [path for folder in ("commitlog", "consumequeue") for path in (target / folder).rglob("*") if path.is_file()]:
+        for path in [
+            path
+            for folder in ("commitlog", "consumequeue")
+            for path in (target / folder).rglob("*")
+            if path.is_file()
+        ]:
             path.unlink()
     mirror(source, target)
 
@@ -156,7 +183,9 @@ def other_store(tmp_path: Path, messages: list[Message], name: str = "other") ->
 
 @pytest.mark.parametrize("how", ["rewritten", "replaced"])
 def test_files_put_back_in_place_are_a_loss(tmp_path: Path, how: str) -> None:
-    """20 messages read; the files become those of a store of 12 others, of equal sizes, that then gets 18 more."""
+    """20 messages read; the files become those of a store of 12 others, of equal sizes, that then gets 18
+    more.
+    """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
     other = other_store(tmp_path, numbered("T", 500, 12))
@@ -165,11 +194,16 @@ def test_files_put_back_in_place_are_a_loss(tmp_path: Path, how: str) -> None:
     put_back(other, root, how)
     with pytest.raises(OffsetOutOfRangeError) as caught:
         stream.step()
-    assert "T-0 of broker-a: the next offset is 5 and the queue holds 0 to 3: its offsets went back by 2" in str(caught.value)
+    assert (
+        "T-0 of broker-a: the next offset is 5 and the queue holds 0 to 3: its offsets went back by 2"
+        in str(caught.value)
+    )
 
 
 @pytest.mark.parametrize("how", ["rewritten", "replaced"])
-def test_files_put_back_that_are_noticed_only_later_too(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_put_back_that_are_noticed_only_later_too(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
     other = other_store(tmp_path, numbered("T", 500, 12))
@@ -208,7 +242,7 @@ def test_an_older_copy_of_the_same_store_that_grew_otherwise(tmp_path: Path) -> 
     assert stream.step() == sorted([("Quiet", 0, 1), *expected("T", *[(2, 3)] * 4)])
 
 
-# ---- a topic deleted and created again --------------------------------------------------------------------------------------------
+# ---- a topic deleted and created again ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [4, 20, 24, 40])
@@ -222,7 +256,10 @@ def test_a_topic_deleted_and_created_again_between_two_looks(tmp_path: Path, cou
         deleted_topic(root, "T")
         append(root, numbered("T", 100, count))
         if fails:
-            with pytest.raises(OffsetOutOfRangeError, match=r"the next offset is 5 .*: the topic was deleted and created again"):
+            with pytest.raises(
+                OffsetOutOfRangeError,
+                match=r"the next offset is 5 .*: the topic was deleted and created again",
+            ):
                 stream.step()
         else:
             assert stream.step() == expected("T", *[(0, count // 4)] * 4)
@@ -234,7 +271,9 @@ def test_a_topic_deleted_and_created_again_between_two_looks(tmp_path: Path, cou
 @pytest.mark.parametrize("count", [19, 20, 21])
 @pytest.mark.parametrize("kind", ["files", "scan", "group"])
 def test_a_topic_created_again_right_after_the_first_batch(tmp_path: Path, kind: str, count: int) -> None:
-    """Its `$from` has the same starts as that of the first batch; as many messages make the same positions, too."""
+    """Its `$from` has the same starts as that of the first batch; as many messages make the same positions,
+    too.
+    """
     source = root = make_store(tmp_path / "store")
     append(root, numbered("Other", 0, 1) + numbered("T", 0, 20, queues=1))
     if kind == "scan":
@@ -253,7 +292,9 @@ def test_a_topic_created_again_right_after_the_first_batch(tmp_path: Path, kind:
         assert query.replay(1) == expected("T", (0, count))
 
 
-def test_a_topic_created_again_is_kept_in_mind_until_a_batch_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_created_again_is_kept_in_mind_until_a_batch_is_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("Other", 0, 1) + numbered("T", 0, 20, queues=1))
     stream = Stream(root, subscribe="T", failOnDataLoss=False, minOffsetsPerTrigger=20, maxTriggerDelay="1h")
@@ -264,11 +305,17 @@ def test_a_topic_created_again_is_kept_in_mind_until_a_batch_is_made(tmp_path: P
         assert stream.step() is None
     append(root, numbered("T", 116, 8, queues=1))
     assert stream.step() == expected("T", (0, 24))
-    assert ["created again" in record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [True]
+    assert [
+        "created again" in record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING
+    ] == [True]
 
 
 def test_a_new_stream_begins_where_the_topic_ends_that_was_created_last(tmp_path: Path) -> None:
-    """Where the commitlog is scanned, as for RocksDB, it still has the messages of the deleted one, and those had higher offsets."""
+    """Where the commitlog is scanned, as for RocksDB, it still has the messages of the deleted one, and those
+    had higher offsets.
+    """
     source, root = make_store(tmp_path / "store"), tmp_path / "scanned"
     append(source, numbered("Other", 0, 1) + numbered("T", 0, 20, queues=1))
     deleted_topic(source, "T")
@@ -313,12 +360,14 @@ def test_a_group_notices_a_topic_created_again(tmp_path: Path, fails: bool) -> N
         assert query.step() is None
 
 
-# ---- a broker whose consume queues are behind its log ---------------------------------------------------------------------------
+# ---- a broker whose consume queues are behind its log ------------------------------------------------------
 
 
 @pytest.fixture
 def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Copies of one store that has 5 messages of T-0, then 6 of T-1, of which 0, 1, 3 and 6 are dispatched; `live` is the first of them."""
+    """Copies of one store that has 5 messages of T-0, then 6 of T-1, of which 0, 1, 3 and 6 are dispatched;
+    `live` is the first of them.
+    """
     monkeypatch.setattr("store_format.store.lock_holder", lambda path: 4711 if "/live" in path else None)
     root = make_store(tmp_path / "source")
     append(root, numbered("T", 0, 5, queues=1))
@@ -352,7 +401,11 @@ def test_messages_that_a_broker_has_not_dispatched_yet_wait(
 
 @pytest.mark.parametrize("state", ["live", "crashed"])
 def test_queues_that_a_broker_makes_again_give_each_message_once(
-    stages: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, state: str
+    stages: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    state: str,
 ) -> None:
     """A stream that has scanned the commitlog waits where the queues are still shorter than that."""
     monkeypatch.setattr(store_follower, "_CATCHING_UP_NS", 0)

@@ -1,4 +1,6 @@
-"""A followed store behind whose end a recovery has left messages: each new one is read once while the log grows over them, and beyond."""
+"""A followed store behind whose end a recovery has left messages: each new one is read once while the log
+grows over them, and beyond.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Offsets of streams in a group, without Spark: queues that come and go at boundaries, batches that are repeated, and what is lost."""
+"""Offsets of streams in a group, without Spark: queues that come and go at boundaries, batches that are
+repeated, and what is lost.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Clock:
 
 
 class Query:
-    """A query's life: `step` is one trigger whose batch Spark commits, `begin` one that it does not come to commit."""
+    """A query's life: `step` is one trigger whose batch Spark commits, `begin` one that it does not come to
+    commit.
+    """
 
     def __init__(self, root: Path, base: Path, clock: Clock, name: str, **options: str) -> None:
         self.given = {
@@ -87,7 +91,9 @@ class Query:
     def splits(self) -> list[Split]:
         start, end = (StreamOffset.from_json(offset) for offset in self.log[-1])
         self.positions.begin_batch(start, end)
-        return plan_stream(self.options, self.stores, start, end, clients=self.positions.clients_of(start, end)).splits
+        return plan_stream(
+            self.options, self.stores, start, end, clients=self.positions.clients_of(start, end)
+        ).splits
 
     def read(self) -> list[Place]:
         """The last batch; once more after `restart` is Spark's repetition."""
@@ -159,7 +165,9 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def expected(topic: str, *ranges: tuple[int, int]) -> list[Place]:
-    return sorted((topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high))
+    return sorted(
+        (topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high)
+    )
 
 
 def _json(**queues: int) -> dict[str, dict[str, dict[str, int]]]:
@@ -167,7 +175,7 @@ def _json(**queues: int) -> dict[str, dict[str, dict[str, int]]]:
     return {"T": {BROKER: {name[1:]: offset for name, offset in queues.items()}}}
 
 
-# ---- going on ------------------------------------------------------------------------------------------------------------
+# ---- going on ----------------------------------------------------------------------------------------------
 
 
 def test_the_first_offset_says_where_each_queue_began(world: World) -> None:
@@ -210,7 +218,7 @@ def test_offsets_are_recorded_every_interval_also_when_nothing_comes(world: Worl
     assert world.committed() == dict.fromkeys(range(4), 5)
 
 
-# ---- members --------------------------------------------------------------------------------------------------------------
+# ---- members -----------------------------------------------------------------------------------------------
 
 
 def test_queues_change_hands_at_a_boundary_and_nothing_is_read_twice(world: World) -> None:
@@ -276,7 +284,9 @@ def test_a_query_that_was_stopped_reads_on_nothing_that_it_lost(world: World) ->
 
 def test_a_member_with_another_subscription_is_refused(world: World) -> None:
     world.query("a", subscribe="T").step()
-    with pytest.raises(OptionError, match=r"group g: its members have the subscription T TAG \*, this query has T TAG T1") as caught:
+    with pytest.raises(
+        OptionError, match=r"group g: its members have the subscription T TAG \*, this query has T TAG T1"
+    ) as caught:
         world.query("b", subscribe="T", subExpression="T1").step()
     assert "Use the same options everywhere, or another group" in str(caught.value)
 
@@ -285,9 +295,14 @@ def test_a_member_with_another_subscription_is_refused(world: World) -> None:
 _HOLD = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); print(flush=True); sys.stdin.read()"
 
 
-def test_beside_a_broker_a_group_reads_for_itself_and_says_so_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_beside_a_broker_a_group_reads_for_itself_and_says_so_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     command = [sys.executable, "-c", _HOLD, str(world.root / "lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker, caplog.at_level(logging.WARNING):
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker,
+        caplog.at_level(logging.WARNING),
+    ):
         assert broker.stdout is not None
         broker.stdout.readline()
         query = world.query("a")
@@ -301,7 +316,7 @@ def test_beside_a_broker_a_group_reads_for_itself_and_says_so_once(world: World,
     ]
 
 
-# ---- partitions ------------------------------------------------------------------------------------------------------------
+# ---- partitions --------------------------------------------------------------------------------------------
 
 
 def _owners(query: Query) -> list[set[int]]:
@@ -322,7 +337,12 @@ def test_a_repeated_batch_has_each_queue_once_though_nobody_is_configured_for_it
     query = world.query("a")
     assert query.begin()
     query.die()
-    query.restart(consumers="2", allocateMessageQueueStrategy="CONFIG", allocateConfig='[{"T":[1]},{"T":[2]}]', group="other")
+    query.restart(
+        consumers="2",
+        allocateMessageQueueStrategy="CONFIG",
+        allocateConfig='[{"T":[1]},{"T":[2]}]',
+        group="other",
+    )
     owners = _owners(query)
     assert len(owners) == 2
     assert sorted(queue for each in owners for queue in each) == [0, 1, 2, 3]
@@ -330,10 +350,12 @@ def test_a_repeated_batch_has_each_queue_once_though_nobody_is_configured_for_it
     assert 2 in owners[1]
 
 
-# ---- loss ------------------------------------------------------------------------------------------------------------------
+# ---- loss --------------------------------------------------------------------------------------------------
 
 
-def test_offsets_that_went_back_are_told_and_what_comes_then_is_read(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_offsets_that_went_back_are_told_and_what_comes_then_is_read(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     shutil.copytree(world.root, world.base / "older")
     query = world.query("a")
     append(world.root, numbered("T", 20, 40))
@@ -341,7 +363,10 @@ def test_offsets_that_went_back_are_told_and_what_comes_then_is_read(world: Worl
     assert query.step() is None
     shutil.rmtree(world.root)
     shutil.copytree(world.base / "older", world.root)
-    with pytest.raises(OffsetOutOfRangeError, match="the next offset is 15 and the queue holds 0 to 5: its offsets went back by 10"):
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match="the next offset is 15 and the queue holds 0 to 5: its offsets went back by 10",
+    ):
         query.step()
     query.die()
     query.restart(failOnDataLoss="false")
@@ -354,15 +379,21 @@ def test_offsets_that_went_back_are_told_and_what_comes_then_is_read(world: Worl
 
 
 def _commit_beyond(world: World, offset: int) -> None:
-    LocalOffsets(str(world.base / "offsets" / "g" / "offsets.json")).write({MessageQueue("T", BROKER, 2): offset})
+    LocalOffsets(str(world.base / "offsets" / "g" / "offsets.json")).write(
+        {MessageQueue("T", BROKER, 2): offset}
+    )
 
 
 def test_a_committed_offset_beyond_the_end_is_an_error_that_names_the_queue(world: World) -> None:
     _commit_beyond(world, 1000)
     with pytest.raises(OffsetOutOfRangeError) as caught:
         world.query("a").step()
-    assert str(caught.value).startswith("T-2 of broker-a: the next offset is 1000 and the queue holds 0 to 5: its offsets went back by 995")
-    assert "move group g with rmqlog offsets, or set failOnDataLoss=false to set it back to the end" in str(caught.value)
+    assert str(caught.value).startswith(
+        "T-2 of broker-a: the next offset is 1000 and the queue holds 0 to 5: its offsets went back by 995"
+    )
+    assert "move group g with rmqlog offsets, or set failOnDataLoss=false to set it back to the end" in str(
+        caught.value
+    )
     assert world.committed()[2] == 1000
 
 
@@ -376,7 +407,10 @@ def test_a_committed_offset_beyond_the_end_is_corrected_for_every_query(
     first = world.query("a", **options)
     with caplog.at_level(logging.WARNING):
         assert first.step() == expected("T", (0, 5), (0, 5), (0, 0), (0, 5))
-    assert "group g is set back from offset 1000 to 5, by 995: T-2 of broker-a: the next offset is 1000" in caplog.text
+    assert (
+        "group g is set back from offset 1000 to 5, by 995: T-2 of broker-a: the next offset is 1000"
+        in caplog.text
+    )
     assert "0 messages lost" not in caplog.text
     assert file.read()[MessageQueue("T", BROKER, 2)] == 5
     append(world.root, numbered("T", 20, 4))
@@ -411,7 +445,9 @@ def test_a_record_of_an_earlier_version_beyond_the_end_gives_way_to_the_checkpoi
     value = json.loads(state.read_text())
     [row] = [row for row in value["queues"] if row[2] == 2 and row[0] == "T"]
     row[6] = 1000
-    state.write_text(json.dumps({name: part for name, part in value.items() if name not in ("mirrored", "unattended")}))
+    state.write_text(
+        json.dumps({name: part for name, part in value.items() if name not in ("mirrored", "unattended")})
+    )
     append(world.root, numbered("T", 20, 8))
     query.restart()
     assert query.step() == expected("T", *[(5, 7)] * 4)
@@ -438,11 +474,17 @@ def test_what_another_member_recorded_since_the_last_look_is_not_beyond_the_end(
     assert two.step() == [("T", 2, 6), ("T", 3, 6)]
 
 
-def test_a_topic_that_was_created_again_and_has_no_message_yet(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_was_created_again_and_has_no_message_yet(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """The group's offset is of the deleted topic: kept, it would skip the first messages of the new one."""
     path = world.root / "config" / "topics.json"
     topics = json.loads(path.read_text())
-    topics["topicConfigTable"]["Again"] = topics["topicConfigTable"]["T"] | {"topicName": "Again", "readQueueNums": 1, "writeQueueNums": 1}
+    topics["topicConfigTable"]["Again"] = topics["topicConfigTable"]["T"] | {
+        "topicName": "Again",
+        "readQueueNums": 1,
+        "writeQueueNums": 1,
+    }
     path.write_text(json.dumps(topics))
     file = LocalOffsets(str(world.base / "offsets" / "g" / "offsets.json"))
     file.write({MessageQueue("Again", BROKER, 0): 5})
@@ -456,7 +498,7 @@ def test_a_topic_that_was_created_again_and_has_no_message_yet(world: World, cap
     assert query.step() == expected("Again", (0, 3))
 
 
-# ---- stores of a cluster ---------------------------------------------------------------------------------------------------
+# ---- stores of a cluster -----------------------------------------------------------------------------------
 
 
 def _broker(cluster: Path, name: str) -> Path:
@@ -483,7 +525,8 @@ def test_a_broker_that_is_added_and_sorts_first_does_not_split_the_group(
     _broker(cluster, "broker-a")
     two = world.query("b", offsetStore="store")
     with caplog.at_level(logging.WARNING):
-        assert two.step() == expected("T", *[(0, 5)] * 4)  # the new broker's: the other query does not know it
+        # the new broker's: the other query does not know it
+        assert two.step() == expected("T", *[(0, 5)] * 4)
     assert "its query a began before broker broker-a was added and reads nothing of it" in caplog.text
     assert one.step() == []  # gives half of broker-b back
     two.step()
@@ -496,7 +539,9 @@ def test_a_broker_that_is_added_and_sorts_first_does_not_split_the_group(
         each.member().leave({})
     three = world.query("c", offsetStore="store")
     three.step()
-    assert list(three.member()._now.owned) == [MessageQueue("T", b, n) for b in ("broker-a", "broker-b") for n in range(4)]
+    assert list(three.member()._now.owned) == [
+        MessageQueue("T", b, n) for b in ("broker-a", "broker-b") for n in range(4)
+    ]
 
 
 def test_what_members_recorded_in_the_first_store_is_taken_over(world: World, cluster: Path) -> None:
@@ -504,7 +549,10 @@ def test_what_members_recorded_in_the_first_store_is_taken_over(world: World, cl
     _broker(cluster, "broker-c")
     old = cluster / "broker-b" / ".rmqlog" / "groups" / "g"
     old.mkdir(parents=True)
-    queues = {MessageQueue("T", name, 1): QueueEntry(epoch=4, position=3, reset=2) for name in ("broker-b", "broker-c")}
+    queues = {
+        MessageQueue("T", name, 1): QueueEntry(epoch=4, position=3, reset=2)
+        for name in ("broker-b", "broker-c")
+    }
     write_state(str(old), GroupState(7, 2, 0, queues=queues), FileWrites(sync=False))
     query = world.query("a", offsetStore="store")
     assert query.step() == sorted(expected("T", (0, 5), (3, 5), (0, 5), (0, 5)) * 2)
@@ -512,7 +560,9 @@ def test_what_members_recorded_in_the_first_store_is_taken_over(world: World, cl
     assert read_state(f"{cluster}/.rmqlog/groups/g").queues[MessageQueue("T", "broker-c", 1)].epoch == 5
 
 
-def test_a_query_is_refused_while_members_of_the_group_meet_in_another_place(world: World, cluster: Path) -> None:
+def test_a_query_is_refused_while_members_of_the_group_meet_in_another_place(
+    world: World, cluster: Path
+) -> None:
     one = world.query("a", path=str(cluster / "broker-b"), offsetStore="store")
     assert one.step() == expected("T", *[(0, 5)] * 4)
     sleep = world.clock.sleep
@@ -525,7 +575,10 @@ def test_a_query_is_refused_while_members_of_the_group_meet_in_another_place(wor
     two = world.query("b", offsetStore="store")
     with pytest.raises(OptionError) as caught:
         two.step()
-    assert f"its query a runs and meets others in {cluster}/broker-b/.rmqlog/groups/g, this query would meet" in str(caught.value)
+    assert (
+        f"its query a runs and meets others in {cluster}/broker-b/.rmqlog/groups/g, this query would meet"
+        in str(caught.value)
+    )
     assert "Load the same path in all queries of the group" in str(caught.value)
     assert not (cluster / ".rmqlog").exists()
     one.step()
@@ -547,10 +600,12 @@ def test_a_reset_of_one_store_reaches_the_members_of_the_cluster(world: World, c
     assert not (cluster / "broker-b" / ".rmqlog" / "groups").exists()
 
 
-# ---- rows ------------------------------------------------------------------------------------------------------------------
+# ---- rows --------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_for_its_time_shows_the_topic_it_was_sent_to(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_waits_for_its_time_shows_the_topic_it_was_sent_to(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
     options = parse_read_options(
         {
             "path": str(golden("retry-dlq-5.5.0")), "group": "g", "subscribe": "SCHEDULE_TOPIC_XXXX", "offsetStore": "none",

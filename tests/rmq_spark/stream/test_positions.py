@@ -1,4 +1,6 @@
-"""A stream's positions without Spark: stores that grow, shrink and go back between two offsets, and restarts in between."""
+"""A stream's positions without Spark: stores that grow, shrink and go back between two offsets, and restarts
+in between.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ class Stream:
     """A query's life: `step` is one trigger and `restart` another process with the same checkpoint."""
 
     def __init__(self, root: Path, *, clock_ms: Callable[[], int] = lambda: 0, **options: Any) -> None:
-        self.given = {"path": str(root), "startingOffsets": "earliest", **{name: str(value) for name, value in options.items()}}
+        self.given = {
+            "path": str(root),
+            "startingOffsets": "earliest",
+            **{name: str(value) for name, value in options.items()},
+        }
         self.clock_ms = clock_ms
         self.log: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.restart()
@@ -62,7 +68,9 @@ class Stream:
         planned = plan_stream(self.options, stores or self.stores, start, end)
         self.lost = planned.lost
         scan = Scan(projection_from_options(self.options), self.options)
-        return sorted(place for split in planned.splits for batch in scan.read(split) for place in _places(batch))
+        return sorted(
+            place for split in planned.splits for batch in scan.read(split) for place in _places(batch)
+        )
 
     def replay(self, batch: int) -> list[Place]:
         """The same batch as a new process reads it."""
@@ -75,7 +83,9 @@ def _places(batch: pa.RecordBatch) -> list[Place]:
 
 def expected(topic: str, *ranges: tuple[int, int]) -> list[Place]:
     """By queue number: [start, stop)."""
-    return sorted((topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high))
+    return sorted(
+        (topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high)
+    )
 
 
 @pytest.fixture
@@ -86,7 +96,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-# ---- going on ------------------------------------------------------------------------------------------------------------
+# ---- going on ----------------------------------------------------------------------------------------------
 
 
 def test_a_stream_reads_what_is_there_and_then_what_comes(root: Path) -> None:
@@ -152,7 +162,9 @@ def test_the_first_offset_is_one_answer(root: Path) -> None:
     assert json.dumps(stream.positions.initial()) == first
 
 
-@pytest.mark.parametrize("options", [{"splitBy": "commitlog"}, {"minPartitions": 3}, {"splitBy": "commitlog", "minPartitions": 4}])
+@pytest.mark.parametrize(
+    "options", [{"splitBy": "commitlog"}, {"minPartitions": 3}, {"splitBy": "commitlog", "minPartitions": 4}]
+)
 def test_however_a_batch_is_divided(tmp_path: Path, options: dict[str, Any]) -> None:
     """Queues that were seen at different looks, before and behind new files of the log."""
     root = make_store(tmp_path / "store")
@@ -168,7 +180,9 @@ def test_however_a_batch_is_divided(tmp_path: Path, options: dict[str, Any]) -> 
     assert sorted(seen) == sorted(expected("T", *[(0, 76)] * 4) + expected("U", (0, 5)))
 
 
-def test_names_that_lead_elsewhere_are_none(root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_names_that_lead_elsewhere_are_none(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Topics come from messages here, and a message may say anything."""
     stream = Stream(root)
     stream.step()
@@ -187,10 +201,12 @@ def test_names_that_lead_elsewhere_are_none(root: Path, tmp_path: Path, caplog: 
     shutil.copytree(root / "consumequeue" / "T", root / "consumequeue" / "$from")
     stream.restart()
     assert stream.step() is None
-    assert [record.message for record in caplog.records] == ["topic '$from' is not read: an offset cannot name what begins with $"]
+    assert [record.message for record in caplog.records] == [
+        "topic '$from' is not read: an offset cannot name what begins with $"
+    ]
 
 
-# ---- where a stream starts -------------------------------------------------------------------------------------------------
+# ---- where a stream starts ---------------------------------------------------------------------------------
 
 
 def test_a_stream_starts_at_the_end_by_default(root: Path) -> None:
@@ -208,17 +224,25 @@ def test_a_stream_starts_at_the_end_by_default(root: Path) -> None:
         ({"startingOffsets": '{"T":{"0":3}}'}, [3, 5, 5, 5]),
         ({"startingTimestamp": "1000"}, [0, 0, 0, 0]),
         ({"startingOffsetsByTimestamp": '{"T":{"0":1000}}'}, [0, 5, 5, 5]),
-        ({"startingTimestamp": "1900000000000", "startingOffsetsByTimestampStrategy": "latest"}, [5, 5, 5, 5]),
+        (
+            {"startingTimestamp": "1900000000000", "startingOffsetsByTimestampStrategy": "latest"},
+            [5, 5, 5, 5],
+        ),
     ],
 )
 def test_the_starting_options(root: Path, options: dict[str, Any], first: list[int]) -> None:
-    assert Stream(root, **options).start() == {"T": {"broker-a": {str(queue): offset for queue, offset in enumerate(first)}}}
+    assert Stream(root, **options).start() == {
+        "T": {"broker-a": {str(queue): offset for queue, offset in enumerate(first)}}
+    }
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"startingOffsets": '{"T":{"0":9}}'}, "T-0 of broker-a: startingOffsets 9 is not in the queue, which holds 0 to 5; correct it"),
+        (
+            {"startingOffsets": '{"T":{"0":9}}'},
+            "T-0 of broker-a: startingOffsets 9 is not in the queue, which holds 0 to 5; correct it",
+        ),
         ({"startingTimestamp": "1900000000000"}, "no message at or after 1900000000000"),
         ({"subscribe": "Tt"}, "no store has a topic 'Tt'; did you mean T?"),
         ({"startingOffsets": '{"T":{"7":0}}'}, "startingOffsets: T/*/7 is none of the queues read"),
@@ -231,10 +255,15 @@ def test_a_start_that_is_not_there_is_refused(root: Path, options: dict[str, Any
 
 
 def test_a_start_that_is_not_there_is_moved_where_loss_is_accepted(root: Path) -> None:
-    assert Stream(root, startingOffsets='{"T":{"0":9}}', failOnDataLoss="false").start()["T"]["broker-a"]["0"] == 5
+    assert (
+        Stream(root, startingOffsets='{"T":{"0":9}}', failOnDataLoss="false").start()["T"]["broker-a"]["0"]
+        == 5
+    )
 
 
-def test_with_a_checkpoint_the_starting_options_are_ignored_and_that_is_said_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_with_a_checkpoint_the_starting_options_are_ignored_and_that_is_said_once(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     stream = Stream(root)
     stream.step()
     append(root, numbered("T", 20, 1))
@@ -246,7 +275,7 @@ def test_with_a_checkpoint_the_starting_options_are_ignored_and_that_is_said_onc
     assert said == ["going on from the checkpoint: the starting… options count for new queries only"]
 
 
-# ---- queues that come and go -------------------------------------------------------------------------------------------------
+# ---- queues that come and go -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("choice", [{}, {"subscribePattern": "[TN].*"}])
@@ -293,11 +322,13 @@ def test_a_broker_of_another_name_is_an_error(root: Path) -> None:
     )
 
 
-# ---- data loss -----------------------------------------------------------------------------------------------------------------
+# ---- data loss ---------------------------------------------------------------------------------------------
 
 
 def delete_log_files(root: Path, count: int) -> int:
-    """Retention: the first commitlog files go, and consume queue files that lead nowhere else. Where the log now begins."""
+    """Retention: the first commitlog files go, and consume queue files that lead nowhere else. Where the log
+    now begins.
+    """
     for path in sorted((root / "commitlog").iterdir())[:count]:
         path.unlink()
     return min(int(path.name) for path in (root / "commitlog").iterdir())
@@ -320,7 +351,10 @@ def test_a_topic_deleted_and_made_again(root: Path) -> None:
     stream.step()
     deleted_topic(root, "T")
     append(root, numbered("T", 100, 8))
-    with pytest.raises(OffsetOutOfRangeError, match=r"T-0 of broker-a: .* 5 and the queue holds 0 to 2: its offsets went back by 3"):
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match=r"T-0 of broker-a: .* 5 and the queue holds 0 to 2: its offsets went back by 3",
+    ):
         stream.step()
 
 
@@ -343,7 +377,9 @@ def test_retention_that_overtakes_the_reader(tmp_path: Path, caplog: pytest.LogC
         seen = stream.step()
     assert seen is not None
     assert len(seen) == 40
-    assert stream.log[-1][1]["$from"] == {"T": {"broker-a": {str(queue): low for queue, low in enumerate(lows)}}}
+    assert stream.log[-1][1]["$from"] == {
+        "T": {"broker-a": {str(queue): low for queue, low in enumerate(lows)}}
+    }
     counts = [int(record.message.split()[0]) for record in caplog.records]
     assert sum(counts) == sum(lows) - 40
     while (places := stream.step()) is not None:
@@ -357,7 +393,10 @@ def test_retention_between_the_end_and_its_planning(tmp_path: Path, caplog: pyte
     stream = Stream(root)
     stream.step()
     delete_log_files(root, 3)
-    with pytest.raises(OffsetOutOfRangeError, match=r"T-0 of broker-a: of offsets 0 to 100 of this batch \d+ are no longer there"):
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match=r"T-0 of broker-a: of offsets 0 to 100 of this batch \d+ are no longer there",
+    ):
         stream.replay(0)
     stream.restart(failOnDataLoss="false")
     lows = [minimum(root, queue) for queue in range(4)]
@@ -406,7 +445,7 @@ def test_a_queue_that_vanishes(root: Path, caplog: pytest.LogCaptureFixture, res
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-# ---- rates ---------------------------------------------------------------------------------------------------------------------
+# ---- rates -------------------------------------------------------------------------------------------------
 
 
 def test_limits_hold_in_every_batch_and_together(tmp_path: Path) -> None:
@@ -426,7 +465,11 @@ def test_limits_hold_in_every_batch_and_together(tmp_path: Path) -> None:
 
 
 def _sizes(root: Path) -> list[dict[str, Any]]:
-    return [row for batch in MessageStore.open(str(root)).scan(["queueId", "queueOffset", "storeSize"]) for row in batch.to_pylist()]
+    return [
+        row
+        for batch in MessageStore.open(str(root)).scan(["queueId", "queueOffset", "storeSize"])
+        for row in batch.to_pylist()
+    ]
 
 
 def test_bytes_of_a_batch_stay_within_their_limit(tmp_path: Path) -> None:
@@ -480,21 +523,31 @@ def test_reported_is_where_the_queues_end(root: Path) -> None:
     assert stream.positions.report() == {"T": {"broker-a": {"0": 6, "1": 5, "2": 5, "3": 5}}}
 
 
-# ---- checkpoints that are none of ours ---------------------------------------------------------------------------------------------
+# ---- checkpoints that are none of ours ---------------------------------------------------------------------
 
 
 def test_a_checkpoint_that_tells_no_start_or_goes_back_is_refused(root: Path) -> None:
     options = parse_read_options({"path": str(root)}, where=STREAM)
     for start, end, said in (
-        ({}, {("T", "broker-a", 0): 3}, 'the checkpoint tells no start of T-0 of broker-a, neither in "$from" nor before'),
-        ({("T", "broker-a", 0): 4}, {("T", "broker-a", 0): 3}, "the checkpoint has T-0 of broker-a from 4 back to 3"),
+        (
+            {},
+            {("T", "broker-a", 0): 3},
+            'the checkpoint tells no start of T-0 of broker-a, neither in "$from" nor before',
+        ),
+        (
+            {("T", "broker-a", 0): 4},
+            {("T", "broker-a", 0): 3},
+            "the checkpoint has T-0 of broker-a from 4 back to 3",
+        ),
     ):
         with pytest.raises(OptionError, match="was it edited") as caught:
             plan_stream(options, StreamStores(options), StreamOffset(start), StreamOffset(end))
         assert str(caught.value).startswith(said)
 
 
-@pytest.mark.parametrize("name", [name for name in goldens.NAMES if name not in ("cluster-5.5.0", "defaults-5.5.0")])
+@pytest.mark.parametrize(
+    "name", [name for name in goldens.NAMES if name not in ("cluster-5.5.0", "defaults-5.5.0")]
+)
 def test_golden_stores_in_small_batches(golden: Callable[[str], Path], name: str) -> None:
     """Crashed stores, stores without consume queues, message batches: in micro-batches as in one."""
     root = golden(name)

@@ -67,8 +67,15 @@ def _fit(sizes: list[list[int]]) -> tuple[list[list[int]], Fit]:
 SIZES = st.lists(st.lists(st.integers(91, 5000), max_size=20), min_size=1, max_size=10)
 
 
-@given(SIZES, st.integers(1, 20_000), st.integers(0, 1000), st.lists(st.integers(0, 10_000), min_size=10, max_size=10))
-def test_bytes_are_kept_and_something_always_goes(sizes: list[list[int]], limit: int, turn: int, estimates: list[int]) -> None:
+@given(
+    SIZES,
+    st.integers(1, 20_000),
+    st.integers(0, 1000),
+    st.lists(st.integers(0, 10_000), min_size=10, max_size=10),
+)
+def test_bytes_are_kept_and_something_always_goes(
+    sizes: list[list[int]], limit: int, turn: int, estimates: list[int]
+) -> None:
     ends, fit = _fit(sizes)
     waiting = [len(queue) for queue in sizes]
     admitted = admit_bytes(waiting, estimates[: len(sizes)], limit, turn, fit)

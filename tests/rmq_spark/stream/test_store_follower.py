@@ -1,4 +1,6 @@
-"""A followed store shows at each look what a batch read would see then; a look where nothing happened reads next to nothing."""
+"""A followed store shows at each look what a batch read would see then; a look where nothing happened reads
+next to nothing.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def ends(follower: StoreFollower) -> Ends:
 
 def in_batch(root: Path, choice: TopicChoice = TopicChoice()) -> Ends:  # noqa: B008 # frozen
     there = find_queues(MessageStore.open(str(root)), choice)
-    return {(queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset) for queue in (*there.queues, *there.scanned)}
+    return {
+        (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset)
+        for queue in (*there.queues, *there.scanned)
+    }
 
 
 def state(root: Path) -> str:
@@ -64,10 +69,12 @@ def no_further(one: Ends, other: Ends) -> bool:
     return all(key in other and stop <= other[key][1] for key, (_, stop) in one.items())
 
 
-# ---- the same as a batch ---------------------------------------------------------------------------------------------------
+# ---- the same as a batch -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("choice", [TopicChoice(), TopicChoice(names=("Other",))], ids=["all", "a quiet topic"])
+@pytest.mark.parametrize(
+    "choice", [TopicChoice(), TopicChoice(names=("Other",))], ids=["all", "a quiet topic"]
+)
 def test_beside_a_broker_each_look_lies_between_two_batches(tmp_path: Path, choice: TopicChoice) -> None:
     root = tmp_path / "store"
     with writer(root, 600) as done:
@@ -147,14 +154,26 @@ def test_commits_are_seen_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [1, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96])
 def test_a_commit_that_was_broken_off(tmp_path: Path, at: int) -> None:
-    """Killed at one of its changes of files: before it is published nothing of it counts, and the next writer completes it.
+    """Killed at one of its changes of files: before it is published nothing of it counts, and the next writer
+    completes it.
 
-    It fills several files of the log. Who begins to follow while it lies there half done sees the rest of it, too.
+    It fills several files of the log. Who begins to follow while it lies there half done sees the rest of it,
+    too.
     """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40), key=("q", 0))
     follower = followed(root)
-    command = [sys.executable, "-m", "tests.support.failing_writer", str(root), "40", "450", "1", "kill", str(at)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.failing_writer",
+        str(root),
+        "40",
+        "450",
+        "1",
+        "kill",
+        str(at),
+    ]
     assert subprocess.run(command, cwd=Path(__file__).parents[3], check=False).returncode < 0
     for _ in range(3):
         follower.look()
@@ -170,7 +189,9 @@ def test_a_commit_that_was_broken_off(tmp_path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in goldens.NAMES if name != "cluster-5.5.0"])
-def test_stores_of_every_kind(golden: Callable[[str], Path], unchanged: Callable[[Path], object], name: str) -> None:
+def test_stores_of_every_kind(
+    golden: Callable[[str], Path], unchanged: Callable[[Path], object], name: str
+) -> None:
     root, choice = golden(name), TopicChoice(include_system_topics=True)
     with unchanged(root):  # type: ignore[attr-defined] # the fixture's type is a context manager
         follower = followed(root, choice)
@@ -179,7 +200,7 @@ def test_stores_of_every_kind(golden: Callable[[str], Path], unchanged: Callable
         assert not follower.look(anew=True)
 
 
-# ---- what changes a store ------------------------------------------------------------------------------------------------------
+# ---- what changes a store ----------------------------------------------------------------------------------
 
 
 def test_what_a_look_changed_is_told(tmp_path: Path) -> None:
@@ -190,11 +211,15 @@ def test_what_a_look_changed_is_told(tmp_path: Path) -> None:
     append(root, numbered("T", 8, 1))
     append(root, numbered("U", 0, 1))
     assert follower.look()
-    assert {key: queue and queue.max_offset for key, queue in follower.changed.items()} == {("T", 0): 3, ("U", 0): 1}
+    assert {key: queue and queue.max_offset for key, queue in follower.changed.items()} == {
+        ("T", 0): 3,
+        ("U", 0): 1,
+    }
     shutil.rmtree(root / "consumequeue" / "U")
     assert follower.look()
     scanned = follower.queues["U", 0]
-    assert (scanned.scanned is not None, scanned.min_offset, scanned.max_offset) == (True, 0, 1)  # lost, and in the commitlog
+    # lost, and in the commitlog
+    assert (scanned.scanned is not None, scanned.min_offset, scanned.max_offset) == (True, 0, 1)
     deleted_topic(root, "U")
     assert follower.look(anew=True)
     assert follower.changed == {("U", 0): None}
@@ -222,7 +247,9 @@ class _Broker:
         self.root = root
         code = "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); "
         code += "print(flush=True); sys.stdin.read()"
-        self.process = subprocess.Popen([sys.executable, "-c", code, str(root / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, str(root / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         assert self.process.stdout is not None
         self.process.stdout.readline()
 
@@ -241,7 +268,13 @@ def test_a_unit_that_is_being_written_and_a_queue_that_is_behind(tmp_path: Path)
     append(root, numbered("T", 0, 4))
     last = messages_of(root)[-1]
     end = last.physical_offset + last.total_size
-    unit = replace(numbered("T", 4, 1)[0], queue_id=0, queue_offset=1, physical_offset=end, store_timestamp=1_700_000_200_000)
+    unit = replace(
+        numbered("T", 4, 1)[0],
+        queue_id=0,
+        queue_offset=1,
+        physical_offset=end,
+        store_timestamp=1_700_000_200_000,
+    )
     data = oracle.encode_message(unit)
     entry = oracle.cq_unit(end, len(data), oracle.tags_code(unit))
     log, queue = f"commitlog/{oracle.file_name(0)}", f"consumequeue/T/0/{oracle.file_name(0)}"
@@ -269,7 +302,11 @@ def test_old_bytes_behind_the_end_are_looked_at_ever_more_seldom(tmp_path: Path)
     end = last.physical_offset + last.total_size
     now = [time.time_ns() + 10**9]
     with _Broker(root) as broker:
-        broker.write(f"commitlog/{oracle.file_name(0)}", end, oracle.encode_message(replace(last, physical_offset=end))[:150])
+        broker.write(
+            f"commitlog/{oracle.file_name(0)}",
+            end,
+            oracle.encode_message(replace(last, physical_offset=end))[:150],
+        )
         follower = followed(root, clock_ns=lambda: now[0])
         reads, follow = [], follower._follow
 
@@ -285,8 +322,14 @@ def test_old_bytes_behind_the_end_are_looked_at_ever_more_seldom(tmp_path: Path)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(flips=st.lists(st.tuples(st.integers(0, 700), st.integers(1, 255)), max_size=6), cut=st.integers(1, 700), live=st.booleans())
-def test_whatever_is_appended_ends_in_queues_or_a_store_error(tmp_path: Path, flips: list[tuple[int, int]], cut: int, live: bool) -> None:
+@given(
+    flips=st.lists(st.tuples(st.integers(0, 700), st.integers(1, 255)), max_size=6),
+    cut=st.integers(1, 700),
+    live=st.booleans(),
+)
+def test_whatever_is_appended_ends_in_queues_or_a_store_error(
+    tmp_path: Path, flips: list[tuple[int, int]], cut: int, live: bool
+) -> None:
     root = tmp_path / "store"
     shutil.rmtree(root, ignore_errors=True)
     append(make_store(root), numbered("T", 0, 4))
@@ -322,11 +365,13 @@ def _write(path: Path, position: int, data: bytes) -> None:
         file.write(data)
 
 
-# ---- what it costs -----------------------------------------------------------------------------------------------------------------
+# ---- what it costs -----------------------------------------------------------------------------------------
 
 
 def touched(root: Path) -> tuple[Counter[str], Counter[str]]:
-    """What the interpreter was told to open or list, below the store: by a first look, and by some where nothing has happened since."""
+    """What the interpreter was told to open or list, below the store: by a first look, and by some where
+    nothing has happened since.
+    """
     options = parse_read_options({"path": str(root), "startingOffsets": "earliest"}, where=STREAM)
     paths: list[str] = []
     watches = True
@@ -367,7 +412,9 @@ def test_a_first_look_walks_the_end_of_the_log_alone(tmp_path: Path, monkeypatch
     assert ends(follower) == in_batch(root) == {("T", queue): (0, 251) for queue in range(4)}
 
 
-def test_a_first_look_does_not_trust_an_entry_that_leads_to_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_look_does_not_trust_an_entry_that_leads_to_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 20, 6000, 50, 2000))
     append(root, numbered("T", 0, 1000))
     for path in (root / "consumequeue" / "T").glob("*/*"):
@@ -389,7 +436,10 @@ def test_a_first_look_does_not_trust_an_entry_that_leads_to_no_message(tmp_path:
 def test_an_idle_look_opens_no_queue(tmp_path: Path) -> None:
     """Its cost does not grow with the queues; `python -m benchmarks --only streaming` says what it is."""
     for topics in (2, 40):
-        fill(tmp_path / str(topics), Filling(messages=1000, body_size=100, topics=topics, commit_log_file_size=1 << 20))
+        fill(
+            tmp_path / str(topics),
+            Filling(messages=1000, body_size=100, topics=topics, commit_log_file_size=1 << 20),
+        )
     time.sleep(0.06)  # directories count once they are older than a tick of the clock
     (first_few, few), (first_many, many) = (touched(tmp_path / str(topics)) for topics in (2, 40))
     assert len(first_many) > len(first_few) > 16

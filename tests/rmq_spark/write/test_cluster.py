@@ -1,4 +1,6 @@
-"""Writes to a directory of stores: spread as a producer spreads them, closed stores passed over and told, each batch once whatever dies."""
+"""Writes to a directory of stores: spread as a producer spreads them, closed stores passed over and told,
+each batch once whatever dies.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def _once(*ranges: range) -> dict[int, int]:
     return {number: 1 for each in ranges for number in each}
 
 
-# ---- where messages go --------------------------------------------------------------------------------------------------
+# ---- where messages go -------------------------------------------------------------------------------------
 
 
 def test_messages_are_spread_over_the_queues_of_all_stores(cluster: Path) -> None:
@@ -73,7 +75,10 @@ def test_a_queue_is_named_with_its_broker(cluster: Path) -> None:
     rows = numbered_rows(0, 3, queueId=[3, 0, 3], brokerName=["broker-b", "broker-a", "broker-b"])
     results = write(cluster, rows)
     assert [dict(result.queues) for result in results.values()] == [{("T", 0): (0, 1)}, {("T", 3): (0, 2)}]
-    with pytest.raises(IllegalMessageError, match="queueId needs the brokerName of one of the topic's stores, broker-a, broker-b"):
+    with pytest.raises(
+        IllegalMessageError,
+        match="queueId needs the brokerName of one of the topic's stores, broker-a, broker-b",
+    ):
         write(cluster, numbered_rows(0, 1, queueId=[0]))
 
 
@@ -90,11 +95,13 @@ def test_a_name_of_its_own_and_equal_names_are_refused(cluster: Path) -> None:
     with pytest.raises(OptionError, match=r"brokerName is for one store and .*cluster is a cluster"):
         target_of(cluster, brokerName="broker-x")
     make_store(cluster / "copy", StoreSettings("broker-a", 1 << 14, 400, 50, 200))
-    with pytest.raises(OptionError, match=r"broker-a and .*copy are both of broker broker-a; write to one of them"):
+    with pytest.raises(
+        OptionError, match=r"broker-a and .*copy are both of broker broker-a; write to one of them"
+    ):
         target_of(cluster)
 
 
-# ---- stores that take no messages now -------------------------------------------------------------------------------------
+# ---- stores that take no messages now ----------------------------------------------------------------------
 
 
 def test_a_store_in_use_is_passed_over_and_told(cluster: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -105,17 +112,23 @@ def test_a_store_in_use_is_passed_over_and_told(cluster: Path, caplog: pytest.Lo
     assert bodies(cluster / "broker-a") == {}
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 1
-    assert told[0].startswith(f"broker-a ({cluster / 'broker-a'}) takes no messages now and was passed over: in use by process ")
+    assert told[0].startswith(
+        f"broker-a ({cluster / 'broker-a'}) takes no messages now and was passed over: in use by process "
+    )
     write(cluster, numbered_rows(40, 80, topic="U"))
     assert bodies(*_stores(cluster)) == _once(range(80))
 
 
 def test_a_queue_that_is_fixed_is_not_exchanged_for_another(cluster: Path) -> None:
     write(cluster, numbered_rows(0, 8))
-    keys = [next(key for key in map(str, range(1000)) if abs(java_hash(key)) % 8 == place) for place in (0, 7)]
+    keys = [
+        next(key for key in map(str, range(1000)) if abs(java_hash(key)) % 8 == place) for place in (0, 7)
+    ]
     with held(cluster / "broker-a"):
         taken = "a queue of broker-a, which takes no messages now"
-        with pytest.raises(StoreInUseError, match=rf"T, row 0 \(keys 'k0'\): queueId 2 means {taken}: in use by "):
+        with pytest.raises(
+            StoreInUseError, match=rf"T, row 0 \(keys 'k0'\): queueId 2 means {taken}: in use by "
+        ):
             write(cluster, numbered_rows(0, 1, queueId=[2], brokerName=["broker-a"]))
         with pytest.raises(StoreInUseError, match=rf"T, row 0 .*: sharding key '{keys[0]}' means {taken}"):
             write(cluster, numbered_rows(0, 1, shardingKey=keys[:1]), messageQueueSelector="hash")
@@ -127,7 +140,10 @@ def test_without_any_store_that_takes_messages_nothing_is_written(cluster: Path)
     write(cluster, numbered_rows(0, 8))
     with held(cluster / "broker-a"), held(cluster / "broker-b"):
         for topic in ("T", "New"):
-            with pytest.raises(StoreInUseError, match=rf"topic {topic}: none of its stores takes messages now \(broker-a: in use by "):
+            with pytest.raises(
+                StoreInUseError,
+                match=rf"topic {topic}: none of its stores takes messages now \(broker-a: in use by ",
+            ):
                 write(cluster, numbered_rows(0, 1, topic=topic))
 
 
@@ -154,7 +170,12 @@ def test_a_store_on_a_full_disk_is_passed_over(cluster: Path) -> None:
     """The second store is on another file system, of which less is used: between the two is the limit."""
     used = disk_usage(str(cluster))[1]
     other = next(
-        (place for place in (Path("/dev/shm"), Path("/run")) if place.is_dir() and abs(disk_usage(str(place))[1] - used) > 4), None
+        (
+            place
+            for place in (Path("/dev/shm"), Path("/run"))
+            if place.is_dir() and abs(disk_usage(str(place))[1] - used) > 4
+        ),
+        None,
     )
     if other is None:
         pytest.skip("no two file systems of which different shares are used")
@@ -167,14 +188,16 @@ def test_a_store_on_a_full_disk_is_passed_over(cluster: Path) -> None:
         limit = str(max(1, sum(both) // 2))
         target = target_of(cluster, diskSpaceWarningLevelRatio=limit)
         assert [store.settings.broker_name for store in target.stores if store.closed] == [full]
-        assert next(store.closed for store in target.stores if store.closed).endswith(f"% full, and above {limit} % nothing is written")
+        assert next(store.closed for store in target.stores if store.closed).endswith(
+            f"% full, and above {limit} % nothing is written"
+        )
         write(cluster, numbered_rows(0, 10), diskSpaceWarningLevelRatio=limit)
         assert bodies(cluster / free) == _once(range(10))
     finally:
         shutil.rmtree(away, ignore_errors=True)
 
 
-# ---- failures -----------------------------------------------------------------------------------------------------------
+# ---- failures ----------------------------------------------------------------------------------------------
 
 
 def test_what_was_staged_in_all_stores_is_removed_when_the_write_is_given_up(cluster: Path) -> None:
@@ -206,7 +229,9 @@ def _run(cluster: Path, at: int) -> subprocess.CompletedProcess[str]:
 
 
 def _check_killed_at(cluster: Path, at: int, closed: str | None) -> None:
-    """Killed at that change, run again, followed by another batch: with both stores, or with one in use when it runs again."""
+    """Killed at that change, run again, followed by another batch: with both stores, or with one in use when
+    it runs again.
+    """
     killed = _run(cluster, at)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert bodies(*_stores(cluster)).keys() >= set(range(40))
@@ -219,7 +244,12 @@ def _check_killed_at(cluster: Path, at: int, closed: str | None) -> None:
     write(cluster, numbered_rows(2000, 2010), key=("q", 2))
     assert bodies(*_stores(cluster)) == _once(range(40), range(1000, 1060), range(2000, 2010))
     for store in _stores(cluster):
-        assert {path.name for path in (store / ".rmqlog").iterdir()} == {"store.json", "broker.conf", "ledger.json", "staging"}
+        assert {path.name for path in (store / ".rmqlog").iterdir()} == {
+            "store.json",
+            "broker.conf",
+            "ledger.json",
+            "staging",
+        }
         assert not (store / "abort").exists()
         assert MessageStore.open(str(store)).diagnose().of("damage", "warning") == []
         topics = read_topics(str(store))

@@ -1,4 +1,6 @@
-"""Writes to one store: refused before any task runs, made with the first commit, and gone without a trace when they fail."""
+"""Writes to one store: refused before any task runs, made with the first commit, and gone without a trace
+when they fail.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +51,15 @@ def _looks(root: Path) -> list[str] | None:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*")) if root.exists() else None
 
 
-# ---- before any task runs -----------------------------------------------------------------------------------------------
+# ---- before any task runs ----------------------------------------------------------------------------------
 
 
 def test_looking_at_the_target_makes_nothing(place: Path) -> None:
     before = _looks(place)
     target = target_of(place)
-    assert [(store.settings.broker_name, store.is_new, store.was_missing) for store in target.stores] == [("store", True, before is None)]
+    assert [(store.settings.broker_name, store.is_new, store.was_missing) for store in target.stores] == [
+        ("store", True, before is None)
+    ]
     assert _looks(place) == before
     assert pickle.loads(pickle.dumps(target)) == target
 
@@ -63,7 +67,13 @@ def test_looking_at_the_target_makes_nothing(place: Path) -> None:
 def test_a_broker_that_runs_is_named_at_once(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     begun = time.monotonic()
-    with held(root), pytest.raises(StoreInUseError, match=r"store is in use by process \d+ \(.*python.*\); stop the broker, or write to "):
+    with (
+        held(root),
+        pytest.raises(
+            StoreInUseError,
+            match=r"store is in use by process \d+ \(.*python.*\); stop the broker, or write to ",
+        ),
+    ):
         target_of(root, writerLockTimeout="10m")
     assert time.monotonic() - begun < 60
     with held(root, kind="writer"):  # a writer of ours that commits: commits wait for each other
@@ -74,7 +84,11 @@ def test_a_disk_that_is_fuller_than_the_limit_is_an_error(tmp_path: Path, place:
     mount, used = disk_usage(str(tmp_path / "not" / "there" / "yet"))
     assert os.path.ismount(mount)
     status = os.statvfs(tmp_path)
-    assert used - 1 <= 100 * (status.f_blocks - status.f_bfree) / (status.f_blocks - status.f_bfree + status.f_bavail) <= used + 1
+    assert (
+        used - 1
+        <= 100 * (status.f_blocks - status.f_bfree) / (status.f_blocks - status.f_bfree + status.f_bavail)
+        <= used + 1
+    )
     before = _looks(place)
     with pytest.raises(StoreWriteError) as caught:
         target_of(place, diskSpaceWarningLevelRatio="0")
@@ -90,7 +104,9 @@ def test_a_commitlog_that_is_not_where_it_was_is_refused_before_any_task_runs(pl
     shutil.move(place / "commitlog", place.parent / "not mounted")
     (place / "commitlog").mkdir()
     staged = sorted((place / ".rmqlog" / "staging").iterdir())
-    with pytest.raises(StoreNotFoundError, match=r"has no message, but .*ledger\.json tells of commits up to physical offset"):
+    with pytest.raises(
+        StoreNotFoundError, match=r"has no message, but .*ledger\.json tells of commits up to physical offset"
+    ):
         target_of(place)
     assert sorted((place / ".rmqlog" / "staging").iterdir()) == staged
 
@@ -132,7 +148,7 @@ def test_what_can_be_no_store_is_refused(tmp_path: Path) -> None:
         target_of(tmp_path / "raft")
 
 
-# ---- a new store ----------------------------------------------------------------------------------------------------------
+# ---- a new store -------------------------------------------------------------------------------------------
 
 
 def test_a_new_store_is_made_with_the_first_commit(place: Path) -> None:
@@ -142,10 +158,15 @@ def test_a_new_store_is_made_with_the_first_commit(place: Path) -> None:
     commit_write(target, [staged], ("q", 0))
     write(place, numbered_rows(100, 150))
     assert bodies(place) == dict.fromkeys(range(150), 1)
-    assert (place / ".rmqlog" / "broker.conf").read_text().splitlines()[:2] == ["brokerName=broker-x", "mappedFileSizeCommitLog=16384"]
+    assert (place / ".rmqlog" / "broker.conf").read_text().splitlines()[:2] == [
+        "brokerName=broker-x",
+        "mappedFileSizeCommitLog=16384",
+    ]
 
 
-def test_directories_are_on_the_disk_before_a_journal_refers_to_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_are_on_the_disk_before_a_journal_refers_to_them(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every directory of a SYNC_FLUSH write: its entry is synced, which is its parent directory's fsync."""
     made: list[str] = []
     unsynced: dict[str, set[str]] = {}  # parent -> names made in it since its last fsync
@@ -199,13 +220,18 @@ def test_a_task_that_runs_on_after_its_write_was_given_up_stages_nothing(place: 
     before = _looks(place)
     target = begin_write(target_of(place))
     abort_write(target)
-    with pytest.raises(StoreNotFoundError, match="the write was given up, or driver and executors do not see the same directory"):
+    with pytest.raises(
+        StoreNotFoundError,
+        match="the write was given up, or driver and executors do not see the same directory",
+    ):
         stage_rows(target, [numbered_rows(0, 10)])
     assert _looks(place) == before
 
 
 def test_a_stream_has_no_directory_made_for_its_tasks(place: Path) -> None:
-    """Spark makes a stream's writer anew to commit or abort, and then tells of the tasks that were successful only."""
+    """Spark makes a stream's writer anew to commit or abort, and then tells of the tasks that were successful
+    only.
+    """
     before = _looks(place)
     target = target_of(place)
     with pytest.raises(IllegalMessageError):
@@ -274,7 +300,7 @@ def test_a_first_commit_whose_disk_fails_leaves_the_place_as_it_was_or_is_comple
     assert outcomes == {True, False}
 
 
-# ---- leftovers of others --------------------------------------------------------------------------------------------------
+# ---- leftovers of others -----------------------------------------------------------------------------------
 
 
 def _old_staging(root: Path, name: str) -> Path:
@@ -286,7 +312,9 @@ def _old_staging(root: Path, name: str) -> Path:
     return directory
 
 
-def test_what_cannot_be_collected_does_not_fail_a_batch_that_is_published(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_collected_does_not_fail_a_batch_that_is_published(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root = make_store(tmp_path / "store")
     odd = _old_staging(root, "dead")
     result = write(root, numbered_rows(0, 10), stagingRetention="1h")[str(root)]
@@ -296,7 +324,8 @@ def test_what_cannot_be_collected_does_not_fail_a_batch_that_is_published(tmp_pa
     (root / ".rmqlog" / "staging" / "linked").symlink_to(odd)
     assert write(root, numbered_rows(10, 20))[str(root)].committed
     assert any(
-        "files of dead tasks could not be collected; the next write tries again: " in record.getMessage() for record in caplog.records
+        "files of dead tasks could not be collected; the next write tries again: " in record.getMessage()
+        for record in caplog.records
     )
     assert bodies(root) == dict.fromkeys(range(20), 1)
     assert (odd / "report" / "page").exists()
@@ -311,7 +340,9 @@ def test_attempts_that_lost_or_died_leave_nothing_behind_a_commit(tmp_path: Path
     assert not any((root / ".rmqlog" / "staging").iterdir())
 
 
-def test_what_a_standing_journal_needs_is_not_removed_when_spark_gives_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_standing_journal_needs_is_not_removed_when_spark_gives_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root = tmp_path / "store"
     create_store(str(root), StoreSettings("store", 1 << 14, 400, 50, 200), timestamp=1_700_000_000_000)
     target = target_of(root)
@@ -339,9 +370,14 @@ def test_one_line_tells_of_each_batch(tmp_path: Path, caplog: pytest.LogCaptureF
     told = [record.getMessage() for record in caplog.records if "batch" in record.getMessage()]
     result = results[0][str(root)]
     milliseconds = r"(\d+\.\d) ms, of it (\d+\.\d) ms waiting for the disk"
-    line = re.fullmatch(rf"batch \('q', 3\): 15 messages into {root} 0 to {result.stop}; committed in {milliseconds}", told[0])
+    line = re.fullmatch(
+        rf"batch \('q', 3\): 15 messages into {root} 0 to {result.stop}; committed in {milliseconds}", told[0]
+    )
     assert line is not None, told[0]
     assert float(line[1]) > float(line[2]) == round(result.sync_seconds * 1000, 1) > 0
     assert told[1] == f"{root}: batch 3 of q is not written, 15 messages: it is committed already"
-    assert re.fullmatch(rf"batch without a key: 5 messages into {root} {result.stop} to \d+; committed in {milliseconds}", told[2])
+    assert re.fullmatch(
+        rf"batch without a key: 5 messages into {root} {result.stop} to \d+; committed in {milliseconds}",
+        told[2],
+    )
     assert len(told) == 3

@@ -1,4 +1,6 @@
-"""Writes to a store as it is: what a broker would truncate, lose or never deliver is refused, or written so that it does not."""
+"""Writes to a store as it is: what a broker would truncate, lose or never deliver is refused, or written so
+that it does not.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,25 @@ def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]
     return lambda name: Path(shutil.copytree(golden(name), tmp_path / name))
 
 
-# ---- the CRC property ---------------------------------------------------------------------------------------------------
+# ---- the CRC property --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["propcrc-5.5.0", "basic-5.5.0"])
-def test_messages_get_the_crc_property_where_the_last_message_has_it(copy: Callable[[str], Path], name: str) -> None:
+def test_messages_get_the_crc_property_where_the_last_message_has_it(
+    copy: Callable[[str], Path], name: str
+) -> None:
     root, expected = copy(name), name.startswith("propcrc")
     before = len(messages_of(root))
     for first in (0, 30):
         assert target_of(root).stores[0].crc_property == expected
         write(root, numbered_rows(first, first + 15, "Orders"), numbered_rows(first + 15, first + 30, "New"))
     messages = messages_of(root)[before:]
-    assert [message.properties_bytes[-20:].startswith(b"__CRC32#\x01") for message in messages] == [expected] * 60
+    assert [message.properties_bytes[-20:].startswith(b"__CRC32#\x01") for message in messages] == [
+        expected
+    ] * 60
 
 
-# ---- queues that no consumer reads --------------------------------------------------------------------------------------
+# ---- queues that no consumer reads -------------------------------------------------------------------------
 
 
 def _delayed(first: int, stop: int) -> pa.RecordBatch:
@@ -49,17 +55,27 @@ def _delayed(first: int, stop: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("rows", [numbered_rows, _delayed])
-def test_two_first_writers_with_other_queue_numbers(tmp_path: Path, rows: Callable[[int, int], pa.RecordBatch]) -> None:
-    """The second to commit chose queues that the topic did not get; the same batch run again uses those that there are."""
+def test_two_first_writers_with_other_queue_numbers(
+    tmp_path: Path, rows: Callable[[int, int], pa.RecordBatch]
+) -> None:
+    """The second to commit chose queues that the topic did not get; the same batch run again uses those that
+    there are.
+    """
     root = tmp_path / "store"
     late = target_of(root, defaultTopicQueueNums="8")
     staged = stage_rows(late, [rows(0, 17)])
     write(root, numbered_rows(17, 21), defaultTopicQueueNums="2")
-    with pytest.raises(IllegalMessageError, match=r"T has readQueueNums=2 and writeQueueNums=2 .* queue \d, .*Nothing was written.*run it"):
+    with pytest.raises(
+        IllegalMessageError,
+        match=r"T has readQueueNums=2 and writeQueueNums=2 .* queue \d, .*Nothing was written.*run it",
+    ):
         commit_write(late, [staged], ("q", 1))
     abort_write(late)
     assert bodies(root) == dict.fromkeys(range(17, 21), 1)
-    assert all(result.committed for result in write(root, rows(0, 17), key=("q", 1), defaultTopicQueueNums="8").values())
+    assert all(
+        result.committed
+        for result in write(root, rows(0, 17), key=("q", 1), defaultTopicQueueNums="8").values()
+    )
     assert bodies(root) == dict.fromkeys(range(21), 1)
     assert {queue.queue_id for queue in MessageStore.open(str(root)).queues() if queue.topic == "T"} == {0, 1}
     assert MessageStore.open(str(root)).diagnose() == []
@@ -72,7 +88,9 @@ def test_a_topic_that_was_shrunk_meanwhile(tmp_path: Path) -> None:
     staged = stage_rows(target, [numbered_rows(8, 16)])
     topics = root / "config" / "topics.json"
     topics.write_text(
-        topics.read_text().replace('"readQueueNums":4', '"readQueueNums":1').replace('"writeQueueNums":4', '"writeQueueNums":1')
+        topics.read_text()
+        .replace('"readQueueNums":4', '"readQueueNums":1')
+        .replace('"writeQueueNums":4', '"writeQueueNums":1')
     )
     with pytest.raises(IllegalMessageError, match="readQueueNums=1"):
         commit_write(target, [staged], None)
@@ -80,31 +98,51 @@ def test_a_topic_that_was_shrunk_meanwhile(tmp_path: Path) -> None:
 
 def test_a_new_topic_gets_the_queues_that_its_rows_name(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    orders = [numbered_rows(0, 4, "Orders", queueId=[0, 3, 7, 1]), numbered_rows(4, 8, "Orders", queueId=[10, 0, 0, 0])]
-    write(root, *orders, numbered_rows(8, 12, "Audit", queueId=[0] * 4), numbered_rows(12, 16, "Free"), defaultTopicQueueNums="1")
+    orders = [
+        numbered_rows(0, 4, "Orders", queueId=[0, 3, 7, 1]),
+        numbered_rows(4, 8, "Orders", queueId=[10, 0, 0, 0]),
+    ]
+    write(
+        root,
+        *orders,
+        numbered_rows(8, 12, "Audit", queueId=[0] * 4),
+        numbered_rows(12, 16, "Free"),
+        defaultTopicQueueNums="1",
+    )
     topics: Mapping[str, TopicConfig] = read_topics(str(root)) or {}
-    assert {name: topics[name].write_queue_nums for name in ("Orders", "Audit", "Free")} == {"Orders": 11, "Audit": 1, "Free": 1}
+    assert {name: topics[name].write_queue_nums for name in ("Orders", "Audit", "Free")} == {
+        "Orders": 11,
+        "Audit": 1,
+        "Free": 1,
+    }
     assert topics["Orders"].read_queue_nums == 11
     assert bodies(root) == dict.fromkeys(range(16), 1)
 
 
-# ---- messages that no broker delivers -----------------------------------------------------------------------------------
+# ---- messages that no broker delivers ----------------------------------------------------------------------
 
 
 def _timed(count: int) -> pa.RecordBatch:
     return numbered_rows(0, count, "Orders", deliverTimestamp=[time.time_ns() // 1_000_000 + 600_000] * count)
 
 
-def test_timer_messages_into_the_store_of_a_broker_without_a_timer_are_refused(copy: Callable[[str], Path]) -> None:
+def test_timer_messages_into_the_store_of_a_broker_without_a_timer_are_refused(
+    copy: Callable[[str], Path],
+) -> None:
     root = copy("basic-4.9.7")
     before = len(messages_of(root))
-    with pytest.raises(UnsupportedFormatError, match=r"deliverTimestamp.*no rmq_sys_wheel_timer.*timerWheelEnable=false.*delayTimeLevel"):
+    with pytest.raises(
+        UnsupportedFormatError,
+        match=r"deliverTimestamp.*no rmq_sys_wheel_timer.*timerWheelEnable=false.*delayTimeLevel",
+    ):
         write(root, _timed(2))
     write(root, numbered_rows(0, 2, "Orders", delayTimeLevel=[1, 2]))
     assert len(messages_of(root)) == before + 2
 
 
-def test_timer_messages_go_into_stores_of_5_and_into_new_ones(copy: Callable[[str], Path], tmp_path: Path) -> None:
+def test_timer_messages_go_into_stores_of_5_and_into_new_ones(
+    copy: Callable[[str], Path], tmp_path: Path
+) -> None:
     root = copy("basic-5.5.0")
     before = len(messages_of(root))
     write(root, _timed(2))
@@ -113,10 +151,12 @@ def test_timer_messages_go_into_stores_of_5_and_into_new_ones(copy: Callable[[st
     assert len(messages_of(tmp_path / "new")) == 2
 
 
-# ---- a batch that is committed already ----------------------------------------------------------------------------------
+# ---- a batch that is committed already ---------------------------------------------------------------------
 
 
-def test_a_replay_with_compressed_bodies_in_other_partitions_and_stores(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_replay_with_compressed_bodies_in_other_partitions_and_stores(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Over a cluster the counts of all stores together are compared."""
     for name in ("broker-a", "broker-b"):
         make_store(tmp_path / name, StoreSettings(name, 1 << 16, 400, 50, 200))
@@ -126,13 +166,16 @@ def test_a_replay_with_compressed_bodies_in_other_partitions_and_stores(tmp_path
         results = write(tmp_path, numbered_rows(25, 40), numbered_rows(0, 25), key=("q", 1), **options)
         assert not any(result.committed for result in results.values())
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert told == [f"{tmp_path}/broker-a: batch 1 of q is not written, 40 messages: it is committed already"] * 2
+    assert (
+        told
+        == [f"{tmp_path}/broker-a: batch 1 of q is not written, 40 messages: it is committed already"] * 2
+    )
     with pytest.raises(OptionError, match="has 40 messages and is committed already, with other bodies"):
         write(tmp_path, numbered_rows(1, 41), key=("q", 1))
     assert bodies(tmp_path / "broker-a", tmp_path / "broker-b") == dict.fromkeys(range(40), 1)
 
 
-# ---- settings that contradict the store ---------------------------------------------------------------------------------
+# ---- settings that contradict the store --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -145,12 +188,17 @@ def test_a_replay_with_compressed_bodies_in_other_partitions_and_stores(tmp_path
         ("brokerName", "broker-x"),
     ],
 )
-def test_a_setting_of_a_new_store_that_contradicts_the_store_is_refused(tmp_path: Path, option: str, other: str) -> None:
+def test_a_setting_of_a_new_store_that_contradicts_the_store_is_refused(
+    tmp_path: Path, option: str, other: str
+) -> None:
     root = make_store(tmp_path / "store")
     same = SMALL | {"brokerName": "broker-a", "mappedFileSizeConsumeQueue": "395"}  # made a multiple of 20
     write(root, numbered_rows(0, 3), key=None, **same)
     own = {"brokerName": "broker-a", **SMALL}[option]
-    with pytest.raises(OptionError, match=f"{option}={other}, but {root} has {own}: the option is for a new store; leave it out"):
+    with pytest.raises(
+        OptionError,
+        match=f"{option}={other}, but {root} has {own}: the option is for a new store; leave it out",
+    ):
         write(root, numbered_rows(3, 6), key=None, **{option: other})
     assert bodies(root) == dict.fromkeys(range(3), 1)
 
@@ -162,7 +210,9 @@ def test_an_index_file_that_a_broker_made_longer_is_not_written_to(tmp_path: Pat
     (path,) = (root / "index").iterdir()
     with path.open("r+b") as file:
         file.truncate(StoreSettings("x").geometry.file_size)
-    with pytest.raises(OptionError, match=r"has 420000040 bytes, and with maxHashSlotNum=50 .* it has 4240: .*broker.conf"):
+    with pytest.raises(
+        OptionError, match=r"has 420000040 bytes, and with maxHashSlotNum=50 .* it has 4240: .*broker.conf"
+    ):
         write(root, numbered_rows(3, 6))
     path.rename(tmp_path / path.name)
     write(root, numbered_rows(3, 6))
@@ -170,7 +220,10 @@ def test_an_index_file_that_a_broker_made_longer_is_not_written_to(tmp_path: Pat
 
 
 def test_an_index_file_that_a_broker_made_counts_more_than_what_the_store_remembers(tmp_path: Path) -> None:
-    root, other = make_store(tmp_path / "store"), make_store(tmp_path / "other", StoreSettings("other", 1 << 14, 400))
+    root, other = (
+        make_store(tmp_path / "store"),
+        make_store(tmp_path / "other", StoreSettings("other", 1 << 14, 400)),
+    )
     write(root, numbered_rows(0, 3))
     write(other, numbered_rows(0, 3))
     (mine,), (theirs,) = (root / "index").iterdir(), (other / "index").iterdir()
@@ -181,10 +234,12 @@ def test_an_index_file_that_a_broker_made_counts_more_than_what_the_store_rememb
     assert len(list((root / "index").iterdir())) == 1
 
 
-# ---- what a read gives can be written -----------------------------------------------------------------------------------
+# ---- what a read gives can be written ----------------------------------------------------------------------
 
 
-def test_properties_that_a_read_made_columns_are_written_as_they_were(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_properties_that_a_read_made_columns_are_written_as_they_were(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
     source, names = golden("basic-5.5.0"), ["a", "UNIQ_KEY", "WAIT", "none"]
     table = pa.Table.from_batches(
         batch
@@ -195,7 +250,9 @@ def test_properties_that_a_read_made_columns_are_written_as_they_were(golden: Ca
     maps = [dict(row) for row in table["properties"].to_pylist()]
     columns = {name: pa.array([row.get(name) for row in maps], pa.string()) for name in names}
     (rows,) = table.combine_chunks().to_batches()
-    with_columns = pa.RecordBatch.from_pydict({**dict(zip(rows.schema.names, rows.columns, strict=True)), **columns})
+    with_columns = pa.RecordBatch.from_pydict(
+        {**dict(zip(rows.schema.names, rows.columns, strict=True)), **columns}
+    )
     with pytest.raises(OptionError, match=r"unknown column 'a'.*propertyColumns"):
         write(tmp_path / "refused", with_columns)
     for root, batch in (
@@ -207,8 +264,11 @@ def test_properties_that_a_read_made_columns_are_written_as_they_were(golden: Ca
     stored = [[m.properties_bytes for m in messages_of(tmp_path / name)] for name in "ab"]
     assert stored[0] == stored[1]
     for message, row in zip(messages_of(tmp_path / "c"), maps, strict=True):
-        expected = {name: row[name] for name in row if name in {*names, "TAGS"}} | {"WAIT": row.get("WAIT", "true")}
-        assert {name: value for name, value in message.properties.items() if name != "KEYS"} == expected  # spaces are one there
+        expected = {name: row[name] for name in row if name in {*names, "TAGS"}} | {
+            "WAIT": row.get("WAIT", "true")
+        }
+        # spaces are one there
+        assert {name: value for name, value in message.properties.items() if name != "KEYS"} == expected
     topics: Mapping[str, TopicConfig] = read_topics(str(tmp_path / "a")) or {}
     own: Mapping[str, TopicConfig] = read_topics(str(source)) or {}
     assert {name: topics[name].write_queue_nums for name in ("Orders", "Audit")} == {
@@ -216,7 +276,9 @@ def test_properties_that_a_read_made_columns_are_written_as_they_were(golden: Ca
     }
 
 
-def test_a_message_that_clients_do_not_take_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_that_clients_do_not_take_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for size in (1 << 20, 16 << 20):
         caplog.clear()
         rows = pa.RecordBatch.from_pydict({"topic": ["T"], "body": [b"x" * size]})

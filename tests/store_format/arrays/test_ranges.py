@@ -38,10 +38,14 @@ def test_ranges_as_text() -> None:
 
 def test_units_and_words() -> None:
     units = gather_units(BUFFER, np.array([0, 248, 3]), BLANK_HEAD)
-    assert units["size"].tolist() == [int.from_bytes(DATA[at : at + 4], "big", signed=True) for at in (0, 248, 3)]
+    assert units["size"].tolist() == [
+        int.from_bytes(DATA[at : at + 4], "big", signed=True) for at in (0, 248, 3)
+    ]
     assert [unit.tobytes() for unit in units] == [DATA[at : at + 8] for at in (0, 248, 3)]
     assert gather_units(BUFFER[:7], np.empty(0, np.int64), BLANK_HEAD).tolist() == []
-    assert gather_words(BUFFER, np.array([0, 248])).tolist() == [int.from_bytes(DATA[at : at + 8], "little") for at in (0, 248)]
+    assert gather_words(BUFFER, np.array([0, 248])).tolist() == [
+        int.from_bytes(DATA[at : at + 8], "little") for at in (0, 248)
+    ]
 
 
 def test_arrays_are_mapped_where_they_begin() -> None:

@@ -1,4 +1,6 @@
-"""Our own small files, whole and damaged: journal, ledger, settings, and what a reader makes of journal and `abort`."""
+"""Our own small files, whole and damaged: journal, ledger, settings, and what a reader makes of journal and
+`abort`.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def test_a_journal_comes_back_as_it_was(root: str) -> None:
     assert os.listdir(f"{root}/.rmqlog") == ["journal.json"]
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"version":2}', b'{"version":1}', b"[" * 100_000, b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"null", b'{"version":2}', b'{"version":1}', b"[" * 100_000, b"\xff\xfe"]
+)
 @pytest.mark.parametrize("name", ["journal.json", "ledger.json", "store.json"])
 def test_a_damaged_file_is_named(root: str, name: str, data: bytes) -> None:
     Path(root, ".rmqlog", name).write_bytes(data)
@@ -71,7 +75,12 @@ def test_a_ledger_keeps_the_highest_number_of_each_key(root: str) -> None:
     ledger = Ledger().with_entry("q", _ENTRY).with_entry(None, replace(_ENTRY, journal="id2"))
     write_ledger(root, ledger, _FILES)
     assert read_ledger(root) == ledger
-    assert (ledger.has(("q", 5)), ledger.has(("q", 4)), ledger.has(("q", 6)), ledger.has(("r", 0))) == (True, True, False, False)
+    assert (ledger.has(("q", 5)), ledger.has(("q", 4)), ledger.has(("q", 6)), ledger.has(("r", 0))) == (
+        True,
+        True,
+        False,
+        False,
+    )
 
 
 def test_settings_come_back_and_are_checked(root: str) -> None:
@@ -80,7 +89,11 @@ def test_settings_come_back_and_are_checked(root: str) -> None:
     assert read_settings(root) == settings
     assert settings.queue_file_size == 2000
     assert "mappedFileSizeConsumeQueue=1999\n" in settings.broker_conf().decode()
-    for wrong in ({"mapped_file_size_commit_log": 0}, {"mapped_file_size_consume_queue": 19}, {"max_index_num": 1}):
+    for wrong in (
+        {"mapped_file_size_commit_log": 0},
+        {"mapped_file_size_consume_queue": 19},
+        {"max_index_num": 1},
+    ):
         with pytest.raises(OptionError):
             StoreSettings("b", **wrong)
 
@@ -102,14 +115,16 @@ def test_readers_stop_at_the_base_only_while_abort_has_the_journals_id(root: str
     assert (read_commit_state(root).base, read_commit_state(root).is_own) == (None, True)
 
 
-# ---- the index wound back --------------------------------------------------------------------------------------------------
+# ---- the index wound back ----------------------------------------------------------------------------------
 
 
 def _batch(first: int, count: int) -> IndexBatch:
     rng = np.random.default_rng(first)
     messages = np.arange(count)
     hashes = rng.integers(0, 1000, 2 * count).astype(np.int32)
-    return IndexBatch(100 * (first + messages), 1_700_000_000_000 + 10 * (first + messages), hashes, np.repeat(messages, 2))
+    return IndexBatch(
+        100 * (first + messages), 1_700_000_000_000 + 10 * (first + messages), hashes, np.repeat(messages, 2)
+    )
 
 
 def _write(root: str, *batches: IndexBatch) -> None:
@@ -148,18 +163,32 @@ def test_an_index_that_was_not_there_is_gone(root: str) -> None:
 
 @pytest.mark.parametrize("at", range(20, 120, 20))
 def test_a_commit_that_ends_while_its_state_is_read(tmp_path: Path, at: int) -> None:
-    """Else a reader that began before the commit, and saw a part of it, would find the same state behind its look as before it."""
+    """Else a reader that began before the commit, and saw a part of it, would find the same state behind its
+    look as before it.
+    """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40), key=("q", 0))
     before = read_commit_state(str(root))
-    command = [sys.executable, "-m", "tests.support.failing_writer", str(root), "40", "450", "1", "kill", str(at)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.failing_writer",
+        str(root),
+        "40",
+        "450",
+        "1",
+        "kill",
+        str(at),
+    ]
     assert subprocess.run(command, cwd=Path(__file__).parents[3], check=False).returncode == -signal.SIGKILL
     assert read_commit_state(str(root)) != before
     for name in ("/journal.json", "/abort"):
         copy = Path(shutil.copytree(root, tmp_path / name.strip("/")))
         pending = [f"{copy}/.rmqlog{name}", f"{copy}{name}"]
 
-        def ends(event: str, arguments: tuple[object, ...], pending: list[str] = pending, copy: Path = copy) -> None:
+        def ends(
+            event: str, arguments: tuple[object, ...], pending: list[str] = pending, copy: Path = copy
+        ) -> None:
             if event == "open" and arguments[0] in pending:
                 pending.clear()
                 recover(str(copy))

@@ -1,4 +1,6 @@
-"""What is left of writes that failed: removed when it is old or given up, never when a journal names it, never at a commit's cost."""
+"""What is left of writes that failed: removed when it is old or given up, never when a journal names it,
+never at a commit's cost.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,17 @@ def _age(directory: Path) -> None:
 def _begin(root: Path, staged: StagedFile) -> None:
     """A commit whose writer dies when the journal stands."""
     files, options = FileWrites(sync=False), CommitOptions()
-    journal, _ = prepare(str(root), open_store(str(root), options, files), (staged,), None, None, options, files)
+    journal, _ = prepare(
+        str(root), open_store(str(root), options, files), (staged,), None, None, options, files
+    )
     write_journal(str(root), journal, files)
 
 
 def test_what_is_old_or_finished_is_collected_unless_a_journal_names_it(root: Path) -> None:
-    staged = {write: stage(root, numbered("T", 0, 3), write=write) for write in ("old", "named", "fresh", "finished")}
+    staged = {
+        write: stage(root, numbered("T", 0, 3), write=write)
+        for write in ("old", "named", "fresh", "finished")
+    }
     for write in ("old", "named"):
         _age(root / ".rmqlog" / "staging" / write)
     _begin(root, staged["named"])
@@ -69,13 +76,19 @@ def test_files_of_attempts_that_died_go_with_their_write(root: Path) -> None:
     assert _staging(root) == []
 
 
-def test_what_cannot_be_removed_is_told_and_keeps_nothing_else(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_removed_is_told_and_keeps_nothing_else(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for write in ("a", "b", "c"):
         stage(root, numbered("T", 0, 3), write=write)
     (root / ".rmqlog" / "staging" / "b" / "report").mkdir()
     (root / ".rmqlog" / "staging" / "b" / "report" / "page").touch()
     assert collect(str(root), older_than=time.time() + 10) == ["a", "c"]
-    assert [record.getMessage() for record in caplog.records if "staging/b/report: cannot remove" in record.getMessage()]
+    assert [
+        record.getMessage()
+        for record in caplog.records
+        if "staging/b/report: cannot remove" in record.getMessage()
+    ]
     assert (root / ".rmqlog" / "staging" / "b" / "report" / "page").exists()
     with pytest.raises(StoreWriteError, match="staging/b/report: cannot remove"):
         discard(str(root), ["b"])
@@ -86,12 +99,16 @@ def test_a_link_among_the_staging_is_not_followed(root: Path, tmp_path: Path) ->
     (tmp_path / "elsewhere" / "page").touch()
     stage(root, numbered("T", 0, 3), write="a")
     (root / ".rmqlog" / "staging" / "z").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CorruptStoreError, match="staging/z at byte 0: expected a file or directory, found a symbolic link"):
+    with pytest.raises(
+        CorruptStoreError, match="staging/z at byte 0: expected a file or directory, found a symbolic link"
+    ):
         collect(str(root), older_than=time.time() + 10)
     assert (tmp_path / "elsewhere" / "page").exists()
 
 
-def test_a_task_that_fails_takes_its_directory_along_and_one_that_begins_meanwhile_makes_it_anew(root: Path) -> None:
+def test_a_task_that_fails_takes_its_directory_along_and_one_that_begins_meanwhile_makes_it_anew(
+    root: Path,
+) -> None:
     first, second = (StagingWriter(str(root), "w", sync=False) for _ in range(2))
     first.discard()
     assert _staging(root) == ["w"]

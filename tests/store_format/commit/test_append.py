@@ -60,15 +60,19 @@ def root(tmp_path: Path) -> Path:
     return make_store(tmp_path / "store")
 
 
-# ---- the Python way in ------------------------------------------------------------------------------------------------
+# ---- the Python way in -------------------------------------------------------------------------------------
 
 
 def test_a_new_store_written_and_read(tmp_path: Path) -> None:
-    store = MessageStore.create(str(tmp_path / "orders"), broker_name="broker-x", mapped_file_size_commit_log=1 << 16)
+    store = MessageStore.create(
+        str(tmp_path / "orders"), broker_name="broker-x", mapped_file_size_commit_log=1 << 16
+    )
     messages = MessageColumns(
         topic="Orders",
         body=pa.array([b"one", b"two", b"three"]),
-        properties=pa.array([b"UNIQ_KEY\x01A\x02TAGS\x01new\x02", b"UNIQ_KEY\x01B\x02KEYS\x01k1 k2\x02", b""]),
+        properties=pa.array(
+            [b"UNIQ_KEY\x01A\x02TAGS\x01new\x02", b"UNIQ_KEY\x01B\x02KEYS\x01k1 k2\x02", b""]
+        ),
         queue_id=np.array([0, 1, 0]),
     )
     result = store.append(messages, key=("job", 7), store_timestamps=1_700_000_000_000)
@@ -77,7 +81,9 @@ def test_a_new_store_written_and_read(tmp_path: Path) -> None:
     assert not store.append(messages, key=("job", 7)).committed
     again = MessageStore.open(str(tmp_path / "orders"))
     assert (again.broker_name, again.state) == ("broker-x", "clean")
-    rows = pa.Table.from_batches(again.queue("Orders", 0).read(columns=["body", "tags", "storeTimestampMs"])).to_pylist()
+    rows = pa.Table.from_batches(
+        again.queue("Orders", 0).read(columns=["body", "tags", "storeTimestampMs"])
+    ).to_pylist()
     assert rows == [
         {"body": b"one", "tags": "new", "storeTimestampMs": 1_700_000_000_000},
         {"body": b"three", "tags": None, "storeTimestampMs": 1_700_000_000_000},
@@ -99,7 +105,7 @@ def test_a_directory_with_something_in_it_is_no_place_for_a_store(tmp_path: Path
     assert "is a store already" in str(caught.value)
 
 
-# ---- keys, order, clock ------------------------------------------------------------------------------------------------
+# ---- keys, order, clock ------------------------------------------------------------------------------------
 
 
 def test_a_key_counts_once_and_the_ledger_does_not_grow(root: Path) -> None:
@@ -134,8 +140,13 @@ def test_store_times_do_not_go_back(root: Path) -> None:
     times = [1_700_000_000_000, 1_699_999_999_000, 1_700_000_000_500]
     for first, now in enumerate(times):
         append(root, numbered("T", first, 1), options=CommitOptions(clock=lambda now=now: now))  # type: ignore[misc]
-    assert [m.store_timestamp for m in messages_of(root)] == [1_700_000_000_000, 1_700_000_000_000, 1_700_000_000_500]
-    append(root, numbered("T", 3, 1), options=CommitOptions(clock=lambda: 1_600_000_000_000))  # years, not seconds: the clock was wrong
+    assert [m.store_timestamp for m in messages_of(root)] == [
+        1_700_000_000_000,
+        1_700_000_000_000,
+        1_700_000_000_500,
+    ]
+    # years, not seconds: the clock was wrong
+    append(root, numbered("T", 3, 1), options=CommitOptions(clock=lambda: 1_600_000_000_000))
     assert messages_of(root)[-1].store_timestamp == 1_600_000_000_000
 
 
@@ -153,7 +164,7 @@ def test_several_staged_files_keep_their_order(root: Path) -> None:
     assert bodies == [f"message {i} of T" for i in [*range(40, 60), *range(20), *range(20, 40)]]
 
 
-# ---- flushing -----------------------------------------------------------------------------------------------------------
+# ---- flushing ----------------------------------------------------------------------------------------------
 
 
 def test_a_commit_without_flush_leaves_abort_with_our_mark_until_a_flush(root: Path) -> None:
@@ -177,17 +188,26 @@ def test_a_flushed_commit_says_what_is_flushed(root: Path) -> None:
     last = messages_of(root)[-1]
     checkpoint = read_checkpoint(str(root / "checkpoint"))
     assert checkpoint is not None
-    index_ends = [int.from_bytes(path.read_bytes()[8:16], "big") for path in sorted((root / "index").iterdir())]
+    index_ends = [
+        int.from_bytes(path.read_bytes()[8:16], "big") for path in sorted((root / "index").iterdir())
+    ]
     assert len(index_ends) > 1
-    assert (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) == (last.store_timestamp, last.store_timestamp)
-    assert checkpoint.index_msg_timestamp == index_ends[-1]  # a broker that finds a crash behind this keeps all of them
-    assert (checkpoint.confirm_phy_offset, checkpoint.logics_physical_offset) == (last.physical_offset, last.physical_offset)
+    assert (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) == (
+        last.store_timestamp,
+        last.store_timestamp,
+    )
+    # a broker that finds a crash behind this keeps all of them
+    assert checkpoint.index_msg_timestamp == index_ends[-1]
+    assert (checkpoint.confirm_phy_offset, checkpoint.logics_physical_offset) == (
+        last.physical_offset,
+        last.physical_offset,
+    )
     assert checkpoint.master_flushed_offset == 0
     assert result.sync_seconds > 0
     assert not (root / "abort").exists()
 
 
-# ---- topics ------------------------------------------------------------------------------------------------------------
+# ---- topics ------------------------------------------------------------------------------------------------
 
 
 def test_new_topics_are_added_as_a_broker_does(root: Path) -> None:
@@ -196,7 +216,11 @@ def test_new_topics_are_added_as_a_broker_does(root: Path) -> None:
     append(root, numbered("U", 0, 9, queues=6), options=CommitOptions(clock=lambda: 7))
     topics = read_topics(str(root))
     assert topics is not None
-    assert (topics["T"].write_queue_nums, topics["T"].read_queue_nums, topics["U"].write_queue_nums) == (8, 8, 6)
+    assert (topics["T"].write_queue_nums, topics["T"].read_queue_nums, topics["U"].write_queue_nums) == (
+        8,
+        8,
+        6,
+    )
     assert topics.data_version is not None
     assert (topics.data_version.counter, topics.data_version.timestamp) == (3, 6)
     backup = json.loads((root / "config" / "topics.json.bak").read_bytes())
@@ -205,7 +229,11 @@ def test_new_topics_are_added_as_a_broker_does(root: Path) -> None:
 
 def test_a_topic_that_the_batch_has_no_queue_of_is_made_when_it_is_asked_for(root: Path) -> None:
     """That of a message which waits elsewhere until it is due."""
-    commit(str(root), [stage(root, numbered("T", 0, 3))], options=CommitOptions(new_topics={"Later": 5}, clock=lambda: 5))
+    commit(
+        str(root),
+        [stage(root, numbered("T", 0, 3))],
+        options=CommitOptions(new_topics={"Later": 5}, clock=lambda: 5),
+    )
     topics = read_topics(str(root))
     assert topics is not None
     assert (topics["Later"].read_queue_nums, topics["T"].read_queue_nums) == (5, 3)
@@ -230,7 +258,9 @@ def test_topics_json_lost_in_a_crash_comes_back_from_its_backup(root: Path) -> N
         ({"message.type": "LITE"}, "LITE"),
     ],
 )
-def test_topics_with_rules_of_their_own_are_refused(root: Path, attributes: dict[str, str], said: str) -> None:
+def test_topics_with_rules_of_their_own_are_refused(
+    root: Path, attributes: dict[str, str], said: str
+) -> None:
     path = root / "config" / "topics.json"
     value = json.loads(path.read_bytes())
     value["topicConfigTable"]["T"] = {"topicName": "T", "attributes": attributes}
@@ -285,7 +315,7 @@ def test_a_message_larger_than_a_file_is_refused_and_leaves_the_store_as_it_was(
     assert len(messages_of(root)) == 5
 
 
-# ---- staging ------------------------------------------------------------------------------------------------------------
+# ---- staging -----------------------------------------------------------------------------------------------
 
 
 def test_a_staged_file_travels_and_a_damaged_one_is_refused(root: Path) -> None:
@@ -315,7 +345,9 @@ def test_staged_units_come_in_runs_of_bounded_size(root: Path, skip: int) -> Non
     staged = stage(root, numbered("T", 0, 100), part=33)
     runs = list(read_staged(str(root), staged, chunk_size=1000, units_max=8, skip=skip))
     sizes = np.concatenate([run.sizes for run in runs]) if runs else np.empty(0, np.int32)
-    whole = np.concatenate([run.sizes for run in read_staged(str(root), staged, chunk_size=1 << 30, units_max=1 << 30)])
+    whole = np.concatenate(
+        [run.sizes for run in read_staged(str(root), staged, chunk_size=1 << 30, units_max=1 << 30)]
+    )
     assert sizes.tolist() == whole[skip:].tolist()
     assert all(len(run) <= 8 and int(run.sizes.sum()) <= 1000 for run in runs)
     starts = np.concatenate([[0], np.cumsum(whole)])
@@ -324,7 +356,7 @@ def test_staged_units_come_in_runs_of_bounded_size(root: Path, skip: int) -> Non
     assert all(run.message_index.max(initial=-1) < len(run) for run in runs)
 
 
-# ---- one writer at a time ------------------------------------------------------------------------------------------------
+# ---- one writer at a time ----------------------------------------------------------------------------------
 
 
 def _other_process(code: str, root: Path) -> subprocess.Popen[str]:
@@ -344,7 +376,8 @@ def test_a_store_that_a_broker_holds_is_refused_by_name(root: Path) -> None:
     with _other_process("fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)", root) as process:
         staged = stage(root, numbered("T", 0, 3))
         with pytest.raises(StoreInUseError) as caught:
-            commit(str(root), [staged], options=CommitOptions(lock_timeout=600.0))  # it is not waited for: it does not let go
+            # it is not waited for: it does not let go
+            commit(str(root), [staged], options=CommitOptions(lock_timeout=600.0))
         assert f"process {process.pid}" in str(caught.value)
         assert "python" in str(caught.value)
         assert lock_holder(str(root / "lock")) == foreign_holder(str(root / "lock")) == process.pid
@@ -353,7 +386,9 @@ def test_a_store_that_a_broker_holds_is_refused_by_name(root: Path) -> None:
 
 
 def test_another_writer_is_waited_for_and_no_broker(root: Path) -> None:
-    with _other_process("fcntl.lockf(fd, fcntl.LOCK_EX, 1, 1); fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)", root) as process:
+    with _other_process(
+        "fcntl.lockf(fd, fcntl.LOCK_EX, 1, 1); fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)", root
+    ) as process:
         assert lock_holder(str(root / "lock")) == process.pid
         assert foreign_holder(str(root / "lock")) is None
         with pytest.raises(StoreInUseError) as caught, StoreLock(str(root), timeout=0.1):
@@ -375,7 +410,11 @@ def test_a_broker_that_is_still_loading_is_seen(root: Path) -> None:
 
 def test_asking_who_holds_the_lock_does_not_lose_it(root: Path) -> None:
     path = str(root / "lock")
-    ask = [sys.executable, "-c", f"from store_format.files.lock import lock_holder; print(lock_holder({path!r}))"]
+    ask = [
+        sys.executable,
+        "-c",
+        f"from store_format.files.lock import lock_holder; print(lock_holder({path!r}))",
+    ]
     with StoreLock(str(root)):
         assert lock_holder(path) is None  # it is we
         told = subprocess.run(ask, cwd=_REPOSITORY, capture_output=True, text=True, check=True)
@@ -408,7 +447,9 @@ def test_threads_wait_for_each_other(root: Path) -> None:
 
 
 def test_a_reader_sees_whole_batches_only(root: Path) -> None:
-    """Commits follow one another while a reader looks: every count is that of whole batches, and none goes back."""
+    """Commits follow one another while a reader looks: every count is that of whole batches, and none goes
+    back.
+    """
     append(root, numbered("T", 0, 20), key=("q", 0), options=_ASYNC)
     staged = [stage(root, numbered("T", 20 * i, 20), write=f"w{i}", sync=False) for i in range(1, 40)]
     done = threading.Event()
@@ -421,7 +462,9 @@ def test_a_reader_sees_whole_batches_only(root: Path) -> None:
                 store = MessageStore.open(str(root))
                 snapshot = store.snapshot(lambda topic: topic == "T")
                 counts.append(sum(queue.max_offset for queue in snapshot.queues.values()))
-                counts.append(sum(queue.max_offset - queue.min_offset for queue in store.survey().queues.values()))
+                counts.append(
+                    sum(queue.max_offset - queue.min_offset for queue in store.survey().queues.values())
+                )
         except BaseException as error:
             failures.append(error)
 
@@ -437,7 +480,7 @@ def test_a_reader_sees_whole_batches_only(root: Path) -> None:
     assert len(counts) > 4
 
 
-# ---- what happened to earlier batches ------------------------------------------------------------------------------------
+# ---- what happened to earlier batches ----------------------------------------------------------------------
 
 
 def test_a_batch_that_was_overwritten_since_is_reported(root: Path) -> None:
@@ -456,8 +499,11 @@ _OPENER = "import sys; file = open(sys.argv[1]); print('open', flush=True); sys.
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="who has the lock open is seen in /proc")
-def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(root: Path, tmp_path: Path) -> None:
-    """A broker that begins to write where our batch begins leaves its end, and so its last unit, as it was."""
+def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(
+    root: Path, tmp_path: Path
+) -> None:
+    """A broker that begins to write where our batch begins leaves its end, and so its last unit, as it was.
+    """
     openers: list[subprocess.Popen[str]] = []
 
     def clock() -> int:  # asked once the store was seen to be ours alone
@@ -468,7 +514,9 @@ def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(root
         return 1_700_000_000_000
 
     try:
-        result = append(root, numbered("T", 0, 20), key=("q", 0), options=CommitOptions(new_topics={"T": 4}, clock=clock))
+        result = append(
+            root, numbered("T", 0, 20), key=("q", 0), options=CommitOptions(new_topics={"T": 4}, clock=clock)
+        )
     finally:
         for opener in openers:
             opener.communicate("")
@@ -478,7 +526,9 @@ def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(root
     MessageStore.create(str(other), mapped_file_size_commit_log=1 << 14)
     append(other, numbered("Another", 100, 3))
     log = "commitlog/00000000000000000000"
-    written = (other / log).read_bytes()[: messages_of(other)[-1].physical_offset + messages_of(other)[-1].total_size]
+    written = (other / log).read_bytes()[
+        : messages_of(other)[-1].physical_offset + messages_of(other)[-1].total_size
+    ]
     assert append(root, numbered("T", 20, 1), key=("p", 0)).reports == ()  # the batch stands
     with (root / log).open("r+b") as file:
         file.write(written)
@@ -495,7 +545,9 @@ def test_a_batch_of_the_right_end_and_the_wrong_number_of_messages_was_overwritt
     assert replace(entry, suspect=True).damage(log) is None
     wrong = replace(entry, units=21)
     assert wrong.damage(log) is None
-    assert replace(wrong, suspect=True).damage(log) == "was overwritten: 20 messages stand where 21 were written"
+    assert (
+        replace(wrong, suspect=True).damage(log) == "was overwritten: 20 messages stand where 21 were written"
+    )
 
 
 def test_a_broker_that_appended_in_between_is_followed(root: Path) -> None:
@@ -503,7 +555,8 @@ def test_a_broker_that_appended_in_between_is_followed(root: Path) -> None:
     append(root, numbered("T", 0, 20), key=("q", 0))
     ledger = (root / ".rmqlog" / "ledger.json").read_bytes()
     append(root, numbered("T", 20, 20), key=("other", 0))
-    (root / ".rmqlog" / "ledger.json").write_bytes(ledger)  # as if another program had written the second batch
+    # as if another program had written the second batch
+    (root / ".rmqlog" / "ledger.json").write_bytes(ledger)
     append(root, numbered("T", 40, 20), key=("q", 1))
     assert _bodies(root) == _expected(60)
 
@@ -525,7 +578,9 @@ def test_diagnose_finds_nothing_in_what_was_appended_and_tells_of_a_cut_batch(ro
     append(root, numbered("T", 0, 300), key=("q", 0), options=_ASYNC)
     (unflushed,) = MessageStore.open(str(root)).diagnose()
     assert (unflushed.severity, unflushed.file) == ("info", str(root / "abort"))
-    assert unflushed.advice.startswith("Before a broker starts, call MessageStore.open(path).flush() or make one commit with SYNC_FLUSH")
+    assert unflushed.advice.startswith(
+        "Before a broker starts, call MessageStore.open(path).flush() or make one commit with SYNC_FLUSH"
+    )
     append(root, numbered("T", 300, 300), key=("q", 1))
     store = MessageStore.open(str(root))
     assert list(store.diagnose()) == []
@@ -534,7 +589,9 @@ def test_diagnose_finds_nothing_in_what_was_appended_and_tells_of_a_cut_batch(ro
     with path.open("r+b") as file:
         file.seek(last.physical_offset % (1 << 14) + 100)
         file.write(b"other")
-    found = [problem for problem in MessageStore.open(str(root)).diagnose() if problem.file.endswith("ledger.json")]
+    found = [
+        problem for problem in MessageStore.open(str(root)).diagnose() if problem.file.endswith("ledger.json")
+    ]
     assert len(found) == 1
     assert "batch 1 of q" in found[0].found
 
@@ -547,7 +604,12 @@ _LEASE = (
 
 @pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
 def test_a_writer_that_looks_who_has_the_store_open_is_waited_for(root: Path) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", _LEASE, str(root / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _LEASE, str(root / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "leased\n"
@@ -558,7 +620,7 @@ def test_a_writer_that_looks_who_has_the_store_open_is_waited_for(root: Path) ->
     append(root, numbered("T", 0, 1))
 
 
-# ---- many small ones -------------------------------------------------------------------------------------------------------
+# ---- many small ones ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -570,6 +632,19 @@ def test_a_thousand_small_commits_leave_no_debris(root: Path) -> None:
     assert (time.process_time() - begun) / 1000 < 0.03
     flush(str(root))
     assert _bodies(root) == _expected(10_000)
-    assert sorted(path.name for path in root.iterdir()) == [".rmqlog", "checkpoint", "commitlog", "config", "consumequeue", "index", "lock"]
-    assert sorted(path.name for path in (root / ".rmqlog").iterdir()) == ["broker.conf", "ledger.json", "staging", "store.json"]
+    assert sorted(path.name for path in root.iterdir()) == [
+        ".rmqlog",
+        "checkpoint",
+        "commitlog",
+        "config",
+        "consumequeue",
+        "index",
+        "lock",
+    ]
+    assert sorted(path.name for path in (root / ".rmqlog").iterdir()) == [
+        "broker.conf",
+        "ledger.json",
+        "staging",
+        "store.json",
+    ]
     assert not any((root / ".rmqlog" / "staging").iterdir())

@@ -1,4 +1,6 @@
-"""What a commit writes, against stores that real brokers wrote: the same messages give the same bytes, in every file."""
+"""What a commit writes, against stores that real brokers wrote: the same messages give the same bytes, in
+every file.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,31 @@ from store_format.metadata.read import read_topics
 from tests.support import goldens
 from tests.support.staged import make_store, messages_of, settings_from, stage
 
-_CLEAN = ["basic-5.5.0", "edge-5.5.0", "propcrc-5.5.0", "delay-tx-5.5.0", "retry-dlq-5.5.0", "defaults-5.5.0", "basic-4.9.7"]
+_CLEAN = [
+    "basic-5.5.0",
+    "edge-5.5.0",
+    "propcrc-5.5.0",
+    "delay-tx-5.5.0",
+    "retry-dlq-5.5.0",
+    "defaults-5.5.0",
+    "basic-4.9.7",
+]
 
 
 def _files(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.mark.golden
 @pytest.mark.parametrize("commits", [1, 7])
 @pytest.mark.parametrize("name", _CLEAN)
-def test_a_store_of_the_same_messages_has_the_same_bytes(golden: Callable[[str], Path], tmp_path: Path, name: str, commits: int) -> None:
+def test_a_store_of_the_same_messages_has_the_same_bytes(
+    golden: Callable[[str], Path], tmp_path: Path, name: str, commits: int
+) -> None:
     theirs = golden(name)
     messages = messages_of(theirs)
     ours = make_store(tmp_path / "store", settings_from(goldens.config(name)))
@@ -33,7 +49,9 @@ def test_a_store_of_the_same_messages_has_the_same_bytes(golden: Callable[[str],
     options = CommitOptions(sync=False, new_topics=topics)
     for number, (start, stop) in enumerate(pairwise(bounds)):
         part = messages[start:stop]
-        staged = stage(ours, part, crc_property=name.startswith("propcrc"), tag_keys=not name.endswith("4.9.7"), part=97)
+        staged = stage(
+            ours, part, crc_property=name.startswith("propcrc"), tag_keys=not name.endswith("4.9.7"), part=97
+        )
         times = np.array([m.store_timestamp for m in part], np.int64)
         result = commit(str(ours), [staged], key=("q", number), store_timestamps=times, options=options)
         assert result.reports == ()
@@ -67,7 +85,10 @@ def _blank_end(path: Path) -> int | None:
     data = path.read_bytes()
     position = 0
     while position < len(data):
-        size, magic = int.from_bytes(data[position : position + 4], "big"), data[position + 4 : position + 8].hex()
+        size, magic = (
+            int.from_bytes(data[position : position + 4], "big"),
+            data[position + 4 : position + 8].hex(),
+        )
         if magic == "cbd43194":
             return position + 8
         if not size:
@@ -77,8 +98,12 @@ def _blank_end(path: Path) -> int | None:
 
 
 def _same_queues(theirs: Path, ours: Path) -> None:
-    found, expected = _files(ours), {name: data for name, data in _files(theirs).items() if not name.startswith("%LMQ%")}
-    spare = {name for name in expected.keys() - found.keys() if not any(expected[name])}  # made ahead, or never written to
+    found, expected = (
+        _files(ours),
+        {name: data for name, data in _files(theirs).items() if not name.startswith("%LMQ%")},
+    )
+    # made ahead, or never written to
+    spare = {name for name in expected.keys() - found.keys() if not any(expected[name])}
     assert found.keys() == expected.keys() - spare
     for name, data in found.items():
         assert data == expected[name], name

@@ -1,4 +1,6 @@
-"""A writer that is killed, or whose disk fails, at every single change: nothing is lost, nothing there twice, nothing seen early."""
+"""A writer that is killed, or whose disk fails, at every single change: nothing is lost, nothing there twice,
+nothing seen early.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from tests.support.oracle import build_index_files
 from tests.support.staged import append, make_store, messages_of, numbered, stage
 
 _ROOT = Path(__file__).resolve().parents[3]
-_FIRST, _BATCH = 40, 150  # messages before, and in the batch: it fills queue files, index files and the log's second file
+# messages before, and in the batch: it fills queue files, index files and the log's second file
+_FIRST, _BATCH = 40, 150
 _OPTIONS = CommitOptions(clock=lambda: 1_700_000_300_000)
 
 
@@ -45,7 +48,9 @@ def _expected(count: int) -> list[str]:
 
 
 def _check_whole(root: Path, count: int) -> None:
-    """Rows as expected, the log's units the same, index files those of a broker that wrote this log, and nothing left over."""
+    """Rows as expected, the log's units the same, index files those of a broker that wrote this log, and
+    nothing left over.
+    """
     assert _bodies(root) == _expected(count)
     messages = messages_of(root)
     assert sorted(m.body.decode().rstrip(".") for m in messages) == _expected(count)
@@ -66,7 +71,11 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _run(root: Path, what: str, at: int, *more: str) -> subprocess.CompletedProcess[str]:
     arguments = [str(root), str(_FIRST), str(_BATCH), "1", what, str(at), *more]
     return subprocess.run(
-        [sys.executable, "-m", "tests.support.failing_writer", *arguments], cwd=_ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.support.failing_writer", *arguments],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -145,8 +154,12 @@ def _fail(root: Path, what: str, at: int) -> tuple[Failure, Exception | None]:
     return failure, None
 
 
-@pytest.mark.parametrize(("what", "beside"), [("ENOSPC:once", False), ("EIO:once", False), ("EIO:once", True)])
-def test_a_disk_that_fails_once(before: Path, tmp_path: Path, what: str, beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("what", "beside"), [("ENOSPC:once", False), ("EIO:once", False), ("EIO:once", True)]
+)
+def test_a_disk_that_fails_once(
+    before: Path, tmp_path: Path, what: str, beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if beside:
         cut_small(monkeypatch.setattr)
     counted, raised = _fail(shutil.copytree(before, tmp_path / "whole"), what, 0)
@@ -179,7 +192,9 @@ def _check_again(root: Path) -> None:
 
 
 def test_a_disk_that_fails_for_good(before: Path, tmp_path: Path) -> None:
-    """Neither complete nor undone: the error says so, readers see nothing of the batch, the next writer completes it."""
+    """Neither complete nor undone: the error says so, readers see nothing of the batch, the next writer
+    completes it.
+    """
     whole, _ = _fail(shutil.copytree(before, tmp_path / "whole"), "EIO:on", 0)
     unfinished = 0
     for at in range(1, whole.count + 1, 3):
@@ -201,11 +216,12 @@ def test_a_disk_that_fails_for_good(before: Path, tmp_path: Path) -> None:
     assert unfinished > 5
 
 
-# ---- a broker in between ------------------------------------------------------------------------------------------------
+# ---- a broker in between -----------------------------------------------------------------------------------
 
 
 def _broker_ran(root: Path, *, leaves_abort: str | None) -> None:
-    """What a broker does that starts on the store as the kill left it: recovery, 30 messages of its own, and a clean end or a crash.
+    """What a broker does that starts on the store as the kill left it: recovery, 30 messages of its own, and
+    a clean end or a crash.
 
     It knows nothing of `.rmqlog`. A 5.x broker writes its own process id into `abort`, a 4.9 one leaves ours.
     """
@@ -229,13 +245,17 @@ def _check_behind_broker(root: Path) -> None:
     append(root, numbered("T", _FIRST + _BATCH, 7), key=("q", 2), options=_OPTIONS)
     messages = messages_of(root)
     broker = sorted(f"message {i} of B" for i in range(30))
-    assert sorted(m.body.decode().rstrip(".") for m in messages) == sorted(_expected(_FIRST + _BATCH + 7) + broker)
+    assert sorted(m.body.decode().rstrip(".") for m in messages) == sorted(
+        _expected(_FIRST + _BATCH + 7) + broker
+    )
     assert _bodies(root) == sorted(_expected(_FIRST + _BATCH + 7) + broker)
     assert MessageStore.open(str(root)).diagnose().of("damage", "warning") == []
     assert not (root / "abort").exists()
 
 
-def _kill_and_let_a_broker_run(before: Path, root: Path, what: str, at: int, leaves_abort: str | None) -> bool:
+def _kill_and_let_a_broker_run(
+    before: Path, root: Path, what: str, at: int, leaves_abort: str | None
+) -> bool:
     shutil.copytree(before, root)
     assert _run(root, what, at).returncode == -signal.SIGKILL
     if not (root / ".rmqlog" / "journal.json").exists():
@@ -246,7 +266,9 @@ def _kill_and_let_a_broker_run(before: Path, root: Path, what: str, at: int, lea
 
 
 @pytest.mark.parametrize("leaves_abort", [None, "its own", "ours"])
-def test_a_broker_ran_between_the_kill_and_the_next_commit(before: Path, tmp_path: Path, leaves_abort: str | None) -> None:
+def test_a_broker_ran_between_the_kill_and_the_next_commit(
+    before: Path, tmp_path: Path, leaves_abort: str | None
+) -> None:
     points = (16, 20, 26, 40, 90)
     done = [_kill_and_let_a_broker_run(before, tmp_path / str(at), "torn", at, leaves_abort) for at in points]
     assert any(done)
@@ -255,12 +277,19 @@ def test_a_broker_ran_between_the_kill_and_the_next_commit(before: Path, tmp_pat
 @pytest.mark.slow
 @pytest.mark.timeout(1400)
 @pytest.mark.parametrize("leaves_abort", [None, "its own", "ours"])
-def test_a_broker_ran_after_a_kill_at_many_changes(before: Path, tmp_path: Path, leaves_abort: str | None, whole: bool) -> None:
+def test_a_broker_ran_after_a_kill_at_many_changes(
+    before: Path, tmp_path: Path, leaves_abort: str | None, whole: bool
+) -> None:
     copy = shutil.copytree(before, tmp_path / "whole")
     changes = int(_run(copy, "torn", 0).stdout)
     points = range(1, changes + 1, 2 if whole else 6)
     with ThreadPoolExecutor(2) as pool:
-        done = list(pool.map(lambda at: _kill_and_let_a_broker_run(before, tmp_path / str(at), "torn", at, leaves_abort), points))
+        done = list(
+            pool.map(
+                lambda at: _kill_and_let_a_broker_run(before, tmp_path / str(at), "torn", at, leaves_abort),
+                points,
+            )
+        )
     assert sum(done) > (40 if whole else 10)
 
 
@@ -276,8 +305,12 @@ class _Interference(Failure):
 
 
 @pytest.mark.parametrize("directory", ["index", "commitlog"])
-def test_files_that_a_loading_broker_removes_under_a_commit(before: Path, tmp_path: Path, directory: str) -> None:
-    """It recovers the store before it asks for the lock. What is missing then is noticed before the batch counts, and made again."""
+def test_files_that_a_loading_broker_removes_under_a_commit(
+    before: Path, tmp_path: Path, directory: str
+) -> None:
+    """It recovers the store before it asks for the lock. What is missing then is noticed before the batch
+    counts, and made again.
+    """
     counted, _ = _fail(shutil.copytree(before, tmp_path / "whole"), "EIO:once", 0)
     removed = 0
     for at in range(10, counted.count - 10, 5):
@@ -301,7 +334,10 @@ def test_files_that_a_loading_broker_removes_under_a_commit(before: Path, tmp_pa
         assert _bodies(root) == _expected(_FIRST + _BATCH)
         assert not (root / "abort").exists()
         store = MessageStore.open(str(root))
-        assert all(store.find(key=f"k{number}", topic="T").table.num_rows == 1 for number in range(0, _FIRST + _BATCH, 7))
+        assert all(
+            store.find(key=f"k{number}", topic="T").table.num_rows == 1
+            for number in range(0, _FIRST + _BATCH, 7)
+        )
         assert store.diagnose().of("damage", "warning") == []
         shutil.rmtree(root)
     assert removed > 10

@@ -1,4 +1,6 @@
-"""Appending to stores that a broker left: killed in the middle of sending, torn by a power loss, or closed in order."""
+"""Appending to stores that a broker left: killed in the middle of sending, torn by a power loss, or closed in
+order.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,16 @@ def _told(name: str) -> Rows:
     """What the broker's own recovery made of the store."""
     found: Rows = {}
     for row in goldens.expected_rows(name):
-        found.setdefault((row["topic"], row["queueId"]), []).append((row["queueOffset"], row["physicalOffset"]))
+        found.setdefault((row["topic"], row["queueId"]), []).append(
+            (row["queueOffset"], row["physicalOffset"])
+        )
     return found
 
 
 def _options(name: str) -> CommitOptions:
-    return CommitOptions(settings=settings_from(goldens.config(name)), clock=lambda: 1_800_000_000_000, sync=True)
+    return CommitOptions(
+        settings=settings_from(goldens.config(name)), clock=lambda: 1_800_000_000_000, sync=True
+    )
 
 
 @pytest.fixture
@@ -62,7 +68,9 @@ def test_a_crashed_broker_is_recovered_before_the_append(copy: Callable[[str], P
 
 
 def _check_files(root: Path, name: str) -> None:
-    """Queue units and index files are those that the log's messages make, and nothing stands behind the log's end."""
+    """Queue units and index files are those that the log's messages make, and nothing stands behind the log's
+    end.
+    """
     messages = messages_of(root)
     sizes = {int(path.name): path for path in (root / "commitlog").iterdir()}
     last = messages[-1]
@@ -70,9 +78,16 @@ def _check_files(root: Path, name: str) -> None:
     for start, path in sizes.items():
         data = path.read_bytes()
         assert not any(data[max(stop - start, 0) :]), path
-    units = {(m.topic, m.queue_id, m.queue_offset): oracle.cq_unit(m.physical_offset, m.total_size, oracle.tags_code(m)) for m in messages}
+    units = {
+        (m.topic, m.queue_id, m.queue_offset): oracle.cq_unit(
+            m.physical_offset, m.total_size, oracle.tags_code(m)
+        )
+        for m in messages
+    }
     for (topic, queue_id), rows in _rows(root).items():
-        data = b"".join(path.read_bytes() for path in sorted((root / "consumequeue" / topic / str(queue_id)).iterdir()))
+        data = b"".join(
+            path.read_bytes() for path in sorted((root / "consumequeue" / topic / str(queue_id)).iterdir())
+        )
         assert len(data) % 20 == 0
         first = rows[0][0]
         for offset, _ in rows:
@@ -82,8 +97,11 @@ def _check_files(root: Path, name: str) -> None:
     config = goldens.config(name)
     made = oracle.build_index_files(messages, int(config["maxHashSlotNum"]), int(config["maxIndexNum"]))
     entries = Counter(_entries(b"".join(made), config))
-    found = Counter(_entries(b"".join(path.read_bytes() for path in sorted((root / "index").iterdir())), config))
-    assert set(found) == set(entries)  # a message at an edge may be indexed twice, as after a broker's recovery
+    found = Counter(
+        _entries(b"".join(path.read_bytes() for path in sorted((root / "index").iterdir())), config)
+    )
+    # a message at an edge may be indexed twice, as after a broker's recovery
+    assert set(found) == set(entries)
 
 
 def _entries(data: bytes, config: dict[str, str]) -> list[tuple[int, int]]:
@@ -94,7 +112,12 @@ def _entries(data: bytes, config: dict[str, str]) -> list[tuple[int, int]]:
         used = int.from_bytes(data[at + 36 : at + 40], "big")
         for number in range(1, used):
             unit = at + 40 + 4 * slots + 20 * number
-            found.append((int.from_bytes(data[unit : unit + 4], "big"), int.from_bytes(data[unit + 4 : unit + 12], "big")))
+            found.append(
+                (
+                    int.from_bytes(data[unit : unit + 4], "big"),
+                    int.from_bytes(data[unit + 4 : unit + 12], "big"),
+                )
+            )
     return found
 
 
@@ -109,7 +132,9 @@ def test_recovery_alone_changes_no_row_and_can_be_repeated(copy: Callable[[str],
 
 
 @pytest.mark.parametrize("name", ["crash-5.5.0", "basic-5.5.0"])
-def test_a_store_without_queues_gets_them_from_the_first_message_on(copy: Callable[[str], Path], name: str) -> None:
+def test_a_store_without_queues_gets_them_from_the_first_message_on(
+    copy: Callable[[str], Path], name: str
+) -> None:
     root = copy(name)
     told = _told(name)
     shutil.rmtree(root / "consumequeue")
@@ -172,7 +197,9 @@ def _last_unit(directory: Path) -> tuple[Path, int]:
 
 
 @pytest.mark.parametrize("gone", ["the last entry", "the directory"])
-def test_a_crashed_brokers_batch_queue_that_lacks_entries_is_refused_and_nothing_changed(copy: Callable[[str], Path], gone: str) -> None:
+def test_a_crashed_brokers_batch_queue_that_lacks_entries_is_refused_and_nothing_changed(
+    copy: Callable[[str], Path], gone: str
+) -> None:
     """Its entries are the broker's to make: appending behind messages that no queue has would lose them."""
     root = copy("batchcq-5.5.0")
     topic = sorted((root / "batchconsumequeue").iterdir())[0]
@@ -190,8 +217,12 @@ def test_a_crashed_brokers_batch_queue_that_lacks_entries_is_refused_and_nothing
     for _ in range(2):
         with pytest.raises(UnsupportedFormatError) as caught:
             commit(str(root), [staged], options=_options("batchcq-5.5.0"))
-        assert str(caught.value).startswith(f"{root}: a broker crashed, and the batch consume queue {topic.name}-")
-        assert str(caught.value).endswith("; start that broker once so that it makes them, stop it, then write again")
+        assert str(caught.value).startswith(
+            f"{root}: a broker crashed, and the batch consume queue {topic.name}-"
+        )
+        assert str(caught.value).endswith(
+            "; start that broker once so that it makes them, stop it, then write again"
+        )
         assert _bytes(root) == crashed
     if gone == "the directory":  # the broker ran, and stopped in order
         shutil.move(root.parent / "kept", topic)
@@ -204,7 +235,9 @@ def test_a_crashed_brokers_batch_queue_that_lacks_entries_is_refused_and_nothing
     assert {key: found for key, found in _rows(root).items() if key[0] != "T"} == rows
 
 
-def test_a_crashed_brokers_batch_queue_that_has_its_entries_is_no_obstacle(copy: Callable[[str], Path]) -> None:
+def test_a_crashed_brokers_batch_queue_that_has_its_entries_is_no_obstacle(
+    copy: Callable[[str], Path],
+) -> None:
     root = copy("batchcq-5.5.0")
     (root / "abort").write_text("4711")
     append(root, numbered("T", 0, 3), options=_options("batchcq-5.5.0"))

@@ -1,4 +1,6 @@
-"""Appending to a store as it is: what a broker would truncate, lose or never deliver is refused, or written so that it does not."""
+"""Appending to a store as it is: what a broker would truncate, lose or never deliver is refused, or written
+so that it does not.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ import pytest
 from store_format.bookkeeping.ledger import JOB_KEYS_MAX, Ledger, LedgerEntry, read_ledger
 from store_format.commit.append import CommitOptions, commit
 from store_format.commitlog.log import CommitLog
-from store_format.errors import CorruptStoreError, IllegalMessageError, OptionError, StoreNotFoundError, StoreWriteError
+from store_format.errors import (
+    CorruptStoreError,
+    IllegalMessageError,
+    OptionError,
+    StoreNotFoundError,
+    StoreWriteError,
+)
 from store_format.files.read import offset_file_name
 from store_format.message.encode import MessageColumns
 from store_format.store import MessageStore
@@ -25,7 +33,12 @@ _CRC = b"__CRC32#\x01"
 
 
 def _columns(topic: str, *bodies: bytes | None, queue_id: int = 0) -> MessageColumns:
-    return MessageColumns(topic=topic, body=pa.array(bodies, pa.binary()), properties=pa.array([b""] * len(bodies)), queue_id=queue_id)
+    return MessageColumns(
+        topic=topic,
+        body=pa.array(bodies, pa.binary()),
+        properties=pa.array([b""] * len(bodies)),
+        queue_id=queue_id,
+    )
 
 
 @pytest.fixture
@@ -33,11 +46,13 @@ def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]
     return lambda name: Path(shutil.copytree(golden(name), tmp_path / name))
 
 
-# ---- the CRC property ---------------------------------------------------------------------------------------------------
+# ---- the CRC property --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["propcrc-5.5.0", "basic-5.5.0"])
-def test_messages_get_the_crc_property_where_the_last_message_has_it(copy: Callable[[str], Path], name: str) -> None:
+def test_messages_get_the_crc_property_where_the_last_message_has_it(
+    copy: Callable[[str], Path], name: str
+) -> None:
     root, expected = copy(name), name.startswith("propcrc")
     before = len(messages_of(root))
     for _ in range(2):  # behind a broker's message, and behind one of the commit before
@@ -46,23 +61,30 @@ def test_messages_get_the_crc_property_where_the_last_message_has_it(copy: Calla
     assert [message.properties_bytes[-20:].startswith(_CRC) for message in messages] == [expected] * 4
 
 
-def test_messages_without_the_crc_property_are_refused_behind_one_that_has_it(copy: Callable[[str], Path]) -> None:
+def test_messages_without_the_crc_property_are_refused_behind_one_that_has_it(
+    copy: Callable[[str], Path],
+) -> None:
     """The log ended without it when they were encoded; a broker has written since."""
     root = copy("propcrc-5.5.0")
     before = messages_of(root)
     staged = stage(root, numbered("Orders", 0, 3))
-    with pytest.raises(StoreWriteError, match=r"__CRC32#.*forceVerifyPropCRC=true would truncate them.*run it again"):
+    with pytest.raises(
+        StoreWriteError, match=r"__CRC32#.*forceVerifyPropCRC=true would truncate them.*run it again"
+    ):
         commit(str(root), [staged])
     assert messages_of(root) == before
 
 
-# ---- queues that no consumer reads --------------------------------------------------------------------------------------
+# ---- queues that no consumer reads -------------------------------------------------------------------------
 
 
 def test_a_queue_that_the_topic_does_not_have_is_refused(tmp_path: Path) -> None:
     store = MessageStore.create(str(tmp_path / "store"))
     store.append(_columns("Orders", b"one"))
-    with pytest.raises(IllegalMessageError, match=r"topic Orders has readQueueNums=1 .* for queue 7, which consumers would not read"):
+    with pytest.raises(
+        IllegalMessageError,
+        match=r"topic Orders has readQueueNums=1 .* for queue 7, which consumers would not read",
+    ):
         store.append(_columns("Orders", b"two", queue_id=7))
     assert [message.body for message in messages_of(tmp_path / "store")] == [b"one"]
 
@@ -80,7 +102,7 @@ def test_diagnose_names_queues_that_no_consumer_reads(tmp_path: Path) -> None:
     assert problem.advice == "Raise readQueueNums of Orders to 4 (mqadmin updateTopic -r 4)"
 
 
-# ---- a batch that is committed already ----------------------------------------------------------------------------------
+# ---- a batch that is committed already ---------------------------------------------------------------------
 
 _STREAM = CommitOptions(keeps_key=True, new_topics={"T": 4}, clock=lambda: 1_700_000_100_000)
 
@@ -97,26 +119,43 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", [_STREAM, replace(_STREAM, keeps_key=False)])
-def test_a_replay_is_a_warning_with_its_count(root: Path, caplog: pytest.LogCaptureFixture, options: CommitOptions) -> None:
-    """In another order, other files and with other properties: a replay has new ids, and partitions come as they come."""
+def test_a_replay_is_a_warning_with_its_count(
+    root: Path, caplog: pytest.LogCaptureFixture, options: CommitOptions
+) -> None:
+    """In another order, other files and with other properties: a replay has new ids, and partitions come as
+    they come.
+    """
     append(root, numbered("T", 0, 10), key=("q", 0), options=options)
     again = [replace(m, properties_bytes=b"UNIQ_KEY\x01other\x02", queue_id=0) for m in numbered("T", 0, 10)]
     staged = [stage(root, part, write="again") for part in (again[7:], again[:3], again[3:7])]
     result = commit(str(root), staged, key=("q", 0), options=options)
     assert not result.committed
-    assert _said(caplog) == [f"{root}: batch 0 of q is not written, 10 messages: it is committed already"] == list(result.reports)
+    assert (
+        _said(caplog)
+        == [f"{root}: batch 0 of q is not written, 10 messages: it is committed already"]
+        == list(result.reports)
+    )
 
 
-def test_a_batch_of_other_messages_under_the_same_number_is_an_error(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_of_other_messages_under_the_same_number_is_an_error(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     jobs = replace(_STREAM, keeps_key=False)
     append(root, numbered("T", 0, 10), key=("q", 7), options=jobs)
     before = messages_of(root)
-    with pytest.raises(OptionError, match=r"batch 7 of q has 10 messages and is committed already, with other bodies: .*txnVersion of its"):
+    with pytest.raises(
+        OptionError,
+        match=r"batch 7 of q has 10 messages and is committed already, with other bodies: .*txnVersion of its",
+    ):
         append(root, numbered("T", 5, 10), key=("q", 7), options=jobs)
     for options, advice in ((jobs, "txnVersion of its own"), (_STREAM, "new checkpoint")):
-        with pytest.raises(OptionError, match=f"batch 7 of q has 9 messages and is committed already, with 10 messages: .*{advice}"):
+        with pytest.raises(
+            OptionError,
+            match=f"batch 7 of q has 9 messages and is committed already, with 10 messages: .*{advice}",
+        ):
             append(root, numbered("T", 0, 9), key=("q", 7), options=options)
-    # A stream repeats a batch whose rows have uuid() or a clock in them after a crash, and has to get over it.
+    # A stream repeats a batch whose rows have uuid() or a clock in them after a crash, and has to get over
+    # it.
     assert not append(root, numbered("T", 5, 10), key=("q", 7), options=_STREAM).committed
     assert _said(caplog) == [
         f"{root}: batch 7 of q is not written, 10 messages: it is committed already, with as many messages and other bodies"
@@ -124,7 +163,9 @@ def test_a_batch_of_other_messages_under_the_same_number_is_an_error(root: Path,
     assert messages_of(root) == before
 
 
-def test_a_number_that_went_back_is_a_warning_with_its_count(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_number_that_went_back_is_a_warning_with_its_count(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for number in (1, 2):
         append(root, numbered("T", 10 * number, 10), key=("q", number), options=_STREAM)
     assert not append(root, numbered("T", 900, 1), key=("q", 1), options=_STREAM).committed
@@ -146,12 +187,17 @@ def test_a_ledger_of_before_knows_no_bodies(root: Path) -> None:
     assert not read_ledger(str(root)).keys["q"].kept
 
 
-# ---- the ledger of many jobs --------------------------------------------------------------------------------------------
+# ---- the ledger of many jobs -------------------------------------------------------------------------------
 
 
 def test_only_the_newest_keys_of_jobs_are_kept_and_all_of_streams_and_services() -> None:
     entry = LedgerEntry(1, "", 0, 0, -1, 0, 0)
-    ledger = Ledger().with_key("stream", replace(entry, kept=True)).with_key("rmqlog/delivery", entry).with_key("used again", entry)
+    ledger = (
+        Ledger()
+        .with_key("stream", replace(entry, kept=True))
+        .with_key("rmqlog/delivery", entry)
+        .with_key("used again", entry)
+    )
     for number in range(JOB_KEYS_MAX - 1):
         ledger = ledger.with_key(f"run-{number}", entry)
     ledger = ledger.with_key("used again", entry)
@@ -165,8 +211,14 @@ def test_a_big_ledger_of_before_gets_small_and_streams_are_known_by_their_ids(ro
     append(root, numbered("T", 0, 3), key=("job", 1))
     path, stream = root / ".rmqlog" / "ledger.json", "0123abcd-89ab-4def-8012-3456789abcde"
     value = json.loads(path.read_text())
-    old = {name: member for name, member in value["keys"]["job"].items() if name not in ("messages", "bodies", "kept")}
-    value["keys"] = {stream: old} | {f"run-{i}": old | {"start": 10_000 - i, "journal": str(i)} for i in range(2000)}
+    old = {
+        name: member
+        for name, member in value["keys"]["job"].items()
+        if name not in ("messages", "bodies", "kept")
+    }
+    value["keys"] = {stream: old} | {
+        f"run-{i}": old | {"start": 10_000 - i, "journal": str(i)} for i in range(2000)
+    }
     path.write_text(json.dumps(value))
     append(root, numbered("T", 3, 3), key=("job", 2))
     keys = read_ledger(str(root)).keys
@@ -176,7 +228,9 @@ def test_a_big_ledger_of_before_gets_small_and_streams_are_known_by_their_ids(ro
     assert "run-1999" not in keys
 
 
-def test_a_commit_looks_at_the_last_batch_and_further_back_only_where_that_was_cut(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_looks_at_the_last_batch_and_further_back_only_where_that_was_cut(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(6):
         append(root, numbered("T", number, 1), key=(f"run-{number}", 1))
     looked: list[int] = []
@@ -193,11 +247,14 @@ def test_a_commit_looks_at_the_last_batch_and_further_back_only_where_that_was_c
     with (root / "commitlog" / offset_file_name(0)).open("r+b") as file:
         file.seek(cut.start)
         file.write(bytes(cut.stop + 200 - cut.start))
-    assert [report.split(",")[0] for report in ledger.new_reports(log)] == ["batch 1 of run-4", "batch 1 of run-5"]
+    assert [report.split(",")[0] for report in ledger.new_reports(log)] == [
+        "batch 1 of run-4",
+        "batch 1 of run-5",
+    ]
     assert len(ledger.reports(log)) == 2
 
 
-# ---- other refusals and hints -------------------------------------------------------------------------------------------
+# ---- other refusals and hints ------------------------------------------------------------------------------
 
 
 def test_a_null_body_is_refused(root: Path) -> None:
@@ -209,7 +266,9 @@ def test_a_null_body_is_refused(root: Path) -> None:
 def test_staging_that_somebody_removed_is_named_so(root: Path) -> None:
     staged = stage(root, numbered("T", 0, 3))
     shutil.rmtree(root / ".rmqlog" / "staging" / "w")
-    with pytest.raises(StoreNotFoundError, match=r"a staged file is missing.*stagingRetention.*driver and the executors"):
+    with pytest.raises(
+        StoreNotFoundError, match=r"a staged file is missing.*stagingRetention.*driver and the executors"
+    ):
         commit(str(root), [staged])
 
 

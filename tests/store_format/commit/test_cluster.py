@@ -30,7 +30,8 @@ _NAMES = ("broker-a", "broker-b")
 def _commit(cluster: Path, first: int, number: int, write: str) -> bool:
     """Ten messages a store."""
     members = {
-        str(cluster / name): [stage(cluster / name, numbered("T", first + 10 * i, 10), write=write)] for i, name in enumerate(_NAMES)
+        str(cluster / name): [stage(cluster / name, numbered("T", first + 10 * i, 10), write=write)]
+        for i, name in enumerate(_NAMES)
     }
     results = commit_cluster(members, key=("q", number), options=_OPTIONS)
     return all(result.committed for result in results.values())
@@ -70,7 +71,10 @@ def test_a_store_in_use_stops_all_before_anything_is_written(cluster: Path) -> N
 
 def test_new_topics_are_made_in_every_member_also_where_no_message_goes(cluster: Path) -> None:
     """Else the next batch would hash its keys over the queues of one store only."""
-    members = {str(cluster / "broker-a"): [stage(cluster / "broker-a", numbered("New", 0, 3))], str(cluster / "broker-b"): []}
+    members = {
+        str(cluster / "broker-a"): [stage(cluster / "broker-a", numbered("New", 0, 3))],
+        str(cluster / "broker-b"): [],
+    }
     commit_cluster(members, options=replace(_OPTIONS, new_topics={"New": 8}))
     for name in _NAMES:
         topics = read_topics(str(cluster / name))
@@ -96,10 +100,14 @@ def _break_off(cluster: Path, *, told: str) -> Journal:
     for i, name in enumerate(_NAMES):
         root = str(cluster / name)
         staged = stage(cluster / name, numbered("T", 10 * i, 10), write="w1")
-        journals[root], _ = prepare(root, open_store(root, _OPTIONS, files), (staged,), ("q", 1), None, _OPTIONS, files)
+        journals[root], _ = prepare(
+            root, open_store(root, _OPTIONS, files), (staged,), ("q", 1), None, _OPTIONS, files
+        )
     first = next(iter(journals.values()))
     for root, journal in journals.items():
-        write_journal(root, replace(journal, id=first.id, members=tuple(journals), complete=root.endswith(told)), files)
+        write_journal(
+            root, replace(journal, id=first.id, members=tuple(journals), complete=root.endswith(told)), files
+        )
     return first
 
 
@@ -114,7 +122,10 @@ def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Pat
     for asked in (root, late):
         results = commit_cluster({asked: []}, key=("q", 1), watched=[root, late], options=_OPTIONS)
         assert not results[asked].committed
-    bodies = [sorted(int(m.body.split()[1]) for m in messages_of(cluster / name) if m.topic == "T") for name in _NAMES]
+    bodies = [
+        sorted(int(m.body.split()[1]) for m in messages_of(cluster / name) if m.topic == "T")
+        for name in _NAMES
+    ]
     assert bodies == [[*range(10), 1000], [*range(10, 20), 1001]]
     # The next commit that is broken off forgets what all know by now.
     again = _break_off(cluster, told=told)
@@ -140,7 +151,11 @@ print(failure.count)
 
 def _run(cluster: Path, at: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", _CHILD, str(cluster), str(at)], cwd=_REPOSITORY, capture_output=True, text=True, check=False
+        [sys.executable, "-c", _CHILD, str(cluster), str(at)],
+        cwd=_REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

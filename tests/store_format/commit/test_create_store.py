@@ -42,7 +42,15 @@ def test_a_creation_that_was_broken_off_is_done_again(tmp_path: Path, left: int)
     """`left` things of it stand: it is killed before the next one."""
     root = tmp_path / "store"
     _create(root)
-    in_order = [".rmqlog/store.json", "config", "config/topics.json", "checkpoint", "consumequeue", "index", "commitlog"]
+    in_order = [
+        ".rmqlog/store.json",
+        "config",
+        "config/topics.json",
+        "checkpoint",
+        "consumequeue",
+        "index",
+        "commitlog",
+    ]
     for name in reversed(in_order[left:]):
         path = root / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,4 +1,6 @@
-"""An append to a clean store whose commitlog ends before its queues do: no queue leads to messages of another one afterwards."""
+"""An append to a clean store whose commitlog ends before its queues do: no queue leads to messages of another
+one afterwards.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def _bodies(root: Path) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
     for queue in MessageStore.open(str(root)).queues():
         for batch in queue.read(columns=["queueOffset", "body"]):
             bodies = [body.rstrip(b".") for body in batch["body"].to_pylist()]
-            queues.setdefault((queue.topic, queue.queue_id), []).extend(zip(batch["queueOffset"].to_pylist(), bodies, strict=True))
+            queues.setdefault((queue.topic, queue.queue_id), []).extend(
+                zip(batch["queueOffset"].to_pylist(), bodies, strict=True)
+            )
     return queues
 
 
@@ -64,22 +68,32 @@ def _problems(root: Path) -> list[str]:
 
 
 def _files(root: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and ".rmqlog" not in path.parts}
+    return {
+        path: path.read_bytes() for path in root.rglob("*") if path.is_file() and ".rmqlog" not in path.parts
+    }
 
 
-# ---- a damaged end ------------------------------------------------------------------------------------------------------
+# ---- a damaged end -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("body_size", [1, 60, 90])
 @pytest.mark.parametrize("ours", [True, False])
-def test_entries_of_a_damaged_last_message_are_removed(root: Path, caplog: pytest.LogCaptureFixture, ours: bool, body_size: int) -> None:
+def test_entries_of_a_damaged_last_message_are_removed(
+    root: Path, caplog: pytest.LogCaptureFixture, ours: bool, body_size: int
+) -> None:
     damaged = _damage_last_body(root)
     if not ours:
         _as_of_broker(root)
     with caplog.at_level(logging.WARNING):
         append(root, numbered("T", 12, 8, body_size=body_size))
-    assert f"the commitlog ends at {damaged}: {root}/commitlog/{0:020d} at byte {damaged}: expected body CRC" in caplog.text
-    assert f"Consume queues lead to messages behind that, from U-0 offset 2 at {damaged} on (entries: 1, queues: 1)" in caplog.text
+    assert (
+        f"the commitlog ends at {damaged}: {root}/commitlog/{0:020d} at byte {damaged}: expected body CRC"
+        in caplog.text
+    )
+    assert (
+        f"Consume queues lead to messages behind that, from U-0 offset 2 at {damaged} on (entries: 1, queues: 1)"
+        in caplog.text
+    )
     rows = _bodies(root)
     assert rows["U", 0] == [(0, b"message 0 of U"), (1, b"message 1 of U")]
     assert [len(rows["T", queue_id]) for queue_id in range(4)] == [5, 5, 5, 5]
@@ -109,14 +123,18 @@ def test_a_death_while_entries_are_removed_is_made_good(root: Path, monkeypatch:
     assert len(_bodies(root)["U", 0]) == 2
 
 
-def test_a_store_of_ours_in_order_costs_no_look_at_its_queues(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_of_ours_in_order_costs_no_look_at_its_queues(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_end, "queue_ends", None)
     append(root, numbered("T", 12, 8))
     assert len(messages_of(root)) == 23
 
 
 def test_entries_that_a_recovery_left_are_removed(root: Path) -> None:
-    """A broker that cut the log cleared no entry; some lead to a file that it removed, and it has written since."""
+    """A broker that cut the log cleared no entry; some lead to a file that it removed, and it has written
+    since.
+    """
     _as_of_broker(root)
     queue = root / "consumequeue" / "U" / "0" / f"{0:020d}"
     with queue.open("r+b") as file:
@@ -128,7 +146,7 @@ def test_entries_that_a_recovery_left_are_removed(root: Path) -> None:
     assert _problems(root) == []
 
 
-# ---- missing files ------------------------------------------------------------------------------------------------------
+# ---- missing files -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -149,7 +167,9 @@ def test_a_copy_without_its_last_files_is_refused(short: Path, checkpoint: bool)
     if not checkpoint:
         (short / "checkpoint").unlink()
     before = _files(short)
-    with pytest.raises(CorruptStoreError, match=r"physical offset 988979, to which consume queue SCHEDULE_TOPIC_XXXX-2 leads") as caught:
+    with pytest.raises(
+        CorruptStoreError, match=r"physical offset 988979, to which consume queue SCHEDULE_TOPIC_XXXX-2 leads"
+    ) as caught:
         append(short, numbered("Orders", 0, 3), options=_BASIC)
     assert "the commitlog ends at 523902. Nothing was written" in str(caught.value)
     assert _files(short) == before
@@ -157,7 +177,9 @@ def test_a_copy_without_its_last_files_is_refused(short: Path, checkpoint: bool)
 
 @pytest.mark.golden
 @pytest.mark.parametrize("by_append", [True, False])
-def test_the_messages_of_missing_files_can_be_given_up(short: Path, caplog: pytest.LogCaptureFixture, by_append: bool) -> None:
+def test_the_messages_of_missing_files_can_be_given_up(
+    short: Path, caplog: pytest.LogCaptureFixture, by_append: bool
+) -> None:
     options = replace(_BASIC, cut_after_damage=True)
     if not by_append:
         recover(str(short), options=options)
@@ -178,6 +200,10 @@ def test_a_copy_that_ends_within_a_file_is_refused_by_its_checkpoint(root: Path)
         file.write(bytes((1 << 14) - 14_000))
     checkpoint = read_checkpoint(f"{root}/checkpoint")
     assert checkpoint is not None
-    save_checkpoint(str(root), replace(checkpoint, physic_msg_timestamp=checkpoint.physic_msg_timestamp + 1), FileWrites(sync=False))
+    save_checkpoint(
+        str(root),
+        replace(checkpoint, physic_msg_timestamp=checkpoint.physic_msg_timestamp + 1),
+        FileWrites(sync=False),
+    )
     with pytest.raises(CorruptStoreError, match="copy the missing commitlog files"):
         append(root, numbered("T", 112, 8))

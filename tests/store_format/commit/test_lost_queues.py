@@ -1,4 +1,6 @@
-"""Appending to a store that was stopped in order and has lost consume queues, or whose commitlog is not where it was."""
+"""Appending to a store that was stopped in order and has lost consume queues, or whose commitlog is not where
+it was.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def _say_flushed(root: Path, rows: Rows) -> None:
     checkpoint = read_checkpoint(f"{root}/checkpoint")
     assert checkpoint is not None
     last = max(offset for each in rows.values() for _, offset in each)
-    flushed = replace(checkpoint, logics_physical_offset=last, logics_msg_timestamp=checkpoint.physic_msg_timestamp)
+    flushed = replace(
+        checkpoint, logics_physical_offset=last, logics_msg_timestamp=checkpoint.physic_msg_timestamp
+    )
     save_checkpoint(str(root), flushed, FileWrites(sync=False))
 
 
@@ -81,7 +85,9 @@ def _say_flushed(root: Path, rows: Rows) -> None:
 def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
     def made(name: str) -> Path:
         large = name.startswith("defaults")  # its files have holes, which a copy fills
-        return goldens.unpack(name, tmp_path / name) if large else shutil.copytree(golden(name), tmp_path / name)
+        return (
+            goldens.unpack(name, tmp_path / name) if large else shutil.copytree(golden(name), tmp_path / name)
+        )
 
     return made
 
@@ -89,11 +95,17 @@ def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]
 @pytest.mark.golden
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "defaults-5.5.0", "basic-4.9.7"])
-def test_a_clean_store_without_queues_gets_them_before_the_append(copy: Callable[[str], Path], name: str, sync: bool) -> None:
+def test_a_clean_store_without_queues_gets_them_before_the_append(
+    copy: Callable[[str], Path], name: str, sync: bool
+) -> None:
     root = copy(name)
     before = _rows(root)
     _say_flushed(root, before)
-    queues = {path.relative_to(root): path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()}
+    queues = {
+        path.relative_to(root): path.read_bytes()
+        for path in sorted((root / "consumequeue").rglob("0*"))
+        if path.is_file()
+    }
     index = sorted(path.name for path in (root / "index").iterdir())
     shutil.rmtree(root / "consumequeue")
     if sync:
@@ -108,7 +120,8 @@ def test_a_clean_store_without_queues_gets_them_before_the_append(copy: Callable
     assert (root / "abort").exists() is not sync
     assert sorted(path.name for path in (root / "index").iterdir())[: len(index)] == index
     for path, data in queues.items():
-        if "Orders" not in path.parts and name != "cleaned-5.5.0":  # there the first file has entries of messages that are gone
+        # there the first file has entries of messages that are gone
+        if "Orders" not in path.parts and name != "cleaned-5.5.0":
             assert (root / path).read_bytes() == data, path
 
 
@@ -171,17 +184,25 @@ def test_recover_and_flush_rebuild_too(copy: Callable[[str], Path], act: Callabl
 
 @pytest.mark.golden
 @pytest.mark.parametrize("act", ["append", "recover"])
-def test_unknown_queue_file_sizes_are_refused_and_nothing_changed(copy: Callable[[str], Path], act: str) -> None:
+def test_unknown_queue_file_sizes_are_refused_and_nothing_changed(
+    copy: Callable[[str], Path], act: str
+) -> None:
     root = copy("basic-5.5.0")
     shutil.rmtree(root / "consumequeue")
     before = _bytes(root)
-    with pytest.raises(OptionError, match=r"(?s)consume queues, .* have to be rebuilt .* Give mappedFileSizeConsumeQueue"):
+    with pytest.raises(
+        OptionError, match=r"(?s)consume queues, .* have to be rebuilt .* Give mappedFileSizeConsumeQueue"
+    ):
         append(root, numbered("Orders", 0, 5)) if act == "append" else recover(str(root))
     assert _bytes(root) == before
 
 
 def _bytes(root: Path) -> dict[str, bytes]:
-    paths = [path for path in sorted(root.rglob("*")) if path.is_file() and ".rmqlog" not in path.parts and path.name != "lock"]
+    paths = [
+        path
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and ".rmqlog" not in path.parts and path.name != "lock"
+    ]
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
@@ -191,13 +212,17 @@ def test_a_clean_stores_lost_batch_queue_is_refused_and_nothing_changed(copy: Ca
     shutil.rmtree(root / "batchconsumequeue")
     shutil.rmtree(root / "consumequeue", ignore_errors=True)
     before = _bytes(root)
-    with pytest.raises(UnsupportedFormatError, match=r"lacks \d+ entries; restore batchconsumequeue from a backup"):
+    with pytest.raises(
+        UnsupportedFormatError, match=r"lacks \d+ entries; restore batchconsumequeue from a backup"
+    ):
         append(root, numbered("T", 0, 5), options=_options("batchcq-5.5.0"))
     assert _bytes(root) == before
 
 
 @pytest.mark.golden
-def test_a_crashed_store_without_queues_is_completed_from_its_first_message_on(copy: Callable[[str], Path]) -> None:
+def test_a_crashed_store_without_queues_is_completed_from_its_first_message_on(
+    copy: Callable[[str], Path],
+) -> None:
     """Its checkpoint says that the queues had been written up to near the end."""
     root = copy("basic-5.5.0")
     before = _rows(root)
@@ -209,7 +234,9 @@ def test_a_crashed_store_without_queues_is_completed_from_its_first_message_on(c
 
 
 @pytest.mark.golden
-def test_a_crashed_stores_lost_queue_is_completed_from_its_first_message_on(copy: Callable[[str], Path]) -> None:
+def test_a_crashed_stores_lost_queue_is_completed_from_its_first_message_on(
+    copy: Callable[[str], Path],
+) -> None:
     root = copy("basic-5.5.0")
     before = _rows(root)
     shutil.rmtree(root / "consumequeue" / "Orders" / "2")
@@ -220,7 +247,9 @@ def test_a_crashed_stores_lost_queue_is_completed_from_its_first_message_on(copy
 
 
 def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
-    """Its messages are in the log, its name is in no file: a queue of another topic that is lost is no reason to rebuild it."""
+    """Its messages are in the log, its name is in no file: a queue of another topic that is lost is no reason
+    to rebuild it.
+    """
     root = make_store(tmp_path / "store")
     append(root, numbered("Gone", 0, 30))
     append(root, numbered("T", 0, 30))
@@ -250,11 +279,13 @@ def test_a_topic_that_was_made_again_does_not_get_its_old_messages_back(tmp_path
     assert rows == {("T", 0): [0, 1, 2, 3], ("T", 1): [0], ("T", 2): [0], ("T", 3): [0]}
 
 
-# ---- deleted and created again, or lost? ------------------------------------------------------------------------------
+# ---- deleted and created again, or lost? -------------------------------------------------------------------
 
 
 def _created_again(root: Path, *, is_last: bool = False) -> None:
-    """T with 40 messages, deleted and created again as by a broker; the log's last message is one of them, or one of U."""
+    """T with 40 messages, deleted and created again as by a broker; the log's last message is one of them, or
+    one of U.
+    """
     append(root, numbered("U", 0, 4))
     append(root, numbered("T", 0, 40))
     if not is_last:
@@ -273,7 +304,9 @@ def test_a_topic_without_any_queue_file_asks_which_it_was(tmp_path: Path) -> Non
     root = make_store(tmp_path / "store")
     _created_again(root)
     before = _bytes(root)
-    with pytest.raises(OptionError, match=r"(?s)If topic T was deleted .* rebuildLostQueues=false .* set it to true"):
+    with pytest.raises(
+        OptionError, match=r"(?s)If topic T was deleted .* rebuildLostQueues=false .* set it to true"
+    ):
         append(root, numbered("T", 40, 4))
     assert _bytes(root) == before
     append(root, numbered("T", 40, 1), options=replace(_options(), rebuild_lost_queues=False))
@@ -306,7 +339,9 @@ def test_a_write_to_another_topic_brings_no_deleted_message_back(
     append(root, numbered("U", 4, 4), options=replace(_options(), rebuild_lost_queues=lost))
     assert "created again; these messages stay in no queue" in caplog.text
     assert not (root / "consumequeue" / "T").exists()
-    assert {key for key in _queued_or_lost(root) if key[0] == "U"} == {("U", queue_id) for queue_id in range(4)}
+    assert {key for key in _queued_or_lost(root) if key[0] == "U"} == {
+        ("U", queue_id) for queue_id in range(4)
+    }
 
 
 def _queued_or_lost(root: Path) -> set[tuple[str, int]]:
@@ -315,7 +350,9 @@ def _queued_or_lost(root: Path) -> set[tuple[str, int]]:
 
 @pytest.mark.parametrize("first", [0, 1, 3])
 @pytest.mark.parametrize("queue_id", [0, 1, 3])
-def test_a_lost_queue_of_a_topic_that_was_created_again_has_its_new_messages_only(tmp_path: Path, first: int, queue_id: int) -> None:
+def test_a_lost_queue_of_a_topic_that_was_created_again_has_its_new_messages_only(
+    tmp_path: Path, first: int, queue_id: int
+) -> None:
     """Also the queue with the first message since; the older ones of the queue stay deleted."""
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40))
@@ -350,7 +387,9 @@ def test_a_queue_that_began_again_after_a_loss_is_no_new_beginning_of_the_topic(
 
 
 def test_files_with_older_messages_show_that_the_topic_was_not_deleted(tmp_path: Path) -> None:
-    """T-0 gave queue offsets again after its last entries were lost, and no other queue of T has a message since. Then T-1 is lost."""
+    """T-0 gave queue offsets again after its last entries were lost, and no other queue of T has a message
+    since. Then T-1 is lost.
+    """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40))
     append(root, numbered("U", 0, 4))
@@ -379,7 +418,7 @@ def test_queue_files_of_zeros_are_filled_before_the_append(tmp_path: Path, files
     _check_appended(root, before, 4)
 
 
-# ---- while queues are rebuilt -------------------------------------------------------------------------------------------
+# ---- while queues are rebuilt ------------------------------------------------------------------------------
 
 
 class _Died(BaseException):
@@ -405,7 +444,9 @@ def _death(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 def test_a_store_does_not_look_crashed_while_queues_are_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, sync: bool
 ) -> None:
-    """A broker would look through more of the log then, and cut it at damage there. The death of the writer changes nothing."""
+    """A broker would look through more of the log then, and cut it at damage there. The death of the writer
+    changes nothing.
+    """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 200))
     before, checkpoint = _rows(root), (root / "checkpoint").read_bytes()
@@ -431,7 +472,9 @@ def test_a_store_does_not_look_crashed_while_queues_are_rebuilt(
     assert not (root / ".rmqlog" / "rebuild").exists()
 
 
-def test_queues_that_ended_too_early_are_completed_after_a_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_that_ended_too_early_are_completed_after_a_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last message has its entry already: only the mark of the rebuild tells of the others."""
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 200))
@@ -460,7 +503,9 @@ def test_queues_that_ended_too_early_are_completed_after_a_death(tmp_path: Path,
 
 @pytest.mark.golden
 def test_a_commit_without_flush_says_what_a_clean_store_had_flushed(copy: Callable[[str], Path]) -> None:
-    """Its `abort` makes a broker recover the store: not from the first file on, where damage would end the log."""
+    """Its `abort` makes a broker recover the store: not from the first file on, where damage would end the
+    log.
+    """
     root = copy("basic-5.5.0")
     last = max(offset for each in _rows(root).values() for _, offset in each)
     for number in (0, 50):  # the second one adds nothing: what the first wrote is not flushed
@@ -470,12 +515,18 @@ def test_a_commit_without_flush_says_what_a_clean_store_had_flushed(copy: Callab
         assert last <= checkpoint.logics_physical_offset < 989_368
 
 
-def test_queues_on_another_filesystem_are_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_on_another_filesystem_are_written_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 200))
     before = _rows(root)
     original = FileWrites.move
-    monkeypatch.setattr(FileWrites, "move", lambda self, source, target: ".rmqlog" in target and original(self, source, target))
+    monkeypatch.setattr(
+        FileWrites,
+        "move",
+        lambda self, source, target: ".rmqlog" in target and original(self, source, target),
+    )
     for lost in ("consumequeue", "consumequeue/T/1"):
         shutil.rmtree(root / lost)
         append(root, numbered("T", 200, 4))
@@ -501,7 +552,9 @@ def test_a_reader_that_looks_while_queues_are_moved_in_sees_all_messages(
         if not done:
             done.append(1)
             options = replace(_options(), rebuild_lost_queues=True)
-            append(root, [message for message in numbered("T", 60, 4) if message.queue_id == 1], options=options)
+            append(
+                root, [message for message in numbered("T", 60, 4) if message.queue_id == 1], options=options
+            )
         return original(self, *args)
 
     monkeypatch.setattr(UnfiledQueues, "among", among)
@@ -533,7 +586,17 @@ def test_a_reader_beside_a_rebuild_in_another_process_sees_all_messages(tmp_path
     append(root, numbered("T", 0, 2000))
     before = _rows(root)
     shutil.rmtree(root / lost)
-    arguments = [sys.executable, "-m", "tests.support.failing_writer", str(root), "2000", "8", "1", "kill", "0"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "tests.support.failing_writer",
+        str(root),
+        "2000",
+        "8",
+        "1",
+        "kill",
+        "0",
+    ]
     with subprocess.Popen(arguments, cwd=_ROOT, stdout=subprocess.DEVNULL) as writer:
         while writer.poll() is None:
             seen = _rows(root)
@@ -542,7 +605,7 @@ def test_a_reader_beside_a_rebuild_in_another_process_sees_all_messages(tmp_path
     _check_appended(root, before, 8)
 
 
-# ---- what is looked at, and what is noted -------------------------------------------------------------------------------
+# ---- what is looked at, and what is noted ------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -559,7 +622,9 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-def test_commits_to_healthy_stores_do_not_go_over_the_log(tmp_path: Path, scans: list[tuple[int, int]]) -> None:
+def test_commits_to_healthy_stores_do_not_go_over_the_log(
+    tmp_path: Path, scans: list[tuple[int, int]]
+) -> None:
     root = make_store(tmp_path / "store")
     for number in range(4):
         append(root, numbered("T", 12 * number, 12))
@@ -585,7 +650,9 @@ def test_a_queue_that_never_was_is_looked_for_once(tmp_path: Path, scans: list[t
     assert third.stop > second.stop
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"stop": 9, "last_offset": 0, "last_crc": 1, "queues": {}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '{"stop": 9, "last_offset": 0, "last_crc": 1, "queues": {}}']
+)
 def test_a_note_that_does_not_speak_of_this_log_counts_for_nothing(tmp_path: Path, text: str) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 12, queues=2))
@@ -613,18 +680,24 @@ def test_a_log_that_was_written_again_makes_the_note_count_for_nothing(tmp_path:
 
 
 @pytest.mark.parametrize("part", [10, 1 << 21])
-def test_many_messages_are_rebuilt_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+def test_many_messages_are_rebuilt_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 200))
     append(root, numbered("U", 0, 50))
-    before = {path: path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()}
+    before = {
+        path: path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()
+    }
     monkeypatch.setattr("store_format.commit.queue_repair._PART", part)
     shutil.rmtree(root / "consumequeue")
     recover(str(root))
-    assert {path: path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()
+    } == before
 
 
-# ---- a commitlog that is not there --------------------------------------------------------------------------------------
+# ---- a commitlog that is not there -------------------------------------------------------------------------
 
 
 @pytest.mark.golden
@@ -643,7 +716,8 @@ def test_a_lost_commitlog_is_refused_and_nothing_changed(copy: Callable[[str], P
         acts.append(MessageStore.open(str(root)).flush)
     for act in acts:
         with pytest.raises(
-            StoreNotFoundError, match=r"has no message, but consume queue .* Mount the commitlog's disk, or give its directory"
+            StoreNotFoundError,
+            match=r"has no message, but consume queue .* Mount the commitlog's disk, or give its directory",
         ):
             act()
         assert _bytes(root) == before
@@ -669,7 +743,8 @@ def test_ledger_and_checkpoint_know_of_a_commitlog_too(tmp_path: Path, left: str
 
 def test_an_empty_store_takes_its_first_message(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
-    (root / "commitlog" / "00000000000000000000").write_bytes(bytes(1 << 14))  # a broker was started and got no message
+    # a broker was started and got no message
+    (root / "commitlog" / "00000000000000000000").write_bytes(bytes(1 << 14))
     (root / "consumequeue" / "T" / "0").mkdir(parents=True)
     append(root, numbered("T", 0, 5))
     assert _count(_queued(root)) == 5
@@ -680,7 +755,9 @@ def test_a_first_commit_that_was_broken_off_is_completed(tmp_path: Path) -> None
     root = make_store(tmp_path / "store")
     staged = stage(root, numbered("T", 0, 8))
     files = FileWrites(sync=True)
-    journal, publication = prepare(str(root), open_store(str(root), _options(), files), (staged,), ("q", 0), None, _options(), files)
+    journal, publication = prepare(
+        str(root), open_store(str(root), _options(), files), (staged,), ("q", 0), None, _options(), files
+    )
     write_journal(str(root), journal, files)
     begin(str(root), journal, files)
     publication.append_log()

@@ -32,7 +32,7 @@ def _open(*directories: str) -> CommitLog:
     return CommitLog.open(directories, FileCache())
 
 
-# ---- gathering ------------------------------------------------------------------------------------------------------
+# ---- gathering ---------------------------------------------------------------------------------------------
 
 
 def test_files_of_all_directories_are_one_log(tmp_path: Path) -> None:
@@ -67,8 +67,18 @@ def test_an_empty_last_file_is_as_good_as_none(tmp_path: Path) -> None:
         ([(0, 100), (100, 101), (200, 100)], 100, "a file of 100 bytes, like the others", "101 bytes"),
         ([(0, 0), (100, 100), (200, 100)], 0, "a file of 100 bytes, like the others", "0 bytes"),
         ([(0, 100), (60, 100)], 60, "00000000000000000100 as the file after 00000000000000000000", "60"),
-        ([(99999999999999999999, 100)], 99999999999999999999, "a name below 2^63 - 1, less the file's size", "99999999999999999999"),
-        ([(2**63 - 50, 100)], 2**63 - 50, "a name below 2^63 - 1, less the file's size", "9223372036854775758"),
+        (
+            [(99999999999999999999, 100)],
+            99999999999999999999,
+            "a name below 2^63 - 1, less the file's size",
+            "99999999999999999999",
+        ),
+        (
+            [(2**63 - 50, 100)],
+            2**63 - 50,
+            "a name below 2^63 - 1, less the file's size",
+            "9223372036854775758",
+        ),
     ],
 )
 def test_files_that_do_not_fit_together_are_refused(
@@ -86,9 +96,16 @@ def test_files_that_do_not_fit_together_are_refused(
 
 @pytest.mark.parametrize(
     ("sizes", "short", "starts"),
-    [((100, 1, 100), 1, [0, 100, 200]), ((100, 100, 99), 2, [0, 100, 200]), ((70, 100, 100), 0, [0, 100, 200]), ((100, 40), 1, [0, 100])],
+    [
+        ((100, 1, 100), 1, [0, 100, 200]),
+        ((100, 100, 99), 2, [0, 100, 200]),
+        ((70, 100, 100), 0, [0, 100, 200]),
+        ((100, 40), 1, [0, 100]),
+    ],
 )
-def test_a_file_cut_short_is_a_finding_and_read_to_its_end(tmp_path: Path, sizes: tuple[int, ...], short: int, starts: list[int]) -> None:
+def test_a_file_cut_short_is_a_finding_and_read_to_its_end(
+    tmp_path: Path, sizes: tuple[int, ...], short: int, starts: list[int]
+) -> None:
     directory = tmp_path / "commitlog"
     directory.mkdir()
     for i, size in enumerate(sizes):
@@ -96,7 +113,12 @@ def test_a_file_cut_short_is_a_finding_and_read_to_its_end(tmp_path: Path, sizes
     log = _open(str(directory))
     (finding,) = log.findings
     path = str(directory / offset_file_name(100 * short))
-    assert finding.args == (path, sizes[short], "a file of 100 bytes, like the others", f"{sizes[short]} bytes")
+    assert finding.args == (
+        path,
+        sizes[short],
+        "a file of 100 bytes, like the others",
+        f"{sizes[short]} bytes",
+    )
     assert [file.start for file in log.files] == starts
     assert (log.file_size, log.size_bytes) == (100, sum(sizes))
     assert log.file_at(100 * short + sizes[short]) is None
@@ -117,7 +139,10 @@ def test_a_gap_is_a_finding_and_the_rest_stays_readable(tmp_path: Path) -> None:
     log = _open(_write(tmp_path / "a", (0, 100), (300, 100)))
     (finding,) = log.findings
     assert finding.file == log.files[1].path
-    assert (finding.expected, finding.found) == ("00000000000000000100 as the file after 00000000000000000000", "300")
+    assert (finding.expected, finding.found) == (
+        "00000000000000000100 as the file after 00000000000000000000",
+        "300",
+    )
     assert log.read(300, 100) == bytes([300 % 251 + 1]) * 100
     assert log.file_at(200) is None
 
@@ -129,15 +154,22 @@ def test_a_link_in_the_directory_is_refused(tmp_path: Path) -> None:
         _open(directory)
 
 
-# ---- addressing -----------------------------------------------------------------------------------------------------
+# ---- addressing --------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 6000), max_size=30))
-def test_many_offsets_find_the_files_that_one_finds(tmp_path_factory: pytest.TempPathFactory, offsets: list[int]) -> None:
-    log = _open(_write(tmp_path_factory.getbasetemp() / "addressing", (1000, 1000), (2000, 1000), (4000, 1000)))
+def test_many_offsets_find_the_files_that_one_finds(
+    tmp_path_factory: pytest.TempPathFactory, offsets: list[int]
+) -> None:
+    log = _open(
+        _write(tmp_path_factory.getbasetemp() / "addressing", (1000, 1000), (2000, 1000), (4000, 1000))
+    )
     found = log.file_index(np.array(offsets, np.int64)).tolist()
     starts = [1000, 2000, 4000]
-    assert found == [next((i for i, start in enumerate(starts) if start <= offset < start + 1000), -1) for offset in offsets]
+    assert found == [
+        next((i for i, start in enumerate(starts) if start <= offset < start + 1000), -1)
+        for offset in offsets
+    ]
     assert [log.file_at(offset) for offset in offsets] == [log.files[i] if i >= 0 else None for i in found]
 
 
@@ -154,7 +186,10 @@ def test_a_read_outside_says_what_there_is(tmp_path: Path) -> None:
     for offset in (-1, 99, 200, 2**70):
         with pytest.raises(OffsetOutOfRangeError) as caught:
             log.read(offset, 1)
-        assert str(caught.value) == f"physical offset {offset} is in no commitlog file; its files hold 100 to 200"
+        assert (
+            str(caught.value)
+            == f"physical offset {offset} is in no commitlog file; its files hold 100 to 200"
+        )
 
 
 def test_a_file_that_became_shorter_or_went_away(tmp_path: Path) -> None:
@@ -169,7 +204,7 @@ def test_a_file_that_became_shorter_or_went_away(tmp_path: Path) -> None:
     assert log.store_timestamp_at(150) == -1
 
 
-# ---- store times ----------------------------------------------------------------------------------------------------
+# ---- store times -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
@@ -177,7 +212,9 @@ def test_store_timestamps_are_those_of_the_messages(golden: Golden, name: str, b
     root, _ = goldens.brokers(name, golden(name))[broker]
     log = _open(str(root / "commitlog"))
     rows = [row for row in goldens.expected_rows(name) if not broker or row["brokerName"] == broker]
-    assert [log.store_timestamp_at(row["physicalOffset"]) for row in rows] == [row["storeTimestamp"] for row in rows]
+    assert [log.store_timestamp_at(row["physicalOffset"]) for row in rows] == [
+        row["storeTimestamp"] for row in rows
+    ]
     assert log.store_timestamp_at(rows[0]["physicalOffset"] + 1) == -1  # no unit begins there
 
 

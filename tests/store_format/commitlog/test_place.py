@@ -1,4 +1,6 @@
-"""Places of units and BLANKs against a loop that does what CommitLog.doAppend does, and queue offsets against a dictionary."""
+"""Places of units and BLANKs against a loop that does what CommitLog.doAppend does, and queue offsets against
+a dictionary.
+"""
 
 from __future__ import annotations
 

@@ -40,24 +40,36 @@ def _log(directory: Path, files: dict[int, bytes]) -> CommitLog:
 def _units(found: Iterable[UnitRun | Damage]) -> list[tuple[int, int]]:
     """(physical offset, size) of every unit."""
     runs = [run for run in found if isinstance(run, UnitRun)]
-    return [pair for run in runs for pair in zip(run.physical_offsets.tolist(), run.sizes.tolist(), strict=True)]
+    return [
+        pair for run in runs for pair in zip(run.physical_offsets.tolist(), run.sizes.tolist(), strict=True)
+    ]
 
 
 def _damage(found: Iterable[UnitRun | Damage]) -> list[tuple[int, int]]:
-    return [(damage.file.start + damage.start, damage.file.start + damage.stop) for damage in found if isinstance(damage, Damage)]
+    return [
+        (damage.file.start + damage.start, damage.file.start + damage.stop)
+        for damage in found
+        if isinstance(damage, Damage)
+    ]
 
 
 def _end(walk: Walk) -> tuple[EndKind, int]:
     assert walk.end is not None
-    assert walk.end.kind is EndKind.MISSING or walk.end.path.endswith(oracle.file_name(walk.end.offset - walk.end.position))
+    assert walk.end.kind is EndKind.MISSING or walk.end.path.endswith(
+        oracle.file_name(walk.end.offset - walk.end.position)
+    )
     return walk.end.kind, walk.end.offset
 
 
 def _unit(position: int, body: bytes = b"hello", body_crc: int = -1) -> bytes:
-    return oracle.encode_message(Message(b"TopicTest", body, b"TAGS\x01TagA\x02", physical_offset=position, body_crc=body_crc))
+    return oracle.encode_message(
+        Message(b"TopicTest", body, b"TAGS\x01TagA\x02", physical_offset=position, body_crc=body_crc)
+    )
 
 
-def _file(start: int, bodies: Iterable[bytes], size: int, *, blank: bool = False) -> tuple[bytes, list[tuple[int, int]]]:
+def _file(
+    start: int, bodies: Iterable[bytes], size: int, *, blank: bool = False
+) -> tuple[bytes, list[tuple[int, int]]]:
     """A file of these bodies, zeros or a BLANK behind them; and its units."""
     data, units = b"", []
     for body in bodies:
@@ -69,7 +81,7 @@ def _file(start: int, bodies: Iterable[bytes], size: int, *, blank: bool = False
     return data.ljust(size, b"\0"), units
 
 
-# ---- what brokers wrote ---------------------------------------------------------------------------------------------
+# ---- what brokers wrote ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("resync", [False, True])
@@ -114,7 +126,7 @@ def test_stopping_at_any_unit_cuts_a_walk_in_two(golden: Golden) -> None:
     assert _end(inside) == (EndKind.STOP, sum(units[5]))
 
 
-# ---- ends -----------------------------------------------------------------------------------------------------------
+# ---- ends --------------------------------------------------------------------------------------------------
 
 
 def test_a_full_last_file_ends_at_its_blank(tmp_path: Path) -> None:
@@ -184,7 +196,7 @@ def test_no_files_and_starts_outside(tmp_path: Path) -> None:
     assert str(caught.value) == "physical offset 0 is no longer in the commitlog; its files hold 4096 to 5120"
 
 
-# ---- damage ---------------------------------------------------------------------------------------------------------
+# ---- damage ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verify_crc", [False, True])
@@ -199,7 +211,10 @@ def test_a_walk_goes_on_behind_a_zeroed_page(tmp_path: Path, verify_crc: bool) -
     assert _end(walk) == (EndKind.UNWRITTEN, sum(units[-1]))
     assert walk.sums.total_bytes == 1 << 16
     if verify_crc:
-        assert span == (sum(whole[whole.index(max(u for u in whole if u[0] < 8192))]), min(u[0] for u in whole if u[0] >= 12288))
+        assert span == (
+            sum(whole[whole.index(max(u for u in whole if u[0] < 8192))]),
+            min(u[0] for u in whole if u[0] >= 12288),
+        )
 
 
 def test_zeros_before_a_later_file_are_damage(tmp_path: Path) -> None:
@@ -217,10 +232,16 @@ def test_zeros_before_a_later_file_are_damage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verify_crc", [False, True])
 def test_zeros_across_the_boundary_of_two_files_are_damage(tmp_path: Path, verify_crc: bool) -> None:
-    """Pages that a power loss kept from the disk: the second file begins with zeros, but it was not only made in advance."""
+    """Pages that a power loss kept from the disk: the second file begins with zeros, but it was not only made
+    in advance.
+    """
     first, one = _file(0, [b"a", b"b"], 1024, blank=True)
     second, two = _file(1024, [b"%d" % i for i in range(5)], 1024)
-    files = {0: first[: one[1][0]] + bytes(1024 - one[1][0]), 1024: bytes(300) + second[300:], 2048: bytes(1024)}
+    files = {
+        0: first[: one[1][0]] + bytes(1024 - one[1][0]),
+        1024: bytes(300) + second[300:],
+        2048: bytes(1024),
+    }
     walk = _log(tmp_path, files).walk(0, verify_crc=verify_crc, resync=True)
     found = list(walk)
     assert _units(found) == one[:1] + two[3:]
@@ -229,7 +250,9 @@ def test_zeros_across_the_boundary_of_two_files_are_damage(tmp_path: Path, verif
     assert walk.sums.damage_bytes == two[3][0] - one[1][0]
 
 
-def test_a_file_made_in_advance_is_not_read_where_it_has_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_made_in_advance_is_not_read_where_it_has_no_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, units = _file(0, [b"a"], 1 << 16)
     for start, head in {0: data, 1 << 30: b""}.items():
         with (tmp_path / oracle.file_name(start)).open("wb") as file:
@@ -288,7 +311,7 @@ def test_the_buffer_of_a_run_holds_its_units(tmp_path: Path) -> None:
         assert run.buffer[start - run.buffer_start : stop - run.buffer_start].tobytes() == data[start:stop]
 
 
-# ---- hostile bytes --------------------------------------------------------------------------------------------------
+# ---- hostile bytes -----------------------------------------------------------------------------------------
 
 
 def _seconds(log: CommitLog) -> float:
@@ -306,7 +329,9 @@ def test_many_magic_codes_cost_linear_time(tmp_path: Path) -> None:
 
 
 def test_nested_units_with_wrong_sums_cost_linear_time(tmp_path: Path) -> None:
-    """Each claims nearly the whole file as its body, and all that precedes the sum is right: 20,000 sums over 4 MB if all were made."""
+    """Each claims nearly the whole file as its body, and all that precedes the sum is right: 20,000 sums over
+    4 MB if all were made.
+    """
     size = 4 << 20
     data = bytearray(size)
     for at in range(0, 1 << 21, 104):
@@ -328,7 +353,7 @@ def test_a_good_unit_before_each_bad_one_costs_linear_time(tmp_path: Path) -> No
     assert _seconds(log) < 10
 
 
-# ---- anything at all ------------------------------------------------------------------------------------------------
+# ---- anything at all ---------------------------------------------------------------------------------------
 
 
 def _accounted(walk: Walk, found: list[UnitRun | Damage], log: CommitLog, start: int) -> None:
@@ -370,11 +395,13 @@ def test_any_damage_ends_in_right_units_and_exact_sums(
             # A flip in a field that nothing protects leaves the unit where it was and as long as it was.
             assert real[at].total_size == size
         if resync:
-            assert {at for at in real if not _touched(real[at], index + torn.at, torn.kind)} <= {at for at, _ in _units(found)} | _cut(
-                real, index, torn, stored.file_size
-            )
+            assert {at for at in real if not _touched(real[at], index + torn.at, torn.kind)} <= {
+                at for at, _ in _units(found)
+            } | _cut(real, index, torn, stored.file_size)
         elif oracle_walk is not None and not _negative_body(oracle_walk, files, stored.file_size):
-            assert [at for at, _ in _units(found)] == [message.physical_offset for message in oracle_walk.messages]
+            assert [at for at, _ in _units(found)] == [
+                message.physical_offset for message in oracle_walk.messages
+            ]
             assert walk.end is not None
             assert walk.end.offset == oracle_walk.stop
 
@@ -385,14 +412,22 @@ def _touched(message: Message, at: int, kind: str) -> bool:
 
 
 def _cut(real: dict[int, Message], index: int, torn: strategies.Torn, file_size: int) -> set[int]:
-    """Units behind a cut or a zeroing are gone, and so are those in a file whose first length now makes a BLANK of it."""
+    """Units behind a cut or a zeroing are gone, and so are those in a file whose first length now makes a
+    BLANK of it.
+    """
     if torn.kind in ("cut", "zeroed"):
-        return {at for at in real if index <= at < index + file_size and at + real[at].total_size > index + torn.at}
+        return {
+            at
+            for at in real
+            if index <= at < index + file_size and at + real[at].total_size > index + torn.at
+        }
     return set()
 
 
 def _negative_body(walk: oracle.Walk, files: dict[int, bytes], file_size: int) -> bool:
-    """Whether the oracle ended at a unit with a negative body length: it refuses these, the broker takes them for no body."""
+    """Whether the oracle ended at a unit with a negative body length: it refuses these, the broker takes them
+    for no body.
+    """
     start = walk.stop // file_size * file_size
     position = walk.stop - start
     head = files.get(start, b"")[position : position + 112]
@@ -428,7 +463,7 @@ def test_every_bit_of_a_small_log(tmp_path: Path) -> None:
         assert walk.sums.total_bytes == 400
 
 
-# ---- a log that grows -----------------------------------------------------------------------------------------------
+# ---- a log that grows --------------------------------------------------------------------------------------
 
 _WRITER = """
 import mmap, sys
@@ -466,7 +501,13 @@ def test_a_log_that_another_process_appends_to_reads_as_a_prefix(tmp_path: Path)
         units += more
     log = _log(tmp_path / "commitlog", {0: bytes(size), size: bytes(size)})
     (tmp_path / "units").write_bytes(contents[0] + contents[size])
-    arguments = [sys.executable, "-c", _WRITER, ",".join(file.path for file in log.files), str(tmp_path / "units")]
+    arguments = [
+        sys.executable,
+        "-c",
+        _WRITER,
+        ",".join(file.path for file in log.files),
+        str(tmp_path / "units"),
+    ]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None

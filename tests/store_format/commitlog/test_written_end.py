@@ -1,4 +1,6 @@
-"""A broker that has recovered a store goes on before what it has cut: a running one, and one that was stopped, read as it serves them."""
+"""A broker that has recovered a store goes on before what it has cut: a running one, and one that was
+stopped, read as it serves them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from store_format import MessageStore, store
 from store_format.errors import CorruptStoreError
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.read.snapshot import StoreState
-from tests.store_format.read.test_readable_end import Broker, Rows, overwrite, rows_of, torn_by_the_first_crash
+from tests.store_format.read.test_readable_end import (
+    Broker,
+    Rows,
+    overwrite,
+    rows_of,
+    torn_by_the_first_crash,
+)
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.staged import append, messages_of, numbered
@@ -50,14 +58,18 @@ def start(root: Path, at: int = _START) -> None:
 
 
 def recovered(broker: Broker) -> list[Message]:
-    """A broker has started on the store, whose message 20 is torn, and cut it there. All messages, those that it cut too."""
+    """A broker has started on the store, whose message 20 is torn, and cut it there. All messages, those that
+    it cut too.
+    """
     messages = torn_by_the_first_crash(broker, _CUT)
     start(broker.root)
     return messages
 
 
 def served(broker: Broker) -> Rows:
-    return sorted(("T", queue_id, offset) for queue_id, stop in broker.offsets.items() for offset in range(stop))
+    return sorted(
+        ("T", queue_id, offset) for queue_id, stop in broker.offsets.items() for offset in range(stop)
+    )
 
 
 def without_queues(root: Path, how: str) -> None:
@@ -70,7 +82,11 @@ def without_queues(root: Path, how: str) -> None:
 @pytest.mark.parametrize("is_live", [True, False])
 @pytest.mark.parametrize("new", [1, 7, 16, 60])
 def test_what_a_recovery_cut_stays_hidden(
-    broker: Broker, live: Callable[[Path, bool], None], is_live: bool, new: int, caplog: pytest.LogCaptureFixture
+    broker: Broker,
+    live: Callable[[Path, bool], None],
+    is_live: bool,
+    new: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     recovered(broker)
     broker.write(new)
@@ -78,12 +94,17 @@ def test_what_a_recovery_cut_stays_hidden(
     with caplog.at_level(logging.WARNING):
         assert rows_of(broker.root) == served(broker)
     assert MessageStore.open(str(broker.root)).state is (StoreState.LIVE if is_live else StoreState.CLEAN)
-    assert len([record for record in caplog.records if "A broker's recovery has cut" in record.getMessage()]) <= 1
+    assert (
+        len([record for record in caplog.records if "A broker's recovery has cut" in record.getMessage()])
+        <= 1
+    )
 
 
 @pytest.mark.parametrize("is_live", [True, False])
 @pytest.mark.parametrize("how", ["RocksDB", "lost", "one lost"])
-def test_scans_end_where_the_broker_s_log_ends(broker: Broker, live: Callable[[Path, bool], None], is_live: bool, how: str) -> None:
+def test_scans_end_where_the_broker_s_log_ends(
+    broker: Broker, live: Callable[[Path, bool], None], is_live: bool, how: str
+) -> None:
     cut = recovered(broker)[-1]
     broker.write(7)
     live(broker.root, is_live)
@@ -104,7 +125,9 @@ def test_scans_end_where_the_broker_s_log_ends(broker: Broker, live: Callable[[P
     assert opened.find(message_id=cut.offset_msg_id).table.num_rows == 0
 
 
-def test_queues_that_got_no_message_do_not_lead_to_others(broker: Broker, live: Callable[[Path, bool], None]) -> None:
+def test_queues_that_got_no_message_do_not_lead_to_others(
+    broker: Broker, live: Callable[[Path, bool], None]
+) -> None:
     """Even when the log has grown over all that was cut."""
     recovered(broker)
     broker.write(80, queue_ids=(0, 1))
@@ -114,12 +137,16 @@ def test_queues_that_got_no_message_do_not_lead_to_others(broker: Broker, live: 
 
 
 @pytest.mark.parametrize("is_live", [True, False])
-def test_queues_that_are_ahead_of_the_log(broker: Broker, live: Callable[[Path, bool], None], is_live: bool) -> None:
+def test_queues_that_are_ahead_of_the_log(
+    broker: Broker, live: Callable[[Path, bool], None], is_live: bool
+) -> None:
     """A power loss: pages of the log are lost, those of consume queues are not."""
     messages = messages_of(broker.root)
     cut = messages[_CUT]
     overwrite(broker.root, cut.physical_offset, bytes(1 << 12))
-    overwrite(broker.root, cut.physical_offset + (1 << 12), bytes(broker.end - cut.physical_offset - (1 << 12)))
+    overwrite(
+        broker.root, cut.physical_offset + (1 << 12), bytes(broker.end - cut.physical_offset - (1 << 12))
+    )
     shutil.rmtree(broker.root / "index")
     broker.recover(messages, cut.physical_offset)
     start(broker.root)
@@ -132,7 +159,9 @@ def test_queues_that_are_ahead_of_the_log(broker: Broker, live: Callable[[Path, 
         assert rows_of(broker.root) == served(broker)
 
 
-def test_a_new_message_that_ends_where_a_cut_one_begins(broker: Broker, live: Callable[[Path, bool], None]) -> None:
+def test_a_new_message_that_ends_where_a_cut_one_begins(
+    broker: Broker, live: Callable[[Path, bool], None]
+) -> None:
     """The store time tells while the broker runs. One that is stopped and started takes in what follows."""
     messages = recovered(broker)
     cut = messages[_CUT]
@@ -151,14 +180,18 @@ def test_a_new_message_that_ends_where_a_cut_one_begins(broker: Broker, live: Ca
         assert sum(batch.num_rows for batch in opened.scan(["queueOffset"])) == len(served(broker))
 
 
-def test_an_idle_broker_says_where_its_recovery_ended(broker: Broker, live: Callable[[Path, bool], None]) -> None:
+def test_an_idle_broker_says_where_its_recovery_ended(
+    broker: Broker, live: Callable[[Path, bool], None]
+) -> None:
     recovered(broker)
     last = messages_of(broker.root)[_CUT - 1]
     live(broker.root, True)
     with pytest.raises(CorruptStoreError):  # nothing tells when the message became damaged: nothing is hidden
         rows_of(broker.root)
     path = broker.root / "checkpoint"
-    path.write_bytes(path.read_bytes()[:32] + last.physical_offset.to_bytes(8, "big") + path.read_bytes()[40:])
+    path.write_bytes(
+        path.read_bytes()[:32] + last.physical_offset.to_bytes(8, "big") + path.read_bytes()[40:]
+    )
     checkpoint = read_checkpoint(str(path))
     assert checkpoint is not None
     assert checkpoint.confirm_phy_offset == last.physical_offset
@@ -166,7 +199,9 @@ def test_an_idle_broker_says_where_its_recovery_ended(broker: Broker, live: Call
 
 
 @pytest.mark.parametrize("is_live", [True, False])
-def test_damage_in_the_middle_hides_nothing(broker: Broker, live: Callable[[Path, bool], None], is_live: bool) -> None:
+def test_damage_in_the_middle_hides_nothing(
+    broker: Broker, live: Callable[[Path, bool], None], is_live: bool
+) -> None:
     recovered(broker)
     broker.write(60)
     overwrite(broker.root, messages_of(broker.root)[30].physical_offset + 95, b"\xff\xff")
@@ -176,7 +211,9 @@ def test_damage_in_the_middle_hides_nothing(broker: Broker, live: Callable[[Path
     assert len(rows_of(broker.root, "DROPMALFORMED")) == _CUT + 59
 
 
-def test_a_checkpoint_that_knows_nothing_does_not_name_the_first_message(broker: Broker, live: Callable[[Path, bool], None]) -> None:
+def test_a_checkpoint_that_knows_nothing_does_not_name_the_first_message(
+    broker: Broker, live: Callable[[Path, bool], None]
+) -> None:
     """The second message is damaged, and confirmPhyOffset is 0, as is the place of the first one."""
     overwrite(broker.root, messages_of(broker.root)[1].physical_offset + 95, b"\xff\xff")
     start(broker.root)
@@ -189,7 +226,9 @@ def test_a_checkpoint_that_knows_nothing_does_not_name_the_first_message(broker:
 
 
 @pytest.mark.parametrize("place", ["last", "middle"])
-def test_damage_of_a_clean_store_is_no_cut(broker: Broker, live: Callable[[Path, bool], None], place: str) -> None:
+def test_damage_of_a_clean_store_is_no_cut(
+    broker: Broker, live: Callable[[Path, bool], None], place: str
+) -> None:
     live(broker.root, False)
     messages = messages_of(broker.root)
     overwrite(broker.root, messages[{"last": 59, "middle": 30}[place]].physical_offset + 4, bytes(40))
@@ -199,7 +238,9 @@ def test_damage_of_a_clean_store_is_no_cut(broker: Broker, live: Callable[[Path,
 
 
 @pytest.mark.parametrize("new", [7, 60])
-def test_an_append_goes_on_where_the_broker_s_queues_end(broker: Broker, live: Callable[[Path, bool], None], new: int) -> None:
+def test_an_append_goes_on_where_the_broker_s_queues_end(
+    broker: Broker, live: Callable[[Path, bool], None], new: int
+) -> None:
     recovered(broker)
     broker.write(new, queue_ids=(0, 1))
     live(broker.root, False)
@@ -211,11 +252,16 @@ def test_an_append_goes_on_where_the_broker_s_queues_end(broker: Broker, live: C
 
 
 @pytest.mark.parametrize("is_live", [True, False])
-def test_diagnose_calls_what_was_cut_no_damage(broker: Broker, live: Callable[[Path, bool], None], is_live: bool) -> None:
+def test_diagnose_calls_what_was_cut_no_damage(
+    broker: Broker, live: Callable[[Path, bool], None], is_live: bool
+) -> None:
     recovered(broker)
     broker.write(7)
     live(broker.root, is_live)
     diagnosis = MessageStore.open(str(broker.root)).diagnose()
     assert [problem for problem in diagnosis.of("damage") if "checkpoint" not in problem.file] == []
     if not is_live:  # diagnose asks for the lock itself
-        assert any("An earlier recovery has cut these messages" in problem.advice for problem in diagnosis.of("warning"))
+        assert any(
+            "An earlier recovery has cut these messages" in problem.advice
+            for problem in diagnosis.of("warning")
+        )

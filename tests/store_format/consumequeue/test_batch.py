@@ -1,4 +1,6 @@
-"""The consume queue of BatchCQ topics against a naive reading of whole files, and against the broker's vectors."""
+"""The consume queue of BatchCQ topics against a naive reading of whole files, and against the broker's
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from store_format.consumequeue.offset_by_time import Boundary, offset_at
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.layouts import BATCH_CQ_UNIT, unpack
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())["batch_cq_entry"]
+VECTORS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes()
+)["batch_cq_entry"]
 
 UNIT = struct.Struct(">qiqqqhii")
 Fields = tuple[int, int, int, int, int, int, int, int]
@@ -38,7 +42,9 @@ class Queue:
         count = max(1, -(-len(data) // size)) + self.files_ahead
         data = data.ljust(count * size, b"\0")
         for index in range(count):
-            (directory / f"{(self.first + index) * size:020d}").write_bytes(data[index * size : (index + 1) * size])
+            (directory / f"{(self.first + index) * size:020d}").write_bytes(
+                data[index * size : (index + 1) * size]
+            )
         return str(directory)
 
 
@@ -46,7 +52,9 @@ class Queue:
 def queues(draw: st.DrawFn) -> Queue:
     per_file = draw(st.sampled_from([1, 2, 3, 5, 89, 90, 300]))
     count = draw(st.integers(0, 4 * per_file + 2) if per_file < 89 else st.integers(0, 900))
-    steps = draw(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=12))
+    steps = draw(
+        st.lists(st.tuples(st.integers(1, 5), st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=12)
+    )
     base, time, units = draw(st.integers(0, 50)), 1000, []
     for index in range(count):
         batch, gap, later = steps[index % len(steps)]
@@ -94,15 +102,21 @@ def test_units_are_those_that_overlap_the_range(queue: Queue, data: st.DataObjec
         start = data.draw(st.integers(bounds.min_offset, bounds.max_offset))
         stop = data.draw(st.integers(start, bounds.max_offset))
         units = read_batch_units(bounds, start, stop)
-        assert units.tolist() == [unit for unit in queue.units if unit[4] < stop and _end(unit) > start and start < stop]
+        assert units.tolist() == [
+            unit for unit in queue.units if unit[4] < stop and _end(unit) > start and start < stop
+        ]
         for outside in ((bounds.min_offset - 1, stop), (start, bounds.max_offset + 1)):
             with pytest.raises(OffsetOutOfRangeError) as raised:
                 read_batch_units(bounds, *outside)
-            assert str(raised.value).startswith(f"Inner-1: offsets {outside[0]} to {outside[1]} (exclusive) are not all in {name}")
+            assert str(raised.value).startswith(
+                f"Inner-1: offsets {outside[0]} to {outside[1]} (exclusive) are not all in {name}"
+            )
 
 
 @given(queue=queues(), timestamp=st.integers(900, 3000))
-def test_lower_is_the_first_unit_at_or_after_the_time_in_the_file_that_holds_it(queue: Queue, timestamp: int) -> None:
+def test_lower_is_the_first_unit_at_or_after_the_time_in_the_file_that_holds_it(
+    queue: Queue, timestamp: int
+) -> None:
     with tempfile.TemporaryDirectory() as name:
         bounds = _bounds(queue.write(Path(name)))
         found = offset_at(bounds, timestamp, "LOWER", lambda _: -1)  # the units have the times
@@ -140,15 +154,23 @@ def test_damaged_units_end_in_bounds(noise: list[tuple[int, int]], queue: Queue)
                 except CorruptStoreError:
                     continue
                 assert len(units) <= bounds.unit_stop - bounds.unit_start
-                assert (units["base_offset"][1:] >= units["base_offset"][:-1] + units["batch_size"][:-1]).all()
+                assert (
+                    units["base_offset"][1:] >= units["base_offset"][:-1] + units["batch_size"][:-1]
+                ).all()
 
 
 @pytest.mark.parametrize("count", [4, 8])
 @pytest.mark.parametrize(("at", "base"), [(1, 2**60), (1, 0), (1, 1), (0, 4), (0, 2**60), (4, 2**60)])
-def test_a_base_out_of_order_hides_nothing_in_silence(directory: Path, count: int, at: int, base: int) -> None:
-    """Bisecting would take a base that is too large for the end of the range, and the first one is the queue's minimum."""
+def test_a_base_out_of_order_hides_nothing_in_silence(
+    directory: Path, count: int, at: int, base: int
+) -> None:
+    """Bisecting would take a base that is too large for the end of the range, and the first one is the
+    queue's minimum.
+    """
     at = min(at, count - 2)
-    Queue(5, 0, [(i * 100, 90, 0, 10, base if i == at else 2 * i, 2, -1, 0) for i in range(count)]).write(directory)
+    Queue(5, 0, [(i * 100, 90, 0, 10, base if i == at else 2 * i, 2, -1, 0) for i in range(count)]).write(
+        directory
+    )
     with pytest.raises(CorruptStoreError) as caught:
         read_batch_units(_bounds(directory), 0, 2 * count)
     assert int(caught.value.file[-20:]) + caught.value.position == (at + 1 if base > 2 else at) * 46
@@ -156,7 +178,9 @@ def test_a_base_out_of_order_hides_nothing_in_silence(directory: Path, count: in
 
 
 def test_upper_of_a_time_that_no_unit_has_may_be_the_minimum(directory: Path) -> None:
-    """BatchConsumeQueue.binarySearchRight gives up on some times between two units, and answers with the later unit for others."""
+    """BatchConsumeQueue.binarySearchRight gives up on some times between two units, and answers with the
+    later unit for others.
+    """
     times = [10, 20, 30, 40, 50]
     Queue(5, 0, [(i * 100, 90, 0, time, i, 1, -1, 0) for i, time in enumerate(times)]).write(directory)
     bounds = _bounds(directory)
@@ -166,7 +190,13 @@ def test_upper_of_a_time_that_no_unit_has_may_be_the_minimum(directory: Path) ->
 
 def test_units_at_or_behind_the_end_of_the_commitlog_do_not_count(directory: Path) -> None:
     Queue(2, 0, [(i * 100, 90, 0, 5, i * 3, 3, -1, 0) for i in range(7)]).write(directory)
-    assert [_bounds(directory, commit_log_stop=stop).max_offset for stop in (601, 600, 101, 100, 0)] == [21, 18, 6, 3, 0]
+    assert [_bounds(directory, commit_log_stop=stop).max_offset for stop in (601, 600, 101, 100, 0)] == [
+        21,
+        18,
+        6,
+        3,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("field", [(0, -1), (1, 0), (4, -1), (4, 2**63 - 1), (5, 0), (5, -1)])
@@ -190,11 +220,25 @@ def test_no_files_are_no_queue(directory: Path) -> None:
 
 def test_vectors(directory: Path) -> None:
     content = b"".join(bytes.fromhex(vector["hex"]) for vector in VECTORS)
-    names = ("physical_offset", "size", "tags_code", "store_time", "msg_base_offset", "batch_size", "compacted_offset", "reserved")
+    names = (
+        "physical_offset",
+        "size",
+        "tags_code",
+        "store_time",
+        "msg_base_offset",
+        "batch_size",
+        "compacted_offset",
+        "reserved",
+    )
     expected = [tuple(vector[name] for name in names) for vector in VECTORS]
     assert unpack(content, BATCH_CQ_UNIT).tolist() == expected
     (directory / f"{0:020d}").write_bytes(content.ljust(460, b"\0"))
     bounds = _bounds(directory)
-    assert (bounds.min_offset, bounds.max_offset, bounds.first_physical_offset, bounds.last_physical_offset) == (0, 4, 1831, 2160)
+    assert (
+        bounds.min_offset,
+        bounds.max_offset,
+        bounds.first_physical_offset,
+        bounds.last_physical_offset,
+    ) == (0, 4, 1831, 2160)
     assert read_batch_units(bounds, 2, 4).tolist() == expected
     assert read_batch_units(bounds, 3, 4).tolist() == expected[1:]

@@ -1,4 +1,6 @@
-"""A search by time that meets damaged messages: an error with the place, or the next message that can be read; nothing is hidden."""
+"""A search by time that meets damaged messages: an error with the place, or the next message that can be
+read; nothing is hidden.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_store(tmp_path_factory.mktemp("times") / "store")
     times = _START + 1000 * np.arange(_COUNT)
     options = CommitOptions(new_topics={"T": 1}, clock=lambda: _START)
-    MessageStore.open(str(root)).append(columns_of(numbered("T", 0, _COUNT, queues=1)), store_timestamps=times, options=options)
+    MessageStore.open(str(root)).append(
+        columns_of(numbered("T", 0, _COUNT, queues=1)), store_timestamps=times, options=options
+    )
     return root
 
 
@@ -94,7 +98,10 @@ def test_failfast_names_the_place(store: Damaged) -> None:
     store.damage(5)
     assert store.queue().offset_at(_START + 30_000) == 30  # the search does not meet it
     store.damage(19)  # the last of a consume queue file, with which the search begins
-    with pytest.raises(CorruptStoreError, match=r"commitlog/0{20} at byte \d+: expected a message of T-0.* found 0x11223344, \d+"):
+    with pytest.raises(
+        CorruptStoreError,
+        match=r"commitlog/0{20} at byte \d+: expected a message of T-0.* found 0x11223344, \d+",
+    ):
         store.queue().offset_at(_START + 30_000)
 
 
@@ -105,5 +112,12 @@ def test_a_read_by_time(store: Damaged, option: str) -> None:
     with pytest.raises(CorruptStoreError, match="for a search by time"):
         plan(parse_read_options(options), cores=2)
     planned = plan(parse_read_options(options | {"mode": "DROPMALFORMED"}), cores=2)
-    pieces = [(piece.start, piece.stop) for split in planned.splits for share in split.shares for piece in share.slices]
-    assert (min(start for start, _ in pieces), max(stop for _, stop in pieces)) == ((0, 30) if option.startswith("end") else (30, _COUNT))
+    pieces = [
+        (piece.start, piece.stop)
+        for split in planned.splits
+        for share in split.shares
+        for piece in share.slices
+    ]
+    assert (min(start for start, _ in pieces), max(stop for _, stop in pieces)) == (
+        (0, 30) if option.startswith("end") else (30, _COUNT)
+    )

@@ -1,4 +1,6 @@
-"""Consume queue entries made from units: which queue, which offset, which tags code, by the broker's rules case by case."""
+"""Consume queue entries made from units: which queue, which offset, which tags code, by the broker's rules
+case by case.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ Queue = tuple[str, int]
 
 
 def _message(number: int, **fields: Any) -> Message:
-    return replace(Message(b"TopicTest", b"body", queue_offset=number, store_timestamp=1_700_000_000_000 + 1000 * number), **fields)
+    return replace(
+        Message(
+            b"TopicTest", b"body", queue_offset=number, store_timestamp=1_700_000_000_000 + 1000 * number
+        ),
+        **fields,
+    )
 
 
 def _open(root: Path) -> CommitLog:
@@ -40,12 +47,18 @@ def _one_file(directory: Path, *messages: Message) -> CommitLog:
     return _open(directory)
 
 
-def _entries(log: CommitLog, max_offsets: dict[Queue, int] | None = None, **options: Any) -> dict[Queue, list[tuple[int, int, int]]]:
+def _entries(
+    log: CommitLog, max_offsets: dict[Queue, int] | None = None, **options: Any
+) -> dict[Queue, list[tuple[int, int, int]]]:
     """(queue offset, physical offset, tags code) of each entry."""
     found = missing_entries(log, 0, 1 << 16, max_offsets or {}, **options)
     return {
         queue: list(
-            zip(entries.queue_offsets.tolist(), *(entries.units[name].tolist() for name in ("physical_offset", "tags_code")), strict=True)
+            zip(
+                entries.queue_offsets.tolist(),
+                *(entries.units[name].tolist() for name in ("physical_offset", "tags_code")),
+                strict=True,
+            )
         )
         for queue, entries in found.items()
     }
@@ -62,16 +75,22 @@ def test_only_committed_messages_have_entries(tmp_path: Path) -> None:
 
 def test_what_a_queue_has_is_not_missing(tmp_path: Path) -> None:
     log = _one_file(tmp_path, *(_message(i) for i in range(5)), _message(0, queue_id=-3), _message(-7))
-    assert _entries(log, {("TopicTest", 0): 3}) == {("TopicTest", 0): [(3, 312, 0), (4, 416, 0)], ("TopicTest", -3): [(0, 520, 0)]}
+    assert _entries(log, {("TopicTest", 0): 3}) == {
+        ("TopicTest", 0): [(3, 312, 0), (4, 416, 0)],
+        ("TopicTest", -3): [(0, 520, 0)],
+    }
 
 
 def test_remains_of_a_topic_made_again_are_held_back(tmp_path: Path) -> None:
-    """Ten old messages, then the topic was deleted and made again: two new ones, of which the queue has the first."""
+    """Ten old messages, then the topic was deleted and made again: two new ones, of which the queue has the
+    first.
+    """
     log = _one_file(tmp_path, *(_message(i) for i in range(10)), _message(0), _message(1))
     queue = ("TopicTest", 0)
     assert _entries(log, {queue: 1}, last_physical_offsets={queue: 1040})[queue] == [(1, 1144, 0)]
     without_queue = _entries(log)[queue]
-    assert without_queue[:3] == [(0, 1040, 0), (1, 1144, 0), (2, 208, 0)]  # of one queue offset the later message counts
+    # of one queue offset the later message counts
+    assert without_queue[:3] == [(0, 1040, 0), (1, 1144, 0), (2, 208, 0)]
 
 
 DELAYED = {"topic_bytes": b"SCHEDULE_TOPIC_XXXX", "store_timestamp": 1000}
@@ -86,11 +105,14 @@ DELAYED = {"topic_bytes": b"SCHEDULE_TOPIC_XXXX", "store_timestamp": 1000}
         ({"DELAY": "+1"}, 2000),
         ({"TAGS": "TagA", "DELAY": "0"}, 2598919),
         ({"TAGS": "TagA", "DELAY": "-1"}, 2598919),
-        ({"TAGS": "TagA", "DELAY": "x"}, 2598919),  # no broker stores this; it is no reason to lose the message
+        # no broker stores this; it is no reason to lose the message
+        ({"TAGS": "TagA", "DELAY": "x"}, 2598919),
         ({"TAGS": "TagA", "DELAY": "9" * 30}, 2598919),
     ],
 )
-def test_delayed_messages_carry_their_delivery_time(tmp_path: Path, properties: dict[str, str], expected: int) -> None:
+def test_delayed_messages_carry_their_delivery_time(
+    tmp_path: Path, properties: dict[str, str], expected: int
+) -> None:
     log = _one_file(tmp_path, _message(0, properties_bytes=_properties(**properties), **DELAYED))
     assert _entries(log) == {("SCHEDULE_TOPIC_XXXX", 0): [(0, 0, expected)]}
 
@@ -101,7 +123,10 @@ def test_delay_means_nothing_in_another_topic(tmp_path: Path) -> None:
 
 
 def test_a_delivery_time_wraps_as_javas_does(tmp_path: Path) -> None:
-    log = _one_file(tmp_path, _message(0, properties_bytes=_properties(DELAY="1"), **(DELAYED | {"store_timestamp": 2**63 - 1})))
+    log = _one_file(
+        tmp_path,
+        _message(0, properties_bytes=_properties(DELAY="1"), **(DELAYED | {"store_timestamp": 2**63 - 1})),
+    )
     assert _entries(log) == {("SCHEDULE_TOPIC_XXXX", 0): [(0, 0, -(2**63) + 999)]}
 
 
@@ -124,8 +149,12 @@ def test_the_delay_levels_are_the_brokers() -> None:
         ("%LMQ%a", None, {}),
     ],
 )
-def test_light_queues_are_named_by_the_message(tmp_path: Path, names: str, offsets: str | None, expected: dict[Queue, int]) -> None:
-    pairs = {"TAGS": "TagA", "INNER_MULTI_DISPATCH": names} | ({"INNER_MULTI_QUEUE_OFFSET": offsets} if offsets else {})
+def test_light_queues_are_named_by_the_message(
+    tmp_path: Path, names: str, offsets: str | None, expected: dict[Queue, int]
+) -> None:
+    pairs = {"TAGS": "TagA", "INNER_MULTI_DISPATCH": names} | (
+        {"INNER_MULTI_QUEUE_OFFSET": offsets} if offsets else {}
+    )
     log = _one_file(tmp_path, _message(0, queue_id=2, properties_bytes=_properties(**pairs)))
     found = _entries(log, {("TopicTest", 2): 1})
     assert found == {queue: [(offset, 0, 2598919)] for queue, offset in expected.items()}
@@ -156,7 +185,9 @@ def test_internal_topics_are_not_dispatched_to_light_queues(tmp_path: Path, topi
         ({}, 3, 1),
     ],
 )
-def test_a_batch_queue_has_one_entry_for_a_batch(tmp_path: Path, properties: dict[str, str], base: int, size: int) -> None:
+def test_a_batch_queue_has_one_entry_for_a_batch(
+    tmp_path: Path, properties: dict[str, str], base: int, size: int
+) -> None:
     log = _one_file(tmp_path, _message(3, properties_bytes=_properties(**properties)))
     (entries,) = missing_entries(log, 0, 1 << 16, {}, batch_topics={"TopicTest"}).values()
     unit_size = 91 + 4 + 9 + len(_properties(**properties))
@@ -175,17 +206,24 @@ def test_a_unit_longer_than_a_window_gets_its_entry(tmp_path: Path) -> None:
 
 @settings(max_examples=80)
 @given(stored=strategies.commit_logs())
-def test_entries_of_any_log_are_those_of_the_oracle(tmp_path_factory: pytest.TempPathFactory, stored: StoredLog) -> None:
+def test_entries_of_any_log_are_those_of_the_oracle(
+    tmp_path_factory: pytest.TempPathFactory, stored: StoredLog
+) -> None:
     root = tmp_path_factory.mktemp("any")
     stored.write(root)
     log = _open(root)
     found = missing_entries(log, log.min_offset, stored.stop, {})
     expected = {
-        queue: [(m.queue_offset, oracle.cq_unit(m.physical_offset, m.total_size, oracle.tags_code(m))) for m in messages]
+        queue: [
+            (m.queue_offset, oracle.cq_unit(m.physical_offset, m.total_size, oracle.tags_code(m)))
+            for m in messages
+        ]
         for queue, messages in stored.queues.items()
     }
     made = {
-        queue: list(zip(entries.queue_offsets.tolist(), [unit.tobytes() for unit in entries.units], strict=True))
+        queue: list(
+            zip(entries.queue_offsets.tolist(), [unit.tobytes() for unit in entries.units], strict=True)
+        )
         for queue, entries in found.items()
         if not queue[0].startswith("%LMQ%") or queue in expected
     }

@@ -1,4 +1,6 @@
-"""The extension of a consume queue: vectors, files written by the broker's rule, and addresses that lead nowhere."""
+"""The extension of a consume queue: vectors, files written by the broker's rule, and addresses that lead
+nowhere.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from hypothesis import strategies as st
 from store_format.consumequeue.ext import ext_offset, is_ext_address, read_ext_units, resolve_tags_codes
 from store_format.errors import CorruptStoreError, StoreError
 
-VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())["cq_ext"]
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())[
+    "cq_ext"
+]
 
 Unit = tuple[int, int, bytes]  # tags code, store time, bit map
 
@@ -51,24 +55,44 @@ def _longs(values: list[int]) -> np.ndarray:
 units = st.tuples(st.integers(-(2**31), 2**62), st.integers(0, 2**62), st.binary(max_size=40))
 
 
-@given(written=st.lists(units, min_size=1, max_size=60), file_size=st.integers(64, 400), first=st.integers(0, 3), data=st.data())
-def test_every_address_gives_its_unit(written: list[Unit], file_size: int, first: int, data: st.DataObject) -> None:
+@given(
+    written=st.lists(units, min_size=1, max_size=60),
+    file_size=st.integers(64, 400),
+    first=st.integers(0, 3),
+    data=st.data(),
+)
+def test_every_address_gives_its_unit(
+    written: list[Unit], file_size: int, first: int, data: st.DataObject
+) -> None:
     with tempfile.TemporaryDirectory() as name:
         addresses = _write(Path(name), written, file_size, first)
         asked = data.draw(st.lists(st.integers(0, len(written) - 1), max_size=80))
         found = read_ext_units(name, _longs([addresses[i] for i in asked]))
-        rows = list(zip(found.tags_codes.tolist(), found.store_timestamps.tolist(), found.filter_bit_maps, strict=True))
+        rows = list(
+            zip(
+                found.tags_codes.tolist(), found.store_timestamps.tolist(), found.filter_bit_maps, strict=True
+            )
+        )
         assert rows == [written[i] for i in asked]
-        plain = data.draw(st.lists(st.integers(-(2**31), 2**63 - 1), min_size=len(asked), max_size=len(asked)))
+        plain = data.draw(
+            st.lists(st.integers(-(2**31), 2**63 - 1), min_size=len(asked), max_size=len(asked))
+        )
         mixed = [value for pair in zip([addresses[i] for i in asked], plain, strict=True) for value in pair]
-        expected = [value for pair in zip([written[i][0] for i in asked], plain, strict=True) for value in pair]
+        expected = [
+            value for pair in zip([written[i][0] for i in asked], plain, strict=True) for value in pair
+        ]
         resolved = resolve_tags_codes(name, _longs(mixed))
         assert resolved.dtype == np.int64
         assert resolved.tolist() == expected
 
 
-@given(st.binary(min_size=64, max_size=200), st.lists(st.integers(-(2**63), -(2**63) + 300), min_size=1, max_size=5))
-def test_any_bytes_end_in_units_inside_the_file_or_a_store_error(content: bytes, addresses: list[int]) -> None:
+@given(
+    st.binary(min_size=64, max_size=200),
+    st.lists(st.integers(-(2**63), -(2**63) + 300), min_size=1, max_size=5),
+)
+def test_any_bytes_end_in_units_inside_the_file_or_a_store_error(
+    content: bytes, addresses: list[int]
+) -> None:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / f"{0:020d}"
         path.write_bytes(content)
@@ -94,11 +118,16 @@ def test_addresses_far_apart_in_a_large_file_are_read_apart(directory: Path) -> 
         file.truncate(size)
         for position in positions:
             os.pwrite(file.fileno(), unit, position)
-    assert resolve_tags_codes(str(directory), _longs([position - 2**63 for position in positions])).tolist() == [7] * 5
+    assert (
+        resolve_tags_codes(str(directory), _longs([position - 2**63 for position in positions])).tolist()
+        == [7] * 5
+    )
 
 
 def test_vectors(directory: Path) -> None:
-    content = b"".join(bytes.fromhex(unit["hex"]) for unit in VECTORS["units"]) + bytes.fromhex(VECTORS["end_of_file_marker_hex"])
+    content = b"".join(bytes.fromhex(unit["hex"]) for unit in VECTORS["units"]) + bytes.fromhex(
+        VECTORS["end_of_file_marker_hex"]
+    )
     (directory / f"{0:020d}").write_bytes(content.ljust(100, b"\0"))
     addresses = _longs([address["cq_tags_code"] for address in VECTORS["address"]])
     assert addresses.tobytes().hex() == "".join(address["hex"] for address in VECTORS["address"])
@@ -106,7 +135,9 @@ def test_vectors(directory: Path) -> None:
     found = read_ext_units(str(directory), addresses)
     assert found.tags_codes.tolist() == [unit["tags_code"] for unit in VECTORS["units"]]
     assert found.store_timestamps.tolist() == [unit["store_time"] for unit in VECTORS["units"]]
-    assert [bit_map.hex() for bit_map in found.filter_bit_maps] == [unit["bitmap_hex"] for unit in VECTORS["units"]]
+    assert [bit_map.hex() for bit_map in found.filter_bit_maps] == [
+        unit["bitmap_hex"] for unit in VECTORS["units"]
+    ]
 
 
 def test_the_limit_of_addresses() -> None:

@@ -9,8 +9,12 @@ from store_format.consumequeue.slices import QueueSlice
 
 
 def _slice() -> QueueSlice:
-    bounds = QueueBounds("Orders", 3, "/store/consumequeue/Orders/3", "simple", 6_000_000, 0, 0, 0, 5, 90, 5, 90, 17, 4711, 230)
-    return QueueSlice("Orders", 3, 7, 80, bounds, extra_start=60, extra=b"units", extra_offsets=b"offsets", is_batch=True)
+    bounds = QueueBounds(
+        "Orders", 3, "/store/consumequeue/Orders/3", "simple", 6_000_000, 0, 0, 0, 5, 90, 5, 90, 17, 4711, 230
+    )
+    return QueueSlice(
+        "Orders", 3, 7, 80, bounds, extra_start=60, extra=b"units", extra_offsets=b"offsets", is_batch=True
+    )
 
 
 def test_slices_and_their_bounds_come_back_equal() -> None:

@@ -1,6 +1,8 @@
-"""The standard consume queue against a naive reading of whole files, and against bytes of the broker's vectors.
+"""The standard consume queue against a naive reading of whole files, and against bytes of the broker's
+vectors.
 
-Queues are made of small files and of files of several blocks, with pre-blank units, expired heads and files written ahead.
+Queues are made of small files and of files of several blocks, with pre-blank units, expired heads and files
+written ahead.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ UNIT = struct.Struct(">qiq")
 
 @dataclass
 class Queue:
-    """What a queue is made of: units from the first file on, how many fit a file, and files behind that nobody wrote to."""
+    """What a queue is made of: units from the first file on, how many fit a file, and files behind that
+    nobody wrote to.
+    """
 
     per_file: int
     first: int  # number of the first file
@@ -49,7 +53,9 @@ class Queue:
         count = max(1, -(-len(data) // size)) + self.files_ahead
         data = data.ljust(count * size, b"\0")
         for index in range(count):
-            (directory / f"{(self.first + index) * size:020d}").write_bytes(data[index * size : (index + 1) * size])
+            (directory / f"{(self.first + index) * size:020d}").write_bytes(
+                data[index * size : (index + 1) * size]
+            )
         return str(directory)
 
 
@@ -66,8 +72,12 @@ def queues(draw: st.DrawFn) -> Queue:
     per_file = draw(st.sampled_from([1, 2, 3, 5, 100, 204, 205, 700]))
     count = draw(st.integers(0, 4 * per_file + 2) if per_file < 100 else st.integers(0, 2100))
     pre_blanks = draw(st.one_of(st.just(0), st.integers(0, min(count, per_file - 1))))
-    messages = [_message(i, o) for i, o in enumerate(_physical_offsets(draw(st.integers(0, 500)), count - pre_blanks))]
-    return Queue(per_file, draw(st.integers(0, 3)), [PRE_BLANK] * pre_blanks + messages, draw(st.integers(0, 1)))
+    messages = [
+        _message(i, o) for i, o in enumerate(_physical_offsets(draw(st.integers(0, 500)), count - pre_blanks))
+    ]
+    return Queue(
+        per_file, draw(st.integers(0, 3)), [PRE_BLANK] * pre_blanks + messages, draw(st.integers(0, 1))
+    )
 
 
 @pytest.fixture
@@ -105,7 +115,11 @@ def test_bounds_are_those_of_a_naive_reading(queue: Queue, commit_log_min: int, 
     assert (bounds.unit_start, bounds.unit_stop) == (bounds.min_offset, bounds.max_offset)
     assert (bounds.file_size, bounds.first_file) == (queue.per_file * 20, queue.start * 20)
     assert bounds.last_file in bounds.file_starts
-    assert bounds.last_file <= max(bounds.first_file, bounds.max_offset * 20 - 1) < bounds.last_file + bounds.file_size
+    assert (
+        bounds.last_file
+        <= max(bounds.first_file, bounds.max_offset * 20 - 1)
+        < bounds.last_file + bounds.file_size
+    )
 
 
 @given(queue=queues(), data=st.data())
@@ -122,7 +136,9 @@ def test_units_are_those_of_a_naive_reading(queue: Queue, data: st.DataObject) -
         for outside in ((queue.start - 1, queue.start), (queue.start, bounds.max_offset + 1)):
             with pytest.raises(OffsetOutOfRangeError) as raised:
                 read_units(bounds, *outside)
-            assert str(raised.value).startswith(f"TopicTest-3: offsets {outside[0]} to {outside[1]} (exclusive) are not all in {name}")
+            assert str(raised.value).startswith(
+                f"TopicTest-3: offsets {outside[0]} to {outside[1]} (exclusive) are not all in {name}"
+            )
 
 
 @given(
@@ -136,11 +152,16 @@ def test_offsets_by_time_are_the_definition_where_times_do_not_fall(
     queue: Queue, gaps: list[int], commit_log_min: int, timestamp: int, boundary: Boundary
 ) -> None:
     physical_offsets = [UNIT.unpack(unit)[0] for unit in queue.units if unit != PRE_BLANK]
-    times = dict(zip(physical_offsets, (1 + np.cumsum(np.resize(gaps, len(physical_offsets)))).tolist(), strict=True))
+    times = dict(
+        zip(physical_offsets, (1 + np.cumsum(np.resize(gaps, len(physical_offsets)))).tolist(), strict=True)
+    )
     with tempfile.TemporaryDirectory() as name:
         bounds = _bounds(queue.write(Path(name)), commit_log_min)
         found = offset_at(bounds, timestamp, boundary, lambda o: times[o] if o >= commit_log_min else -1)
-    alive = [times[UNIT.unpack(queue.units[n - queue.start])[0]] for n in range(bounds.min_offset, bounds.max_offset)]
+    alive = [
+        times[UNIT.unpack(queue.units[n - queue.start])[0]]
+        for n in range(bounds.min_offset, bounds.max_offset)
+    ]
     if boundary == "LOWER":
         assert found == bounds.min_offset + sum(time < timestamp for time in alive)
     else:
@@ -148,9 +169,13 @@ def test_offsets_by_time_are_the_definition_where_times_do_not_fall(
 
 
 @given(
-    noise=st.lists(st.tuples(st.integers(0, 2999), st.integers(0, 255)), max_size=40), queue=queues(), commit_log_min=st.integers(0, 9000)
+    noise=st.lists(st.tuples(st.integers(0, 2999), st.integers(0, 255)), max_size=40),
+    queue=queues(),
+    commit_log_min=st.integers(0, 9000),
 )
-def test_damaged_units_end_in_bounds_or_a_store_error(queue: Queue, noise: list[tuple[int, int]], commit_log_min: int) -> None:
+def test_damaged_units_end_in_bounds_or_a_store_error(
+    queue: Queue, noise: list[tuple[int, int]], commit_log_min: int
+) -> None:
     data = bytearray(b"".join(queue.units))
     for position, value in noise:
         if data:
@@ -160,11 +185,20 @@ def test_damaged_units_end_in_bounds_or_a_store_error(queue: Queue, noise: list[
         queue.write(Path(name))
         for scan in (False, True):
             bounds = _bounds(name, commit_log_min, scan=scan)
-            assert queue.start <= bounds.min_offset <= bounds.max_offset <= queue.start + len(queue.units) + 2 * queue.per_file
+            assert (
+                queue.start
+                <= bounds.min_offset
+                <= bounds.max_offset
+                <= queue.start + len(queue.units) + 2 * queue.per_file
+            )
             units = read_units(bounds, bounds.min_offset, bounds.max_offset)
             assert len(units) == len(message_mask(units)) == bounds.max_offset - bounds.min_offset
             for boundary in get_args(Boundary):
-                assert bounds.min_offset <= offset_at(bounds, 77, boundary, lambda o: o % 100) <= bounds.max_offset
+                assert (
+                    bounds.min_offset
+                    <= offset_at(bounds, 77, boundary, lambda o: o % 100)
+                    <= bounds.max_offset
+                )
 
 
 def test_no_files_are_no_queue(directory: Path) -> None:
@@ -207,19 +241,29 @@ def test_a_hole_that_a_crash_left(directory: Path) -> None:
     units = [_message(i, o) for i, o in enumerate(_physical_offsets(0, 650))]
     units[300] = bytes(20)
     Queue(650, 0, units).write(directory)
-    assert _bounds(directory).max_offset == 650  # the broker has no such queue without a crash, and nobody else looks at every unit
+    # the broker has no such queue without a crash, and nobody else looks at every unit
+    assert _bounds(directory).max_offset == 650
     assert _bounds(directory, scan=True).max_offset == 300
 
 
 def test_units_at_or_behind_the_end_of_the_commitlog_do_not_count(directory: Path) -> None:
     Queue(2, 1, [_message(i, o) for i, o in enumerate(_physical_offsets(0, 11))]).write(directory)
-    for stop, expected in ((10_000, 13), (2000, 12), (1800, 11), (1799, 11), (401, 5), (400, 4), (1, 3), (0, 2)):
+    for stop, expected in (
+        (10_000, 13),
+        (2000, 12),
+        (1800, 11),
+        (1799, 11),
+        (401, 5),
+        (400, 4),
+        (1, 3),
+        (0, 2),
+    ):
         for scan in (False, True):
             assert _bounds(directory, commit_log_stop=stop, scan=scan).max_offset == expected
     assert _bounds(directory, commit_log_stop=0).last_file == 40
 
 
-# ---- files that do not fit together -------------------------------------------------------------------------------------
+# ---- files that do not fit together ------------------------------------------------------------------------
 
 
 def _refused(directory: Path) -> CorruptStoreError:
@@ -239,7 +283,11 @@ def test_files_of_different_length_are_refused(directory: Path) -> None:
     (directory / f"{0:020d}").write_bytes(bytes(40))
     (directory / f"{40:020d}").write_bytes(bytes(20))
     error = _refused(directory)
-    assert (error.file, error.expected, error.found) == (f"{directory}/{40:020d}", f"40 bytes as in {directory}/{0:020d}", "20 bytes")
+    assert (error.file, error.expected, error.found) == (
+        f"{directory}/{40:020d}",
+        f"40 bytes as in {directory}/{0:020d}",
+        "20 bytes",
+    )
 
 
 def test_an_empty_file_before_others_is_refused(directory: Path) -> None:
@@ -274,7 +322,9 @@ def test_a_file_deleted_after_planning_is_named_with_the_queue(directory: Path) 
     (directory / f"{40:020d}").unlink()
     with pytest.raises(OffsetOutOfRangeError) as raised:
         read_units(bounds, 1, 5)
-    assert str(raised.value).startswith(f"TopicTest-3: unit 2 and those behind it stood in {directory}/{40:020d}, which is gone")
+    assert str(raised.value).startswith(
+        f"TopicTest-3: unit 2 and those behind it stood in {directory}/{40:020d}, which is gone"
+    )
     assert read_units(bounds, 4, 6)["tags_code"].tolist() == [4, 5]
 
 
@@ -308,13 +358,15 @@ def test_a_large_range_over_many_files_is_read_in_order(directory: Path) -> None
     units = np.zeros(len(numbers), CQ_UNIT)
     units["physical_offset"], units["size"], units["tags_code"] = numbers * 300, 300, numbers
     for start in (0, 300_000):
-        (directory / f"{start * 20:020d}").write_bytes(units[start : start + 300_000].tobytes().ljust(6_000_000, b"\0"))
+        (directory / f"{start * 20:020d}").write_bytes(
+            units[start : start + 300_000].tobytes().ljust(6_000_000, b"\0")
+        )
     bounds = _bounds(directory, 300 * 123_456)
     assert (bounds.min_offset, bounds.max_offset) == (123_456, 450_000)
     assert np.array_equal(read_units(bounds, 17, 449_999), units[17:449_999])
 
 
-# ---- the broker's vectors -----------------------------------------------------------------------------------------------
+# ---- the broker's vectors ----------------------------------------------------------------------------------
 
 
 def test_vector_units(directory: Path) -> None:
@@ -339,5 +391,9 @@ def test_vector_mini_store(directory: Path) -> None:
         messages = [message for message in store["messages"] if message["queue_id"] == int(queue_id)]
         units = read_units(bounds, bounds.min_offset, bounds.max_offset)
         assert topic == "TopicTest"
-        assert [message["queue_offset"] for message in messages] == list(range(bounds.min_offset, bounds.max_offset))
-        assert units[["physical_offset", "size"]].tolist() == [(message["physical_offset"], message["size"]) for message in messages]
+        assert [message["queue_offset"] for message in messages] == list(
+            range(bounds.min_offset, bounds.max_offset)
+        )
+        assert units[["physical_offset", "size"]].tolist() == [
+            (message["physical_offset"], message["size"]) for message in messages
+        ]

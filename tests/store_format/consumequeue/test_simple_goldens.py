@@ -1,7 +1,8 @@
-"""Every consume queue of every golden store: bounds, units and offsets by time as the broker's own classes answered them.
+"""Every consume queue of every golden store: bounds, units and offsets by time as the broker's own classes
+answered them.
 
-Of the two crashed stores the broker answered after its recovery, which cuts units behind the commitlog's end and adds missing ones;
-here only what recovery leaves alone is compared, the rest is the store's part.
+Of the two crashed stores the broker answered after its recovery, which cuts units behind the commitlog's end
+and adds missing ones; here only what recovery leaves alone is compared, the rest is the store's part.
 """
 
 from __future__ import annotations
@@ -52,7 +53,12 @@ class Log:
 
 
 def _bounds(
-    root: Path, topic: str, queue_id: int, commit_log_min: int, commit_log_stop: int | None = None, scan: bool = False
+    root: Path,
+    topic: str,
+    queue_id: int,
+    commit_log_min: int,
+    commit_log_stop: int | None = None,
+    scan: bool = False,
 ) -> QueueBounds | None:
     batch = root / "batchconsumequeue" / topic / str(queue_id)
     find, directory = batch_queue_bounds, batch
@@ -67,7 +73,12 @@ def _stores(golden: Golden, name: str) -> list[tuple[Path, dict[str, Any]]]:
 
 def _queue_directories(root: Path) -> set[tuple[str, int]]:
     kinds = [kind for kind in (root / "consumequeue", root / "batchconsumequeue") if kind.is_dir()]
-    return {(topic.name, int(queue.name)) for kind in kinds for topic in kind.iterdir() for queue in topic.iterdir()}
+    return {
+        (topic.name, int(queue.name))
+        for kind in kinds
+        for topic in kind.iterdir()
+        for queue in topic.iterdir()
+    }
 
 
 @pytest.mark.parametrize("name", CLEAN)
@@ -82,10 +93,15 @@ def test_bounds(golden: Golden, name: str, scan: bool) -> None:
                 assert queue["maxOffset"] == 0
                 continue
             found[queue["topic"], queue["queueId"]] = bounds
-            # BatchConsumeQueue.getMaxPhysicOffset is where the last message begins, ConsumeQueue's is where it ends.
+            # BatchConsumeQueue.getMaxPhysicOffset is where the last message begins, ConsumeQueue's is where
+            # it ends.
             last = bounds.last_physical_offset + (bounds.last_size if bounds.kind == "simple" else 0)
-            expected = [queue[key] for key in ("minOffset", "maxOffset", "minPhysicalOffset", "maxPhysicalOffset")]
-            assert [bounds.min_offset, bounds.max_offset, bounds.first_physical_offset, last] == expected, queue
+            expected = [
+                queue[key] for key in ("minOffset", "maxOffset", "minPhysicalOffset", "maxPhysicalOffset")
+            ]
+            assert [bounds.min_offset, bounds.max_offset, bounds.first_physical_offset, last] == expected, (
+                queue
+            )
             if bounds.kind == "simple":
                 assert bounds.min_offset * 20 == queue["minLogicOffset"]
         assert set(found) == _queue_directories(root)
@@ -135,14 +151,18 @@ def test_bounds_and_units_of_a_crashed_store_up_to_what_recovery_adds(golden: Go
         bounds = _bounds(root, *key, log.min, commit_log_stop, scan=True)
         assert raw is not None
         assert bounds is not None
-        assert (bounds.min_offset, bounds.first_physical_offset) == (queue["minOffset"], queue["minPhysicalOffset"])
+        assert (bounds.min_offset, bounds.first_physical_offset) == (
+            queue["minOffset"],
+            queue["minPhysicalOffset"],
+        )
         assert bounds.last_physical_offset + bounds.last_size <= queue["maxPhysicalOffset"]
         expected = [(row["physicalOffset"], row["storeSize"], row["tagsCode"]) for row in rows[key]]
         units = _columns(read_units(bounds, bounds.min_offset, bounds.max_offset))
         assert units == expected[: len(units)]
         hidden += raw.max_offset - bounds.max_offset
         missing += queue["maxOffset"] - bounds.max_offset
-    assert (hidden, missing) == {"crash-5.5.0": (0, 0), "crash-torn-5.5.0": (1, 0)}[name]  # the torn message's unit
+    # the torn message's unit
+    assert (hidden, missing) == {"crash-5.5.0": (0, 0), "crash-torn-5.5.0": (1, 0)}[name]
 
 
 @pytest.mark.parametrize("name", [name for name in WITH_QUEUE_FILES if name != "basic-4.9.7"])
@@ -151,7 +171,9 @@ def test_offsets_by_time(golden: Golden, name: str) -> None:
         log = Log(root)
         compared = 0
         for probe in answers["offsetsByTime"]:
-            bounds = _bounds(root, probe["topic"], probe["queueId"], log.min, answers["commitLog"]["maxOffset"])
+            bounds = _bounds(
+                root, probe["topic"], probe["queueId"], log.min, answers["commitLog"]["maxOffset"]
+            )
             assert bounds is not None
             found = offset_at(bounds, probe["timestamp"], probe["boundary"], log.store_timestamp)
             assert found == probe["offset"], probe
@@ -160,7 +182,9 @@ def test_offsets_by_time(golden: Golden, name: str) -> None:
 
 
 def _offset_at_4(bounds: QueueBounds, timestamp: int, log: Log, file_start: int) -> int:
-    """The search in one file of 4.9's ConsumeQueue.getOffsetInQueueByTime: an exact hit, else the nearer of two neighbours."""
+    """The search in one file of 4.9's ConsumeQueue.getOffsetInQueueByTime: an exact hit, else the nearer of
+    two neighbours.
+    """
     start = file_start // 20
     low, high = max(start, bounds.min_offset), min(start + bounds.file_size // 20, bounds.max_offset) - 1
     units = read_units(bounds, start, high + 1)
@@ -181,7 +205,9 @@ def _offset_at_4(bounds: QueueBounds, timestamp: int, log: Log, file_start: int)
 
 
 def _choices_of_4(bounds: QueueBounds, timestamp: int) -> set[int]:
-    """The files that MappedFileQueue.getMappedFileByTime may have chosen: by modification time, of which an archive keeps the second."""
+    """The files that MappedFileQueue.getMappedFileByTime may have chosen: by modification time, of which an
+    archive keeps the second.
+    """
     choices = set()
     for start in bounds.file_starts:
         modified = int((Path(bounds.directory) / f"{start:020d}").stat().st_mtime) * 1000
@@ -193,17 +219,25 @@ def _choices_of_4(bounds: QueueBounds, timestamp: int) -> set[int]:
 
 
 def test_offsets_by_time_of_4_9(golden: Golden) -> None:
-    """4.9 has no boundaries and trusts modification times: its answers are those of its own search over our units, and not LOWER's."""
+    """4.9 has no boundaries and trusts modification times: its answers are those of its own search over our
+    units, and not LOWER's.
+    """
     root = golden("basic-4.9.7")
     log, sure, differ = Log(root), 0, 0
     for probe in goldens.expected("basic-4.9.7")["offsetsByTime"]:
         bounds = _bounds(root, probe["topic"], probe["queueId"], log.min)
         assert bounds is not None
         assert probe["boundary"] == "V4"
-        answers = {_offset_at_4(bounds, probe["timestamp"], log, start) for start in _choices_of_4(bounds, probe["timestamp"])}
+        answers = {
+            _offset_at_4(bounds, probe["timestamp"], log, start)
+            for start in _choices_of_4(bounds, probe["timestamp"])
+        }
         assert probe["offset"] in answers, probe
         sure += len(answers) == 1
-        times = [log.store_timestamp(unit[0]) for unit in read_units(bounds, bounds.min_offset, bounds.max_offset).tolist()]
+        times = [
+            log.store_timestamp(unit[0])
+            for unit in read_units(bounds, bounds.min_offset, bounds.max_offset).tolist()
+        ]
         lower = offset_at(bounds, probe["timestamp"], "LOWER", log.store_timestamp)
         assert lower == bounds.min_offset + sum(time < probe["timestamp"] for time in times)
         differ += lower != probe["offset"]

@@ -1,4 +1,6 @@
-"""Plans of consume queues: against units packed one by one, and carried out against every queue of real brokers' stores."""
+"""Plans of consume queues: against units packed one by one, and carried out against every queue of real
+brokers' stores.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,13 @@ def _apply(files: Files, updates: Sequence[CqUpdate], file_size: int) -> None:
         assert len(raw) == file_size
 
 
-# ---- drawn ------------------------------------------------------------------------------------------------------------
+# ---- drawn -------------------------------------------------------------------------------------------------
 
 
 @given(st.data(), st.integers(1, 5), st.lists(st.integers(0, 4), max_size=40))
-def test_queues_are_those_of_a_scalar_writer_however_the_log_is_cut(data: st.DataObject, per_file: int, queues: list[int]) -> None:
+def test_queues_are_those_of_a_scalar_writer_however_the_log_is_cut(
+    data: st.DataObject, per_file: int, queues: list[int]
+) -> None:
     file_size = 20 * per_file
     begins = [data.draw(st.integers(0, 12)) for _ in range(5)]
     next_offsets, rows = list(begins), []
@@ -73,10 +77,12 @@ def test_queues_are_those_of_a_scalar_writer_however_the_log_is_cut(data: st.Dat
             key = (f"T{queue}", queue, first_file + position)
             expected[key] = bytearray(data_bytes[position : position + file_size].ljust(file_size, b"\0"))
     assert files == expected
-    assert [end.max_offset for end in ends if end.file_stop is not None] == [next_offsets[queue] for queue in sorted(set(queues))]
+    assert [end.max_offset for end in ends if end.file_stop is not None] == [
+        next_offsets[queue] for queue in sorted(set(queues))
+    ]
 
 
-# ---- one by one -------------------------------------------------------------------------------------------------------
+# ---- one by one --------------------------------------------------------------------------------------------
 
 
 def test_a_queue_that_begins_inside_a_file_is_filled_up_to_there() -> None:
@@ -88,10 +94,25 @@ def test_a_queue_that_begins_inside_a_file_is_filled_up_to_there() -> None:
 
 
 def test_a_queue_with_files_is_continued_without_pre_blank_units() -> None:
-    ends = [QueueEnd("T", 0, 60, max_offset=4, file_stop=120), QueueEnd("T", 1, 60, max_offset=3, file_stop=60)]
+    ends = [
+        QueueEnd("T", 0, 60, max_offset=4, file_stop=120),
+        QueueEnd("T", 1, 60, max_offset=3, file_stop=60),
+    ]
     inside, behind = cq_updates(ends, _batch([(1, 3, 0, 91, 0), (0, 4, 91, 91, 0)]))
-    assert (inside.queue_id, inside.file_start, inside.position, inside.is_new_file, inside.pre_blank) == (0, 60, 20, False, 0)
-    assert (behind.queue_id, behind.file_start, behind.position, behind.is_new_file, behind.pre_blank) == (1, 60, 0, True, 0)
+    assert (inside.queue_id, inside.file_start, inside.position, inside.is_new_file, inside.pre_blank) == (
+        0,
+        60,
+        20,
+        False,
+        0,
+    )
+    assert (behind.queue_id, behind.file_start, behind.position, behind.is_new_file, behind.pre_blank) == (
+        1,
+        60,
+        0,
+        True,
+        0,
+    )
     assert ends[1].after(behind) == QueueEnd("T", 1, 60, max_offset=4, file_stop=120)
     assert ends[0].after(inside) == QueueEnd("T", 0, 60, max_offset=5, file_stop=120)
 
@@ -109,12 +130,32 @@ def test_no_messages_write_nothing() -> None:
             "consumequeue/T/1 at byte 140: expected a message with queue offset 7, the next",
         ),
         (QueueEnd("T", 1, 60, 7, 180), [(0, 6, 0, 91, 0)], "consumequeue/T/1 at byte 140: .* found offset 6"),
-        (QueueEnd("T", 1, 60), [(0, 1, 0, 91, 0), (0, 3, 91, 91, 0)], "at byte 40: expected a message with queue offset 2, .* offset 3"),
-        (QueueEnd("T", 1, 60), [(0, 1, 0, 91, 0), (0, 1, 91, 91, 0)], "at byte 40: expected a message with queue offset 2, .* offset 1"),
+        (
+            QueueEnd("T", 1, 60),
+            [(0, 1, 0, 91, 0), (0, 3, 91, 91, 0)],
+            "at byte 40: expected a message with queue offset 2, .* offset 3",
+        ),
+        (
+            QueueEnd("T", 1, 60),
+            [(0, 1, 0, 91, 0), (0, 1, 91, 91, 0)],
+            "at byte 40: expected a message with queue offset 2, .* offset 1",
+        ),
         (QueueEnd("T", 1, 60), [(0, -1, 0, 91, 0)], r"expected queue offsets in \[0, 2\^63 / 20\), found -1"),
-        (QueueEnd("T", 1, 60), [(0, 2**63 // 20, 0, 91, 0)], r"expected queue offsets in \[0, 2\^63 / 20\), found"),
-        (QueueEnd("T", 1, 60), [(0, 2**63 - 1, 0, 91, 0), (0, -(2**63), 91, 91, 0)], r"expected queue offsets in \[0, 2\^63 / 20\)"),
-        (QueueEnd("T", 1, 50), [(0, 0, 0, 91, 0)], "consumequeue/T/1: files of 50 bytes; mappedFileSizeConsumeQueue is a multiple of 20"),
+        (
+            QueueEnd("T", 1, 60),
+            [(0, 2**63 // 20, 0, 91, 0)],
+            r"expected queue offsets in \[0, 2\^63 / 20\), found",
+        ),
+        (
+            QueueEnd("T", 1, 60),
+            [(0, 2**63 - 1, 0, 91, 0), (0, -(2**63), 91, 91, 0)],
+            r"expected queue offsets in \[0, 2\^63 / 20\)",
+        ),
+        (
+            QueueEnd("T", 1, 50),
+            [(0, 0, 0, 91, 0)],
+            "consumequeue/T/1: files of 50 bytes; mappedFileSizeConsumeQueue is a multiple of 20",
+        ),
         (QueueEnd("T", 1, 0), [(0, 0, 0, 91, 0)], "files of 0 bytes"),
     ],
 )
@@ -126,25 +167,39 @@ def test_what_has_no_place_is_refused(end: QueueEnd, rows: list[Row], message: s
 
 def test_the_queue_of_a_wrong_offset_is_named() -> None:
     ends = [QueueEnd("A", 0, 60), QueueEnd("B", 1, 60), QueueEnd("C", 2, 60)]
-    rows = [(2, 0, 0, 91, 0), (1, 4, 0, 91, 0), (0, 9, 0, 91, 0), (1, 5, 0, 91, 0), (2, 1, 0, 91, 0), (1, 7, 0, 91, 0)]
-    with pytest.raises(CorruptStoreError, match="consumequeue/B/1 at byte 120: expected a message with queue offset 6"):
+    rows = [
+        (2, 0, 0, 91, 0),
+        (1, 4, 0, 91, 0),
+        (0, 9, 0, 91, 0),
+        (1, 5, 0, 91, 0),
+        (2, 1, 0, 91, 0),
+        (1, 7, 0, 91, 0),
+    ]
+    with pytest.raises(
+        CorruptStoreError, match="consumequeue/B/1 at byte 120: expected a message with queue offset 6"
+    ):
         cq_updates(ends, _batch(rows))
 
 
-# ---- broker-written stores ----------------------------------------------------------------------------------------------
+# ---- broker-written stores ---------------------------------------------------------------------------------
 
 
 def _rows_by_queue(name: str, broker: str, root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
     found: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     for row in goldens.expected_rows(name):
-        if row.get("brokerName", broker) == broker and (root / "consumequeue" / row["topic"] / str(row["queueId"])).is_dir():
+        if (
+            row.get("brokerName", broker) == broker
+            and (root / "consumequeue" / row["topic"] / str(row["queueId"])).is_dir()
+        ):
             found[row["topic"], row["queueId"]].append(row)
     return found
 
 
 @pytest.mark.parametrize(("name", "broker"), SIMPLE_STORES)
 def test_the_brokers_own_files(golden: Callable[[str], Path], name: str, broker: str) -> None:
-    """All queues of the store at once, from what the broker read. A queue whose first messages are gone goes on at its first whole file."""
+    """All queues of the store at once, from what the broker read. A queue whose first messages are gone goes
+    on at its first whole file.
+    """
     root = goldens.brokers(name, golden(name))[broker][0]
     ends: list[QueueEnd] = []
     rows: list[Row] = []
@@ -156,8 +211,20 @@ def test_the_brokers_own_files(golden: Callable[[str], Path], name: str, broker:
         ends.append(QueueEnd(topic, queue_id, file_size, kept, kept * 20 if first else None))
         for row in queue_rows:
             if row["queueOffset"] >= kept:
-                rows.append((len(ends) - 1, row["queueOffset"], row["physicalOffset"], row["storeSize"], row["tagsCode"]))
-        written |= {(topic, queue_id, int(path.name)): path.read_bytes() for path in paths if int(path.name) >= kept * 20}
+                rows.append(
+                    (
+                        len(ends) - 1,
+                        row["queueOffset"],
+                        row["physicalOffset"],
+                        row["storeSize"],
+                        row["tagsCode"],
+                    )
+                )
+        written |= {
+            (topic, queue_id, int(path.name)): path.read_bytes()
+            for path in paths
+            if int(path.name) >= kept * 20
+        }
     rows.sort(key=lambda row: row[2])  # the commitlog's order
     made: Files = {}
     for update in cq_updates(ends, _batch(rows)):

@@ -1,4 +1,6 @@
-"""Every advice that `diagnose` gives, followed on a damaged store: no message that could be read before is lost by it."""
+"""Every advice that `diagnose` gives, followed on a damaged store: no message that could be read before is
+lost by it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ Row = tuple[object, ...]
 Step = Callable[[Path, Path], object]  # (the store, the undamaged golden)
 
 
-# ---- which advice there is ----------------------------------------------------------------------------------------------
+# ---- which advice there is ---------------------------------------------------------------------------------
 
 
 def _modules() -> list[Path]:
@@ -66,17 +68,23 @@ def all_advice() -> set[str]:
     names: dict[str, list[ast.expr]] = {}
     for tree in trees:
         for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and "advice" in node.targets[0].id.lower():
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.targets[0], ast.Name)
+                and "advice" in node.targets[0].id.lower()
+            ):
                 names.setdefault(node.targets[0].id, []).append(node.value)
     found: set[str] = set()
     for tree in trees:
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("findings.add", "findings.add_error")):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+                ("findings.add", "findings.add_error")
+            ):
                 found.update(_texts(node.args[-1], names))  # what comes behind it is given by name
     return found
 
 
-# ---- what can be read ----------------------------------------------------------------------------------------------------
+# ---- what can be read --------------------------------------------------------------------------------------
 
 
 def rows(root: Path) -> set[Row]:
@@ -102,12 +110,14 @@ def _rows_of(store: MessageStore, queue: Queue) -> set[Row]:
     return {tuple(row.values()) for batch in batches for row in batch.select(COLUMNS).to_pylist()}
 
 
-# ---- how stores are damaged, and how advice is followed --------------------------------------------------------------------
+# ---- how stores are damaged, and how advice is followed ----------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Case:
-    """`harm` makes `diagnose` give the advice; `follow` does what it says, and returns the store to read if it is another one."""
+    """`harm` makes `diagnose` give the advice; `follow` does what it says, and returns the store to read if
+    it is another one.
+    """
 
     advice: str
     harm: Step
@@ -298,7 +308,7 @@ def put_back(root: Path, _: Path) -> None:
     restored("commitlog")(root, root.parent / "whole")
 
 
-# ---- the cases --------------------------------------------------------------------------------------------------------------
+# ---- the cases ---------------------------------------------------------------------------------------------
 
 _QUEUES = "Copy the store, and move consumequeue out of the copy"
 _INDEX = "Move the index file out of the store"
@@ -315,35 +325,62 @@ CASES = {
     "a cut queue file": Case(_QUEUES, cut(CQ_FILE, 1990), copied("consumequeue")),
     "a queue file that is gone": Case(_QUEUES, removed(CQ_FILE), copied("consumequeue")),
     "a batch queue": Case(
-        _QUEUES, cut("batchconsumequeue/Inner/0/00000000000000000000", 1000), copied("batchconsumequeue"), "batchcq-5.5.0"
+        _QUEUES,
+        cut("batchconsumequeue/Inner/0/00000000000000000000", 1000),
+        copied("batchconsumequeue"),
+        "batchcq-5.5.0",
     ),
     "no topics.json": Case(_QUEUES, no_topics, copied("consumequeue")),
     "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), written_to("Orders")),
     "a lost topic": Case(_LOST, removed("consumequeue/Audit"), written_to("Audit", 1)),
     "a link": Case("Links below the root level are not followed", linked, restored(LAST_LOG)),
-    "strays": Case("Move it away: a broker may", strays, moved_out("commitlog/notes", "consumequeue/Orders/0/notes")),
-    "a cut commitlog file": Case(
-        "Restore the file: a broker refuses", cut("commitlog/00000000000000262144", 200_000), restored("commitlog")
+    "strays": Case(
+        "Move it away: a broker may", strays, moved_out("commitlog/notes", "consumequeue/Orders/0/notes")
     ),
-    "two logs": Case("Move away the file that does not belong", two_logs, moved_out("commitlog/00000000000000786532")),
+    "a cut commitlog file": Case(
+        "Restore the file: a broker refuses",
+        cut("commitlog/00000000000000262144", 200_000),
+        restored("commitlog"),
+    ),
+    "two logs": Case(
+        "Move away the file that does not belong", two_logs, moved_out("commitlog/00000000000000786532")
+    ),
     "a bad index file": Case(_INDEX, bad_index, index_moved),
     "a damaged message": Case(_DAMAGE, written("commitlog/00000000000000262144", 39_043, b"X"), read_around),
-    "a damaged message, restored": Case(_DAMAGE, written("commitlog/00000000000000262144", 39_043, b"X"), restored("commitlog")),
-    "a commitlog file that is gone": Case("Restore the missing file", removed("commitlog/00000000000000262144"), restored("commitlog")),
-    "a zeroed start": Case("A broker overwrites it; if the file was zeroed", zeroed_start, restored("commitlog")),
+    "a damaged message, restored": Case(
+        _DAMAGE, written("commitlog/00000000000000262144", 39_043, b"X"), restored("commitlog")
+    ),
+    "a commitlog file that is gone": Case(
+        "Restore the missing file", removed("commitlog/00000000000000262144"), restored("commitlog")
+    ),
+    "a zeroed start": Case(
+        "A broker overwrites it; if the file was zeroed", zeroed_start, restored("commitlog")
+    ),
     "a cut last file": Case("The file was cut off: restore it", both(ours, cut_alone), put_back),
-    "a file as directory": Case("Put the directory back", file_in_place("consumequeue"), restored("consumequeue")),
+    "a file as directory": Case(
+        "Put the directory back", file_in_place("consumequeue"), restored("consumequeue")
+    ),
     "a bad checkpoint": Case(_CHECKPOINT, written("checkpoint", 0, b"\xff" * 48), moved_out("checkpoint")),
-    "a bad checkpoint after a crash": Case(_CHECKPOINT, written("checkpoint", 0, b"\xff" * 48), moved_out("checkpoint"), "crash-5.5.0"),
-    "damage after a crash": Case(_CUT, written("commitlog/00000000000000000000", 20_000, b"X"), exported, "crash-5.5.0"),
+    "a bad checkpoint after a crash": Case(
+        _CHECKPOINT, written("checkpoint", 0, b"\xff" * 48), moved_out("checkpoint"), "crash-5.5.0"
+    ),
+    "damage after a crash": Case(
+        _CUT, written("commitlog/00000000000000000000", 20_000, b"X"), exported, "crash-5.5.0"
+    ),
     "commits that are not flushed": Case("Before a broker starts, call", both(ours, not_flushed), flushed),
-    "fewer queues than were written": Case("Raise readQueueNums of", fewer_queues, restored("config/topics.json")),
+    "fewer queues than were written": Case(
+        "Raise readQueueNums of", fewer_queues, restored("config/topics.json")
+    ),
     "a crash": Case("Readers do the broker's recovery in memory", read_around, copied(), "crash-5.5.0"),
-    "no configuration": Case("Neither the file nor its .bak can be read", bad_topics, both(restored("config/topics.json"))),
+    "no configuration": Case(
+        "Neither the file nor its .bak can be read", bad_topics, both(restored("config/topics.json"))
+    ),
     "an unknown topic": Case(_NO_TOPIC, topic_deleted, restored("config/topics.json")),
     "a bad ledger": Case(_FILE, bad_ledger, moved_out(".rmqlog/ledger.json")),
     "a bad journal": Case(_FILE, both(ours, bad_journal), moved_out(".rmqlog/journal.json")),
-    "an overwritten batch": Case("Messages of it are lost: a broker ran", both(ours, overwritten_batch), written_to("Mine")),
+    "an overwritten batch": Case(
+        "Messages of it are lost: a broker ran", both(ours, overwritten_batch), written_to("Mine")
+    ),
     "a broken-off commit": Case("The next writer completes it", both(ours, killed_writer), written_to("T")),
 }
 
@@ -369,7 +406,9 @@ def test_every_advice_is_covered() -> None:
     texts = all_advice()
     assert [text for text in sorted(texts) if not text.startswith(tuple(known))] == []
     assert [start for start in sorted(known) if not any(text.startswith(start) for text in texts)] == []
-    assert [text for text in texts if text.startswith(_NOTHING) and ("elete " in text or "Remove" in text)] == []
+    assert [
+        text for text in texts if text.startswith(_NOTHING) and ("elete " in text or "Remove" in text)
+    ] == []
 
 
 @pytest.fixture(scope="module")
@@ -385,7 +424,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def test_the_steps_of_the_recovery_page_lose_nothing(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """Its commands, one block after the other, on all the stores that are there. One block damages a copy, to show damage."""
+    """Its commands, one block after the other, on all the stores that are there. One block damages a copy, to
+    show damage.
+    """
     session = Session(tmp_path, golden, pytest.fail)
     for block in (block for block in blocks(read_page("howto-recover.md")) if block.language == "sh"):
         before = {path: rows(path) for path in tmp_path.iterdir() if (path / "commitlog").is_dir()}

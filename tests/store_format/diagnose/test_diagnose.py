@@ -1,4 +1,6 @@
-"""diagnose(): each fault put into a copy of a broker-written store comes back alone, with its file and byte; whole stores have none."""
+"""diagnose(): each fault put into a copy of a broker-written store comes back alone, with its file and byte;
+whole stores have none.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,17 @@ def copy(golden: Golden, tmp_path: Path) -> Path:
 
 def _serious(diagnosis: Diagnosis) -> list[tuple[str, str, int]]:
     """(severity, file, byte) of everything that is more than information."""
-    return [(problem.severity, problem.file, problem.position) for problem in diagnosis.of("damage", "warning")]
+    return [
+        (problem.severity, problem.file, problem.position) for problem in diagnosis.of("damage", "warning")
+    ]
 
 
 def _diagnose(root: Path) -> Diagnosis:
     """Also checks what holds for every store: the sums, and that problems are sentences."""
     diagnosis = diagnose(str(root))
-    files = [path for path in (root / "commitlog").glob("[0-9]" * 20) if path.is_file() and not path.is_symlink()]
+    files = [
+        path for path in (root / "commitlog").glob("[0-9]" * 20) if path.is_file() and not path.is_symlink()
+    ]
     assert diagnosis.summary.total_bytes == sum(path.stat().st_size for path in files)
     for problem in diagnosis:
         assert problem.expected
@@ -80,7 +86,10 @@ def _queue_rows() -> list[dict[str, Any]]:
 
 
 def _log_place(root: Path, physical_offset: int) -> tuple[Path, int]:
-    return root / "commitlog" / f"{physical_offset // FILE_SIZE * FILE_SIZE:020d}", physical_offset % FILE_SIZE
+    return (
+        root / "commitlog" / f"{physical_offset // FILE_SIZE * FILE_SIZE:020d}",
+        physical_offset % FILE_SIZE,
+    )
 
 
 def _cq_place(root: Path, row: dict[str, Any]) -> tuple[Path, int]:
@@ -89,7 +98,7 @@ def _cq_place(root: Path, row: dict[str, Any]) -> tuple[Path, int]:
     return directory / f"{position // CQ_FILE_SIZE * CQ_FILE_SIZE:020d}", position % CQ_FILE_SIZE
 
 
-# ---- whole stores -------------------------------------------------------------------------------------------------------
+# ---- whole stores ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
@@ -109,7 +118,9 @@ def test_what_is_there_beside_files_is_information(golden: Golden) -> None:
         "consume queues in RocksDB (storeType=defaultRocksDB)",
         "topics in RocksDB",
     ]
-    assert [problem.found.split(":")[0] for problem in diagnose(str(golden("batchcq-5.5.0")))] == ["topics of queue.type=BatchCQ"]
+    assert [problem.found.split(":")[0] for problem in diagnose(str(golden("batchcq-5.5.0")))] == [
+        "topics of queue.type=BatchCQ"
+    ]
 
 
 def test_of_a_crash_only_what_the_crash_explains(golden: Golden) -> None:
@@ -132,11 +143,15 @@ def test_of_a_crash_only_what_the_crash_explains(golden: Golden) -> None:
 def test_a_crash_explains_queues_that_lag_behind(golden: Golden, tmp_path: Path) -> None:
     root = Path(shutil.copytree(golden("crash-5.5.0"), tmp_path / "store"))
     queue = root / "consumequeue" / "Orders" / "1"
-    units = np.frombuffer(b"".join(file.read_bytes() for file in sorted(queue.iterdir())), ">i4").reshape(-1, 5)
+    units = np.frombuffer(b"".join(file.read_bytes() for file in sorted(queue.iterdir())), ">i4").reshape(
+        -1, 5
+    )
     last = int(np.flatnonzero(units[:, 2]).max())
     place = f"{queue}/{last * 20 // CQ_FILE_SIZE * CQ_FILE_SIZE:020d}", last * 20 % CQ_FILE_SIZE
     _write(Path(place[0]), place[1], bytes(20))
-    assert [problem for problem in _serious(_diagnose(root)) if "consumequeue" in problem[1]] == [("warning", *place)]
+    assert [problem for problem in _serious(_diagnose(root)) if "consumequeue" in problem[1]] == [
+        ("warning", *place)
+    ]
 
 
 def test_the_method_of_a_store_says_the_same(copy: Path) -> None:
@@ -158,7 +173,7 @@ def test_no_directory_is_an_error(tmp_path: Path) -> None:
     assert list(diagnose(str(tmp_path))) == []  # an empty one is a store without messages
 
 
-# ---- commitlog ----------------------------------------------------------------------------------------------------------
+# ---- commitlog ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -247,7 +262,7 @@ def test_bytes_behind_the_end(copy: Path) -> None:
     assert diagnosis.summary.unwritten_bytes == 59208 + FILE_SIZE
 
 
-# ---- files and directories ----------------------------------------------------------------------------------------------
+# ---- files and directories ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -272,7 +287,13 @@ def test_what_does_not_belong_there(copy: Path, place: str, is_directory: bool) 
 
 
 @pytest.mark.parametrize(
-    "place", ["commitlog/00000000000009999999", "consumequeue/Link", "consumequeue/Audit/7", "index/20261121065231935"]
+    "place",
+    [
+        "commitlog/00000000000009999999",
+        "consumequeue/Link",
+        "consumequeue/Audit/7",
+        "index/20261121065231935",
+    ],
 )
 def test_links_are_named_and_not_followed(copy: Path, place: str) -> None:
     (copy / place).symlink_to("/nowhere")
@@ -285,7 +306,7 @@ def test_a_file_in_place_of_a_directory(copy: Path) -> None:
     assert _serious(_diagnose(copy)) == [("damage", f"{copy}/index", 0)]
 
 
-# ---- consume queues -----------------------------------------------------------------------------------------------------
+# ---- consume queues ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -336,7 +357,9 @@ def test_entries_behind_the_end_of_the_log(copy: Path) -> None:
 
 
 def test_a_queue_file_is_missing_or_cut(copy: Path) -> None:
-    directory = next(path for path in sorted((copy / "consumequeue").glob("*/*")) if len(list(path.iterdir())) > 2)
+    directory = next(
+        path for path in sorted((copy / "consumequeue").glob("*/*")) if len(list(path.iterdir())) > 2
+    )
     files = sorted(directory.iterdir())
     os.truncate(files[1], 1990)
     assert _serious(_diagnose(copy)) == [("damage", str(files[1]), 1990)]
@@ -373,7 +396,7 @@ def test_a_batch_queue(golden: Golden, tmp_path: Path) -> None:
     assert _serious(_diagnose(root)) == [("damage", str(file), number + 8)]
 
 
-# ---- index --------------------------------------------------------------------------------------------------------------
+# ---- index -------------------------------------------------------------------------------------------------
 
 
 def _index(root: Path) -> tuple[Path, int, Any]:
@@ -395,7 +418,11 @@ def test_a_chain_that_runs_in_a_circle(copy: Path) -> None:
 
 def test_a_link_that_passes_over_a_unit(copy: Path) -> None:
     path, start, units = _index(copy)
-    chains = [i for i in range(len(units)) if units["prev_index"][i] and units["prev_index"][units["prev_index"][i] - 1]]
+    chains = [
+        i
+        for i in range(len(units))
+        if units["prev_index"][i] and units["prev_index"][units["prev_index"][i] - 1]
+    ]
     number = chains[0] + 1
     over = int(units["prev_index"][units["prev_index"][number - 1] - 1])
     _write(path, start + 20 * number + 16, struct.pack(">i", over))
@@ -418,7 +445,8 @@ def test_a_slot_that_leads_nowhere(copy: Path) -> None:
     _write(path, slot, struct.pack(">i", len(units) + 50))
     assert _serious(_diagnose(copy)) == [("damage", str(path), slot)]
     _write(path, slot, bytes(4))
-    assert _serious(_diagnose(copy)) == [("damage", str(path), 32), ("damage", str(path), slot)]  # one slot less than counted
+    # one slot less than counted
+    assert _serious(_diagnose(copy)) == [("damage", str(path), 32), ("damage", str(path), slot)]
 
 
 @pytest.mark.parametrize(("at", "field"), [(0, ">i"), (4, ">q")])
@@ -440,7 +468,10 @@ def test_index_units_behind_the_end_of_the_log(copy: Path) -> None:
     assert diagnosis.of("damage")[0].found == "1 units that lead behind it"
 
 
-@pytest.mark.parametrize(("at", "data"), [(16, bytes(8)), (24, bytes(8)), (32, struct.pack(">i", 3)), (36, struct.pack(">i", 100_000))])
+@pytest.mark.parametrize(
+    ("at", "data"),
+    [(16, bytes(8)), (24, bytes(8)), (32, struct.pack(">i", 3)), (36, struct.pack(">i", 100_000))],
+)
 def test_an_index_header_that_disagrees_with_its_units(copy: Path, at: int, data: bytes) -> None:
     path, _, _ = _index(copy)
     _write(path, at, data)
@@ -455,7 +486,7 @@ def test_an_index_file_that_is_cut(copy: Path) -> None:
     assert _serious(_diagnose(copy)) == [("damage", str(path), 36)]
 
 
-# ---- checkpoint, configuration --------------------------------------------------------------------------------------------
+# ---- checkpoint, configuration -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24])
@@ -489,21 +520,23 @@ def test_a_configuration_file_that_cannot_be_read(copy: Path) -> None:
     assert "Neither" in diagnosis[0].advice
 
 
-# ---- while a broker runs --------------------------------------------------------------------------------------------------
+# ---- while a broker runs -----------------------------------------------------------------------------------
 
-_HOLD_LOCK = (
-    "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); print('held', flush=True); sys.stdin.read()"
-)
+_HOLD_LOCK = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); print('held', flush=True); sys.stdin.read()"
 
 
 def test_what_a_broker_is_writing_is_no_damage(copy: Path) -> None:
-    """A unit begun behind the end, a message whose entry and keys are still to come: all of it means "not yet"."""
+    """A unit begun behind the end, a message whose entry and keys are still to come: all of it means "not
+    yet".
+    """
     last = _row(-1)
     file, position = _log_place(copy, last["physicalOffset"] + last["storeSize"])
     _write(file, position, file.read_bytes()[position - last["storeSize"] : position - 50])
     _write(*(_cq_place(copy, last)), bytes(20))
     assert len(_serious(_diagnose(copy))) == 2
-    with subprocess.Popen([sys.executable, "-c", _HOLD_LOCK, str(copy / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD_LOCK, str(copy / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as broker:
         assert broker.stdout is not None
         assert broker.stdout.readline() == b"held\n"
         diagnosis = _diagnose(copy)
@@ -513,12 +546,14 @@ def test_what_a_broker_is_writing_is_no_damage(copy: Path) -> None:
     assert f"process {broker.pid} " in diagnosis[0].found
 
 
-# ---- whatever the bytes ---------------------------------------------------------------------------------------------------
+# ---- whatever the bytes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_bytes_end_in_a_list(golden: Golden, tmp_path: Path, seed: int) -> None:
-    """Ten stores a seed, each with a few flips, absurd numbers, cuts and lost files: no exception, and the sums hold."""
+    """Ten stores a seed, each with a few flips, absurd numbers, cuts and lost files: no exception, and the
+    sums hold.
+    """
     random = np.random.default_rng(seed)
     for number in range(10):
         root = Path(shutil.copytree(golden("basic-4.9.7"), tmp_path / str(number)))
@@ -537,7 +572,7 @@ def test_any_bytes_end_in_a_list(golden: Golden, tmp_path: Path, seed: int) -> N
         _diagnose(root)
 
 
-# ---- the list itself ------------------------------------------------------------------------------------------------------
+# ---- the list itself ---------------------------------------------------------------------------------------
 
 
 def test_a_million_problems_of_one_kind_are_a_thousand_and_a_number() -> None:

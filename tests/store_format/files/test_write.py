@@ -59,7 +59,11 @@ def test_a_replaced_file_keeps_its_mode_and_the_old_one_becomes_the_bak(tmp_path
     ledger.chmod(0o660)
     with _umask(0o077):
         append(root, numbered("New", 0, 1), key=("app", 2))
-    assert [_mode(path) for path in (topics, topics.with_name("topics.json.bak"), ledger)] == [0o664, 0o664, 0o660]
+    assert [_mode(path) for path in (topics, topics.with_name("topics.json.bak"), ledger)] == [
+        0o664,
+        0o664,
+        0o660,
+    ]
 
 
 @_AS_ROOT
@@ -94,7 +98,8 @@ def test_what_root_makes_in_a_brokers_store_belongs_to_the_broker(tmp_path: Path
 @_AS_ROOT
 @pytest.mark.parametrize("lost", ["consumequeue/T/1", "consumequeue"])
 def test_consume_queues_that_are_rebuilt_belong_to_the_broker_too(tmp_path: Path, lost: str) -> None:
-    """Only what is in `consumequeue` shows whose it is: `.rmqlog` is root's, of a version that did not look."""
+    """Only what is in `consumequeue` shows whose it is: `.rmqlog` is root's, of a version that did not look.
+    """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40))
     for path in _all(root):
@@ -126,7 +131,10 @@ def test_what_is_refused_is_left_as_it_is(tmp_path: Path) -> None:
     target.chmod(0o640)
     link = tmp_path / "link"
     link.symlink_to(target)
-    for replace in (FileWrites(sync=False).write_whole, lambda path, data: FileWrites(sync=False).create(path, 0)):
+    for replace in (
+        FileWrites(sync=False).write_whole,
+        lambda path, data: FileWrites(sync=False).create(path, 0),
+    ):
         with pytest.raises(Exception, match="link"):
             replace(str(link), b"new")
     assert (target.read_bytes(), _mode(target)) == (b"kept", 0o640)

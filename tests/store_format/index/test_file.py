@@ -1,4 +1,6 @@
-"""Index files: geometry, chains and queries, against vectors, files of our own writer, and every broker-written store."""
+"""Index files: geometry, chains and queries, against vectors, files of our own writer, and every
+broker-written store.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError, OptionError, StoreError
-from store_format.index.file import IndexFile, index_file_name, index_key, key_hash, key_hash_many, list_index_files, open_index_files
+from store_format.index.file import (
+    IndexFile,
+    index_file_name,
+    index_key,
+    key_hash,
+    key_hash_many,
+    list_index_files,
+    open_index_files,
+)
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, infer_geometry
 from store_format.index.query import find_offsets, query_message, query_offsets
 from tests.support import goldens
@@ -27,7 +37,11 @@ from tests.support.index_writer import IndexFileWriter, IndexWriter, java_string
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
 LONG_MAX = 2**63 - 1
 T0 = 1_700_000_000_000
-STORES = [(name, broker) for name in goldens.NAMES for broker in (goldens.expected(name).get("brokers") or {"": None})]
+STORES = [
+    (name, broker)
+    for name in goldens.NAMES
+    for broker in (goldens.expected(name).get("brokers") or {"": None})
+]
 
 
 def _store(golden: Callable[[str], Path], name: str, broker: str) -> tuple[Path, dict[str, Any]]:
@@ -55,17 +69,21 @@ def _commitlog_reader(store: Path) -> Callable[[int], bool]:
     return has_message
 
 
-def _differences(files: list[IndexFile], answers: dict[str, Any], has_message: Callable[[int], bool]) -> list[Any]:
+def _differences(
+    files: list[IndexFile], answers: dict[str, Any], has_message: Callable[[int], bool]
+) -> list[Any]:
     different = []
     for probe in answers["queryByKey"]:
         window = (probe["maxNum"], probe["begin"], probe["end"])
-        found = query_message(files, probe["topic"], probe["key"], *window, has_message, probe.get("indexType"))
+        found = query_message(
+            files, probe["topic"], probe["key"], *window, has_message, probe.get("indexType")
+        )
         if found != probe["physicalOffsets"]:
             different.append((probe, found))
     return different
 
 
-# ---- keys, hashes, names ----------------------------------------------------------------------------------------------
+# ---- keys, hashes, names -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("vector", VECTORS["index_key_hash"], ids=lambda vector: vector["composed"])
@@ -94,15 +112,26 @@ def test_file_name(vector: dict[str, Any]) -> None:
 
 
 def test_listing_is_by_name_and_skips_other_names(tmp_path: Path) -> None:
-    for name in ("20261121065232434", "20261121065231934", "2026112106523193", "20261121065231934.bak", "x" * 17):
+    for name in (
+        "20261121065232434",
+        "20261121065231934",
+        "2026112106523193",
+        "20261121065231934.bak",
+        "x" * 17,
+    ):
         (tmp_path / name).touch()
-    assert [Path(file.path).name for file in list_index_files(str(tmp_path))] == ["20261121065231934", "20261121065232434"]
+    assert [Path(file.path).name for file in list_index_files(str(tmp_path))] == [
+        "20261121065231934",
+        "20261121065232434",
+    ]
     assert list_index_files(str(tmp_path / "missing")) == []
 
 
 def test_listing_tells_of_a_directory_in_place_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "20261121065239999").mkdir()
-    with pytest.raises(CorruptStoreError, match="20261121065239999 at byte 0: expected a regular file, found a directory"):
+    with pytest.raises(
+        CorruptStoreError, match="20261121065239999 at byte 0: expected a regular file, found a directory"
+    ):
         list_index_files(str(tmp_path))
 
 
@@ -113,7 +142,7 @@ def test_listing_refuses_a_link(tmp_path: Path) -> None:
     assert "20261121065231934" in caught.value.file
 
 
-# ---- vectors ----------------------------------------------------------------------------------------------------------
+# ---- vectors -----------------------------------------------------------------------------------------------
 
 
 def test_worked_default_example(tmp_path: Path) -> None:
@@ -145,7 +174,10 @@ def test_worked_default_example(tmp_path: Path) -> None:
         assert index.geometry == DEFAULT_GEOMETRY
         assert index.lookup(key_hash("TopicTest#KEY")) == [second["phy_offset"], first["phy_offset"]]
         assert index.units()["time_diff"].tolist() == [0, 5]
-        assert (index.header().begin_timestamp, index.header().end_timestamp) == (first["store_timestamp"], second["store_timestamp"])
+        assert (index.header().begin_timestamp, index.header().end_timestamp) == (
+            first["store_timestamp"],
+            second["store_timestamp"],
+        )
 
 
 def test_mini_store_of_the_5_3_form(tmp_path: Path) -> None:
@@ -157,16 +189,22 @@ def test_mini_store_of_the_5_3_form(tmp_path: Path) -> None:
     files = _open_all(tmp_path)
     given_geometry = IndexGeometry(store["config"]["maxHashSlotNum"], store["config"]["maxIndexNum"])
     # An open file without units proves no geometry and needs none.
-    assert [file.geometry for file in files] == [given_geometry if file.header().index_count > 1 else None for file in files]
+    assert [file.geometry for file in files] == [
+        given_geometry if file.header().index_count > 1 else None for file in files
+    ]
     offsets = {message["physical_offset"] for message in store["messages"]}
     assert offsets == {int(offset) for file in files for offset in file.units()["physical_offset"]}
     writer = IndexWriter(given_geometry.hash_slot_num, given_geometry.index_num)
     for message, source in zip(store["messages"], store["inputs"], strict=True):
-        properties = dict(source["properties"]) if isinstance(source["properties"], list) else source["properties"]
+        properties = (
+            dict(source["properties"]) if isinstance(source["properties"], list) else source["properties"]
+        )
         keys = message_index_keys(source["topic"], properties, tags=False)
         writer.put_message(keys, message["physical_offset"], source["store_timestamp"])
         for key in keys:
-            assert message["physical_offset"] in find_offsets(files, source["topic"], key.removeprefix(source["topic"] + "#"))
+            assert message["physical_offset"] in find_offsets(
+                files, source["topic"], key.removeprefix(source["topic"] + "#")
+            )
     assert [file.content() for file in writer.files] == contents
 
 
@@ -174,14 +212,18 @@ def _hex_contents(value: Any) -> list[str]:
     return [item["hex"] if isinstance(item, dict) else item for item in value]
 
 
-# ---- geometry ---------------------------------------------------------------------------------------------------------
+# ---- geometry ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
-def test_geometry_of_every_golden_file_is_inferred(golden: Callable[[str], Path], name: str, broker: str) -> None:
+def test_geometry_of_every_golden_file_is_inferred(
+    golden: Callable[[str], Path], name: str, broker: str
+) -> None:
     store, _ = _store(golden, name, broker)
     config = goldens.config(name)
-    real = IndexGeometry(int(config.get("maxHashSlotNum", 5_000_000)), int(config.get("maxIndexNum", 20_000_000)))
+    real = IndexGeometry(
+        int(config.get("maxHashSlotNum", 5_000_000)), int(config.get("maxIndexNum", 20_000_000))
+    )
     files = _open_all(store / "index")
     assert files
     for file in files:
@@ -194,9 +236,15 @@ def test_geometry_of_every_golden_file_is_inferred(golden: Callable[[str], Path]
 @given(
     hash_slot_num=st.integers(1, 300),
     index_num=st.integers(2, 120),
-    puts=st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3), st.integers(-5000, 100_000)), min_size=1, max_size=130),
+    puts=st.lists(
+        st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3), st.integers(-5000, 100_000)),
+        min_size=1,
+        max_size=130,
+    ),
 )
-def test_inferred_geometry_is_the_real_one_or_none(hash_slot_num: int, index_num: int, puts: list[tuple[str, int, int]]) -> None:
+def test_inferred_geometry_is_the_real_one_or_none(
+    hash_slot_num: int, index_num: int, puts: list[tuple[str, int, int]]
+) -> None:
     writer = IndexFileWriter(hash_slot_num, index_num)
     offset = 0
     for key, step, time in puts:
@@ -207,7 +255,9 @@ def test_inferred_geometry_is_the_real_one_or_none(hash_slot_num: int, index_num
 
 
 def test_other_numbers_of_the_default_size_are_found(tmp_path: Path) -> None:
-    """A million slots and 20,800,000 units have the default size: the search runs over twenty million candidates."""
+    """A million slots and 20,800,000 units have the default size: the search runs over twenty million
+    candidates.
+    """
     geometry = IndexGeometry(1_000_000, 20_800_000)
     assert geometry.file_size == DEFAULT_GEOMETRY.file_size
     writer = IndexFileWriter(geometry.hash_slot_num, geometry.index_num)
@@ -232,7 +282,9 @@ def test_geometry_with_distinct_messages_is_always_found() -> None:
             writer = IndexFileWriter(hash_slot_num, 200)
             for i in range(count):
                 writer.put(f"Orders#{i}", 100 * i + 100, T0 + i)
-            assert infer_geometry(np.frombuffer(writer.content(), np.uint8)) == IndexGeometry(hash_slot_num, 200)
+            assert infer_geometry(np.frombuffer(writer.content(), np.uint8)) == IndexGeometry(
+                hash_slot_num, 200
+            )
 
 
 def _write(path: Path, writer: IndexFileWriter) -> str:
@@ -253,7 +305,11 @@ def test_unknown_geometry_of_a_file_with_units_asks_for_the_options(tmp_path: Pa
     writer = IndexFileWriter(10, 50)
     writer.put("Orders#a", 500, T0)
     path = tmp_path / "20231114221320456"
-    path.write_bytes(writer.content().replace(struct.pack(">iqii", abs(java_string_hash("Orders#a")), 500, 0, 0), b"\xff" * 20))
+    path.write_bytes(
+        writer.content().replace(
+            struct.pack(">iqii", abs(java_string_hash("Orders#a")), 500, 0, 0), b"\xff" * 20
+        )
+    )
     with IndexFile.open(str(path)) as index, pytest.raises(OptionError) as caught:
         index.lookup(5)
     assert "maxHashSlotNum" in str(caught.value)
@@ -278,7 +334,7 @@ def test_given_numbers(tmp_path: Path) -> None:
     assert "its units prove 10 and 50" in str(caught.value)
 
 
-# ---- chains -----------------------------------------------------------------------------------------------------------
+# ---- chains ------------------------------------------------------------------------------------------------
 
 
 def _patched(tmp_path: Path, writer: IndexFileWriter, position: int, data: bytes) -> IndexFile:
@@ -339,7 +395,9 @@ def test_slots_out_of_range_hold_nothing(tmp_path: Path, slot_value: int) -> Non
 
 
 @given(st.data())
-def test_any_truncation_or_flip_ends_in_offsets_or_a_store_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_any_truncation_or_flip_ends_in_offsets_or_a_store_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     writer = IndexFileWriter(5, 30)
     for i in range(25):
         writer.put(f"Orders#{i % 7}", 100 * i, T0 + 700 * i)
@@ -361,7 +419,7 @@ def test_any_truncation_or_flip_ends_in_offsets_or_a_store_error(tmp_path_factor
     assert refused is None or str(path) in str(refused)
 
 
-# ---- queries ----------------------------------------------------------------------------------------------------------
+# ---- queries -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "broker"), [store for store in STORES if not store[0].startswith("crash")])
@@ -372,15 +430,25 @@ def test_every_golden_query_of_a_clean_store(golden: Callable[[str], Path], name
 
 
 @pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
-def test_every_golden_query_of_a_crashed_store(golden: Callable[[str], Path], tmp_path: Path, name: str) -> None:
-    """The answers are those after the broker's recovery, which this test does by hand (spec 4.7, 7.3), and then they are equal.
+def test_every_golden_query_of_a_crashed_store(
+    golden: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    """The answers are those after the broker's recovery, which this test does by hand (spec 4.7, 7.3), and
+    then they are equal.
 
-    Loading deletes the files that end after the checkpoint's indexMsgTimestamp; the rescan, from the first file in both
-    stores, indexes every valid unit that is not before the end of the last file kept, and the unit at that end once more.
+    Loading deletes the files that end after the checkpoint's indexMsgTimestamp; the rescan, from the first
+    file in both stores, indexes every valid unit that is not before the end of the last file kept, and the
+    unit at that end once more.
     """
     store, answers = _store(golden, name, "")
-    kept = [file for file in _open_all(store / "index") if file.header().end_timestamp <= answers["checkpoint"]["indexMsgTimestamp"]]
-    dropped = [change["file"] for change in answers["filesChangedByRecovery"] if change["change"] == "deleted"]
+    kept = [
+        file
+        for file in _open_all(store / "index")
+        if file.header().end_timestamp <= answers["checkpoint"]["indexMsgTimestamp"]
+    ]
+    dropped = [
+        change["file"] for change in answers["filesChangedByRecovery"] if change["change"] == "deleted"
+    ]
     assert {f"index/{Path(file.path).name}" for file in _open_all(store / "index")} - {
         f"index/{Path(file.path).name}" for file in kept
     } == {file for file in dropped if file.startswith("index/")}
@@ -389,7 +457,9 @@ def test_every_golden_query_of_a_crashed_store(golden: Callable[[str], Path], tm
     end = kept[-1].header()
     writer = IndexWriter(100, 400, (end.end_timestamp, end.end_physical_offset))
     for offset, row in sorted(rows.items()):
-        writer.put_message(message_index_keys(row["topic"], row["properties"], tags=True), offset, row["storeTimestamp"])
+        writer.put_message(
+            message_index_keys(row["topic"], row["properties"], tags=True), offset, row["storeTimestamp"]
+        )
     rebuilt = []
     for i, file in enumerate(writer.files):
         path = _write(tmp_path / f"{20261121065839240 + i}", file)
@@ -399,17 +469,20 @@ def test_every_golden_query_of_a_crashed_store(golden: Callable[[str], Path], tm
 
 @pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
 def test_a_crashed_store_as_it_lies_holds_every_answer(golden: Callable[[str], Path], name: str) -> None:
-    """Without recovery, the uncapped search over the files left still gives every message that the broker gives.
+    """Without recovery, the uncapped search over the files left still gives every message that the broker
+    gives.
 
-    The reverse cannot hold: behind the log's valid end there are units of messages that recovery cuts off, and whoever
-    reads the candidates' messages drops them.
+    The reverse cannot hold: behind the log's valid end there are units of messages that recovery cuts off,
+    and whoever reads the candidates' messages drops them.
     """
     store, answers = _store(golden, name, "")
     files = _open_all(store / "index")
     valid = {row["physicalOffset"] for row in goldens.expected_rows(name)}
     for probe in answers["queryByKey"]:
         window = (probe["begin"], min(probe["end"], LONG_MAX))
-        candidates = set(find_offsets(files, probe["topic"], probe["key"], *window, probe.get("indexType")).tolist())
+        candidates = set(
+            find_offsets(files, probe["topic"], probe["key"], *window, probe.get("indexType")).tolist()
+        )
         assert set(probe["physicalOffsets"]) <= candidates
         if probe["maxNum"] == 32 and len(probe["physicalOffsets"]) < 32 and window == (0, LONG_MAX):
             assert candidates & valid == set(probe["physicalOffsets"])
@@ -419,7 +492,8 @@ def test_a_crashed_store_as_it_lies_holds_every_answer(golden: Callable[[str], P
 def test_find_gives_every_message_under_all_of_its_keys(golden: Callable[[str], Path], name: str) -> None:
     """Every key and tag of every message of the store leads to it, beyond the broker's cap of 64.
 
-    Kept out: messages whose index files retention deleted, and the light queues' names, under which nothing is indexed.
+    Kept out: messages whose index files retention deleted, and the light queues' names, under which nothing
+    is indexed.
     """
     for broker, (store, _) in goldens.brokers(name, golden(name)).items():
         files = _open_all(store / "index")
@@ -428,7 +502,10 @@ def test_find_gives_every_message_under_all_of_its_keys(golden: Callable[[str], 
         for row in goldens.expected_rows(name):
             if row.get("brokerName", broker) != broker or row["physicalOffset"] < first_indexed:
                 continue
-            topic, properties = row.get("storedTopic", row["topic"]), row.get("outerProperties", row["properties"])
+            topic, properties = (
+                row.get("storedTopic", row["topic"]),
+                row.get("outerProperties", row["properties"]),
+            )
             for key in message_index_keys(topic, properties, tags=name != "basic-4.9.7"):
                 text = key.removeprefix(topic + "#")
                 wanted.setdefault((topic, text, None), set()).add(row["physicalOffset"])
@@ -445,9 +522,14 @@ def test_find_gives_every_message_under_all_of_its_keys(golden: Callable[[str], 
     length=st.one_of(st.none(), st.integers(0, 50_000)),
 )
 def test_find_in_a_window_misses_nothing(
-    tmp_path_factory: pytest.TempPathFactory, puts: list[tuple[str, int]], begin: int | None, length: int | None
+    tmp_path_factory: pytest.TempPathFactory,
+    puts: list[tuple[str, int]],
+    begin: int | None,
+    length: int | None,
 ) -> None:
-    """Clocks that go back and files that roll are what make an index's times wrong: a window must hold all the same."""
+    """Clocks that go back and files that roll are what make an index's times wrong: a window must hold all
+    the same.
+    """
     end = None if length is None else (begin or T0) + length
     writer = IndexWriter(3, 8)
     time, written = T0, []
@@ -460,7 +542,11 @@ def test_find_in_a_window_misses_nothing(
         IndexFile.open(_write(directory / f"{20231114221320456 + i}", file), hash_slot_num=3, index_num=8)
         for i, file in enumerate(writer.files)
     ]
-    inside = {offset for key, offset, at in written if key == "a" and (begin is None or at >= begin) and (end is None or at <= end)}
+    inside = {
+        offset
+        for key, offset, at in written
+        if key == "a" and (begin is None or at >= begin) and (end is None or at <= end)
+    }
     found = set(find_offsets(files, "Orders", "a", begin, end).tolist())
     assert inside <= found
     assert found <= {offset for key, offset, _ in written if key == "a"}

@@ -28,11 +28,21 @@ def _expected_hashes(topic: str, properties: Properties, tags: bool) -> list[int
     return [0 if value == -(2**31) else abs(value) for value in hashes]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["T", "Orders", "主题"]), PROPERTIES), max_size=12), st.booleans(), st.data())
+@given(
+    st.lists(st.tuples(st.sampled_from(["T", "Orders", "主题"]), PROPERTIES), max_size=12),
+    st.booleans(),
+    st.data(),
+)
 def test_key_hashes(drawn: list[tuple[str, Properties]], tags: bool, data: st.DataObject) -> None:
     rolled_back = np.array([data.draw(st.booleans()) for _ in drawn], bool)
-    expected = [[] if back else _expected_hashes(*message, tags) for message, back in zip(drawn, rolled_back, strict=True)]
-    columns = [pa.array([properties.get(name) for _, properties in drawn], pa.string()) for name in ("UNIQ_KEY", "KEYS", "TAGS")]
+    expected = [
+        [] if back else _expected_hashes(*message, tags)
+        for message, back in zip(drawn, rolled_back, strict=True)
+    ]
+    columns = [
+        pa.array([properties.get(name) for _, properties in drawn], pa.string())
+        for name in ("UNIQ_KEY", "KEYS", "TAGS")
+    ]
     topics = pa.array([topic for topic, _ in drawn], pa.string())
     for array in (topics, topics.dictionary_encode()):
         hashes, index = index_key_hashes(array, *columns, tag_keys=tags, rolled_back=rolled_back)
@@ -49,7 +59,9 @@ def test_key_hashes_of_slices_of_one_topic_and_of_a_hash_without_absolute_value(
 
 def test_key_hashes_of_a_null_that_covers_bytes() -> None:
     raw = pa.Array.from_buffers(
-        pa.string(), 2, [pa.py_buffer(b"\x02"), pa.array([0, 3, 4], pa.int32()).buffers()[1], pa.py_buffer(b"a bc")]
+        pa.string(),
+        2,
+        [pa.py_buffer(b"\x02"), pa.array([0, 3, 4], pa.int32()).buffers()[1], pa.py_buffer(b"a bc")],
     )
     hashes, index = index_key_hashes("T", raw, raw, raw)
     assert index.tolist() == [1, 1, 1]

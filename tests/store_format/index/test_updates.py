@@ -1,4 +1,6 @@
-"""Plans of index files against a scalar writer from the spec, against IndexFile's own bytes, and byte for byte against real brokers."""
+"""Plans of index files against a scalar writer from the spec, against IndexFile's own bytes, and byte for
+byte against real brokers.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,24 @@ from store_format.files.read import FileCache
 from store_format.index.file import IndexFile, IndexHeader
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry
 from store_format.index.keys import index_key_hashes, unit_key_hashes
-from store_format.index.updates import IndexBatch, IndexState, IndexUpdate, index_updates, next_index_file_name
+from store_format.index.updates import (
+    IndexBatch,
+    IndexState,
+    IndexUpdate,
+    index_updates,
+    next_index_file_name,
+)
 from store_format.message.locate import UnitRefs, Units, locate
 from tests.support import goldens
 from tests.support.index_writer import IndexWriter, message_index_keys
 
 T0 = 1_700_000_000_000
 UTC = datetime.UTC
-STORES = [(name, broker) for name in goldens.NAMES for broker in (goldens.expected(name).get("brokers") or {"": None})]
+STORES = [
+    (name, broker)
+    for name in goldens.NAMES
+    for broker in (goldens.expected(name).get("brokers") or {"": None})
+]
 
 Properties = dict[str, str]
 Message = tuple[str, Properties, int, int]  # topic, properties, physical offset, store timestamp
@@ -49,7 +61,9 @@ class Directory:
         raw = self.files[name]
         begin, end, begin_offset, end_offset, slot_count, index_count = struct.unpack(">qqqqii", raw[:40])
         slots = np.frombuffer(bytes(raw[40 : self.geometry.units_start]), ">i4")
-        return IndexState(name, IndexHeader(begin, end, begin_offset, end_offset, slot_count, max(index_count, 1)), slots)
+        return IndexState(
+            name, IndexHeader(begin, end, begin_offset, end_offset, slot_count, max(index_count, 1)), slots
+        )
 
     def apply(self, updates: Sequence[IndexUpdate]) -> None:
         for update in updates:
@@ -88,11 +102,15 @@ def _written(messages: Sequence[Message], geometry: IndexGeometry, *, tags: bool
     writer = IndexWriter(geometry.hash_slot_num, geometry.index_num)
     for topic, properties, offset, timestamp in messages:
         writer.put_message(message_index_keys(topic, properties, tags=tags), offset, timestamp)
-    # The scalar writer leaves an empty file as IndexFile makes it; IndexFile.flush then puts the 1 of memory into its index count.
-    return [file.content() if file.units else file.header()[:36] + b"\0\0\0\1" + file.content()[40:] for file in writer.files]
+    # The scalar writer leaves an empty file as IndexFile makes it; IndexFile.flush then puts the 1 of memory
+    # into its index count.
+    return [
+        file.content() if file.units else file.header()[:36] + b"\0\0\0\1" + file.content()[40:]
+        for file in writer.files
+    ]
 
 
-# ---- files ----------------------------------------------------------------------------------------------------------
+# ---- files -------------------------------------------------------------------------------------------------
 
 PROPERTIES = st.fixed_dictionaries(
     {},
@@ -102,7 +120,9 @@ PROPERTIES = st.fixed_dictionaries(
         "TAGS": st.sampled_from(["", "a", "b"]),
     },
 )
-TIMES = st.one_of(st.integers(T0, T0 + 5000), st.sampled_from([-(2**62), -1, 0, 1, T0 - 999, T0 + 2**31 * 1000, 2**62 - 1]))
+TIMES = st.one_of(
+    st.integers(T0, T0 + 5000), st.sampled_from([-(2**62), -1, 0, 1, T0 - 999, T0 + 2**31 * 1000, 2**62 - 1])
+)
 
 
 @st.composite
@@ -128,7 +148,9 @@ def test_files_are_the_scalar_writers_however_the_log_is_cut(
 
 
 @given(_logs(), st.integers(0, 13))
-def test_a_replay_skips_what_is_before_the_last_entry_and_repeats_that(messages: list[Message], start: int) -> None:
+def test_a_replay_skips_what_is_before_the_last_entry_and_repeats_that(
+    messages: list[Message], start: int
+) -> None:
     geometry = IndexGeometry(3, 6)
     directory = Directory(geometry)
     directory.put(_batch(messages))
@@ -139,7 +161,12 @@ def test_a_replay_skips_what_is_before_the_last_entry_and_repeats_that(messages:
 def test_a_message_without_keys_makes_a_file_and_a_full_file_waits_for_the_next_message() -> None:
     directory = Directory(IndexGeometry(2, 3))
     (first,) = directory.put(_batch([("T", {}, 0, T0)]))
-    assert (first.is_new, first.is_full, len(first.units), first.header) == (True, False, 0, IndexHeader(0, 0, 0, 0, 0, 1))
+    assert (first.is_new, first.is_full, len(first.units), first.header) == (
+        True,
+        False,
+        0,
+        IndexHeader(0, 0, 0, 0, 0, 1),
+    )
     assert directory.put(_batch([("T", {}, 50, T0)])) == []
     (full,) = directory.put(_batch([("T", {"KEYS": "a b"}, 100, T0 + 1)]))
     assert (full.name, full.is_new, full.is_full, full.unit_start) == (first.name, False, True, 1)
@@ -149,7 +176,9 @@ def test_a_message_without_keys_makes_a_file_and_a_full_file_waits_for_the_next_
 
 def test_the_first_unit_of_a_rolled_file_counts_from_the_end_of_the_file_before() -> None:
     directory = Directory(IndexGeometry(2, 3))
-    full, rolled = directory.put(_batch([("T", {"KEYS": "a b"}, 0, T0), ("T", {"KEYS": "c"}, 100, T0 + 7999), ("T", {}, 200, T0)]))
+    full, rolled = directory.put(
+        _batch([("T", {"KEYS": "a b"}, 0, T0), ("T", {"KEYS": "c"}, 100, T0 + 7999), ("T", {}, 200, T0)])
+    )
     assert full.is_full
     assert rolled.units["time_diff"].tolist() == [7]
     assert rolled.header == IndexHeader(T0 + 7999, T0 + 7999, 100, 100, 1, 2)
@@ -159,7 +188,8 @@ def test_no_messages_write_nothing() -> None:
     assert index_updates(None, _batch([]), timestamp=T0, zone=UTC) == []
 
 
-# What org.apache.rocketmq.store.index.IndexFile of 5.5.0 made of a damaged file: slots 5, -1, 2 with two units, hash slot count 2^31 - 1.
+# What org.apache.rocketmq.store.index.IndexFile of 5.5.0 made of a damaged file: slots 5, -1, 2 with two
+# units, hash slot count 2^31 - 1.
 DAMAGED = (
     "0000018bcfe568000000018bcfe58b28000000000000006400000000000001f47fffffff0000000300000005ffffffff00000002"
     + "00" * 20
@@ -184,7 +214,9 @@ PUT_INTO_DAMAGED = (
 @pytest.mark.parametrize("size", [1, 2, 6])
 def test_a_damaged_file_is_continued_as_the_broker_continues_it(size: int) -> None:
     directory = Directory(IndexGeometry(3, 9), {"20260101000000001": bytearray.fromhex(DAMAGED)})
-    messages: list[Message] = [("T", {"KEYS": key}, 500 + 100 * i, T0 + 9500 - 4001 * i) for i, key in enumerate("bcadef")]
+    messages: list[Message] = [
+        ("T", {"KEYS": key}, 500 + 100 * i, T0 + 9500 - 4001 * i) for i, key in enumerate("bcadef")
+    ]
     for start in range(0, 6, size):
         directory.put(_batch(messages[start : start + size]))
     assert directory.contents() == [bytes.fromhex(PUT_INTO_DAMAGED)]
@@ -199,21 +231,34 @@ def test_slots_that_a_short_file_lacks_are_empty(tmp_path: Path, length: int) ->
     (tmp_path / name).write_bytes(directory.contents()[0][:length])
     with IndexFile.open(str(tmp_path / name), hash_slot_num=3, index_num=9) as file:
         state = IndexState.read(file)
-        (update,) = index_updates(state, _batch([("T", {"KEYS": "a b c"}, 9, T0)]), geometry=geometry, timestamp=T0, zone=UTC)
+        (update,) = index_updates(
+            state, _batch([("T", {"KEYS": "a b c"}, 9, T0)]), geometry=geometry, timestamp=T0, zone=UTC
+        )
     assert (update.name, update.is_new, update.slot_numbers.tolist()) == (name, False, [0, 1, 2])
-    slots = struct.unpack(">3i", directory.contents()[0][40:length].ljust(12, b"\0")[:12]) if length >= 40 else (0, 0, 0)
-    previous = dict(zip((unit["key_hash"] % 3 for unit in update.units), update.units["prev_index"].tolist(), strict=True))
+    slots = (
+        struct.unpack(">3i", directory.contents()[0][40:length].ljust(12, b"\0")[:12])
+        if length >= 40
+        else (0, 0, 0)
+    )
+    previous = dict(
+        zip((unit["key_hash"] % 3 for unit in update.units), update.units["prev_index"].tolist(), strict=True)
+    )
     whole = (max(length, 40) - 40) // 4
-    assert [previous[slot] for slot in range(3)] == [value if i < whole else 0 for i, value in enumerate(slots)]
+    assert [previous[slot] for slot in range(3)] == [
+        value if i < whole else 0 for i, value in enumerate(slots)
+    ]
 
 
 @pytest.mark.parametrize("geometry", [IndexGeometry(0, 9), IndexGeometry(3, 1), IndexGeometry(3, 0)])
 def test_a_geometry_without_room_is_refused(geometry: IndexGeometry) -> None:
-    with pytest.raises(OptionError, match=f"maxHashSlotNum={geometry.hash_slot_num}, maxIndexNum={geometry.index_num} leave no room"):
+    with pytest.raises(
+        OptionError,
+        match=f"maxHashSlotNum={geometry.hash_slot_num}, maxIndexNum={geometry.index_num} leave no room",
+    ):
         index_updates(None, _batch([("T", {}, 0, 0)]), geometry=geometry, timestamp=T0, zone=UTC)
 
 
-# ---- names ----------------------------------------------------------------------------------------------------------
+# ---- names -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -233,7 +278,10 @@ def test_names(last: str | None, expected: str) -> None:
 
 
 def test_no_name_is_left() -> None:
-    with pytest.raises(CorruptStoreError, match="index/99999999999999999 at byte 0: expected an index file whose name leaves room"):
+    with pytest.raises(
+        CorruptStoreError,
+        match="index/99999999999999999 at byte 0: expected an index file whose name leaves room",
+    ):
         next_index_file_name("99999999999999999", T0, UTC)
 
 
@@ -243,7 +291,7 @@ def test_files_of_one_batch_have_ascending_names() -> None:
     assert names == ["20231114221320000", "20231114221320001", "20231114221320002"]
 
 
-# ---- broker-written stores --------------------------------------------------------------------------------------------
+# ---- broker-written stores ---------------------------------------------------------------------------------
 
 
 def _units(store: Path) -> Iterator[Units]:
@@ -251,7 +299,9 @@ def _units(store: Path) -> Iterator[Units]:
     for run in log.walk(log.min_offset):
         assert isinstance(run, UnitRun)
         view = log.view(run.file).map()
-        units, bad = locate(UnitRefs(run.file.path, view, run.file.start, run.positions, run.sizes, None), verify_crc=False)
+        units, bad = locate(
+            UnitRefs(run.file.path, view, run.file.start, run.positions, run.sizes, None), verify_crc=False
+        )
         assert not bad
         yield units
 
@@ -278,17 +328,22 @@ def _between(batch: IndexBatch, start: int, stop: int, entries_done: int) -> Ind
 def _golden_geometry(name: str) -> IndexGeometry:
     config: dict[str, Any] = goldens.config(name)
     return IndexGeometry(
-        int(config.get("maxHashSlotNum", DEFAULT_GEOMETRY.hash_slot_num)), int(config.get("maxIndexNum", DEFAULT_GEOMETRY.index_num))
+        int(config.get("maxHashSlotNum", DEFAULT_GEOMETRY.hash_slot_num)),
+        int(config.get("maxIndexNum", DEFAULT_GEOMETRY.index_num)),
     )
 
 
-# Of the torn store the last message that is in the index is gone; the file of the default size has a test of its own.
-SMALL_STORES = [(name, broker) for name, broker in STORES if name not in ("crash-torn-5.5.0", "defaults-5.5.0")]
+# Of the torn store the last message that is in the index is gone; the file of the default size has a test of
+# its own.
+SMALL_STORES = [
+    (name, broker) for name, broker in STORES if name not in ("crash-torn-5.5.0", "defaults-5.5.0")
+]
 
 
 @pytest.mark.parametrize(("name", "broker"), SMALL_STORES)
 def test_the_brokers_own_files(golden: Callable[[str], Path], name: str, broker: str) -> None:
-    """From the commitlog, all files; where the first messages are gone, all but the first file. Names aside."""
+    """From the commitlog, all files; where the first messages are gone, all but the first file. Names aside.
+    """
     store = goldens.brokers(name, golden(name))[broker][0]
     written = {path.name: path.read_bytes() for path in sorted((store / "index").iterdir())}
     directory = Directory(_golden_geometry(name))
@@ -298,7 +353,10 @@ def test_the_brokers_own_files(golden: Callable[[str], Path], name: str, broker:
         directory.files[first_name] = bytearray(first)
         begin = int.from_bytes(first[24:32], "big")
         # Its last message may go on in the next file.
-        entries_done = sum(first[position + 4 : position + 12] == first[24:32] for position in range(40 + 400 + 20, len(first), 20))
+        entries_done = sum(
+            first[position + 4 : position + 12] == first[24:32]
+            for position in range(40 + 400 + 20, len(first), 20)
+        )
     end = 2**63 - 1
     if name == "crash-5.5.0":  # dispatch was behind the log when the broker was killed
         end = int.from_bytes(max(written.items())[1][24:32], "big") + 1
@@ -317,7 +375,12 @@ def test_the_brokers_own_file_of_default_size(golden: Callable[[str], Path]) -> 
         np.concatenate([batch.physical_offsets for batch in batches]),
         np.concatenate([batch.store_timestamps for batch in batches]),
         np.concatenate([batch.key_hashes for batch in batches]),
-        np.concatenate([batch.message_index + sum(len(b.physical_offsets) for b in batches[:i]) for i, batch in enumerate(batches)]),
+        np.concatenate(
+            [
+                batch.message_index + sum(len(b.physical_offsets) for b in batches[:i])
+                for i, batch in enumerate(batches)
+            ]
+        ),
     )
     (update,) = index_updates(None, joined, timestamp=T0, zone=UTC)
     assert update.geometry.file_size == path.stat().st_size
@@ -331,7 +394,9 @@ def test_the_brokers_own_file_of_default_size(golden: Callable[[str], Path]) -> 
 
 
 def test_the_worked_example_of_the_format() -> None:
-    vector = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())["index_worked_default"]
+    vector = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())[
+        "index_worked_default"
+    ]
     puts = [vector["first_put"], vector["second_put"]]
     state = None
     for put, told in zip(puts, (vector, vector["second_put"]), strict=True):

@@ -1,4 +1,6 @@
-"""Both dialects of the broker's JSON against the standard library, and texts made to mislead or to exhaust a reader."""
+"""Both dialects of the broker's JSON against the standard library, and texts made to mislead or to exhaust a
+reader.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from store_format.java.fastjson import DEPTH_MAX, loads
 
 NASTY = st.text(st.sampled_from('{}[]:,"\\0123456789 \t\n-eE.#$truefalsnl@键é\U0001f600'), max_size=12)
 TEXTS = st.one_of(NASTY, st.text(max_size=8))
-SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False), TEXTS)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    TEXTS,
+)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
@@ -30,7 +38,9 @@ OLD, NEW = "old", "new"
 
 
 def _write(value: Any, dialect: str, level: int = 0) -> str:
-    """Pretty text in the manner of fastjson 1.2 (`old`) or fastjson2 (`new`): bare integer keys, TABs, entries as in spec 6.2."""
+    """Pretty text in the manner of fastjson 1.2 (`old`) or fastjson2 (`new`): bare integer keys, TABs,
+    entries as in spec 6.2.
+    """
     indent, outdent = "\n" + "\t" * (level + 1), "\n" + "\t" * level
     if isinstance(value, list):
         inner = ",".join(indent + _write(item, dialect, level + 1) for item in value)
@@ -39,7 +49,8 @@ def _write(value: Any, dialect: str, level: int = 0) -> str:
         inline = dialect == OLD and any(isinstance(key, int) for key in value)
         separator = "" if inline else indent
         entries = (
-            (str(key) if isinstance(key, int) else _quote(key)) + ":" + _write(item, dialect, level + 1) for key, item in value.items()
+            (str(key) if isinstance(key, int) else _quote(key)) + ":" + _write(item, dialect, level + 1)
+            for key, item in value.items()
         )
         return "{" + ",".join(separator + entry for entry in entries) + (outdent if value else "") + "}"
     return _quote(value) if isinstance(value, str) else json.dumps(value)
@@ -106,7 +117,10 @@ def test_text_inside_strings_is_left_alone() -> None:
         ('{0:"\\ud83d\\ude00"}', {"0": "\U0001f600"}),
         ('{"x":"a\\ud800b"}', {"x": "a\ufffdb"}),  # would not survive the way into Arrow
         ('{"x":"tab\there"}', {"x": "tab\there"}),
-        ("{0:9223372036854775807,1:-1.5e3,2:true,3:null}", {"0": 2**63 - 1, "1": -1500.0, "2": True, "3": None}),
+        (
+            "{0:9223372036854775807,1:-1.5e3,2:true,3:null}",
+            {"0": 2**63 - 1, "1": -1500.0, "2": True, "3": None},
+        ),
         (" [] \n", []),
     ],
 )
@@ -117,7 +131,9 @@ def test_forms(text: str, expected: Any) -> None:
 def test_objects_as_keys() -> None:
     """A client's offsets.json (consumption 3.6)."""
     text = '{\n\t"offsetTable":{{\n\t\t\t"queueId":1,\n\t\t\t"topic":"T{1:2}"\n\t\t}:7,{"topic":"T","queueId":0}:12\n\t}\n}'
-    assert loads(text.encode(), "f") == {"offsetTable": {'{"queueId":1,"topic":"T{1:2}"}': 7, '{"queueId":0,"topic":"T"}': 12}}
+    assert loads(text.encode(), "f") == {
+        "offsetTable": {'{"queueId":1,"topic":"T{1:2}"}': 7, '{"queueId":0,"topic":"T"}': 12}
+    }
 
 
 def test_malformed_utf8_is_read_as_java_reads_it() -> None:
@@ -152,7 +168,11 @@ def test_malformed_utf8_is_read_as_java_reads_it() -> None:
 def test_errors_name_file_and_byte(data: bytes, position: int, found: str) -> None:
     with pytest.raises(CorruptStoreError) as caught:
         loads(data, "config/topics.json")
-    assert (caught.value.file, caught.value.position, caught.value.found) == ("config/topics.json", position, found)
+    assert (caught.value.file, caught.value.position, caught.value.found) == (
+        "config/topics.json",
+        position,
+        found,
+    )
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
@@ -184,7 +204,11 @@ def test_depth_is_bounded_for_json_and_for_the_dialects() -> None:
         b"[1" + b"e1" * 500_000,
         b'{"a":{"$ref":"$' + b".a" * 300_000 + b'"}}',
         b'{"a":[' + b'{"$ref":"$.a"},' * 50_000 + b"1]}",
-        b'{"m":{' + b",".join(b'"%d":1' % i for i in range(20_000)) + b'},"r":[' + b'{"$ref":"$.m"},' * 50_000 + b"1]}",
+        b'{"m":{'
+        + b",".join(b'"%d":1' % i for i in range(20_000))
+        + b'},"r":['
+        + b'{"$ref":"$.m"},' * 50_000
+        + b"1]}",
     ],
     ids=lambda data: repr(data[:12]),
 )

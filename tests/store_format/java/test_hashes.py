@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from store_format.java.hashes import java_hash, java_hash_many, tags_code, tags_code_many
 from store_format.java.text import decode_utf8
 
-_VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text("utf-8"))
+_VECTORS: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "vectors" / "vectors.json").read_text("utf-8")
+)
 
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 
@@ -30,7 +32,8 @@ def defined_hash(text: str) -> int:
 
 def test_hash_and_tags_code_equal_the_jdks() -> None:
     for row in _VECTORS["java_string_hash"]:
-        text = bytes.fromhex(row["utf16_be_hex"]).decode("utf-16-be", "surrogatepass")  # two rows are lone surrogates
+        # two rows are lone surrogates
+        text = bytes.fromhex(row["utf16_be_hex"]).decode("utf-16-be", "surrogatepass")
         assert java_hash(text) == row["hash"]
         assert tags_code(text) == row["tags_code"]
         assert tags_code(text).to_bytes(8, "big", signed=True).hex() == row["cq_tags_code_hex"]
@@ -39,22 +42,30 @@ def test_hash_and_tags_code_equal_the_jdks() -> None:
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 def test_many_hashes_equal_the_jdks(kind: pa.DataType) -> None:
     rows = [row for row in _VECTORS["java_string_hash"] if row["s"] is not None]
-    encoded = pa.array([row["s"].encode() for row in rows], pa.large_binary() if "large" in str(kind) else pa.binary()).cast(kind)
+    encoded = pa.array(
+        [row["s"].encode() for row in rows], pa.large_binary() if "large" in str(kind) else pa.binary()
+    ).cast(kind)
     assert java_hash_many(encoded).tolist() == [row["hash"] for row in rows]
     ascii_only = [row for row in rows if row["s"].isascii()]
-    assert java_hash_many(pa.array([row["s"] for row in ascii_only])).tolist() == [row["hash"] for row in ascii_only]
+    assert java_hash_many(pa.array([row["s"] for row in ascii_only])).tolist() == [
+        row["hash"] for row in ascii_only
+    ]
 
 
 def test_index_keys_hash_as_the_jdk_hashes_them() -> None:
     rows = _VECTORS["index_key_hash"]
-    assert java_hash_many(pa.array([row["composed"] for row in rows])).tolist() == [row["java_hash"] for row in rows]
+    assert java_hash_many(pa.array([row["composed"] for row in rows])).tolist() == [
+        row["java_hash"] for row in rows
+    ]
 
 
 @given(st.lists(st.none() | _TEXT), st.integers(0, 5), st.integers(0, 5))
 def test_many_equals_the_definition_on_any_slice(texts: list[str | None], front: int, back: int) -> None:
     array = pa.array(texts, pa.string())[front:]
     array = array[: max(len(array) - back, 0)]
-    assert java_hash_many(array).tolist() == [0 if text is None else defined_hash(text) for text in array.to_pylist()]
+    assert java_hash_many(array).tolist() == [
+        0 if text is None else defined_hash(text) for text in array.to_pylist()
+    ]
 
 
 @given(st.text(max_size=60))
@@ -75,7 +86,9 @@ def test_a_character_cut_in_two_by_an_offset_is_malformed_on_both_sides() -> Non
 
 def test_bytes_under_a_null_do_not_count() -> None:
     array = pa.Array.from_buffers(
-        pa.string(), 2, [pa.py_buffer(b"\x02"), pa.py_buffer(np.array([0, 3, 4], np.int32)), pa.py_buffer(b"abcd")]
+        pa.string(),
+        2,
+        [pa.py_buffer(b"\x02"), pa.py_buffer(np.array([0, 3, 4], np.int32)), pa.py_buffer(b"abcd")],
     )
     assert array.to_pylist() == [None, "d"]
     assert java_hash_many(array).tolist() == [0, ord("d")]

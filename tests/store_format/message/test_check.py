@@ -1,4 +1,6 @@
-"""One place of the commitlog, looked at alone and many at once: both must say the same, and what the broker would say."""
+"""One place of the commitlog, looked at alone and many at once: both must say the same, and what the broker
+would say.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,25 @@ from tests.support import oracle, strategies
 from tests.support.oracle import Message
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
-MESSAGE = Message(b"TopicTest", b"hello", b"TAGS\x01TagA\x02", physical_offset=0, store_timestamp=1700000000456)
+MESSAGE = Message(
+    b"TopicTest", b"hello", b"TAGS\x01TagA\x02", physical_offset=0, store_timestamp=1700000000456
+)
 
 
-def _kind(data: bytes, physical_offset: int | None = 0, *, verify_crc: bool = True, verify_property_crc: bool = False) -> UnitKind:
+def _kind(
+    data: bytes,
+    physical_offset: int | None = 0,
+    *,
+    verify_crc: bool = True,
+    verify_property_crc: bool = False,
+) -> UnitKind:
     return check_unit(
-        data, 0, len(data), physical_offset=physical_offset, verify_crc=verify_crc, verify_property_crc=verify_property_crc
+        data,
+        0,
+        len(data),
+        physical_offset=physical_offset,
+        verify_crc=verify_crc,
+        verify_property_crc=verify_property_crc,
     ).kind
 
 
@@ -39,7 +54,7 @@ def test_every_vector_is_a_unit(vector: dict) -> None:
     assert check_unit(data, 0, len(data) + 50, physical_offset=None).kind is UnitKind.OK
 
 
-# ---- the three tails ------------------------------------------------------------------------------------------------
+# ---- the three tails ---------------------------------------------------------------------------------------
 
 
 def test_a_blank_covers_the_rest_of_the_file() -> None:
@@ -69,7 +84,7 @@ def test_lost_bytes_of_properties_are_seen_only_by_the_property_crc() -> None:
     assert _kind(data[:-1] + bytes(1000), verify_property_crc=True) is UnitKind.TORN
 
 
-# ---- in the order of the broker's check -----------------------------------------------------------------------------
+# ---- in the order of the broker's check --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -88,7 +103,9 @@ def test_lost_bytes_of_properties_are_seen_only_by_the_property_crc() -> None:
         (88, ">B", 0, 8, "body CRC 0x", "0x3610A686"),
     ],
 )
-def test_a_torn_unit_says_where_and_what(at: int, code: str, value: int, where: int, expected: str, found: str) -> None:
+def test_a_torn_unit_says_where_and_what(
+    at: int, code: str, value: int, where: int, expected: str, found: str
+) -> None:
     data = _patched(oracle.encode_message(MESSAGE), at, code, value)
     assert len(data) == 115
     check = check_unit(data, 0, len(data), physical_offset=0)
@@ -98,7 +115,9 @@ def test_a_torn_unit_says_where_and_what(at: int, code: str, value: int, where: 
 
 
 def _count(data: bytes, size: int) -> int:
-    """`count_valid` of one unit; it is for units whose length was followed, so 0 where that would not lead anywhere."""
+    """`count_valid` of one unit; it is for units whose length was followed, so 0 where that would not lead
+    anywhere.
+    """
     if struct.unpack_from(">i", data)[0] != size:
         return 0
     return count_valid(np.frombuffer(data, np.uint8), np.array([0]), np.array([size]), 0, verify_crc=True)
@@ -126,16 +145,24 @@ def test_the_property_crc_replaces_that_of_the_body() -> None:
     data = oracle.encode_message(oracle.with_crc_property(replace(MESSAGE, body_crc=1)))
     assert _kind(data) is UnitKind.TORN
     assert _kind(data, verify_property_crc=True) is UnitKind.OK
-    assert _kind(_patched(data, 60, ">B", 9), verify_property_crc=True) is UnitKind.TORN  # a flip that no body CRC sees
+    # a flip that no body CRC sees
+    assert _kind(_patched(data, 60, ">B", 9), verify_property_crc=True) is UnitKind.TORN
     missing = check_unit(oracle.encode_message(MESSAGE), 0, 115, physical_offset=0, verify_property_crc=True)
     assert (missing.kind, missing.expected) == (UnitKind.TORN, "the property __CRC32# at the unit's end")
 
 
-# ---- many at once ---------------------------------------------------------------------------------------------------
+# ---- many at once ------------------------------------------------------------------------------------------
 
 
-@given(st.lists(strategies.messages(), min_size=1, max_size=6), st.data(), st.sampled_from([0, 5, 1 << 40]), st.booleans())
-def test_many_at_once_says_what_one_at_a_time_says(messages: list[Message], draws: st.DataObject, base: int, verify_crc: bool) -> None:
+@given(
+    st.lists(strategies.messages(), min_size=1, max_size=6),
+    st.data(),
+    st.sampled_from([0, 5, 1 << 40]),
+    st.booleans(),
+)
+def test_many_at_once_says_what_one_at_a_time_says(
+    messages: list[Message], draws: st.DataObject, base: int, verify_crc: bool
+) -> None:
     data, positions, sizes = b"", [], []
     for message in messages:
         unit = oracle.encode_message(replace(message, physical_offset=base + len(data)))
@@ -154,5 +181,7 @@ def test_many_at_once_says_what_one_at_a_time_says(messages: list[Message], draw
             break
         assert check.size == size
         expected += 1
-    found = count_valid(np.frombuffer(data, np.uint8), np.array(positions), np.array(sizes), base, verify_crc=verify_crc)
+    found = count_valid(
+        np.frombuffer(data, np.uint8), np.array(positions), np.array(sizes), base, verify_crc=verify_crc
+    )
     assert found == expected

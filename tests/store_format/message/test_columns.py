@@ -1,4 +1,6 @@
-"""Every column of every kind of message, against the oracle; what cannot be opened is left out and said, whatever stands beside it."""
+"""Every column of every kind of message, against the oracle; what cannot be opened is left out and said,
+whatever stands beside it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.message import columns
-from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, TIME_MS_MIN, TIME_MS_STOP, Projection, arrow_schema, decode, decode_parts
+from store_format.message.columns import (
+    COLUMNS,
+    DEFAULT_COLUMNS,
+    TIME_MS_MIN,
+    TIME_MS_STOP,
+    Projection,
+    arrow_schema,
+    decode,
+    decode_parts,
+)
 from store_format.message.locate import Identity
 from tests.support import oracle
 from tests.support.oracle import Message, OracleError, SubMessage
@@ -29,7 +40,9 @@ VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "v
 EVERYTHING = Projection(ALL)
 
 
-def rows(data: bytes, stored: list[Message], base: int = 0, projection: Projection = EVERYTHING, **refs: Any) -> list[dict[str, Any]]:
+def rows(
+    data: bytes, stored: list[Message], base: int = 0, projection: Projection = EVERYTHING, **refs: Any
+) -> list[dict[str, Any]]:
     batch, bad = decode(refs_of(data, stored, base, **refs), projection, BROKER)
     assert not bad
     batch.validate(full=True)
@@ -49,17 +62,27 @@ def test_every_column_of_any_messages(drawn: list[Message], crc_property: bool) 
 def test_inner_batches_among_other_messages(drawn: list[Message], compressed: bool) -> None:
     if compressed:
         drawn = [
-            replace(m, body=zlib.compress(m.body), body_crc=-1, sys_flag=m.sys_flag | 1) if m.sys_flag & 0xC0 == 0xC0 else m for m in drawn
+            replace(m, body=zlib.compress(m.body), body_crc=-1, sys_flag=m.sys_flag | 1)
+            if m.sys_flag & 0xC0 == 0xC0
+            else m
+            for m in drawn
         ]
     data, stored = placed(drawn, 2**40)
     codes = list(range(len(stored)))
     expected = []
     for message, code in zip(stored, codes, strict=True):
-        expected += inner_rows(message, tags_code=code) if message.sys_flag & 0xC0 == 0xC0 else [expected_row(message, tags_code=code)]
+        expected += (
+            inner_rows(message, tags_code=code)
+            if message.sys_flag & 0xC0 == 0xC0
+            else [expected_row(message, tags_code=code)]
+        )
     assert rows(data, stored, 2**40, tags_codes=codes) == expected
 
 
-@given(st.lists(st.one_of(inner_batches(), messages()), max_size=4), st.lists(st.sampled_from([*ALL, "KEYS", "a", "nobody"]), unique=True))
+@given(
+    st.lists(st.one_of(inner_batches(), messages()), max_size=4),
+    st.lists(st.sampled_from([*ALL, "KEYS", "a", "nobody"]), unique=True),
+)
 def test_columns_asked_for_alone_are_the_same(drawn: list[Message], names: list[str]) -> None:
     data, stored = placed(drawn, 0)
     codes = [0] * len(stored)
@@ -68,7 +91,9 @@ def test_columns_asked_for_alone_are_the_same(drawn: list[Message], names: list[
         row |= {name: dict(row["properties"]).get(name) for name in ("KEYS", "a", "nobody")}
     batch, _ = decode(refs_of(data, stored, 0, tags_codes=codes), Projection(tuple(names)), BROKER)
     assert batch.num_rows == len(whole)
-    assert rows_of(batch) == [{name: row[name] for name in names} for row in whole][: len(whole) if names else 0]
+    assert (
+        rows_of(batch) == [{name: row[name] for name in names} for row in whole][: len(whole) if names else 0]
+    )
 
 
 @pytest.mark.parametrize("vector", VECTORS["messages"], ids=lambda vector: vector["name"])
@@ -76,7 +101,11 @@ def test_vectors(vector: dict[str, Any]) -> None:
     inputs = vector["inputs"]
     message = vector_message(inputs, inputs["physical_offset"], inputs["queue_offset"])
     found = rows(bytes.fromhex(vector["hex"]), [message], inputs["physical_offset"])
-    expand = inner_rows if vector["sys_flag_stored"] & 0xC0 == 0xC0 else lambda *args, **place: [expected_row(*args, **place)]
+    expand = (
+        inner_rows
+        if vector["sys_flag_stored"] & 0xC0 == 0xC0
+        else lambda *args, **place: [expected_row(*args, **place)]
+    )
     assert found == expand(message, tags_code=vector["tags_code"])
     for row in found:
         assert (row["sysFlag"], row["storeSize"], row["offsetMsgId"]) == (
@@ -87,41 +116,77 @@ def test_vectors(vector: dict[str, Any]) -> None:
         assert (row["bornHost"], row["storeHost"]) == tuple(
             oracle.java_host((ip, port)) for ip, port in (inputs["born_host"], inputs["store_host"])
         )
-        assert (row["bornTimestampMs"], row["storeTimestampMs"]) == (inputs["born_timestamp"], inputs["store_timestamp"])
-        assert (row["topic"], row["queueId"], row["physicalOffset"]) == (inputs["topic"], inputs["queue_id"], inputs["physical_offset"])
+        assert (row["bornTimestampMs"], row["storeTimestampMs"]) == (
+            inputs["born_timestamp"],
+            inputs["store_timestamp"],
+        )
+        assert (row["topic"], row["queueId"], row["physicalOffset"]) == (
+            inputs["topic"],
+            inputs["queue_id"],
+            inputs["physical_offset"],
+        )
     if len(found) == 1 and vector["sys_flag_stored"] & 0xC0 != 0xC0:
         assert found[0]["rawBody"].hex() == inputs["body_hex"]
         assert found[0]["bodyCRC"] == vector["body_crc"]
-        assert found[0]["properties"][: len(inputs["properties"])] == [tuple(pair) for pair in inputs["properties"]]
+        assert found[0]["properties"][: len(inputs["properties"])] == [
+            tuple(pair) for pair in inputs["properties"]
+        ]
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Etc/GMT+12", "Etc/GMT-14", "Asia/Shanghai", "America/Los_Angeles", "Asia/Manila"])
-def test_times_are_null_where_python_cannot_show_them_in_some_time_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's collect() makes local times of them with `datetime.fromtimestamp`, and raised at both ends of the years 1 to 9999."""
-    times = [-62135596800000, TIME_MS_MIN - 1, TIME_MS_MIN, 0, TIME_MS_STOP - 1, TIME_MS_STOP, 253402300799999]
+@pytest.mark.parametrize(
+    "zone", ["UTC", "Etc/GMT+12", "Etc/GMT-14", "Asia/Shanghai", "America/Los_Angeles", "Asia/Manila"]
+)
+def test_times_are_null_where_python_cannot_show_them_in_some_time_zone(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's collect() makes local times of them with `datetime.fromtimestamp`, and raised at both ends of
+    the years 1 to 9999.
+    """
+    times = [
+        -62135596800000,
+        TIME_MS_MIN - 1,
+        TIME_MS_MIN,
+        0,
+        TIME_MS_STOP - 1,
+        TIME_MS_STOP,
+        253402300799999,
+    ]
     data, stored = placed([replace(GOOD, born_timestamp=ms, store_timestamp=ms) for ms in times], 0)
     found = rows(data, stored, tags_codes=[0] * len(stored))
     assert [row["bornTimestampMs"] for row in found] == times
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        shown = [None if row["bornTimestamp"] is None else datetime.fromtimestamp(row["bornTimestamp"] // 1_000_000) for row in found]
+        shown = [
+            None
+            if row["bornTimestamp"] is None
+            else datetime.fromtimestamp(row["bornTimestamp"] // 1_000_000)
+            for row in found
+        ]
     finally:
         monkeypatch.undo()
         time.tzset()
     assert [moment is not None for moment in shown] == [False, False, True, True, True, False, False]
 
 
-# ---- what cannot be given ---------------------------------------------------------------------------------------------
+# ---- what cannot be given ----------------------------------------------------------------------------------
 
 GOOD = Message(b"T", zlib.compress(b"good"), b"TAGS\x01g\x02", sys_flag=0x301)
 ROTTEN = Message(b"T", b"not zlib at all", sys_flag=0x301, queue_offset=1)
 UNKNOWN = replace(GOOD, sys_flag=0x501)
-BATCH = Message(b"T", oracle.encode_inner_batch([SubMessage(i, b"x%d" % i, b"a\x01b\x02") for i in range(3)]), sys_flag=0xC0)
+BATCH = Message(
+    b"T",
+    oracle.encode_inner_batch([SubMessage(i, b"x%d" % i, b"a\x01b\x02") for i in range(3)]),
+    sys_flag=0xC0,
+)
 BROKEN_BATCH = Message(b"T", BATCH.body[:-1], sys_flag=0xC0)
 
 
-@given(st.lists(st.sampled_from([GOOD, ROTTEN, UNKNOWN, BATCH, BROKEN_BATCH, replace(GOOD, body_crc=1)]), max_size=8))
+@given(
+    st.lists(
+        st.sampled_from([GOOD, ROTTEN, UNKNOWN, BATCH, BROKEN_BATCH, replace(GOOD, body_crc=1)]), max_size=8
+    )
+)
 def test_bad_units_are_left_out_and_the_others_stay_what_they_are(drawn: list[Message]) -> None:
     data, stored = placed(drawn, 0)
     codes = [0] * len(stored)
@@ -150,13 +215,20 @@ def light_identity(offsets: list[int]) -> Identity:
 
 
 def test_light_queues_name_the_message_in_its_properties() -> None:
-    data, stored = placed([light("%LMQ%a,%LMQ%b", "5,7"), light("%LMQ%b", "6"), light("%LMQ%b,%LMQ%a", "1,7")], 0)
+    data, stored = placed(
+        [light("%LMQ%a,%LMQ%b", "5,7"), light("%LMQ%b", "6"), light("%LMQ%b,%LMQ%a", "1,7")], 0
+    )
     refs = refs_of(data, stored, 0, tags_codes=[0] * 3, identity=light_identity([5, 6, 7]))
     batch, bad = decode(refs, EVERYTHING, BROKER)
     place: dict[str, Any] = {"topic": "%LMQ%a", "queueId": 0}
-    assert rows_of(batch) == [expected_row(stored[i], **place, queueOffset=offset) for i, offset in ((0, 5), (2, 7))]
+    assert rows_of(batch) == [
+        expected_row(stored[i], **place, queueOffset=offset) for i, offset in ((0, 5), (2, 7))
+    ]
     assert [(unit.index, str(unit.error)) for unit in bad] == [
-        (1, f"log/0 at byte {stored[1].physical_offset + 104}: expected light queue %LMQ%a at offset 6, found %LMQ%b at 6")
+        (
+            1,
+            f"log/0 at byte {stored[1].physical_offset + 104}: expected light queue %LMQ%a at offset 6, found %LMQ%b at 6",
+        )
     ]
 
 
@@ -167,7 +239,10 @@ def test_light_queues_with_batches_and_bodies_that_do_not_open() -> None:
     refs = refs_of(data, stored, 0, tags_codes=[0] * 4, identity=light_identity([1, 2, 2, 3]))
     batch, bad = decode(refs, EVERYTHING, BROKER)
     place: dict[str, Any] = {"topic": "%LMQ%a", "queueId": 0}
-    assert rows_of(batch) == [expected_row(stored[0], **place, queueOffset=1), *inner_rows(stored[3], **place, queueOffset=3)]
+    assert rows_of(batch) == [
+        expected_row(stored[0], **place, queueOffset=1),
+        *inner_rows(stored[3], **place, queueOffset=3),
+    ]
     assert [unit.index for unit in bad] == [1, 2]
 
 
@@ -175,7 +250,9 @@ def test_light_queues_with_batches_and_bodies_that_do_not_open() -> None:
 def test_a_batch_holds_as_many_messages_as_its_queue_entry_says(count: int, refused: bool) -> None:
     data, stored = placed([BATCH, GOOD], 0)
     ids, offsets = np.zeros(2, np.int32), np.array([0, 0])
-    who = Identity(("T",), None, ids, offsets, wanted=(np.array([0, 0]), np.array([9, 9])), counts=np.array([count, 1]))
+    who = Identity(
+        ("T",), None, ids, offsets, wanted=(np.array([0, 0]), np.array([9, 9])), counts=np.array([count, 1])
+    )
     batch, bad = decode(refs_of(data, stored, 0, tags_codes=[0, 0], identity=who), EVERYTHING, BROKER)
     assert batch.num_rows == (1 if refused else 4)
     assert [str(unit.error) for unit in bad] == [
@@ -186,7 +263,12 @@ def test_a_batch_holds_as_many_messages_as_its_queue_entry_says(count: int, refu
 def test_the_asked_for_part_of_a_batch() -> None:
     data, stored = placed([BATCH, replace(BATCH, queue_offset=3)], 0)
     who = Identity(
-        ("T",), None, np.zeros(2, np.int32), np.array([0, 3]), wanted=(np.array([1, 1]), np.array([5, 5])), counts=np.array([3, 3])
+        ("T",),
+        None,
+        np.zeros(2, np.int32),
+        np.array([0, 3]),
+        wanted=(np.array([1, 1]), np.array([5, 5])),
+        counts=np.array([3, 3]),
     )
     found = rows(data, stored, identity=who, tags_codes=[0, 0])
     assert [row["queueOffset"] for row in found] == [1, 2, 3, 4]
@@ -196,7 +278,7 @@ def test_the_asked_for_part_of_a_batch() -> None:
     assert batch.num_rows == 4
 
 
-# ---- filters ----------------------------------------------------------------------------------------------------------
+# ---- filters -----------------------------------------------------------------------------------------------
 
 TAGGED = [
     Message(b"T", b"0", b"TAGS\x01a\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01U0\x02"),
@@ -226,7 +308,7 @@ def test_filters(wanted: dict[str, Any], bodies: list[bytes]) -> None:
     assert [row["body"] for row in rows(data, stored, projection=Projection(("body",), **wanted))] == bodies
 
 
-# ---- memory -----------------------------------------------------------------------------------------------------------
+# ---- memory ------------------------------------------------------------------------------------------------
 
 
 def test_bodies_that_inflate_to_much_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +320,9 @@ def test_bodies_that_inflate_to_much_come_in_several_batches(monkeypatch: pytest
     parts = list(decode_parts(refs, EVERYTHING, BROKER))
     assert len(parts) > 2
     assert all(sum(len(body) for body in batch["body"].to_pylist()) <= 3000 for _, batch, _ in parts)
-    assert [row for _, batch, _ in parts for row in rows_of(batch)] == [expected_row(m) for i, m in enumerate(stored) if i != 4]
+    assert [row for _, batch, _ in parts for row in rows_of(batch)] == [
+        expected_row(m) for i, m in enumerate(stored) if i != 4
+    ]
     reason = "Error -3 while decompressing data: incorrect header check"
     assert [str(unit.error) for _, _, bad in parts for unit in bad] == [
         f"log/0 at byte {stored[4].physical_offset + 88}: expected a body compressed with ZLIB, found bytes that are not: {reason}"
@@ -248,14 +332,20 @@ def test_bodies_that_inflate_to_much_come_in_several_batches(monkeypatch: pytest
 def test_a_body_larger_than_allowed_is_refused() -> None:
     data, stored = placed([replace(GOOD, body=zlib.compress(bytes(2000)), body_crc=-1)], 0)
     _, bad = decode(refs_of(data, stored, 0), replace(EVERYTHING, body_size_max=1999), BROKER)
-    assert str(bad[0].error) == "log/0 at byte 88: expected a ZLIB body of at most 1999 bytes, found one that inflates to more"
+    assert (
+        str(bad[0].error)
+        == "log/0 at byte 88: expected a ZLIB body of at most 1999 bytes, found one that inflates to more"
+    )
 
 
 def test_a_batch_of_more_messages_than_a_broker_counts_is_refused() -> None:
     body = oracle.encode_inner_batch([SubMessage(0, b"", b"")] * 32768)
     data, stored = placed([replace(BATCH, body=body, body_crc=-1)], 0)
     _, bad = decode(refs_of(data, stored, 0), EVERYTHING, BROKER)
-    assert str(bad[0].error) == f"log/0 at byte {88 + 32767 * 22}: expected at most 32767 messages in a batch, found more"
+    assert (
+        str(bad[0].error)
+        == f"log/0 at byte {88 + 32767 * 22}: expected at most 32767 messages in a batch, found more"
+    )
 
 
 def test_default_columns_come_first() -> None:

@@ -16,7 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store_format.message.compression import COMPRESSION_TYPES, DecompressionError, compress, compression_flag, decompress
+from store_format.message.compression import (
+    COMPRESSION_TYPES,
+    DecompressionError,
+    compress,
+    compression_flag,
+    decompress,
+)
 
 _TESTS = Path(__file__).parents[2]
 _NAMES = sorted(COMPRESSION_TYPES)
@@ -24,7 +30,9 @@ _BODY = b"".join(b"line %d of a body that compresses\n" % i for i in range(5_000
 
 
 def zstd_bomb() -> bytes:
-    """4 GiB of zeros in 128 KiB: 32,768 run-length blocks of 128 KiB behind a frame header with a window of 1 MiB (RFC 8878)."""
+    """4 GiB of zeros in 128 KiB: 32,768 run-length blocks of 128 KiB behind a frame header with a window of 1
+    MiB (RFC 8878).
+    """
     block, last = ((1 << 17) << 3 | 1 << 1 | last for last in (0, 1))
     header = bytes.fromhex("28b52ffd0050")
     return header + (block.to_bytes(3, "little") + b"\0") * 32_767 + last.to_bytes(3, "little") + b"\0"
@@ -45,13 +53,19 @@ def test_bodies_that_clients_compressed(store: str) -> None:
         for row in map(json.loads, lines):
             if "rawBody" in row and row["sysFlag"] & 1:
                 body = base64.b64decode(row["body"])
-                assert decompress(base64.b64decode(row["rawBody"]), row["sysFlag"], size_max=len(body)) == body
+                assert (
+                    decompress(base64.b64decode(row["rawBody"]), row["sysFlag"], size_max=len(body)) == body
+                )
                 types.add(row["sysFlag"] >> 8 & 7)
     assert types == {1, 2, 3}
 
 
 def test_the_vectors_body_decompresses() -> None:
-    (row,) = [m for m in json.loads((_TESTS / "vectors" / "vectors.json").read_text("utf-8"))["messages"] if m["name"] == "zlib_compressed"]
+    (row,) = [
+        m
+        for m in json.loads((_TESTS / "vectors" / "vectors.json").read_text("utf-8"))["messages"]
+        if m["name"] == "zlib_compressed"
+    ]
     stored = bytes.fromhex(row["inputs"]["body_hex"])
     assert row["sys_flag_stored"] == compression_flag("ZLIB")
     body = decompress(stored, row["sys_flag_stored"], size_max=1 << 20)
@@ -76,7 +90,10 @@ def test_any_buffer_will_do(name: str) -> None:
 @pytest.mark.parametrize("name", _NAMES)
 def test_output_is_capped_to_the_byte(name: str) -> None:
     stored = compress(_BODY, name)
-    with pytest.raises(DecompressionError, match=f"a {name} body of at most {len(_BODY) - 1} bytes, found one that inflates to more"):
+    with pytest.raises(
+        DecompressionError,
+        match=f"a {name} body of at most {len(_BODY) - 1} bytes, found one that inflates to more",
+    ):
         decompress(stored, compression_flag(name), size_max=len(_BODY) - 1)
 
 
@@ -114,7 +131,13 @@ def test_bytes_behind_the_end_are_an_error(name: str) -> None:
 @pytest.mark.parametrize("name", ["LZ4", "ZSTD"])
 def test_frames_in_a_row_are_one_body_as_for_javas_streams(name: str) -> None:
     skippable = bytes.fromhex("502a4d1804000000") + b"skip"
-    stored = compress(b"", name) + compress(_BODY, name) + skippable + compress(b"", name) + compress(b"the end", name)
+    stored = (
+        compress(b"", name)
+        + compress(_BODY, name)
+        + skippable
+        + compress(b"", name)
+        + compress(b"the end", name)
+    )
     assert decompress(stored, compression_flag(name), size_max=1 << 20) == _BODY + b"the end"
 
 
@@ -127,7 +150,9 @@ def test_unknown_types_are_named(number: int) -> None:
 @pytest.mark.parametrize("name", _NAMES)
 @settings(max_examples=200)
 @given(data=st.data())
-def test_foreign_and_flipped_bytes_end_in_an_error_or_within_the_limit(name: str, data: st.DataObject) -> None:
+def test_foreign_and_flipped_bytes_end_in_an_error_or_within_the_limit(
+    name: str, data: st.DataObject
+) -> None:
     stored = bytearray(compress(_BODY[:500], name))
     for _ in range(data.draw(st.integers(1, 3))):
         stored[data.draw(st.integers(0, len(stored) - 1))] = data.draw(st.integers(0, 255))
@@ -140,7 +165,12 @@ def test_foreign_and_flipped_bytes_end_in_an_error_or_within_the_limit(name: str
 def test_the_error_survives_pickling() -> None:
     error = DecompressionError("a complete ZLIB stream", "nothing")
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), again.expected, again.found, str(again)) == (DecompressionError, error.expected, error.found, str(error))
+    assert (type(again), again.expected, again.found, str(again)) == (
+        DecompressionError,
+        error.expected,
+        error.found,
+        str(error),
+    )
 
 
 def test_only_javas_types_compress() -> None:

@@ -1,4 +1,6 @@
-"""Encoded units against the vectors, against units that real brokers wrote, and against the oracle, byte for byte."""
+"""Encoded units against the vectors, against units that real brokers wrote, and against the oracle, byte for
+byte.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from store_format.message.properties import encode_properties
 from store_format.message.property_encoder import without_crc_property
 from tests.support import oracle
 
-_VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_text("utf-8"))
+_VECTORS: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "vectors" / "vectors.json").read_text("utf-8")
+)
 
 
 def packed(host: Sequence[Any]) -> bytes:
@@ -115,7 +119,9 @@ def test_all_vectors_in_one_batch() -> None:
     assert [unit.hex() for unit in encode(columns_of(messages))] == [row["hex"] for row in rows]
 
 
-@pytest.mark.parametrize("name", ["basic-5.5.0", "basic-4.9.7", "edge-5.5.0", "batchcq-5.5.0", "delay-tx-5.5.0"])
+@pytest.mark.parametrize(
+    "name", ["basic-5.5.0", "basic-4.9.7", "edge-5.5.0", "batchcq-5.5.0", "delay-tx-5.5.0"]
+)
 def test_what_a_broker_wrote_encodes_to_the_same_bytes(golden: Callable[[str], Path], name: str) -> None:
     messages = commit_log(golden(name))
     units = list(encode(columns_of(messages)))
@@ -129,9 +135,12 @@ def test_crc_properties_of_a_real_broker(golden: Callable[[str], Path]) -> None:
     assert all(oracle.verify_crc_property(unit) for unit in stored)
     bare = [replace(message, properties_bytes=message.properties_bytes[:-20]) for message in messages]
     assert list(encode(columns_of(bare), crc_property=True)) == stored
-    assert list(encode(columns_of(messages), crc_property=True)) == stored  # the one that is there is replaced, not doubled
+    # the one that is there is replaced, not doubled
+    assert list(encode(columns_of(messages), crc_property=True)) == stored
 
-    units = encode(replace(columns_of(bare), physical_offset=None, queue_offset=0, store_timestamp=0), crc_property=True)
+    units = encode(
+        replace(columns_of(bare), physical_offset=None, queue_offset=0, store_timestamp=0), crc_property=True
+    )
     assign_all(units, messages)
     assert list(units) == stored
 
@@ -157,7 +166,9 @@ _I4 = st.integers(-(2**31), 2**31 - 1)
 _I8 = st.integers(-(2**63), 2**63 - 1)
 _HOST = st.tuples(st.sampled_from(["10.1.2.3", "2001:db8::1"]), _I4)
 _TOPIC = st.sampled_from(["T", "主题", "%RETRY%" + "g" * 121, "x" * 127, "y" * 255])
-_PROPERTIES = st.sampled_from([b"", b"a\x01b\x02", b"KEYS\x01k", b"__CRC32#\x01x\x02a\x01b\x02", b"x__CRC32#\x01y\x02", b"a\x01b"])
+_PROPERTIES = st.sampled_from(
+    [b"", b"a\x01b\x02", b"KEYS\x01k", b"__CRC32#\x01x\x02a\x01b\x02", b"x__CRC32#\x01y\x02", b"a\x01b"]
+)
 
 
 @st.composite
@@ -207,18 +218,24 @@ def test_addresses_of_one_family_decide_the_host_bits() -> None:
 
 
 def test_nothing_gives_no_units_and_null_is_empty() -> None:
-    none = MessageColumns(topic=pa.array([], pa.string()), body=pa.array([], pa.binary()), properties=pa.array([], pa.binary()))
+    none = MessageColumns(
+        topic=pa.array([], pa.string()), body=pa.array([], pa.binary()), properties=pa.array([], pa.binary())
+    )
     for crc_property in (False, True):
         units = encode(none, crc_property=crc_property)
         assert (len(units), list(units)) == (0, [])
         empty = np.empty(0, np.int64)
         assign(units, physical_offset=empty, queue_offset=empty, store_timestamp=empty)
-    nulls = MessageColumns(topic="T", body=pa.array([None], pa.binary()), properties=pa.array([None], pa.binary()))
+    nulls = MessageColumns(
+        topic="T", body=pa.array([None], pa.binary()), properties=pa.array([None], pa.binary())
+    )
     assert encode(nulls).sizes.tolist() == [92]
 
 
 def small(**changes: Any) -> MessageColumns:
-    columns = MessageColumns(topic="T", body=pa.array([b"", b"body"]), properties=pa.array([b"", b"a\x01b\x02"]))
+    columns = MessageColumns(
+        topic="T", body=pa.array([b"", b"body"]), properties=pa.array([b"", b"a\x01b\x02"])
+    )
     return replace(columns, **changes)
 
 
@@ -266,8 +283,12 @@ def test_a_wire_batch_equals_the_vector() -> None:
 @given(st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=8), _I4), max_size=5))
 def test_wire_batches_split_again(messages: list[tuple[bytes, bytes, int]]) -> None:
     bodies, properties, flags = zip(*messages, strict=True) if messages else ((), (), ())
-    units = encode_wire_batch(pa.array(bodies, pa.binary()), pa.array(properties, pa.binary()), np.array(flags, np.int64))
-    assert [(m.body, m.properties_bytes, m.flag) for m in oracle.split_inner_batch(units.data.tobytes())] == messages
+    units = encode_wire_batch(
+        pa.array(bodies, pa.binary()), pa.array(properties, pa.binary()), np.array(flags, np.int64)
+    )
+    assert [
+        (m.body, m.properties_bytes, m.flag) for m in oracle.split_inner_batch(units.data.tobytes())
+    ] == messages
 
 
 def test_body_crcs_equal_the_vectors() -> None:

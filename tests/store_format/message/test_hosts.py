@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from store_format.message.hosts import format_host, format_hosts, offset_msg_ids, parse_host
 
 _TESTS = Path(__file__).parents[2]
-_HOSTS = st.tuples(st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), st.integers(0, 65535))
+_HOSTS = st.tuples(
+    st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), st.integers(0, 65535)
+)
 
 
 def addresses(ips: list[bytes]) -> Any:
@@ -23,7 +25,9 @@ def addresses(ips: list[bytes]) -> Any:
 
 
 @pytest.mark.parametrize(
-    "row", json.loads((_TESTS / "vectors" / "vectors.json").read_text("utf-8"))["offset_msg_id"], ids=lambda row: row["ip"]
+    "row",
+    json.loads((_TESTS / "vectors" / "vectors.json").read_text("utf-8"))["offset_msg_id"],
+    ids=lambda row: row["ip"],
 )
 def test_ids_equal_the_vectors(row: dict[str, Any]) -> None:
     host = f"[{row['ip']}]" if ":" in row["ip"] else row["ip"]
@@ -40,9 +44,13 @@ def test_hosts_and_ids_equal_the_edge_stores() -> None:
     for size in families:
         born = [parse_host(row["bornHost"]) for row in rows]
         chosen = [host for host in born if len(host[0]) == size]
-        texts = format_hosts(addresses([ip for ip, _ in chosen]), np.array([port for _, port in chosen], ">i4"))
+        texts = format_hosts(
+            addresses([ip for ip, _ in chosen]), np.array([port for _, port in chosen], ">i4")
+        )
         texts.validate(full=True)
-        assert texts.to_pylist() == [row["bornHost"] for row in rows if len(parse_host(row["bornHost"])[0]) == size]
+        assert texts.to_pylist() == [
+            row["bornHost"] for row in rows if len(parse_host(row["bornHost"])[0]) == size
+        ]
         stored = [row for row in rows if len(parse_host(row["storeHost"])[0]) == size]
         store = [parse_host(row["storeHost"]) for row in stored]
         ips, ports = addresses([ip for ip, _ in store]), np.array([port for _, port in store])
@@ -58,7 +66,13 @@ def test_text_parses_back(host: tuple[bytes, int]) -> None:
     assert parse_host(format_host(*host)) == host
 
 
-@given(st.lists(st.tuples(st.sampled_from([bytes(4), b"\x0a\x01\x02\x03", b"\xff" * 4]), st.integers(-(2**31), 2**31 - 1))))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([bytes(4), b"\x0a\x01\x02\x03", b"\xff" * 4]), st.integers(-(2**31), 2**31 - 1)
+        )
+    )
+)
 def test_many_equal_one_for_every_port(hosts: list[tuple[bytes, int]]) -> None:
     ips = np.array([ip for ip, _ in hosts], "V4")
     ports = np.array([port for _, port in hosts], np.int32)
@@ -84,7 +98,18 @@ def test_java_prints_a_slash_and_people_shorten() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "localhost:80", "1.2.3:80", "1.2.3.4", "1.2.3.4:65536", "1.2.3.4:-1", "::1:80", "[1.2.3.4]:80", "[::1%eth0]:80", "1.2.3.4:٣"],
+    [
+        "",
+        "localhost:80",
+        "1.2.3:80",
+        "1.2.3.4",
+        "1.2.3.4:65536",
+        "1.2.3.4:-1",
+        "::1:80",
+        "[1.2.3.4]:80",
+        "[::1%eth0]:80",
+        "1.2.3.4:٣",
+    ],
 )
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a host"):

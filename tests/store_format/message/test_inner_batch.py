@@ -15,9 +15,14 @@ from tests.support import oracle
 from tests.support.oracle import OracleError, SubMessage
 from tests.support.strategies import INT32, property_bytes, torn
 
-VECTOR: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())["batch_wire_body"]
+VECTOR: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())[
+    "batch_wire_body"
+]
 
-PARTS = st.lists(st.builds(SubMessage, flag=INT32, body=st.binary(max_size=20), properties_bytes=property_bytes()), max_size=4)
+PARTS = st.lists(
+    st.builds(SubMessage, flag=INT32, body=st.binary(max_size=20), properties_bytes=property_bytes()),
+    max_size=4,
+)
 
 
 def split(bodies: list[bytes]) -> tuple[list[list[SubMessage]], dict[int, tuple[int, str, str]]]:
@@ -38,12 +43,17 @@ def test_as_the_oracle_splits(batches: list[list[SubMessage]]) -> None:
 
 
 def test_vector() -> None:
-    expected = [SubMessage(m["flag"], m["body"].encode(), bytes.fromhex(m["properties_hex"])) for m in VECTOR["messages"]]
+    expected = [
+        SubMessage(m["flag"], m["body"].encode(), bytes.fromhex(m["properties_hex"]))
+        for m in VECTOR["messages"]
+    ]
     assert split([bytes.fromhex(VECTOR["hex"])]) == ([expected], {})
 
 
 @given(PARTS.filter(bool), st.data())
-def test_a_damaged_body_is_refused_where_the_oracle_refuses_it(batch: list[SubMessage], data: st.DataObject) -> None:
+def test_a_damaged_body_is_refused_where_the_oracle_refuses_it(
+    batch: list[SubMessage], data: st.DataObject
+) -> None:
     body = data.draw(torn(oracle.encode_inner_batch(batch))).data or b"?"  # an empty one is refused here only
     healthy = oracle.encode_inner_batch(batch)
     batches, wrong = split([healthy, body, healthy])
@@ -56,8 +66,12 @@ def test_a_damaged_body_is_refused_where_the_oracle_refuses_it(batch: list[SubMe
         assert 0 <= wrong[1][0] <= len(body)
 
 
-@pytest.mark.parametrize(("counts", "wrong"), [([1, 0], {}), ([2, 0], {0: (0, "2 messages, as the queue's entry says", "1")})])
-def test_a_batch_holds_what_the_queue_entry_says_and_never_nothing(counts: list[int], wrong: dict[int, tuple[int, str, str]]) -> None:
+@pytest.mark.parametrize(
+    ("counts", "wrong"), [([1, 0], {}), ([2, 0], {0: (0, "2 messages, as the queue's entry says", "1")})]
+)
+def test_a_batch_holds_what_the_queue_entry_says_and_never_nothing(
+    counts: list[int], wrong: dict[int, tuple[int, str, str]]
+) -> None:
     one = oracle.encode_inner_batch([SubMessage(0, b"x", b"")])
     messages, found = split_batches([one, b""], counts)
     assert found == wrong | {1: (0, "at least one message in a batch", "none")}

@@ -1,4 +1,6 @@
-"""Which units pass and where their parts are, against the oracle's decoder of one unit; every refusal by name."""
+"""Which units pass and where their parts are, against the oracle's decoder of one unit; every refusal by
+name.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,22 @@ def parts(units: Units) -> list[tuple[bytes, bytes, bytes]]:
 
 
 def header(message: Message) -> dict[str, int]:
-    names = ("body_crc", "queue_id", "flag", "queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "reconsume_times")
+    names = (
+        "body_crc",
+        "queue_id",
+        "flag",
+        "queue_offset",
+        "physical_offset",
+        "born_timestamp",
+        "store_timestamp",
+        "reconsume_times",
+    )
     fields = {name: getattr(message, name) for name in names}
-    rest = {"prepared_transaction_offset": message.prepared_transaction_offset, "total_size": message.total_size, "magic": message.magic}
+    rest = {
+        "prepared_transaction_offset": message.prepared_transaction_offset,
+        "total_size": message.total_size,
+        "magic": message.magic,
+    }
     return fields | rest | {"sys_flag": message.sys_flag}
 
 
@@ -59,7 +74,9 @@ def test_a_selection_keeps_parts_and_heads_together(drawn: list[Message], data: 
 
 
 def oracle_accepts(data: bytes, position: int, size: int) -> Message | None:
-    """What the oracle decodes there. A negative body length is no body to the broker, and to us; the oracle refuses it."""
+    """What the oracle decodes there. A negative body length is no body to the broker, and to us; the oracle
+    refuses it.
+    """
     try:
         message = oracle.decode_message(data, position, BASE)
     except OracleError:
@@ -74,7 +91,9 @@ def has_negative_body_length(data: bytes, position: int) -> bool:
 
 
 @given(st.lists(messages(), min_size=1, max_size=4), st.data())
-def test_of_damaged_bytes_the_same_units_are_accepted_as_by_the_oracle(drawn: list[Message], data: st.DataObject) -> None:
+def test_of_damaged_bytes_the_same_units_are_accepted_as_by_the_oracle(
+    drawn: list[Message], data: st.DataObject
+) -> None:
     log, stored = placed(drawn, BASE)
     damaged = data.draw(torn(log)).data
     units, bad = locate(refs_of(damaged, stored, BASE), verify_crc=True)
@@ -98,7 +117,18 @@ def test_of_damaged_bytes_the_same_units_are_accepted_as_by_the_oracle(drawn: li
 
 @pytest.mark.parametrize(
     ("position", "size"),
-    [(-1, 120), (0, 90), (0, 0), (0, -1), (0, 2**31 - 1), (0, 2**62), (2**62, 2**62), (2**62, 120), (30, 91), (-(2**62), 91)],
+    [
+        (-1, 120),
+        (0, 90),
+        (0, 0),
+        (0, -1),
+        (0, 2**31 - 1),
+        (0, 2**62),
+        (2**62, 2**62),
+        (2**62, 120),
+        (30, 91),
+        (-(2**62), 91),
+    ],
 )
 def test_entries_that_point_nowhere_are_refused(position: int, size: int) -> None:
     data, stored = placed([PLAIN], 0)
@@ -122,12 +152,28 @@ V6 = ("1:2:3:4:5:6:7:8", 9)
 @pytest.mark.parametrize(
     ("at", "value", "message"),
     [
-        (4, b"\xda\xa3\x20\xa8", "at byte 4: expected magic code 0xDAA320A7 (V1) or 0xDAA320AB (V2), found 0xDAA320A8"),
+        (
+            4,
+            b"\xda\xa3\x20\xa8",
+            "at byte 4: expected magic code 0xDAA320A7 (V1) or 0xDAA320AB (V2), found 0xDAA320A8",
+        ),
         (0, b"\0\0\0\x7f", "at byte 0: expected total size 113, found 127"),
         (28, b"\0\0\0\0\0\0\0\x05", "at byte 28: expected physicalOffset 0, found 5"),
-        (84, b"\0\0\0\xff", "at byte 84: expected a body that fits the message of 113 bytes, found body length 255"),
-        (97, b"\xff", "at byte 97: expected a topic that fits the message of 113 bytes, found topic length 255"),
-        (97, b"\x0e", "at byte 97: expected a topic that fits the message of 113 bytes, found topic length 14"),
+        (
+            84,
+            b"\0\0\0\xff",
+            "at byte 84: expected a body that fits the message of 113 bytes, found body length 255",
+        ),
+        (
+            97,
+            b"\xff",
+            "at byte 97: expected a topic that fits the message of 113 bytes, found topic length 255",
+        ),
+        (
+            97,
+            b"\x0e",
+            "at byte 97: expected a topic that fits the message of 113 bytes, found topic length 14",
+        ),
         (105, b"\x06", "at byte 104: expected properties of 7 bytes, found properties length 6"),
         (90, b"?", "at byte 8: expected body CRC 0x1BD3E951 of the 9 stored bytes, found 0x2F9911CF"),
     ],
@@ -167,10 +213,17 @@ INDEX = np.array([1], np.int32)
         (identity(topics=("Ordera",)), "at byte 98: expected topic 'Ordera', found 'Orders'"),
         (identity(topics=("Order",)), "at byte 98: expected topic 'Order', found 'Orders'"),
         (identity(topics=("Orders!",)), "at byte 98: expected topic 'Orders!', found 'Orders'"),
-        (identity(topics=("Orders", "Ordera"), topic_index=INDEX), "at byte 98: expected topic 'Ordera', found 'Orders'"),
-        (identity(topics=("Orders", "Or"), topic_index=INDEX), "at byte 98: expected topic 'Or', found 'Orders'"),
+        (
+            identity(topics=("Orders", "Ordera"), topic_index=INDEX),
+            "at byte 98: expected topic 'Ordera', found 'Orders'",
+        ),
+        (
+            identity(topics=("Orders", "Or"), topic_index=INDEX),
+            "at byte 98: expected topic 'Or', found 'Orders'",
+        ),
         (identity(topics=("x" * 200,)), f"at byte 98: expected topic '{'x' * 200}', found 'Orders'"),
-        (identity(topics=("%LMQ%q",), queue_id=0, queue_offset=99, light=(True,)), None),  # told by a property: see test_columns
+        # told by a property: see test_columns
+        (identity(topics=("%LMQ%q",), queue_id=0, queue_offset=99, light=(True,)), None),
     ],
 )
 def test_a_unit_has_to_be_the_one_its_queue_means(who: Identity, wrong: str | None) -> None:
@@ -182,7 +235,9 @@ def test_a_unit_has_to_be_the_one_its_queue_means(who: Identity, wrong: str | No
 
 def test_many_topics_are_compared_each_with_its_own() -> None:
     names = ["a", "bb", "bc", "a" * 127, "名字", "%LMQ%x"]
-    data, stored = placed([Message(name.encode(), queue_id=0, queue_offset=i) for i, name in enumerate(names)], 0)
+    data, stored = placed(
+        [Message(name.encode(), queue_id=0, queue_offset=i) for i, name in enumerate(names)], 0
+    )
     right = np.arange(len(names), dtype=np.int32)
     light = tuple(name.startswith("%LMQ%") for name in names)
     for shift in range(len(names)):
@@ -190,7 +245,9 @@ def test_many_topics_are_compared_each_with_its_own() -> None:
         who = Identity(tuple(names), index, np.zeros(len(names), np.int32), right.astype(np.int64), light)
         units, bad = locate(refs_of(data, stored, 0, identity=who), verify_crc=True)
         by_light = int(np.flatnonzero(index == names.index("%LMQ%x"))[0])
-        assert [unit.index for unit in bad] == ([] if not shift else [i for i in range(len(names)) if i != by_light])
+        assert [unit.index for unit in bad] == (
+            [] if not shift else [i for i in range(len(names)) if i != by_light]
+        )
         assert len(units) == len(names) - len(bad)
 
 
@@ -200,7 +257,9 @@ def test_crcs_of_small_and_large_bodies(size: int) -> None:
     drawn = [Message(b"T", bytes([i]) * size, body_crc=-1 if i != 1 else 12345) for i in range(3)]
     data, stored = placed(drawn, 0)
     assert len(locate(refs_of(data, stored, 0), verify_crc=False)[1]) == 0
-    assert [unit.index for unit in locate(refs_of(data, stored, 0), verify_crc=True)[1]] == ([1] if size else [])
+    assert [unit.index for unit in locate(refs_of(data, stored, 0), verify_crc=True)[1]] == (
+        [1] if size else []
+    )
 
 
 def test_inner_batches_need_both_bits() -> None:

@@ -78,13 +78,16 @@ def test_malformed_utf8_does_not_move_the_separators() -> None:
 def test_hashmap_order_equals_the_jdks(row: dict[str, Any]) -> None:
     names = row["insertion_order"]
     assert java_hashmap_order(names, row["table_size"]) == row["iteration_order"]
-    assert [names[i] for i in java_hashmap_permutation(tuple(names), row["table_size"])] == row["iteration_order"]
+    assert [names[i] for i in java_hashmap_permutation(tuple(names), row["table_size"])] == row[
+        "iteration_order"
+    ]
 
 
 def test_a_real_broker_wrote_in_this_order(golden: Callable[[str], Path]) -> None:
     files = sorted((golden("basic-5.5.0") / "commitlog").iterdir())
     walk = oracle.walk_files({int(file.name): file.read_bytes() for file in files}, files[0].stat().st_size)
-    sent = [m for m in walk.messages if "TRACE_ON" in m.properties]  # the broker made these from a client's request
+    # the broker made these from a client's request
+    sent = [m for m in walk.messages if "TRACE_ON" in m.properties]
     assert len(sent) > 1_000
     for message in sent:
         names = list(decode_properties(message.properties_bytes))
@@ -117,7 +120,14 @@ def test_crc_properties_parse_back(crcs: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"__CRC32#\x0112345\x02", b"__CRC32#\x01123456789\xb2\x02", b"__CRC32!\x011234567890\x02", b"__CRC32#\x011234567890\x01"]
+    "raw",
+    [
+        b"",
+        b"__CRC32#\x0112345\x02",
+        b"__CRC32#\x01123456789\xb2\x02",
+        b"__CRC32!\x011234567890\x02",
+        b"__CRC32#\x011234567890\x01",
+    ],
 )
 def test_what_is_no_crc_property(raw: bytes) -> None:
     assert parse_crc_property(raw) is None

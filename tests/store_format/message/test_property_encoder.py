@@ -32,14 +32,21 @@ def expected(count: int, columns: dict[str, Any], maps: list[Any] | None, capaci
     strings = []
     for i in range(count):
         own = (maps[i] or []) if maps else []
-        given_ = [(name, values if isinstance(values, str) else values[i]) for name, values in columns.items()]
+        given_ = [
+            (name, values if isinstance(values, str) else values[i]) for name, values in columns.items()
+        ]
         strings.append(put_one_by_one(capacity, *own, *given_))
     return strings
 
 
 def encoded(count: int, columns: dict[str, Any], maps: list[Any] | None, capacity: int = 128) -> list[bytes]:
-    arrays = {name: values if isinstance(values, str) else pa.array(values, pa.string()) for name, values in columns.items()}
-    strings = encode_property_columns(count, arrays, None if maps is None else pa.array(maps, _MAP), capacity=capacity)
+    arrays = {
+        name: values if isinstance(values, str) else pa.array(values, pa.string())
+        for name, values in columns.items()
+    }
+    strings = encode_property_columns(
+        count, arrays, None if maps is None else pa.array(maps, _MAP), capacity=capacity
+    )
     strings.validate(full=True)
     return strings.to_pylist()
 
@@ -53,19 +60,31 @@ def batches(draw: st.DrawFn) -> tuple[int, dict[str, Any], list[Any] | None]:
     columns = draw(st.dictionaries(_NAMES, column, max_size=4))
     entries = st.lists(st.tuples(_NAMES, _VALUES), max_size=5)
     alike = st.lists(_NAMES, max_size=4).flatmap(
-        lambda names: st.lists(st.tuples(*[st.tuples(st.just(n), _VALUES) for n in names]).map(list), min_size=count, max_size=count)
+        lambda names: st.lists(
+            st.tuples(*[st.tuples(st.just(n), _VALUES) for n in names]).map(list),
+            min_size=count,
+            max_size=count,
+        )
     )
     maps = draw(st.none() | alike | st.lists(st.none() | entries, min_size=count, max_size=count))
     return count, columns, maps
 
 
 @given(batches(), st.sampled_from([2, 16, 128]))
-def test_columns_and_maps_equal_one_by_one(batch: tuple[int, dict[str, Any], list[Any] | None], capacity: int) -> None:
+def test_columns_and_maps_equal_one_by_one(
+    batch: tuple[int, dict[str, Any], list[Any] | None], capacity: int
+) -> None:
     assert encoded(*batch, capacity=capacity) == expected(*batch, capacity=capacity)
 
 
 def test_what_a_broker_adds_to_a_clients_message() -> None:
-    columns = {"KEYS": ["k1", "k2 k3"], "TAGS": [None, "TagA"], "MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "c"}
+    columns = {
+        "KEYS": ["k1", "k2 k3"],
+        "TAGS": [None, "TagA"],
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+        "CLUSTER": "c",
+    }
     strings = encoded(2, columns, None)
     assert strings == expected(2, columns, None)
     assert strings[0] == b"MSG_REGION\x01DefaultRegion\x02CLUSTER\x01c\x02KEYS\x01k1\x02TRACE_ON\x01true\x02"
@@ -80,7 +99,13 @@ def test_more_names_than_the_table_holds_grow_it() -> None:
 
 
 def test_names_of_one_bucket_keep_the_order_of_each_message() -> None:
-    maps = [[("Aa", None)], [("Aa", "1")], [("BB", "2")], [("BB", "3"), ("Aa", "4")], [("Aa", "5"), ("BB", "6")]]
+    maps = [
+        [("Aa", None)],
+        [("Aa", "1")],
+        [("BB", "2")],
+        [("BB", "3"), ("Aa", "4")],
+        [("Aa", "5"), ("BB", "6")],
+    ]
     columns = {"BB": ["x"] * 5, "Aa": ["y"] * 5}
     assert encoded(5, columns, maps) == expected(5, columns, maps)
     assert encoded(5, columns, maps)[0] == b"BB\x01x\x02Aa\x01y\x02"
@@ -91,7 +116,9 @@ def test_sliced_arrays_and_maps() -> None:
     maps = pa.array([[("x", "y")], None, [("KEYS", "a"), ("b", "c")], [], [("KEYS", "d")]], _MAP)[1:4]
     tags = pa.array(["no", "t1", "t2", "t3", "no"])[1:4]
     strings = encode_property_columns(3, {"TAGS": tags}, maps)
-    assert strings.to_pylist() == expected(3, {"TAGS": ["t1", "t2", "t3"]}, [None, [("KEYS", "a"), ("b", "c")], []])
+    assert strings.to_pylist() == expected(
+        3, {"TAGS": ["t1", "t2", "t3"]}, [None, [("KEYS", "a"), ("b", "c")], []]
+    )
 
 
 def test_no_properties_at_all() -> None:
@@ -110,7 +137,9 @@ def test_no_properties_at_all() -> None:
         ({}, [[("a", "\x02")]], "in a map: a value contains 0x02"),
     ],
 )
-def test_separators_that_would_change_the_properties_are_refused(columns: dict[str, Any], maps: Any, message: str) -> None:
+def test_separators_that_would_change_the_properties_are_refused(
+    columns: dict[str, Any], maps: Any, message: str
+) -> None:
     with pytest.raises(IllegalMessageError) as caught:
         encoded(1, columns, maps)
     assert message in str(caught.value)

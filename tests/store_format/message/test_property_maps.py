@@ -67,13 +67,22 @@ def test_entries_can_be_left_out_and_their_names_with_them() -> None:
     maps = maps_of([("a", "1"), ("b", "2")], [("b", ""), ("", "x")], [("b", None), ("c", "3")])
     assert maps.empty().tolist() == [False, False, True, True, True, False]
     kept = maps.where(~maps.empty() & np.array([False, True, True, True, True, True]))
-    assert (kept.names, kept.counts.tolist(), kept.rows.tolist(), kept.values.to_pylist()) == (["b", "c"], [1, 0, 1], [0, 2], [b"2", b"3"])
+    assert (kept.names, kept.counts.tolist(), kept.rows.tolist(), kept.values.to_pylist()) == (
+        ["b", "c"],
+        [1, 0, 1],
+        [0, 2],
+        [b"2", b"3"],
+    )
     assert [kept.names[code] for code in kept.codes] == ["b", "c"]
 
 
 def test_slices_and_null_maps_that_cover_entries() -> None:
-    whole = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3]), pa.array(["a", "b", "c"]), pa.array(["1", "2", "3"]))
-    hidden = pa.MapArray.from_buffers(MAP, 3, [pa.py_buffer(b"\x05"), whole.buffers()[1]], children=[whole.values])
+    whole = pa.MapArray.from_arrays(
+        pa.array([0, 1, 2, 3]), pa.array(["a", "b", "c"]), pa.array(["1", "2", "3"])
+    )
+    hidden = pa.MapArray.from_buffers(
+        MAP, 3, [pa.py_buffer(b"\x05"), whole.buffers()[1]], children=[whole.values]
+    )
     assert columns(PropertyMaps.of(hidden)) == {"a": [b"1", None, None], "c": [None, None, b"3"]}
     assert columns(PropertyMaps.of(whole[1:2])) == {"b": [b"2"]}
     assert columns(PropertyMaps.of(whole[:0])) == {}

@@ -21,7 +21,23 @@ NAMES = ["KEYS", "TAGS", "UNIQ_KEY", "a", "k" * 40, LONG, "名", "", "a\0", "\uf
 
 # Bytes that mean something to the parser or to UTF-8, so that short strings meet every case.
 NASTY = st.lists(
-    st.sampled_from([b"\x01", b"\x02", b"\0", b"a", b"b", b"\xff", b"\xc3", b"\xa4", b"\xe4\xb8", b"\xad", b"\xed\xa0", b"\x80", b"TAGS"]),
+    st.sampled_from(
+        [
+            b"\x01",
+            b"\x02",
+            b"\0",
+            b"a",
+            b"b",
+            b"\xff",
+            b"\xc3",
+            b"\xa4",
+            b"\xe4\xb8",
+            b"\xad",
+            b"\xed\xa0",
+            b"\x80",
+            b"TAGS",
+        ]
+    ),
     max_size=12,
 ).map(b"".join)
 MANY = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=60).map(
@@ -56,7 +72,9 @@ def test_as_the_oracle_decodes_each_string(strings: list[bytes]) -> None:
         assert values.to_pylist() == [properties.get(name) for properties in expected]
 
 
-@pytest.mark.parametrize("vector", VECTORS["properties_parse"], ids=lambda vector: vector["raw_hex"] or "empty")
+@pytest.mark.parametrize(
+    "vector", VECTORS["properties_parse"], ids=lambda vector: vector["raw_hex"] or "empty"
+)
 def test_vectors(vector: dict[str, Any]) -> None:
     raw = bytes.fromhex(vector["raw_hex"])
     assert dict(maps([b"x\x01y", raw, b"\x02"])[1]) == vector["expect"]

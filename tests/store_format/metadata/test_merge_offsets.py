@@ -1,4 +1,6 @@
-"""Offsets written back: the brokers' own files with an entry changed, byte for byte, and what must not change with it."""
+"""Offsets written back: the brokers' own files with an entry changed, byte for byte, and what must not change
+with it.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,13 @@ from tests.support import goldens
 NOW = 1_800_000_000_000
 
 
-@pytest.mark.parametrize(("name", "queue", "old", "new"), [("basic-5.5.0", 3, b"3:58", b"3:60"), ("basic-4.9.7", 0, b"0:27,", b"0:30,")])
-def test_one_offset_of_a_brokers_file(golden: Callable[[str], Path], name: str, queue: int, old: bytes, new: bytes) -> None:
+@pytest.mark.parametrize(
+    ("name", "queue", "old", "new"),
+    [("basic-5.5.0", 3, b"3:58", b"3:60"), ("basic-4.9.7", 0, b"0:27,", b"0:30,")],
+)
+def test_one_offset_of_a_brokers_file(
+    golden: Callable[[str], Path], name: str, queue: int, old: bytes, new: bytes
+) -> None:
     data = (golden(name) / "config" / "consumerOffset.json").read_bytes()
     at = data.index(b'"Orders@CG_some"')
     expected = data[:at] + data[at:].replace(old, new, 1)
@@ -30,12 +37,16 @@ def test_one_offset_of_a_brokers_file(golden: Callable[[str], Path], name: str, 
     # A broker of 4.9 keeps no data version with its offsets.
     if b"dataVersion" in data:
         before = loads(data, name)["dataVersion"]
-        expected = expected.replace(b'"counter":%d' % before["counter"], b'"counter":%d' % (before["counter"] + 1))
+        expected = expected.replace(
+            b'"counter":%d' % before["counter"], b'"counter":%d' % (before["counter"] + 1)
+        )
         expected = expected.replace(b'"timestamp":%d' % before["timestamp"], b'"timestamp":%d' % NOW)
     assert merge_consumer_offsets(data, "CG_some", {("Orders", queue): offset}, timestamp=NOW) == expected
 
 
-@pytest.mark.parametrize("name", [name for name in goldens.NAMES if name not in ("edge-5.5.0", "rocksdb-5.5.0")])
+@pytest.mark.parametrize(
+    "name", [name for name in goldens.NAMES if name not in ("edge-5.5.0", "rocksdb-5.5.0")]
+)
 def test_what_is_there_already_is_no_change(golden: Callable[[str], Path], name: str) -> None:
     root = goldens.brokers(name, golden(name)).popitem()[1][0]
     file = root / "config" / "consumerOffset.json.bak"
@@ -48,7 +59,9 @@ def test_what_is_there_already_is_no_change(golden: Callable[[str], Path], name:
 
 def test_a_group_of_its_own_beside_the_others(golden: Callable[[str], Path], tmp_path: Path) -> None:
     data = (golden("basic-5.5.0") / "config" / "consumerOffset.json").read_bytes()
-    text = merge_consumer_offsets(data, "new", {("Orders", 2): 5, ("%RETRY%new", 0): 0, ("Orders", 10): 7}, timestamp=NOW)
+    text = merge_consumer_offsets(
+        data, "new", {("Orders", 2): 5, ("%RETRY%new", 0): 0, ("Orders", 10): 7}, timestamp=NOW
+    )
     assert text is not None
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "consumerOffset.json").write_bytes(text)
@@ -60,7 +73,9 @@ def test_a_group_of_its_own_beside_the_others(golden: Callable[[str], Path], tmp
     assert found.group_topics["new"] == ("Orders", "%RETRY%new")
     assert {key: after["offsetTable"][key] for key in before["offsetTable"]} == before["offsetTable"]
     assert after["pullOffsetTable"] == before["pullOffsetTable"]
-    assert {group: after["groupTopicMap"][group] for group in before["groupTopicMap"]} == before["groupTopicMap"]
+    assert {group: after["groupTopicMap"][group] for group in before["groupTopicMap"]} == before[
+        "groupTopicMap"
+    ]
 
 
 def test_a_new_file_in_both_dialects() -> None:
@@ -71,7 +86,8 @@ def test_a_new_file_in_both_dialects() -> None:
         b'\t"groupTopicMap":{\n\t\t"g":[\n\t\t\t"T"\n\t\t]\n\t}\n}'
     )
     assert (
-        merge_consumer_offsets(b"", "g", offsets, timestamp=NOW, is_old=True) == b'{\n\t"offsetTable":{\n\t\t"T@g":{0:3,1:0\n\t\t}\n\t}\n}'
+        merge_consumer_offsets(b"", "g", offsets, timestamp=NOW, is_old=True)
+        == b'{\n\t"offsetTable":{\n\t\t"T@g":{0:3,1:0\n\t\t}\n\t}\n}'
     )
 
 
@@ -80,7 +96,9 @@ def test_an_offset_goes_down_by_a_reset_only() -> None:
     assert merge_consumer_offsets(data, "g", {("T", 0): 7, ("T", 1): 5}, timestamp=NOW) is None
     mixed = merge_consumer_offsets(data, "g", {("T", 0): 7, ("T", 1): 6}, timestamp=NOW)
     assert loads(mixed or b"", "")["offsetTable"] == {"T@g": {"0": 8, "1": 6}}
-    reset = loads(merge_consumer_offsets(data, "g", {("T", 0): 7, ("T", 1): 5}, timestamp=NOW, is_reset=True) or b"", "")
+    reset = loads(
+        merge_consumer_offsets(data, "g", {("T", 0): 7, ("T", 1): 5}, timestamp=NOW, is_reset=True) or b"", ""
+    )
     assert reset["offsetTable"] == {"T@g": {"0": 7, "1": 5}}
     assert reset["more"][0] == 1
     assert merge_consumer_offsets(data, "g", {("T", 1): 5}, timestamp=NOW, is_reset=True) is None
@@ -117,7 +135,9 @@ NEW = OLD.replace(b'"offsetTable":{{', b'"offsetTable":{\n\t\t{').replace(b":7,{
 def test_a_clients_file_in_both_dialects(data: bytes) -> None:
     assert merge_local_offsets(data, {("TopicTest", "broker-a", 1): 9}) == data.replace(b":7,", b":9,")
     assert merge_local_offsets(data, {("TopicTest", "broker-a", 1): 6}) is None
-    assert merge_local_offsets(data, {("TopicTest", "broker-a", 1): 6}, is_reset=True) == data.replace(b":7,", b":6,")
+    assert merge_local_offsets(data, {("TopicTest", "broker-a", 1): 6}, is_reset=True) == data.replace(
+        b":7,", b":6,"
+    )
 
 
 def test_a_clients_first_file(tmp_path: Path) -> None:
@@ -166,22 +186,42 @@ _HOSTILE = [
 @pytest.mark.parametrize("data", _HOSTILE, ids=lambda data: data[:40].decode())
 def test_hostile_files_are_named(data: bytes) -> None:
     file = "config/consumerOffset.json"
-    assert _refused_file(lambda: merge_consumer_offsets(data, "g", {("T", 0): 3}, timestamp=NOW, file=file)) == file
+    assert (
+        _refused_file(lambda: merge_consumer_offsets(data, "g", {("T", 0): 3}, timestamp=NOW, file=file))
+        == file
+    )
 
 
 def test_what_another_group_has_wrong_is_kept() -> None:
     data = b'{"offsetTable":{"T@other":{"x":1},"T@g":{0:1}},"groupTopicMap":{"other":1},"lmqOffsetTable":[]}'
     after = merge_consumer_offsets(data, "g", {("T", 0): 3}, timestamp=NOW)
-    expected = {"offsetTable": {"T@other": {"x": 1}, "T@g": {"0": 3}}, "groupTopicMap": {"other": 1, "g": ["T"]}, "lmqOffsetTable": []}
+    expected = {
+        "offsetTable": {"T@other": {"x": 1}, "T@g": {"0": 3}},
+        "groupTopicMap": {"other": 1, "g": ["T"]},
+        "lmqOffsetTable": [],
+    }
     assert loads(after or b"", "") == expected
 
 
-_HOSTILE_KEYS = ['"text"', "5", '"[]"', '{"queueId":{}}', '{"brokerName":"b"}', '"' + "[" * 3000 + '"', '{"queueId":"9e9"}']
+_HOSTILE_KEYS = [
+    '"text"',
+    "5",
+    '"[]"',
+    '{"queueId":{}}',
+    '{"brokerName":"b"}',
+    '"' + "[" * 3000 + '"',
+    '{"queueId":"9e9"}',
+]
 
 
-@pytest.mark.parametrize("data", [*_HOSTILE[:4], *(b'{"offsetTable":{%s:1}}' % key.encode() for key in _HOSTILE_KEYS)])
+@pytest.mark.parametrize(
+    "data", [*_HOSTILE[:4], *(b'{"offsetTable":{%s:1}}' % key.encode() for key in _HOSTILE_KEYS)]
+)
 def test_hostile_files_of_a_client_are_named(data: bytes) -> None:
-    assert _refused_file(lambda: merge_local_offsets(data, {("T", "b", 0): 3}, file="offsets.json")) == "offsets.json"
+    assert (
+        _refused_file(lambda: merge_local_offsets(data, {("T", "b", 0): 3}, file="offsets.json"))
+        == "offsets.json"
+    )
 
 
 @given(st.binary(max_size=60) | st.text("{}[]:,\"'@g T0123-.etrufalsn\\", max_size=60).map(str.encode))
@@ -197,11 +237,15 @@ def test_any_bytes_end_in_a_file_or_a_store_error(data: bytes) -> None:
 
 
 _NAMES = st.text(min_size=1, max_size=5)
-_TABLE = st.dictionaries(st.tuples(_NAMES, _NAMES, st.integers(0, 2**31 - 1)), st.integers(0, 2**63 - 1), min_size=1, max_size=5)
+_TABLE = st.dictionaries(
+    st.tuples(_NAMES, _NAMES, st.integers(0, 2**31 - 1)), st.integers(0, 2**63 - 1), min_size=1, max_size=5
+)
 
 
 @given(_TABLE, _TABLE)
-def test_a_clients_entries_come_back(first: dict[tuple[str, str, int], int], second: dict[tuple[str, str, int], int]) -> None:
+def test_a_clients_entries_come_back(
+    first: dict[tuple[str, str, int], int], second: dict[tuple[str, str, int], int]
+) -> None:
     once = merge_local_offsets(None, first)
     assert once is not None
     twice = merge_local_offsets(once, second) or once

@@ -1,4 +1,6 @@
-"""Configuration files: the `.bak` rule, every kind of file in both dialects, and those of every broker-written store."""
+"""Configuration files: the `.bak` rule, every kind of file in both dialects, and those of every
+broker-written store.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def _root(tmp_path: Path, name: str, text: str | None) -> str:
     return str(tmp_path)
 
 
-# ---- golden -----------------------------------------------------------------------------------------------------------
+# ---- golden ------------------------------------------------------------------------------------------------
 
 
 def _raw_or_none(value: Any) -> Any:
@@ -62,7 +64,9 @@ def _raw_or_none(value: Any) -> Any:
 
 @pytest.mark.parametrize("name", goldens.NAMES)
 def test_golden(golden: Callable[[str], Path], name: str) -> None:
-    """Offsets and topics are the broker's own view; where the file is missing, nothing was expected and the `.bak` speaks."""
+    """Offsets and topics are the broker's own view; where the file is missing, nothing was expected and the
+    `.bak` speaks.
+    """
     for store, answers in goldens.brokers(name, golden(name)).values():
         root = str(store)
         expected = answers["consumerOffset"]
@@ -75,10 +79,16 @@ def test_golden(golden: Callable[[str], Path], name: str) -> None:
         else:
             assert _raw_or_none(offsets) == expected
         if offsets is not None and expected is not None:
-            assert offsets.offsets == {key: {int(q): o for q, o in table.items()} for key, table in expected["offsetTable"].items()}
-            assert offsets.group_topics == {group: tuple(topics) for group, topics in expected.get("groupTopicMap", {}).items()}
+            assert offsets.offsets == {
+                key: {int(q): o for q, o in table.items()} for key, table in expected["offsetTable"].items()
+            }
+            assert offsets.group_topics == {
+                group: tuple(topics) for group, topics in expected.get("groupTopicMap", {}).items()
+            }
         delay = answers["delayOffset"]
-        assert read_delay_offsets(root) == (None if delay is None else {int(level): o for level, o in delay["offsetTable"].items()})
+        assert read_delay_offsets(root) == (
+            None if delay is None else {int(level): o for level, o in delay["offsetTable"].items()}
+        )
         topics = read_topics(root)
         assert (None if topics is None else sorted(topics)) == answers["topics"]
         assert (read_subscription_groups(root) is None) == (answers["topics"] is None)
@@ -123,7 +133,7 @@ def test_every_golden_config_file_decodes_with_its_own_bak(golden: Callable[[str
     assert decoded > 150
 
 
-# ---- the file and its .bak --------------------------------------------------------------------------------------------
+# ---- the file and its .bak ---------------------------------------------------------------------------------
 
 GOOD, OLD = '{"offsetTable":{1:5}}', '{"offsetTable":{1:4}}'
 
@@ -147,15 +157,21 @@ GOOD, OLD = '{"offsetTable":{1:5}}', '{"offsetTable":{1:4}}'
         ("garbage", "", None),
     ],
 )
-def test_which_file_counts(tmp_path: Path, main: str | None, backup: str | None, expected: dict[int, int] | None) -> None:
+def test_which_file_counts(
+    tmp_path: Path, main: str | None, backup: str | None, expected: dict[int, int] | None
+) -> None:
     for name, text in (("delayOffset.json", main), ("delayOffset.json.bak", backup)):
         _root(tmp_path, name, text)
     assert read_delay_offsets(str(tmp_path)) == expected
 
 
 @pytest.mark.parametrize("main", [None, "", GOOD[:-3]])
-@pytest.mark.parametrize(("backup", "position"), [(OLD[:-3], len(OLD) - 3), ("?", 0), ('{"offsetTable":{1:{}}}', 0)])
-def test_undecodable_bak_is_an_error_that_names_it(tmp_path: Path, main: str | None, backup: str, position: int) -> None:
+@pytest.mark.parametrize(
+    ("backup", "position"), [(OLD[:-3], len(OLD) - 3), ("?", 0), ('{"offsetTable":{1:{}}}', 0)]
+)
+def test_undecodable_bak_is_an_error_that_names_it(
+    tmp_path: Path, main: str | None, backup: str, position: int
+) -> None:
     _root(tmp_path, "delayOffset.json", main)
     _root(tmp_path, "delayOffset.json.bak", backup)
     with pytest.raises(CorruptStoreError) as caught:
@@ -183,11 +199,15 @@ def test_links_are_refused_not_replaced_by_the_bak(tmp_path: Path, name: str) ->
     assert caught.value.file == str(link)
 
 
-@given(cut=st.integers(0, 400), flips=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=3))
+@given(
+    cut=st.integers(0, 400), flips=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=3)
+)
 def test_any_damage_ends_in_values_or_a_corrupt_file(
     tmp_path_factory: pytest.TempPathFactory, cut: int, flips: list[tuple[int, int]]
 ) -> None:
-    content = bytearray(b'{"dataVersion":{"counter":1},"offsetTable":{"T@G":{0:8,1:5}},"groupTopicMap":{"G":["T"]}}')
+    content = bytearray(
+        b'{"dataVersion":{"counter":1},"offsetTable":{"T@G":{0:8,1:5}},"groupTopicMap":{"G":["T"]}}'
+    )
     for position, mask in flips:
         content[position % len(content)] ^= mask
     root = tmp_path_factory.mktemp("root")
@@ -197,13 +217,15 @@ def test_any_damage_ends_in_values_or_a_corrupt_file(
     refused = None
     try:
         offsets = read_consumer_offsets(str(root))
-        assert offsets is None or all(isinstance(o, int) for table in offsets.offsets.values() for o in table.values())
+        assert offsets is None or all(
+            isinstance(o, int) for table in offsets.offsets.values() for o in table.values()
+        )
     except CorruptStoreError as error:
         refused = error
     assert refused is None or refused.file == str(path)
 
 
-# ---- every kind of file -----------------------------------------------------------------------------------------------
+# ---- every kind of file ------------------------------------------------------------------------------------
 
 
 def test_topics_defaults_attributes_and_unknown_members(tmp_path: Path) -> None:
@@ -224,7 +246,13 @@ def test_topics_defaults_attributes_and_unknown_members(tmp_path: Path) -> None:
     assert a == TopicConfig("A", 16, 16, 6, "SINGLE_TAG", 0, False, {}, {})
     assert (a.queue_type, a.cleanup_policy, a.message_type) == ("SimpleCQ", "DELETE", "NORMAL")
     assert (b.queue_type, b.cleanup_policy, b.message_type) == ("BatchCQ", "COMPACTION", "FIFO")
-    assert (b.topic_name, b.read_queue_nums, b.write_queue_nums, b.order, b.topic_sys_flag) == ("B", 9, 3, True, 1)
+    assert (b.topic_name, b.read_queue_nums, b.write_queue_nums, b.order, b.topic_sys_flag) == (
+        "B",
+        9,
+        3,
+        True,
+        1,
+    )
     assert (b.readable, b.writable, b.unknown) == (False, True, {"future": {"x": [1]}})
     assert c == TopicConfig("C")
     assert topics.raw["more"] == 1
@@ -256,7 +284,11 @@ def test_groups(tmp_path: Path) -> None:
     groups = read_subscription_groups(_root(tmp_path, "subscriptionGroup.json", text))
     assert groups is not None
     group = groups["GID_a"]
-    assert (group.consume_enable, group.retry_max_times, group.attributes) == (False, 3, {"priority.factor": "7"})
+    assert (group.consume_enable, group.retry_max_times, group.attributes) == (
+        False,
+        3,
+        {"priority.factor": "7"},
+    )
     assert group.group_retry_policy["customizedRetryPolicy"] == {"next": [1000]}
     assert group.unknown == {"subscriptionDataSet": []}
     assert (groups.forbidden, groups.data_version) == ({"GID_a": {"TopicTest": 1}}, None)
@@ -274,7 +306,9 @@ OLD_OFFSETS = """{
 		}
 	}
 }"""
-NEW_OFFSETS = OLD_OFFSETS.replace("{0:0\n\t\t}", "{\n\t\t\t0:0\n\t\t}").replace("{0:8,1:5\n\t\t}", "{\n\t\t\t0:8,\n\t\t\t1:5\n\t\t}")
+NEW_OFFSETS = OLD_OFFSETS.replace("{0:0\n\t\t}", "{\n\t\t\t0:0\n\t\t}").replace(
+    "{0:8,1:5\n\t\t}", "{\n\t\t\t0:8,\n\t\t\t1:5\n\t\t}"
+)
 
 
 @pytest.mark.parametrize("text", [OLD_OFFSETS, NEW_OFFSETS])
@@ -289,7 +323,9 @@ def test_consumer_offsets(tmp_path: Path, text: str) -> None:
 
 
 def test_lmq_offsets(tmp_path: Path) -> None:
-    text = '{"offsetTable":{"T@G":{0:1}},"lmqOffsetTable":{"%LMQ%t@%LMQ%g":8},"pullOffsetTable":{"T@G":{0:3}}}'
+    text = (
+        '{"offsetTable":{"T@G":{0:1}},"lmqOffsetTable":{"%LMQ%t@%LMQ%g":8},"pullOffsetTable":{"T@G":{0:3}}}'
+    )
     offsets = read_lmq_consumer_offsets(_root(tmp_path, "lmqConsumerOffset.json", text))
     assert offsets is not None
     assert offsets.of("%LMQ%t", "%LMQ%g") == {0: 8}
@@ -298,7 +334,9 @@ def test_lmq_offsets(tmp_path: Path) -> None:
     assert read_consumer_offsets(str(tmp_path)) is None
 
 
-@pytest.mark.parametrize(("key", "parts"), [("T@G", ("T", "G")), ("T", None), ("@G", None), ("T@", None), ("T@G@H", None)])
+@pytest.mark.parametrize(
+    ("key", "parts"), [("T@G", ("T", "G")), ("T", None), ("@G", None), ("T@", None), ("T@G@H", None)]
+)
 def test_offset_keys(key: str, parts: tuple[str, str] | None) -> None:
     assert split_offset_key(key) == parts
 
@@ -314,7 +352,12 @@ def test_queue_mappings(tmp_path: Path) -> None:
     assert mappings is not None
     mapping = mappings["StaticT"]
     assert mapping.hosted_queues == {0: (QueueMappingItem(bname="broker-a", queue_id=3),)}
-    assert (mapping.topic, mapping.bname, mapping.total_queues, mapping.epoch) == ("StaticT", "broker-a", 2, 1700000000000)
+    assert (mapping.topic, mapping.bname, mapping.total_queues, mapping.epoch) == (
+        "StaticT",
+        "broker-a",
+        2,
+        1700000000000,
+    )
     assert mapping.unknown == {}
 
 
@@ -326,7 +369,9 @@ def test_consumer_filters(tmp_path: Path) -> None:
     assert filters is not None
     one = filters["TopicTest"]["GID_a"]
     bloom = {"bitNum": 112, "bitPos": [46, 22, 110]}
-    expected = ConsumerFilter("TopicTest", "GID_a", "a > 1 {0:1}", "SQL92", 1700000000000, 0, 1700000000001, bloom, {"dead": False})
+    expected = ConsumerFilter(
+        "TopicTest", "GID_a", "a > 1 {0:1}", "SQL92", 1700000000000, 0, 1700000000001, bloom, {"dead": False}
+    )
     assert one == expected
     assert not one.dead
 
@@ -337,18 +382,31 @@ def test_order_infos_with_absolute_offsets(tmp_path: Path) -> None:
 	},"ot":{13:1700000099000
 	},"popTime":1700000030001},1:{"o":[],"popTime":5}}}}"""
     infos = read_order_infos(_root(tmp_path, "consumerOrderInfo.json", text))
-    expected = OrderInfo((10, 11, 13), 1700000030001, 30000, 1700000030000, 2, "attempt-2", {10: 1, 11: 1, 13: 1}, {13: 1700000099000})
+    expected = OrderInfo(
+        (10, 11, 13),
+        1700000030001,
+        30000,
+        1700000030000,
+        2,
+        "attempt-2",
+        {10: 1, 11: 1, 13: 1},
+        {13: 1700000099000},
+    )
     assert infos == {"TopicTest@GID_a": {0: expected, 1: OrderInfo((), 5)}}
 
 
 def test_request_modes(tmp_path: Path) -> None:
     text = '{"messageRequestModeMap":{"T":{"G":{"consumerGroup":"G","mode":"POP","popShareQueueNum":-1,"topic":"T"}}}}'
-    assert read_request_modes(_root(tmp_path, "messageRequestMode.json", text)) == {"T": {"G": RequestMode("T", "G", "POP", -1)}}
+    assert read_request_modes(_root(tmp_path, "messageRequestMode.json", text)) == {
+        "T": {"G": RequestMode("T", "G", "POP", -1)}
+    }
 
 
 @pytest.mark.parametrize("topic", ["Topic\\u4E2D", "Topic中"])
 def test_metrics_of_both_dialects(tmp_path: Path, topic: str) -> None:
-    text = '{"dataVersion":{"counter":0},"timingCount":{"' + topic + '":{"count":3,"timeStamp":1700000000000}}}'
+    text = (
+        '{"dataVersion":{"counter":0},"timingCount":{"' + topic + '":{"count":3,"timeStamp":1700000000000}}}'
+    )
     assert read_timer_metrics(_root(tmp_path, "timermetrics", text)) == {"Topic中": Metric(3, 1700000000000)}
 
 
@@ -376,7 +434,10 @@ def test_a_clients_offsets(tmp_path: Path, text: str) -> None:
     assert read_local_offsets(str(path)) == {("T", "broker-a", 1): 7, ("T", "broker-a", 0): 12}
 
 
-@pytest.mark.parametrize("key", ['"text"', "5", '{"topic":"T"}', '{"brokerName":"b","queueId":"x","topic":"T"}', '"' + "[" * 5000 + '"'])
+@pytest.mark.parametrize(
+    "key",
+    ['"text"', "5", '{"topic":"T"}', '{"brokerName":"b","queueId":"x","topic":"T"}', '"' + "[" * 5000 + '"'],
+)
 def test_a_clients_offsets_with_other_keys(tmp_path: Path, key: str) -> None:
     path = tmp_path / "offsets.json"
     path.with_suffix(".json.bak").write_text('{"offsetTable":{' + key + ":1}}")

@@ -1,4 +1,6 @@
-"""Timer units, blanks, slots and chains: vectors, the two broker-written stores with timers, and logs that are torn or hostile."""
+"""Timer units, blanks, slots and chains: vectors, the two broker-written stores with timers, and logs that
+are torn or hostile.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,18 @@ def _positions(log: TimerLog, start: int = 0) -> list[int]:
     return [position + 52 * i for position, units in log.scan(start) for i in range(len(units))]
 
 
-# ---- vectors ----------------------------------------------------------------------------------------------------------
+# ---- vectors -----------------------------------------------------------------------------------------------
 
 
 def test_vectors() -> None:
     for vector in VECTOR["timerlog_unit"]:
         unit = unpack(bytes.fromhex(vector["hex"]), TIMER_LOG_UNIT)[0]
-        names = {"write_timestamp": "write_time", "delayed_time": "delay_ms", "physical_offset": "offset_py", "message_size": "size_py"}
+        names = {
+            "write_timestamp": "write_time",
+            "delayed_time": "delay_ms",
+            "physical_offset": "offset_py",
+            "message_size": "size_py",
+        }
         for name in TIMER_LOG_UNIT.names or ():
             assert unit[name] == vector[names.get(name, name)], name
     blank = unpack(bytes.fromhex(VECTOR["timerlog_blank"]["hex"]), TIMER_LOG_BLANK)[0]
@@ -81,7 +88,7 @@ def test_wheel_slot_vector(tmp_path: Path) -> None:
     assert wheel.slots().tolist() == [slot.item()]
 
 
-# ---- golden -----------------------------------------------------------------------------------------------------------
+# ---- golden ------------------------------------------------------------------------------------------------
 
 
 def _slot_time(out_ms: int, unit: np.void) -> int:
@@ -94,9 +101,14 @@ def _slot_time(out_ms: int, unit: np.void) -> int:
 
 @pytest.mark.parametrize("name", ["delay-tx-5.5.0", "pop-5.5.0"])
 def test_every_unit_is_a_message_of_the_timer_topic(golden: Callable[[str], Path], name: str) -> None:
-    """One unit per message, in order, each in the chain of the slot that TIMER_OUT_MS gives, and every slot's count right."""
+    """One unit per message, in order, each in the chain of the slot that TIMER_OUT_MS gives, and every slot's
+    count right.
+    """
     store = golden(name)
-    rows = sorted((row for row in goldens.expected_rows(name) if row["topic"] == "rmq_sys_wheel_timer"), key=lambda row: row["queueOffset"])
+    rows = sorted(
+        (row for row in goldens.expected_rows(name) if row["topic"] == "rmq_sys_wheel_timer"),
+        key=lambda row: row["queueOffset"],
+    )
     log = TimerLog.open(str(store / "timerlog"))
     ((start, units),) = log.scan()
     assert start == 0
@@ -114,7 +126,10 @@ def test_every_unit_is_a_message_of_the_timer_topic(golden: Callable[[str], Path
         assert wheel.slot(int(slot["slot_time"]) * 1000) == slot
         chained |= {int(unit["physical_offset"]): int(slot["slot_time"]) * 1000 for _, unit in chain}
     # The broker has already taken a precision step off TIMER_OUT_MS when it stores it.
-    due = {row["physicalOffset"]: _slot_time(int(row["properties"]["TIMER_OUT_MS"]), unit) for row, unit in zip(rows, units, strict=True)}
+    due = {
+        row["physicalOffset"]: _slot_time(int(row["properties"]["TIMER_OUT_MS"]), unit)
+        for row, unit in zip(rows, units, strict=True)
+    }
     assert chained == due
 
     check = read_timer_check(str(store / "config" / "timercheck"))
@@ -125,16 +140,26 @@ def test_every_unit_is_a_message_of_the_timer_topic(golden: Callable[[str], Path
 def test_delivered_and_pending_timers_are_told_apart(golden: Callable[[str], Path]) -> None:
     """Slots before timercheck's last read time are those whose messages came out again in their own topic."""
     store = golden("delay-tx-5.5.0")
-    check, wheel = read_timer_check(str(store / "config" / "timercheck")), TimerWheel.open(wheel_path(str(store)))
+    check, wheel = (
+        read_timer_check(str(store / "config" / "timercheck")),
+        TimerWheel.open(wheel_path(str(store))),
+    )
     assert check is not None
     assert wheel is not None
     slots = wheel.slots()
     fired = int(slots["num"][slots["slot_time"] * 1000 < check.last_read_time].sum())
     rows = goldens.expected_rows("delay-tx-5.5.0")
-    delivered = [row for row in rows if "TIMER_OUT_MS" in row["properties"] and row["topic"] != "rmq_sys_wheel_timer"]
-    recalls = [row for row in rows if "TIMER_DEL_UNIQKEY" in row["properties"] and row["topic"] == "rmq_sys_wheel_timer"]
+    delivered = [
+        row for row in rows if "TIMER_OUT_MS" in row["properties"] and row["topic"] != "rmq_sys_wheel_timer"
+    ]
+    recalls = [
+        row
+        for row in rows
+        if "TIMER_DEL_UNIQKEY" in row["properties"] and row["topic"] == "rmq_sys_wheel_timer"
+    ]
     assert 0 < fired < int(slots["num"].sum())
-    assert len(delivered) <= fired <= len(delivered) + 2 * len(recalls)  # a recall and its victim both fire, and nothing comes out
+    # a recall and its victim both fire, and nothing comes out
+    assert len(delivered) <= fired <= len(delivered) + 2 * len(recalls)
 
 
 @pytest.mark.parametrize("name", ["basic-5.5.0", "basic-4.9.7", "edge-5.5.0"])
@@ -147,7 +172,7 @@ def test_stores_without_timers(golden: Callable[[str], Path], name: str) -> None
     assert (read_timer_check(str(store / "config" / "timercheck")) is None) == (name != "basic-5.5.0")
 
 
-# ---- ends of files and of the log --------------------------------------------------------------------------------------
+# ---- ends of files and of the log --------------------------------------------------------------------------
 
 
 def test_blank_leads_into_the_next_file(tmp_path: Path) -> None:
@@ -176,7 +201,8 @@ def test_full_file_whose_blank_is_not_written_yet_ends_the_log(tmp_path: Path) -
         (_unit(0, magic=0x10), "size 52 and magic 0x00000010"),
         (_unit(0, size=51), "size 51"),
         (b"\xff" * 52, "size -1 and magic 0xFFFFFFFF"),
-        (struct.pack(">iqI", 36, 0, 0xCBD43194), "size 36 and magic 0xCBD43194"),  # a blank that lies about what is left
+        # a blank that lies about what is left
+        (struct.pack(">iqI", 36, 0, 0xCBD43194), "size 36 and magic 0xCBD43194"),
     ],
 )
 def test_torn_unit_is_named(tmp_path: Path, tail: bytes, found: str) -> None:
@@ -203,8 +229,13 @@ def test_file_cut_short_in_a_unit(tmp_path: Path) -> None:
 
 
 @given(st.data())
-def test_any_damage_ends_in_units_or_a_store_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    contents = [bytearray(b"".join(_unit(52 * i - 52) for i in range(19)) + BLANK), bytearray(_unit(0) + _unit(1024))]
+def test_any_damage_ends_in_units_or_a_store_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    contents = [
+        bytearray(b"".join(_unit(52 * i - 52) for i in range(19)) + BLANK),
+        bytearray(_unit(0) + _unit(1024)),
+    ]
     for _ in range(data.draw(st.integers(0, 5))):
         content = data.draw(st.sampled_from(contents))
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
@@ -221,7 +252,7 @@ def test_any_damage_ends_in_units_or_a_store_error(tmp_path_factory: pytest.Temp
     assert all("timerlog" in str(error) and "at byte" in str(error) for error in refused)
 
 
-# ---- chains -----------------------------------------------------------------------------------------------------------
+# ---- chains ------------------------------------------------------------------------------------------------
 
 
 def test_chain_ends_at_minus_one_and_at_the_oldest_file(tmp_path: Path) -> None:
@@ -229,7 +260,8 @@ def test_chain_ends_at_minus_one_and_at_the_oldest_file(tmp_path: Path) -> None:
     log = _log(tmp_path / "timerlog", [full, _unit(52 * 18) + _unit(1024)])
     assert [position for position, _ in log.chain(1076)] == [1076, 1024] + [52 * i for i in range(18, -1, -1)]
     assert list(log.chain(-1)) == []
-    assert [position for position, _ in TimerLog(log.files[1:]).chain(1076)] == [1076, 1024]  # the first file is expired
+    # the first file is expired
+    assert [position for position, _ in TimerLog(log.files[1:]).chain(1076)] == [1076, 1024]
 
 
 @pytest.mark.parametrize("prev", [52, 104, 2**62])
@@ -248,7 +280,7 @@ def test_positions_where_no_unit_begins(tmp_path: Path, position: int) -> None:
         log.unit_at(position)
 
 
-# ---- wheel and check --------------------------------------------------------------------------------------------------
+# ---- wheel and check ---------------------------------------------------------------------------------------
 
 
 def test_wheel_of_another_size_is_refused(tmp_path: Path) -> None:
@@ -274,10 +306,14 @@ def test_timer_check_of_any_size(tmp_path: Path, size: int) -> None:
     content = struct.pack(">7q", *longs).ljust(4096, b"\0")[:size]
     path = tmp_path / "timercheck"
     path.write_bytes(content)
-    assert read_timer_check(str(path)) == TimerCheck(*np.frombuffer(content.ljust(56, b"\0")[:56], ">i8").tolist())
+    assert read_timer_check(str(path)) == TimerCheck(
+        *np.frombuffer(content.ljust(56, b"\0")[:56], ">i8").tolist()
+    )
 
 
 def test_vector_of_every_kind_is_used() -> None:
     """A section added to the vectors must be added here."""
-    known: dict[str, Any] = dict.fromkeys(("timerlog_unit", "timerlog_blank", "wheel_slot", "wheel_file_size"))
+    known: dict[str, Any] = dict.fromkeys(
+        ("timerlog_unit", "timerlog_blank", "wheel_slot", "wheel_file_size")
+    )
     assert set(VECTOR) == set(known)

@@ -1,4 +1,6 @@
-"""Written configuration: every file of the brokers' stores again, byte for byte, and what fastjson itself wrote of one value."""
+"""Written configuration: every file of the brokers' stores again, byte for byte, and what fastjson itself
+wrote of one value.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from store_format.metadata.values import TopicConfig
 from store_format.metadata.write import Dialect, add_topics, dumps, with_integer_keys
 from tests.support import goldens
 
-STORES = [(name, broker) for name in goldens.NAMES for broker in (goldens.expected(name).get("brokers") or {"": None})]
+STORES = [
+    (name, broker)
+    for name in goldens.NAMES
+    for broker in (goldens.expected(name).get("brokers") or {"": None})
+]
 METRICS = ("timermetrics", "transactionMetrics")
 NOW = 1_700_000_000_000
 
@@ -38,7 +44,8 @@ def test_the_brokers_own_files(golden: Callable[[str], Path], name: str, broker:
     assert count >= 6 or name == "edge-5.5.0"  # that one has no broker, only a store
 
 
-# What RemotingSerializable.toJson(bean, true) of 4.9.7 (fastjson 1.2.69) and 5.5.0 (fastjson2 2.0.59) gave for a bean with these members.
+# What RemotingSerializable.toJson(bean, true) of 4.9.7 (fastjson 1.2.69) and 5.5.0 (fastjson2 2.0.59) gave
+# for a bean with these members.
 BEAN: dict[str, Any] = {
     "emi": {},
     "epos": [],
@@ -146,7 +153,10 @@ def test_a_bean_as_fastjson_wrote_it(dialect: Dialect) -> None:
 
 def test_the_old_writer_puts_offsets_of_order_infos_on_lines() -> None:
     value = {"o": [10, 1], "next": [10, 1], "ot": {13: 5}}
-    assert dumps(value, Dialect.FASTJSON) == b'{\n\t"o":[\n\t\t10,\n\t\t1\n\t],\n\t"next":[10,1],\n\t"ot":{13:5\n\t}\n}'
+    assert (
+        dumps(value, Dialect.FASTJSON)
+        == b'{\n\t"o":[\n\t\t10,\n\t\t1\n\t],\n\t"next":[10,1],\n\t"ot":{13:5\n\t}\n}'
+    )
     assert dumps(value) == b'{\n\t"o":[10,1],\n\t"next":[10,1],\n\t"ot":{\n\t\t13:5\n\t}\n}'
 
 
@@ -158,7 +168,10 @@ def test_half_a_character_is_a_question_mark() -> None:
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=8)
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5) | st.integers(-9, 9), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=5) | st.integers(-9, 9), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -178,15 +191,21 @@ def test_what_is_written_is_read(value: dict[str, Any], dialect: Dialect, pretty
 
 def test_integer_keys_are_those_of_java() -> None:
     offsets = {"1": {"0": 5}, "a@b": {"0": 5, "x": 1}}
-    read = with_integer_keys({"offsetTable": offsets, "pullOffsetTable": 7, "3": {"4": 5}}, "consumerOffset.json")
+    read = with_integer_keys(
+        {"offsetTable": offsets, "pullOffsetTable": 7, "3": {"4": 5}}, "consumerOffset.json"
+    )
     assert read == {"offsetTable": {"1": {0: 5}, "a@b": {0: 5, "x": 1}}, "pullOffsetTable": 7, "3": {"4": 5}}
     assert with_integer_keys({"offsetTable": {"3": 2}}, "delayOffset.json") == {"offsetTable": {3: 2}}
     orders = {"table": {"T@G": {"0": {"o": [1], "oc": {"1": 2}, "ot": {"-3": 4}}}}}
-    assert with_integer_keys(orders, "consumerOrderInfo.json") == {"table": {"T@G": {0: {"o": [1], "oc": {1: 2}, "ot": {-3: 4}}}}}
-    assert with_integer_keys({"topicConfigTable": {"1": {}}}, "topics.json") == {"topicConfigTable": {"1": {}}}
+    assert with_integer_keys(orders, "consumerOrderInfo.json") == {
+        "table": {"T@G": {0: {"o": [1], "oc": {1: 2}, "ot": {-3: 4}}}}
+    }
+    assert with_integer_keys({"topicConfigTable": {"1": {}}}, "topics.json") == {
+        "topicConfigTable": {"1": {}}
+    }
 
 
-# ---- topics.json ------------------------------------------------------------------------------------------------------
+# ---- topics.json -------------------------------------------------------------------------------------------
 
 NEW = TopicConfig("New", read_queue_nums=8, write_queue_nums=8)
 NEW_MEMBERS = """		"New":{
@@ -204,9 +223,7 @@ NEW_MEMBERS = """		"New":{
 
 @pytest.mark.parametrize("data", [None, b""])
 def test_a_first_topic(data: bytes | None) -> None:
-    expected = (
-        '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000\n\t},\n\t"topicConfigTable":{\n'
-    )
+    expected = '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000\n\t},\n\t"topicConfigTable":{\n'
     assert add_topics(data, [NEW], NOW) == f"{expected}{NEW_MEMBERS}\t}}\n}}".encode()
 
 
@@ -214,7 +231,11 @@ def test_a_topic_of_a_store_that_has_some(golden: Callable[[str], Path]) -> None
     """The broker's text, but for the data version and the new topic at the end of the table."""
     data = (golden("basic-5.5.0") / "config" / "topics.json").read_bytes()
     added = add_topics(data, [NEW, TopicConfig("Orders")], NOW)
-    told = data.decode().replace('"counter":7', '"counter":8').replace('"timestamp":1795243971375', f'"timestamp":{NOW}')
+    told = (
+        data.decode()
+        .replace('"counter":7', '"counter":8')
+        .replace('"timestamp":1795243971375', f'"timestamp":{NOW}')
+    )
     assert added == (told.removesuffix("\n\t}\n}") + ",\n" + NEW_MEMBERS + "\t}\n}").encode()
     assert add_topics(added, [NEW], NOW + 1) is None
 
@@ -223,7 +244,11 @@ def test_a_topic_of_an_old_store(golden: Callable[[str], Path], tmp_path: Path) 
     data = (golden("basic-4.9.7") / "config" / "topics.json").read_bytes()
     added = add_topics(data, [NEW], NOW)
     assert added is not None
-    told = data.decode().replace('"counter":8', '"counter":9').replace('"timestamp":1795244353622', f'"timestamp":{NOW}')
+    told = (
+        data.decode()
+        .replace('"counter":8', '"counter":9')
+        .replace('"timestamp":1795244353622', f'"timestamp":{NOW}')
+    )
     members = NEW_MEMBERS.replace('\t\t\t"attributes":{},\n', "")
     assert added == (told.removesuffix("\n\t}\n}") + ",\n" + members + "\t}\n}").encode()
     (tmp_path / "config").mkdir()

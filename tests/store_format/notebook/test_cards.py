@@ -1,4 +1,6 @@
-"""Pages about hostile and healthy stores: nothing but what this package makes, text spelled out, an end with a note."""
+"""Pages about hostile and healthy stores: nothing but what this package makes, text spelled out, an end with
+a note.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def _forms(store: MessageStore) -> Iterator[tuple[str, str]]:
         yield view.name, view_card(store, view.name, now_ms=NOW).source
 
 
-# ---- text -----------------------------------------------------------------------------------------------------------------
+# ---- text --------------------------------------------------------------------------------------------------
 
 
 @given(st.text(max_size=200))
@@ -78,7 +80,9 @@ def test_a_body_is_seen_whole_or_with_a_note(value: bytes, lines: bool) -> None:
 def test_what_is_spelled_out_is_marked() -> None:
     assert text("a\\x1b") == "a\\x1b"  # as it was written
     assert text("a\x1b") == 'a<span class="e">\\x1b</span>'
-    assert body(b"a\xff\xc3\xa9\n", 9) == '<bdi>a<span class="e">\\xff</span>é<span class="e">\\n</span></bdi>'
+    assert (
+        body(b"a\xff\xc3\xa9\n", 9) == '<bdi>a<span class="e">\\xff</span>é<span class="e">\\n</span></bdi>'
+    )
     assert body(b"a\nb", 9, lines=True) == "<bdi>a\nb</bdi>"
 
 
@@ -97,7 +101,7 @@ def test_long_text_says_its_length() -> None:
     assert text("x" * 1000, 5) == 'xxxxx<span class="c">… 1,000 characters</span>'
 
 
-# ---- a hostile store ------------------------------------------------------------------------------------------------------
+# ---- a hostile store ---------------------------------------------------------------------------------------
 
 
 def test_every_form_of_a_hostile_store(hostile: MessageStore) -> None:
@@ -144,7 +148,9 @@ def test_a_page_has_an_end(text_: str) -> None:
 
 
 def test_a_message_has_an_end() -> None:
-    row = {f"column{i}{'<' * 90}": "\x1ba" * 500 for i in range(1000)} | {"properties": {f"{i}": "&" * 500 for i in range(9000)}}
+    row = {f"column{i}{'<' * 90}": "\x1ba" * 500 for i in range(1000)} | {
+        "properties": {f"{i}": "&" * 500 for i in range(9000)}
+    }
     page = read_page(message_cards([row | {"topic": "T", "body": b"\x00" * 10_000_000}] * 20).source)
     assert "more columns: the page is full" in page.text
     assert "of 9,000 properties" in page.text
@@ -156,12 +162,18 @@ def test_many_messages_have_an_end() -> None:
     rows = [{"topic": "\x1bT" * 100, "body": b"\x00a" * 1000}] * 5000
     assert "the first 10 messages; more follow" in read_page(message_cards(rows).source).text
     assert "messages: the page is full" in read_page(message_cards(rows, limit=5000).source).text
-    assert "messages: the page is full" in read_page(message_cards([{"body": b""}] * 50_000, limit=50_000).source).text
+    assert (
+        "messages: the page is full"
+        in read_page(message_cards([{"body": b""}] * 50_000, limit=50_000).source).text
+    )
 
 
 def test_a_table_has_so_many_columns() -> None:
     rows = pa.table({f"c{i}": pa.array([i]) for i in range(1000)})
-    assert "1 row; the first 60 of 1,000 columns" in read_page(table_card(rows.to_batches(), rows.schema, "wide").source).text
+    assert (
+        "1 row; the first 60 of 1,000 columns"
+        in read_page(table_card(rows.to_batches(), rows.schema, "wide").source).text
+    )
 
 
 def test_a_timeline_has_an_end() -> None:
@@ -199,7 +211,7 @@ def test_flipped_bytes_of_every_file(golden: Golden, tmp_path: Path, seed: int) 
     assert looked
 
 
-# ---- healthy stores -------------------------------------------------------------------------------------------------------
+# ---- healthy stores ----------------------------------------------------------------------------------------
 
 
 def _page(html: Html) -> Page:
@@ -217,15 +229,29 @@ def test_the_forms_of_a_broker_s_store(golden: Golden, name: str, unchanged: Unc
     assert ("damaged" in pages["file map"].text) == damaged
     assert f"{store.log.size_bytes:,} bytes" in pages["store"].text
     if store.has_consume_queues:
-        assert f"{sum(queue.max_offset - queue.min_offset for queue in store.queues()):,} in " in pages["store"].text
+        assert (
+            f"{sum(queue.max_offset - queue.min_offset for queue in store.queues()):,} in "
+            in pages["store"].text
+        )
 
 
 def test_numbers_and_times_of_a_table() -> None:
     times = pa.array([1_700_000_000_123_000, None], pa.timestamp("us", tz="UTC"))
-    rows = pa.table({"count": [1234567, None], "ratio": [0.25, 1234.5], "yes": [True, False], "when": times, "keys": [["a", "b"], []]})
+    rows = pa.table(
+        {
+            "count": [1234567, None],
+            "ratio": [0.25, 1234.5],
+            "yes": [True, False],
+            "when": times,
+            "keys": [["a", "b"], []],
+        }
+    )
     source = table_card(rows.to_batches(), rows.schema, "rows", total=2).source
     assert '<th class="n">count</th><th class="n">ratio</th><th>yes</th><th>when</th>' in source
-    assert '<td class="n">1,234,567</td><td class="n">0.25</td><td>yes</td><td class="t">2023-11-14T22:13:20.123Z</td>' in source
+    assert (
+        '<td class="n">1,234,567</td><td class="n">0.25</td><td>yes</td><td class="t">2023-11-14T22:13:20.123Z</td>'
+        in source
+    )
     assert '<td class="n z">–</td><td class="n">1,234.5</td>' in source
     assert "2 rows" in read_page(source).text
 
@@ -243,7 +269,15 @@ def test_the_life_of_a_message(golden: Golden) -> None:
     store = MessageStore.open(str(golden("retry-dlq-5.5.0")))
     message_id = store.view("deadLetters")["msgId"][0].as_py()
     text_ = _page(timeline(store.trace(message_id), message_id)).text
-    order = ["born", "stored", "waits for retry 1", "retry 1", "dead letter", "where groups stand now", "passed"]
+    order = [
+        "born",
+        "stored",
+        "waits for retry 1",
+        "retry 1",
+        "dead letter",
+        "where groups stand now",
+        "passed",
+    ]
     places = [text_.index(what) for what in order]
     assert places == sorted(places)
     assert "+10.0 s" in text_  # between the retry's wait and the retry

@@ -1,4 +1,6 @@
-"""The picture of a store's files: each part has its bytes, damage is seen however small it is, and many files have an end."""
+"""The picture of a store's files: each part has its bytes, damage is seen however small it is, and many files
+have an end.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_the_parts_of_a_file(tmp_path: Path) -> None:
     store = write_small_store(tmp_path / "store")
     log = _read(store.root)
     assert [parts.file.start for parts in log.files] == [0, FILE_SIZE]
-    (used, _), (blank, _), (_, unwritten) = (_share(log, part) for part in (Part.MESSAGES, Part.BLANK, Part.UNWRITTEN))
+    (used, _), (blank, _), (_, unwritten) = (
+        _share(log, part) for part in (Part.MESSAGES, Part.BLANK, Part.UNWRITTEN)
+    )
     assert used == pytest.approx(log.files[0].message_bytes / FILE_SIZE, abs=1 / CELLS)
     assert blank == pytest.approx(1 - used)  # the first file has no empty part, the second no padding
     assert unwritten == pytest.approx(1 - log.files[1].message_bytes / FILE_SIZE, abs=1 / CELLS)
@@ -101,7 +105,10 @@ def test_files_that_are_not_read(tmp_path: Path) -> None:
 
 
 def test_at_least_the_newest_file_is_read(tmp_path: Path) -> None:
-    assert _share(_read(write_small_store(tmp_path / "store").root, read_bytes_max=1), Part.UNREAD) == [1.0, 0.0]
+    assert _share(_read(write_small_store(tmp_path / "store").root, read_bytes_max=1), Part.UNREAD) == [
+        1.0,
+        0.0,
+    ]
 
 
 def _write_many(root: Path, count: int, size: int) -> None:

@@ -1,4 +1,6 @@
-"""Queues out of the commitlog alone: what a survey finds, which of repeated offsets count, and what no queue can have."""
+"""Queues out of the commitlog alone: what a survey finds, which of repeated offsets count, and what no queue
+can have.
+"""
 
 from __future__ import annotations
 
@@ -76,19 +78,28 @@ def test_any_log_gives_its_queues(tmp_path_factory: pytest.TempPathFactory, log:
     root = tmp_path_factory.mktemp("any")
     log.write(root)
     found = survey(CommitLog.open((str(root / "commitlog"),), FileCache()), lambda topic: True)
-    dispatched = {key: (messages[0].queue_offset, messages[-1].queue_offset + 1) for key, messages in log.queues.items()}
+    dispatched = {
+        key: (messages[0].queue_offset, messages[-1].queue_offset + 1) for key, messages in log.queues.items()
+    }
     light = {key for key in found.queues if key[0].startswith("%LMQ%")}
-    assert {key: (queue.min_offset, queue.max_offset) for key, queue in found.queues.items() if key not in light} == dispatched
+    assert {
+        key: (queue.min_offset, queue.max_offset) for key, queue in found.queues.items() if key not in light
+    } == dispatched
 
 
-# ---- offsets that begin anew ------------------------------------------------------------------------------------------
+# ---- offsets that begin anew -------------------------------------------------------------------------------
 
 
 def bodies(store: MessageStore, topic: str = "T") -> list[tuple[int, bytes]]:
-    return [(row["queueOffset"], row["body"]) for row in table_rows(store.queue(topic, 0).read(columns=["queueOffset", "body"]))]
+    return [
+        (row["queueOffset"], row["body"])
+        for row in table_rows(store.queue(topic, 0).read(columns=["queueOffset", "body"]))
+    ]
 
 
-def test_of_a_topic_created_again_the_later_messages_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_of_a_topic_created_again_the_later_messages_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first = [Message(b"T", b"old %d" % i, queue_offset=i) for i in range(5)]
     second = [Message(b"T", b"new %d" % i, queue_offset=i) for i in range(3)]
     store = write_log(tmp_path, first + second)
@@ -131,12 +142,15 @@ def test_offsets_that_never_rise_are_refused_and_cost_no_hour(tmp_path: Path) ->
         store.queues()
 
 
-# ---- what no queue can have -------------------------------------------------------------------------------------------
+# ---- what no queue can have --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1])
 def test_an_offset_that_no_queue_can_have_is_told(tmp_path: Path, offset: int) -> None:
-    store = write_log(tmp_path, [Message(b"T", b"a"), Message(b"T", b"b", queue_offset=offset), Message(b"T", b"c", queue_offset=1)])
+    store = write_log(
+        tmp_path,
+        [Message(b"T", b"a"), Message(b"T", b"b", queue_offset=offset), Message(b"T", b"c", queue_offset=1)],
+    )
     with pytest.raises(CorruptStoreError) as caught:
         bodies(store)
     assert caught.value.args[1:] == (93 + 20, f"a queueOffset from 0 to {2**63 - 1 - 2**15}", str(offset))
@@ -169,14 +183,16 @@ def test_queue_ids_are_signed(tmp_path: Path, queue_id: int) -> None:
     ],
 )
 def test_light_queues(tmp_path: Path, names: str, offsets: str, queues: dict[str, int]) -> None:
-    properties = oracle.encode_properties([("INNER_MULTI_DISPATCH", names), ("INNER_MULTI_QUEUE_OFFSET", offsets)])
+    properties = oracle.encode_properties(
+        [("INNER_MULTI_DISPATCH", names), ("INNER_MULTI_QUEUE_OFFSET", offsets)]
+    )
     store = write_log(tmp_path, [Message(b"T", b"a", properties)])
     assert {queue.topic: queue.min_offset for queue in store.queues() if queue.topic != "T"} == queues
     for topic, offset in queues.items():
         assert bodies(store, topic) == [(offset, b"a")]
 
 
-# ---- damage -----------------------------------------------------------------------------------------------------------
+# ---- damage ------------------------------------------------------------------------------------------------
 
 
 def test_damage_is_told_by_scan_and_read_and_stepped_over_on_request(tmp_path: Path) -> None:
@@ -191,14 +207,22 @@ def test_damage_is_told_by_scan_and_read_and_stepped_over_on_request(tmp_path: P
     assert (caught.value.file, caught.value.position) == (str(path), 93)
     with pytest.raises(CorruptStoreError):
         bodies(store)
-    assert [row["body"] for row in table_rows(store.scan(["body"], on_damage="DROPMALFORMED"))] == [b"0", b"2"]
+    assert [row["body"] for row in table_rows(store.scan(["body"], on_damage="DROPMALFORMED"))] == [
+        b"0",
+        b"2",
+    ]
     assert len(store.survey().damage) == 1
 
 
 def test_random_bytes_between_units_end_in_rows_or_an_error(tmp_path: Path) -> None:
     noise = random.Random(7)
     for i in range(30):
-        units = [oracle.encode_message(Message(b"T", b"x" * noise.randrange(50), physical_offset=0, queue_offset=n)) for n in range(3)]
+        units = [
+            oracle.encode_message(
+                Message(b"T", b"x" * noise.randrange(50), physical_offset=0, queue_offset=n)
+            )
+            for n in range(3)
+        ]
         data = b"".join(unit + noise.randbytes(noise.randrange(60)) for unit in units)
         root = tmp_path / str(i)
         (root / "commitlog").mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""A configured queue without its directory: its messages are read from the commitlog, and a warning names it once."""
+"""A configured queue without its directory: its messages are read from the commitlog, and a warning names it
+once.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,11 @@ def _linked(source: str, target: str) -> None:
 def damaged(root: Path, how: str) -> list[tuple[str, int]]:
     """Removes consume queues; the queues that had messages in them."""
     for folder in ("consumequeue", "batchconsumequeue"):
-        topics = [path for path in sorted((root / folder).glob("*")) if how == "all" or path.name in ("Orders", "Batches", "Inner")]
+        topics = [
+            path
+            for path in sorted((root / folder).glob("*"))
+            if how == "all" or path.name in ("Orders", "Batches", "Inner")
+        ]
         for topic in topics:
             gone = sorted(topic.iterdir())[:1] if how == "one" else [topic]
             for path in gone:
@@ -68,7 +74,9 @@ def _messages(root: Path) -> list[tuple[str, int]]:
 
 
 def _has_files(root: Path, topic: str, queue_id: int) -> bool:
-    return any((root / folder / topic / str(queue_id)).is_dir() for folder in ("consumequeue", "batchconsumequeue"))
+    return any(
+        (root / folder / topic / str(queue_id)).is_dir() for folder in ("consumequeue", "batchconsumequeue")
+    )
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -77,7 +85,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("how", ["one", "topic", "all"])
 @pytest.mark.parametrize("name", [*_STORES, "basic-5.5.0 killed"])
-def test_every_row_is_read(pristine: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, how: str) -> None:
+def test_every_row_is_read(
+    pristine: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, how: str
+) -> None:
     root = copied(pristine[name.removesuffix(" killed")], tmp_path / "store")
     if name.endswith(" killed"):
         (root / "abort").touch()  # recovery begins in the last file, behind the first messages of each queue
@@ -99,7 +109,7 @@ def test_every_row_is_read(pristine: dict[str, Path], tmp_path: Path, caplog: py
     assert warnings(caplog) == []
 
 
-# ---- who else reads -----------------------------------------------------------------------------------------------------------
+# ---- who else reads ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -116,7 +126,9 @@ def _planned(root: Path, **more: str) -> int:
     return sum({(piece.topic, piece.queue_id): piece.stop - piece.start for piece in pieces}.values())
 
 
-def test_a_plan_has_the_queue_and_names_it_once(pristine: dict[str, Path], basic: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_plan_has_the_queue_and_names_it_once(
+    pristine: dict[str, Path], basic: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert _planned(basic) == _planned(pristine["basic-5.5.0"]) == 1326
     assert ["Orders-2" in text for text in warnings(caplog)] == [True]
     caplog.clear()
@@ -125,7 +137,10 @@ def test_a_plan_has_the_queue_and_names_it_once(pristine: dict[str, Path], basic
 
 
 def test_what_the_command_line_shows(
-    pristine: dict[str, Path], basic: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    pristine: dict[str, Path],
+    basic: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     whole, run = str(pristine["basic-5.5.0"]), Runner(capsys)
     for args in (
@@ -135,37 +150,47 @@ def test_what_the_command_line_shows(
     ):
         complete, lost = (run(args[0], root, *args[1:]) for root in (whole, str(basic)))
         assert (lost.code, lost.out) == (complete.code, complete.out)
-        assert ["no consume queue files: Orders-2." in text for text in warnings(caplog)] == [True]  # which go to stderr
+        # which go to stderr
+        assert ["no consume queue files: Orders-2." in text for text in warnings(caplog)] == [True]
         caplog.clear()
     verified = run("verify", str(basic))
     assert "consumequeue/Orders/2" in verified.out
 
 
-def test_a_stream_keeps_its_offsets_when_the_directory_comes_back(basic: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_keeps_its_offsets_when_the_directory_comes_back(
+    basic: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     follower = StoreFollower(MessageStore.open(str(basic)), TopicChoice(names=("Orders",)))
     follower.look()
     before = {key: (queue.min_offset, queue.max_offset) for key, queue in follower.queues.items()}
     assert before["Orders", 2] == (0, 365)
-    message = next(row for row in goldens.expected_rows("basic-5.5.0") if (row["topic"], row["queueId"]) == ("Orders", 2))
-    entry = [(0, 0x7FFFFFFF, 0)] * 364 + [(message["physicalOffset"], message["storeSize"], message["tagsCode"])]
+    message = next(
+        row for row in goldens.expected_rows("basic-5.5.0") if (row["topic"], row["queueId"]) == ("Orders", 2)
+    )
+    entry = [(0, 0x7FFFFFFF, 0)] * 364 + [
+        (message["physicalOffset"], message["storeSize"], message["tagsCode"])
+    ]
     made = basic / "consumequeue" / "Orders" / "2"
     made.mkdir()
     size = next((basic / "consumequeue" / "Orders" / "1").iterdir()).stat().st_size
     units = size // CQ_UNIT.itemsize
     start = 364 // units * units
     data = b"".join(struct.pack(">qiq", *unit) for unit in entry[start:])
-    (made / f"{start * CQ_UNIT.itemsize:020d}").write_bytes(data.ljust(size, b"\0"))  # as a broker whose recovery began late
+    # as a broker whose recovery began late
+    (made / f"{start * CQ_UNIT.itemsize:020d}").write_bytes(data.ljust(size, b"\0"))
     follower.look(anew=True)
     assert {key: (queue.min_offset, queue.max_offset) for key, queue in follower.queues.items()} == before
     assert len(warnings(caplog)) == 1
 
 
-# ---- large logs -------------------------------------------------------------------------------------------------------------
+# ---- large logs --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A log of which only the first and the last 2 KiB are looked at; Middle-0 has messages in the middle only."""
+    """A log of which only the first and the last 2 KiB are looked at; Middle-0 has messages in the middle
+    only.
+    """
     root = make_store(tmp_path / "large")
     for topic in ("First", "Middle", "Last"):
         append(root, numbered(topic, 0, 40, queues=1), options=CommitOptions(new_topics={topic: 1}))
@@ -176,7 +201,9 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("topic", "is_seen"), [("First", True), ("Middle", False), ("Last", True)])
-def test_only_the_ends_of_a_large_log_are_looked_at(large: Path, caplog: pytest.LogCaptureFixture, topic: str, is_seen: bool) -> None:
+def test_only_the_ends_of_a_large_log_are_looked_at(
+    large: Path, caplog: pytest.LogCaptureFixture, topic: str, is_seen: bool
+) -> None:
     shutil.rmtree(large / "consumequeue" / topic)
     store = MessageStore.open(str(large))
     assert len(rows(store)) == (120 if is_seen else 80)
@@ -188,14 +215,20 @@ def test_only_the_ends_of_a_large_log_are_looked_at(large: Path, caplog: pytest.
     assert ("`rmqlog verify` looks at all of it" in told[0]) != is_seen
 
 
-def test_a_committed_offset_says_that_there_were_messages(large: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_committed_offset_says_that_there_were_messages(
+    large: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     shutil.rmtree(large / "consumequeue" / "Middle")
-    (large / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": {"Middle@group": {"0": 7}}}))
+    (large / "config" / "consumerOffset.json").write_text(
+        json.dumps({"offsetTable": {"Middle@group": {"0": 7}}})
+    )
     assert len(rows(MessageStore.open(str(large)))) == 120
     assert ["Middle-0. The commitlog is scanned for them" in text for text in warnings(caplog)] == [True]
 
 
-def test_a_topic_made_again_does_not_get_its_old_messages_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_made_again_does_not_get_its_old_messages_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root = make_store(tmp_path / "again")
     append(root, numbered("U", 0, 4))
     append(root, numbered("T", 0, 40))
@@ -203,18 +236,24 @@ def test_a_topic_made_again_does_not_get_its_old_messages_back(tmp_path: Path, c
     topics = json.loads((root / "config" / "topics.json").read_text())
     del topics["topicConfigTable"]["T"]
     (root / "config" / "topics.json").write_text(json.dumps(topics))
-    append(root, numbered("T", 40, 1), options=CommitOptions(new_topics={"T": 4}, clock=lambda: 1_700_000_200_000))
+    append(
+        root,
+        numbered("T", 40, 1),
+        options=CommitOptions(new_topics={"T": 4}, clock=lambda: 1_700_000_200_000),
+    )
     assert len(rows(MessageStore.open(str(root)))) == 5
     assert warnings(caplog) == []
 
 
-# ---- beside a broker ----------------------------------------------------------------------------------------------------------
+# ---- beside a broker ---------------------------------------------------------------------------------------
 
 
 def test_a_queue_whose_messages_a_broker_has_passed_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It dispatches in the order of the log: what lies behind the newest entry is not dispatched yet, and may be a moment later."""
+    """It dispatches in the order of the log: what lies behind the newest entry is not dispatched yet, and may
+    be a moment later.
+    """
     monkeypatch.setattr("store_format.store.lock_holder", lambda path: 4711 if "/live" in path else None)
     root = make_store(tmp_path / "live")
     append(root, numbered("T", 0, 4) + numbered("U", 0, 4))
@@ -246,18 +285,25 @@ def test_messages_that_a_broker_does_not_dispatch_are_named(
     assert rows(store) == []
     assert rows(store) == []
     assert len(warnings(caplog)) == 1
-    assert "4 queues have messages in the commitlog and no consume queue files: T-0, T-1, T-2, T-3" in warnings(caplog)[0]
+    assert (
+        "4 queues have messages in the commitlog and no consume queue files: T-0, T-1, T-2, T-3"
+        in warnings(caplog)[0]
+    )
 
 
-# ---- queues with a part of their files ----------------------------------------------------------------------------------------
+# ---- queues with a part of their files ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def filed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """T-0 has 60 entries in three full files, U-0 60 messages between its own and two behind them."""
     root = make_store(tmp_path_factory.mktemp("filed") / "store")
-    messages = [message for i in range(60) for topic in ("T", "U") for message in numbered(topic, i, 1, queues=1)]
-    append(root, messages + numbered("U", 60, 2, queues=1), options=CommitOptions(new_topics={"T": 1, "U": 1}))
+    messages = [
+        message for i in range(60) for topic in ("T", "U") for message in numbered(topic, i, 1, queues=1)
+    ]
+    append(
+        root, messages + numbered("U", 60, 2, queues=1), options=CommitOptions(new_topics={"T": 1, "U": 1})
+    )
     return root
 
 
@@ -287,11 +333,16 @@ def test_entries_lost_before_the_part_of_the_log_that_recovery_scans(
     assert set(store.snapshot().damaged) == {("T", 0)}
     caplog.clear()
     assert _planned(root, subscribe="T") == 60
-    assert ["1 consume queues cannot be used, scanning the commitlog for them; T-0: " in text for text in warnings(caplog)] == [True]
+    assert [
+        "1 consume queues cannot be used, scanning the commitlog for them; T-0: " in text
+        for text in warnings(caplog)
+    ] == [True]
 
 
 @pytest.mark.parametrize("how", ["first file", "last file", "zeros", "whole"])
-def test_a_queue_that_lost_files_of_a_clean_store(filed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str) -> None:
+def test_a_queue_that_lost_files_of_a_clean_store(
+    filed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
     root = tmp_path / "store"
     shutil.copytree(filed, root)
     before = rows(MessageStore.open(str(root)))
@@ -304,5 +355,8 @@ def test_a_queue_that_lost_files_of_a_clean_store(filed: Path, tmp_path: Path, c
     store = MessageStore.open(str(root))
     assert rows(store) == before
     rows(store)
-    lack = ["consume queue files of 1 queues lack entries of messages in the commitlog: T-0." in text for text in warnings(caplog)]
+    lack = [
+        "consume queue files of 1 queues lack entries of messages in the commitlog: T-0." in text
+        for text in warnings(caplog)
+    ]
     assert lack == ([] if how == "whole" else [True])

@@ -1,4 +1,6 @@
-"""From queue entries to batches: any slice is that part of the queue, batches stay small, loss and damage are told as asked."""
+"""From queue entries to batches: any slice is that part of the queue, batches stay small, loss and damage are
+told as asked.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,13 @@ def opened(small: SmallStore) -> MessageStore:
     return MessageStore.open(str(small.root), broker_name=BROKER)
 
 
-def reader_of(store: MessageStore, mode: str = "FAILFAST", names: tuple[str, ...] = ALL, **more: object) -> QueueReader:
+def reader_of(
+    store: MessageStore, mode: str = "FAILFAST", names: tuple[str, ...] = ALL, **more: object
+) -> QueueReader:
     return store.reader(Projection(names), Tolerance(mode, **more))  # type: ignore[arg-type] # fail_on_data_loss is the only one
 
 
-# ---- slices -----------------------------------------------------------------------------------------------------------
+# ---- slices ------------------------------------------------------------------------------------------------
 
 
 def test_any_slice_of_any_queue(small: SmallStore) -> None:
@@ -49,11 +53,16 @@ def test_any_slice_of_any_queue(small: SmallStore) -> None:
         right = small.rows[queue.topic, queue.queue_id]
         for start in range(queue.min_offset, queue.max_offset + 1):
             for stop in range(start, queue.max_offset + 1):
-                assert table_rows(queue.read(start, stop, columns=ALL)) == right[start - queue.min_offset : stop - queue.min_offset]
+                assert (
+                    table_rows(queue.read(start, stop, columns=ALL))
+                    == right[start - queue.min_offset : stop - queue.min_offset]
+                )
 
 
 @given(log=commit_logs(), chunk=st.sampled_from([1, 2, 1 << 18]))
-def test_all_queues_at_once_give_each_its_rows_in_order(tmp_path_factory: pytest.TempPathFactory, log: StoredLog, chunk: int) -> None:
+def test_all_queues_at_once_give_each_its_rows_in_order(
+    tmp_path_factory: pytest.TempPathFactory, log: StoredLog, chunk: int
+) -> None:
     root = tmp_path_factory.mktemp("any")
     log.write(root)
     store = MessageStore.open(str(root), broker_name=BROKER)
@@ -68,8 +77,14 @@ def test_all_queues_at_once_give_each_its_rows_in_order(tmp_path_factory: pytest
         assert [row for row in rows if (row["topic"], row["queueId"]) == key] == expected
 
 
-@given(log=commit_logs(), edges=st.lists(st.integers(-1, 300_000), max_size=4).map(sorted), chunk=st.sampled_from([0, 1, 3, 1 << 18]))
-def test_cut_pieces_adjoin(tmp_path_factory: pytest.TempPathFactory, log: StoredLog, edges: list[int], chunk: int) -> None:
+@given(
+    log=commit_logs(),
+    edges=st.lists(st.integers(-1, 300_000), max_size=4).map(sorted),
+    chunk=st.sampled_from([0, 1, 3, 1 << 18]),
+)
+def test_cut_pieces_adjoin(
+    tmp_path_factory: pytest.TempPathFactory, log: StoredLog, edges: list[int], chunk: int
+) -> None:
     """By bisection (0), and by reading all entries, so many at a time."""
     root = tmp_path_factory.mktemp("any")
     log.write(root)
@@ -88,17 +103,21 @@ def test_cut_pieces_adjoin(tmp_path_factory: pytest.TempPathFactory, log: Stored
 
 def test_tags_codes_skip_entries_before_their_messages_are_touched(small: SmallStore) -> None:
     store = opened(small)
-    path, first, size = small.unit_place("empty")  # of Orders-0, without a tag: not looked at, so damage in it is not met
+    # of Orders-0, without a tag: not looked at, so damage in it is not met
+    path, first, size = small.unit_place("empty")
     data = path.read_bytes()
     path.write_bytes(data[:first] + b"\xff" * size + data[first + size :])
     codes = frozenset({oracle.java_hash("red")})
     reader = store.reader(Projection(("body",)), Tolerance(), codes)
-    assert [row["body"] for row in table_rows(reader.read([store.queue("Orders", 0).piece()]))] == [b"some body", b"sealed"]
+    assert [row["body"] for row in table_rows(reader.read([store.queue("Orders", 0).piece()]))] == [
+        b"some body",
+        b"sealed",
+    ]
     batches = [row["body"] for row in table_rows(reader.read([store.queue("Batches", 0).piece()]))]
     assert batches == [row["body"] for row in small.rows["Batches", 0]]  # a batch's code is not its messages'
 
 
-# ---- batches ----------------------------------------------------------------------------------------------------------
+# ---- batches -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -111,17 +130,20 @@ def test_tags_codes_skip_entries_before_their_messages_are_touched(small: SmallS
         ([20 << 20] * 3, ALL, [(0, 1), (1, 2), (2, 3)]),
         ([1000] * 20_000, ("queueOffset",), [(0, 8192), (8192, 16384), (16384, 20_000)]),
         ([1 << 20] * 100, ("queueOffset",), [(0, 100)]),
-        ([-(2**31)] * 2 + [20 << 20] * 2, ALL, [(0, 2), (2, 3), (3, 4)]),  # a hostile size makes no room for others
+        # a hostile size makes no room for others
+        ([-(2**31)] * 2 + [20 << 20] * 2, ALL, [(0, 2), (2, 3), (3, 4)]),
         ([2**31 - 1] * 3, ALL, [(0, 1), (1, 2), (2, 3)]),
         ([], ALL, []),
     ],
 )
-def test_batches_by_bytes_and_rows(small: SmallStore, sizes: list[int], names: tuple[str, ...], cuts: list[tuple[int, int]]) -> None:
+def test_batches_by_bytes_and_rows(
+    small: SmallStore, sizes: list[int], names: tuple[str, ...], cuts: list[tuple[int, int]]
+) -> None:
     reader = reader_of(opened(small), names=names)
     assert list(reader._cuts(np.array(sizes, np.int64))) == cuts
 
 
-# ---- what is wrong ----------------------------------------------------------------------------------------------------
+# ---- what is wrong -----------------------------------------------------------------------------------------
 
 
 def test_permissive_gives_a_row_for_each_bad_message_in_its_place(small: SmallStore) -> None:
@@ -130,14 +152,24 @@ def test_permissive_gives_a_row_for_each_bad_message_in_its_place(small: SmallSt
     data[first + 4] ^= 1  # its magic code
     path.write_bytes(data)
     queue_file = small.root / "consumequeue" / "Orders" / "0" / oracle.file_name(60)
-    queue_file.write_bytes(oracle.cq_unit(2**40, 100, 5) + queue_file.read_bytes()[20:])  # zstd: points behind the log
+    # zstd: points behind the log
+    queue_file.write_bytes(oracle.cq_unit(2**40, 100, 5) + queue_file.read_bytes()[20:])
     store = opened(small)
     reader = reader_of(store, "PERMISSIVE")
     rows = table_rows(reader.read([store.queue("Orders", 0).piece()]))
     right = small.rows["Orders", 0]
     assert [row["queueOffset"] for row in rows] == [0, 1, 2, 3, 4]
     assert [rows[i] for i in (0, 2, 4)] == [right[i] for i in (0, 2, 4)]
-    known = {"topic", "brokerName", "queueId", "queueOffset", "physicalOffset", "storeSize", "tagsCode", "_corrupt_record"}
+    known = {
+        "topic",
+        "brokerName",
+        "queueId",
+        "queueOffset",
+        "physicalOffset",
+        "storeSize",
+        "tagsCode",
+        "_corrupt_record",
+    }
     for i in (1, 3):
         assert {name for name in COLUMNS if rows[i][name] is not None} == known
         assert (rows[i]["topic"], rows[i]["queueId"], rows[i]["brokerName"]) == ("Orders", 0, BROKER)
@@ -162,7 +194,7 @@ def test_damage_is_counted_and_said(small: SmallStore, caplog: pytest.LogCapture
     assert "1 malformed messages dropped, the first:" in caplog.text
 
 
-# ---- what is gone -----------------------------------------------------------------------------------------------------
+# ---- what is gone ------------------------------------------------------------------------------------------
 
 
 def pieces_of(store: MessageStore) -> list[QueueSlice]:
@@ -173,14 +205,20 @@ def test_messages_deleted_after_planning(small: SmallStore, caplog: pytest.LogCa
     pieces = pieces_of(opened(small))
     os.unlink(small.root / "commitlog" / oracle.file_name(0))
     later = opened(small)
-    with pytest.raises(OffsetOutOfRangeError, match=r"Orders-0 offset 0: the message at commitlog 0 was deleted \(retention\)") as caught:
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match=r"Orders-0 offset 0: the message at commitlog 0 was deleted \(retention\)",
+    ) as caught:
         list(reader_of(later).read(pieces))
-    assert str(caught.value).endswith("; the log now begins at 2048. Start later, or set failOnDataLoss=false to go on")
+    assert str(caught.value).endswith(
+        "; the log now begins at 2048. Start later, or set failOnDataLoss=false to go on"
+    )
     reader = reader_of(later, fail_on_data_loss=False)
     kept = [row for row in small.rows["Orders", 0] if row["physicalOffset"] >= 2048]
     assert table_rows(reader.read(pieces)) == kept
     assert 0 < len(kept) == 5 - reader.tolerance.lost
-    assert [record.message.endswith("; the log now begins at 2048") for record in caplog.records] == [True]  # nothing to advise
+    # nothing to advise
+    assert [record.message.endswith("; the log now begins at 2048") for record in caplog.records] == [True]
 
 
 def test_a_log_file_deleted_between_two_batches(small: SmallStore) -> None:
@@ -220,8 +258,14 @@ def test_a_queue_that_became_shorter_after_planning(small: SmallStore) -> None:
 
 
 def test_entries_out_of_the_order_of_the_log_keep_the_order_of_the_queue(tmp_path: Path) -> None:
-    units = [oracle.encode_message(Message(b"T", b"%d" % i, queue_offset=1 - i, physical_offset=93 * i)) for i in range(2)]
-    for path, data in (("commitlog", b"".join(units)), ("consumequeue/T/0", oracle.cq_unit(93, 93, 0) + oracle.cq_unit(0, 93, 0))):
+    units = [
+        oracle.encode_message(Message(b"T", b"%d" % i, queue_offset=1 - i, physical_offset=93 * i))
+        for i in range(2)
+    ]
+    for path, data in (
+        ("commitlog", b"".join(units)),
+        ("consumequeue/T/0", oracle.cq_unit(93, 93, 0) + oracle.cq_unit(0, 93, 0)),
+    ):
         (tmp_path / path).mkdir(parents=True)
         (tmp_path / path / oracle.file_name(0)).write_bytes(data.ljust(1000, b"\0"))
     store = MessageStore.open(str(tmp_path))

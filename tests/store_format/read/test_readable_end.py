@@ -1,4 +1,6 @@
-"""After a crash: damage in the middle of the log hides nothing behind it; what an earlier recovery has cut stays hidden."""
+"""After a crash: damage in the middle of the log hides nothing behind it; what an earlier recovery has cut
+stays hidden.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def rows_of(root: Path, mode: str = "FAILFAST") -> Rows:
     store = MessageStore.open(str(root))
     reader = store.reader(Projection(("topic", "queueId", "queueOffset"), True), Tolerance(mode))
     batches = list(reader.read([queue.piece() for queue in store.queues()]))
-    return sorted((row["topic"], row["queueId"], row["queueOffset"]) for batch in batches for row in batch.to_pylist())
+    return sorted(
+        (row["topic"], row["queueId"], row["queueOffset"]) for batch in batches for row in batch.to_pylist()
+    )
 
 
 def identities(rows: list[dict[str, Any]]) -> Rows:
@@ -68,9 +72,14 @@ def readable(root: Path) -> ReadableEnd:
     return find_readable_end(str(root), store.log, end)
 
 
-# ---- damage in the middle -----------------------------------------------------------------------------------------------
+# ---- damage in the middle ----------------------------------------------------------------------------------
 
-_DAMAGES = {"size word": (0, b"\x7f\xff\xff\xff"), "magic code": (4, b"\0\0\0\0"), "body": (95, b"\xff\xff"), "zeros": (0, bytes(300))}
+_DAMAGES = {
+    "size word": (0, b"\x7f\xff\xff\xff"),
+    "magic code": (4, b"\0\0\0\0"),
+    "body": (95, b"\xff\xff"),
+    "zeros": (0, bytes(300)),
+}
 
 
 @pytest.mark.golden
@@ -81,7 +90,9 @@ def test_only_the_damaged_message_is_missing(copy: Copy, how: str, caplog: pytes
     overwrite(root, rows[_DAMAGED]["physicalOffset"] + at, data)
     with caplog.at_level(logging.WARNING):
         assert rows_of(root, "DROPMALFORMED") == identities(rows[:_DAMAGED] + rows[_DAMAGED + 1 :])
-    warnings = [record.getMessage() for record in caplog.records if "damaged in the middle" in record.getMessage()]
+    warnings = [
+        record.getMessage() for record in caplog.records if "damaged in the middle" in record.getMessage()
+    ]
     assert len(warnings) == 1
     assert "The 819 whole messages behind the damage" in warnings[0]
     assert "A broker that starts on this store cuts the commitlog at 8996 and loses" in warnings[0]
@@ -117,7 +128,9 @@ def test_without_consume_queues_the_scan_goes_on_behind_the_damage(copy: Copy) -
     overwrite(root, rows[_DAMAGED]["physicalOffset"] + 95, b"\xff\xff")
     store = MessageStore.open(str(root))
     assert sum(queue.max_offset - queue.min_offset for queue in store.queues()) >= 849
-    found = [row for batch in store.scan(["queueOffset"], on_damage="DROPMALFORMED") for row in batch.to_pylist()]
+    found = [
+        row for batch in store.scan(["queueOffset"], on_damage="DROPMALFORMED") for row in batch.to_pylist()
+    ]
     assert len(found) == 849
     with pytest.raises(CorruptStoreError, match="body CRC"):
         list(store.scan(["queueOffset"]))
@@ -134,12 +147,18 @@ def test_what_is_torn_at_the_end_stays_the_end(copy: Copy, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("lost", [(300, 100), (4096, 5000), (4096, 0), (0, 5000)])
 @pytest.mark.parametrize("state", ["crashed", "no consume queues", "clean, no consume queues"])
-def test_zeros_across_the_boundary_of_two_files_hide_nothing(broker: Broker, state: str, lost: tuple[int, int]) -> None:
+def test_zeros_across_the_boundary_of_two_files_hide_nothing(
+    broker: Broker, state: str, lost: tuple[int, int]
+) -> None:
     """The file behind them begins with zeros, as one that was only made in advance."""
     while broker.end < 2 * _FILE_SIZE + 9000:
         broker.write(1)
     messages, edge = messages_of(broker.root), 2 * _FILE_SIZE
-    hit = [m for m in messages if m.physical_offset + m.total_size > edge - lost[0] and m.physical_offset < edge + lost[1]]
+    hit = [
+        m
+        for m in messages
+        if m.physical_offset + m.total_size > edge - lost[0] and m.physical_offset < edge + lost[1]
+    ]
     assert hit
     overwrite(broker.root, edge - lost[0], bytes(lost[0]))
     overwrite(broker.root, edge, bytes(lost[1]))
@@ -149,7 +168,11 @@ def test_zeros_across_the_boundary_of_two_files_hide_nothing(broker: Broker, sta
         (broker.root / "abort").unlink()
     before = dict(_files(broker.root))
     store = MessageStore.open(str(broker.root))
-    found = [row for batch in store.scan(["physicalOffset"], on_damage="DROPMALFORMED") for row in batch.to_pylist()]
+    found = [
+        row
+        for batch in store.scan(["physicalOffset"], on_damage="DROPMALFORMED")
+        for row in batch.to_pylist()
+    ]
     assert len(found) == len(messages) - len(hit)
     if state == "crashed":
         assert len(rows_of(broker.root, "DROPMALFORMED")) == len(messages) - len(hit)
@@ -165,12 +188,14 @@ def test_zeros_across_the_boundary_of_two_files_hide_nothing(broker: Broker, sta
     assert dict(_files(broker.root)) == before
 
 
-# ---- an earlier recovery --------------------------------------------------------------------------------------------------
+# ---- an earlier recovery -----------------------------------------------------------------------------------
 
 
 @dataclass
 class Broker:
-    """A store that a broker would leave, written unit by unit. Recovery sets `end` back; like a broker's it clears no byte."""
+    """A store that a broker would leave, written unit by unit. Recovery sets `end` back; like a broker's it
+    clears no byte.
+    """
 
     root: Path
     end: int
@@ -208,12 +233,15 @@ class Broker:
         body: bytes = b"n" * 77,
         dispatched: bool = True,
     ) -> None:
-        """Messages of another length, so that their edges are no edges of the messages they are written over."""
+        """Messages of another length, so that their edges are no edges of the messages they are written over.
+        """
         for number in range(count):
             queue_id = queue_ids[number % len(queue_ids)]
             offset = self.offsets.get(queue_id, 0)
             timestamp = self.timestamp + later_ms + number
-            message = Message(b"T", body, b"TAGS\x01new\x02", queue_id, offset, self.end, store_timestamp=timestamp)
+            message = Message(
+                b"T", body, b"TAGS\x01new\x02", queue_id, offset, self.end, store_timestamp=timestamp
+            )
             room = _FILE_SIZE - self.end % _FILE_SIZE
             if message.total_size + 8 > room:
                 overwrite(self.root, self.end, oracle.blank(room))
@@ -221,9 +249,13 @@ class Broker:
                 (self.root / "commitlog" / oracle.file_name(self.end)).write_bytes(bytes(_FILE_SIZE))
                 message = replace(message, physical_offset=self.end)
             overwrite(self.root, self.end, oracle.encode_message(message))
-            path = self.root / "consumequeue" / "T" / str(queue_id) / oracle.file_name(offset * 20 // 400 * 400)
+            path = (
+                self.root / "consumequeue" / "T" / str(queue_id) / oracle.file_name(offset * 20 // 400 * 400)
+            )
             data = bytearray(path.read_bytes() if path.exists() else bytes(400))
-            data[offset * 20 % 400 : offset * 20 % 400 + 20] = oracle.cq_unit(self.end, message.total_size, oracle.tags_code(message))
+            data[offset * 20 % 400 : offset * 20 % 400 + 20] = oracle.cq_unit(
+                self.end, message.total_size, oracle.tags_code(message)
+            )
             if dispatched:
                 path.write_bytes(bytes(data))
             self.offsets[queue_id] = offset + 1
@@ -236,7 +268,9 @@ def broker(tmp_path: Path) -> Broker:
 
 
 def torn_by_the_first_crash(broker: Broker, number: int = 20) -> list[Message]:
-    """One message is torn, those behind it are whole: pages reach the disk in any order. A broker starts and cuts there."""
+    """One message is torn, those behind it are whole: pages reach the disk in any order. A broker starts and
+    cuts there.
+    """
     messages = messages_of(broker.root)
     overwrite(broker.root, messages[number].physical_offset + 20, bytes(60))
     shutil.rmtree(broker.root / "index")  # as the recovery does
@@ -245,7 +279,9 @@ def torn_by_the_first_crash(broker: Broker, number: int = 20) -> list[Message]:
 
 
 @pytest.mark.parametrize("new", [1, 7, 16])
-def test_what_an_earlier_recovery_cut_stays_hidden(broker: Broker, new: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_an_earlier_recovery_cut_stays_hidden(
+    broker: Broker, new: int, caplog: pytest.LogCaptureFixture
+) -> None:
     torn_by_the_first_crash(broker)
     broker.write(new)
     with caplog.at_level(logging.WARNING):
@@ -253,7 +289,9 @@ def test_what_an_earlier_recovery_cut_stays_hidden(broker: Broker, new: int, cap
     found = readable(broker.root)
     assert (found.offset, found.messages, found.damage) == (broker.end, 0, None)
     assert found.remains > 20
-    assert [f"{found.remains} whole messages behind the end" in record.getMessage() for record in caplog.records] == [True]
+    assert [
+        f"{found.remains} whole messages behind the end" in record.getMessage() for record in caplog.records
+    ] == [True]
     # A writer goes on there, as a broker would.
     append(broker.root, numbered("T", 100, 5), key=("q", 0))
     assert len(rows_of(broker.root)) == 20 + new + 5
@@ -261,15 +299,21 @@ def test_what_an_earlier_recovery_cut_stays_hidden(broker: Broker, new: int, cap
 
 @pytest.mark.parametrize("emptied", [False, True])
 def test_entries_whose_messages_are_written_over_are_hidden(broker: Broker, emptied: bool) -> None:
-    """Queues that get no new message keep the entries of cut messages, and those lead into the messages written over them."""
+    """Queues that get no new message keep the entries of cut messages, and those lead into the messages
+    written over them.
+    """
     torn_by_the_first_crash(broker, 2 if emptied else 20)
     broker.write(9, queue_ids=(0, 1))
-    assert {key: len(rows) for key, rows in by_queue(broker.root).items()} == ({0: 6, 1: 5} if emptied else {0: 10, 1: 9, 2: 5, 3: 5})
+    assert {key: len(rows) for key, rows in by_queue(broker.root).items()} == (
+        {0: 6, 1: 5} if emptied else {0: 10, 1: 9, 2: 5, 3: 5}
+    )
 
 
 @pytest.mark.parametrize("into", ["damage", "a new message", "another file"])
 def test_a_message_of_the_log_wins_over_the_entry_of_one_that_was_cut(broker: Broker, into: str) -> None:
-    """Queues 2 and 3 keep the entries of 10 cut messages each; the messages that get their offsets are not dispatched."""
+    """Queues 2 and 3 keep the entries of 10 cut messages each; the messages that get their offsets are not
+    dispatched.
+    """
     cut = torn_by_the_first_crash(broker)
     broker.write(50, queue_ids=(0, 1))
     broker.write(12, queue_ids=(2, 3), later_ms=70_000, dispatched=False)
@@ -279,8 +323,13 @@ def test_a_message_of_the_log_wins_over_the_entry_of_one_that_was_cut(broker: Br
     written = messages_of(broker.root)
     damaged: list[Message] = []
     if into == "damage":
-        places = [message.physical_offset for message in cut[-2:]]  # what the last entries of the two queues lead to
-        damaged = [m for m in written if any(m.physical_offset <= place < m.physical_offset + m.total_size for place in places)]
+        # what the last entries of the two queues lead to
+        places = [message.physical_offset for message in cut[-2:]]
+        damaged = [
+            m
+            for m in written
+            if any(m.physical_offset <= place < m.physical_offset + m.total_size for place in places)
+        ]
         for message in damaged:
             overwrite(broker.root, message.physical_offset + 95, b"\xff\xff")
     rows = rows_of(broker.root, "DROPMALFORMED")
@@ -320,7 +369,9 @@ def test_a_clock_step_behind_damage_hides_nothing(broker: Broker, step_ms: int) 
 
 
 def test_queue_offsets_of_a_deleted_topic_are_no_repeats(broker: Broker) -> None:
-    """The topic is created again; messages of it behind the damage have no entries yet, and lower offsets than the deleted ones."""
+    """The topic is created again; messages of it behind the damage have no entries yet, and lower offsets
+    than the deleted ones.
+    """
     shutil.rmtree(broker.root / "consumequeue" / "T")
     for queue_id in range(4):
         (broker.root / "consumequeue" / "T" / str(queue_id)).mkdir(parents=True)
@@ -363,7 +414,9 @@ def test_remains_behind_a_blank_do_not_end_the_log(tmp_path: Path, how: str, und
             for path in (broker.root / "consumequeue" / "T" / str(queue_id)).iterdir():
                 keep = min(max(left - int(path.name), 0), 400)
                 path.write_bytes(path.read_bytes()[:keep] + bytes(400 - keep))
-    data = {"body": (95, b"\xff\xff"), "size word": (0, b"\x7f\xff\xff\xff")}.get(how, (60, b"\xff" * (blank + 8 - damaged - 60)))
+    data = {"body": (95, b"\xff\xff"), "size word": (0, b"\x7f\xff\xff\xff")}.get(
+        how, (60, b"\xff" * (blank + 8 - damaged - 60))
+    )
     overwrite(broker.root, damaged + data[0], bytes(len(data[1])) if how.startswith("zeros") else data[1])
     assert len(rows_of(broker.root, "DROPMALFORMED")) == count + 8
     found = readable(broker.root)
@@ -384,7 +437,11 @@ def test_messages_behind_the_damage_are_found_and_counted(broker: Broker) -> Non
     messages = messages_of(broker.root)
     overwrite(broker.root, messages[20].physical_offset + 95, b"\xff\xff")
     store = MessageStore.open(str(broker.root))
-    for question in ({"key": "k41"}, {"key": "k41", "use_index": False}, {"message_id": messages[41].offset_msg_id}):
+    for question in (
+        {"key": "k41"},
+        {"key": "k41", "use_index": False},
+        {"message_id": messages[41].offset_msg_id},
+    ):
         found = store.find(**question, on_damage="DROPMALFORMED")
         assert found.table["physicalOffset"].to_pylist() == [messages[41].physical_offset], question
     assert {row["topic"]: row["messages"] for row in store.view("topics").to_pylist()}["T"] == 60
@@ -398,12 +455,15 @@ def test_diagnose_counts_what_a_broker_would_cut(broker: Broker, crashed: bool) 
         (broker.root / "abort").unlink()
     overwrite(broker.root, messages_of(broker.root)[20].physical_offset + 95, b"\xff\xff")
     diagnosis = MessageStore.open(str(broker.root)).diagnose()
-    assert [problem.advice[:35] for problem in diagnosis.of("damage")] == ["Messages here are lost; read around"]
+    assert [problem.advice[:35] for problem in diagnosis.of("damage")] == [
+        "Messages here are lost; read around"
+    ]
     cut = [problem for problem in diagnosis.of("warning") if "whole messages up to" in problem.found]
     assert len(cut) == 1
     assert cut[0].found.startswith("39 whole messages up to ")
     assert cut[0].advice.startswith("A broker that starts on this store cuts these messages off")
-    assert not any("behind it" in problem.found for problem in diagnosis)  # the entries of those messages are right
+    # the entries of those messages are right
+    assert not any("behind it" in problem.found for problem in diagnosis)
 
 
 def test_diagnose_tells_remains_from_damage(broker: Broker) -> None:
@@ -411,7 +471,9 @@ def test_diagnose_tells_remains_from_damage(broker: Broker) -> None:
     broker.write(16)
     diagnosis = MessageStore.open(str(broker.root)).diagnose()
     assert diagnosis.of("damage") == []
-    assert any("An earlier recovery has cut these messages" in problem.advice for problem in diagnosis.of("warning"))
+    assert any(
+        "An earlier recovery has cut these messages" in problem.advice for problem in diagnosis.of("warning")
+    )
 
 
 def test_a_store_on_which_a_recovered_broker_wrote_nothing_is_read_whole(broker: Broker) -> None:
@@ -428,12 +490,14 @@ def test_messages_of_the_same_millisecond_continue_the_log(broker: Broker) -> No
     assert readable(broker.root).messages == 39
 
 
-# ---- writers ------------------------------------------------------------------------------------------------------------
+# ---- writers -----------------------------------------------------------------------------------------------
 
 
 def _files(root: Path) -> Iterator[tuple[str, bytes]]:
     for folder in ("commitlog", "consumequeue", "index"):
-        yield from ((str(path), path.read_bytes()) for path in sorted((root / folder).rglob("*")) if path.is_file())
+        yield from (
+            (str(path), path.read_bytes()) for path in sorted((root / folder).rglob("*")) if path.is_file()
+        )
 
 
 @pytest.mark.parametrize("crashed", [True, False])
@@ -459,7 +523,8 @@ def test_a_writer_does_not_cut_what_can_be_read(broker: Broker, crashed: bool) -
 
 
 def older_behind_damage(broker: Broker) -> tuple[int, int]:
-    """Nobody has recovered the store: the clock was set back by a minute behind the message that is damaged."""
+    """Nobody has recovered the store: the clock was set back by a minute behind the message that is damaged.
+    """
     broker.write(2, later_ms=120_000)
     damaged = broker.end
     broker.write(1, later_ms=130_000)
@@ -470,7 +535,9 @@ def older_behind_damage(broker: Broker) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("crashed", [True, False])
-def test_a_writer_names_the_remains_that_it_clears(broker: Broker, crashed: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_writer_names_the_remains_that_it_clears(
+    broker: Broker, crashed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     start, stop = older_behind_damage(broker)
     if not crashed:
         (broker.root / "abort").unlink()
@@ -482,7 +549,9 @@ def test_a_writer_names_the_remains_that_it_clears(broker: Broker, crashed: bool
 
 
 @pytest.mark.parametrize("recovered", [True, False])
-def test_a_recovery_is_named_only_where_one_is_known(broker: Broker, recovered: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_recovery_is_named_only_where_one_is_known(
+    broker: Broker, recovered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     if recovered:  # shorter messages, which get queue offsets of cut ones that are still whole
         torn_by_the_first_crash(broker)
         broker.write(24, body=b"n" * 10)
@@ -490,13 +559,19 @@ def test_a_recovery_is_named_only_where_one_is_known(broker: Broker, recovered: 
         older_behind_damage(broker)
     with caplog.at_level(logging.WARNING):
         rows_of(broker.root, "DROPMALFORMED")
-    said = [record.getMessage() for record in caplog.records if "whole messages behind the end" in record.getMessage()]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if "whole messages behind the end" in record.getMessage()
+    ]
     assert ["An earlier recovery has cut them" in message for message in said] == [recovered]
 
 
 @pytest.mark.parametrize("crashed", [True, False])
 def test_a_writer_refuses_remains_that_show_no_recovery(broker: Broker, crashed: bool) -> None:
-    """They are not older, and the entry of the first one leads to it; one behind it repeats an offset of a deleted topic."""
+    """They are not older, and the entry of the first one leads to it; one behind it repeats an offset of a
+    deleted topic.
+    """
     shutil.rmtree(broker.root / "consumequeue" / "T" / "1")
     (broker.root / "consumequeue" / "T" / "1").mkdir()
     broker.write(2, queue_ids=(0,))
@@ -518,7 +593,9 @@ def test_a_writer_refuses_remains_that_show_no_recovery(broker: Broker, crashed:
 
 @pytest.mark.parametrize("crashed", [True, False])
 def test_the_advice_to_give_messages_up_works(tmp_path: Path, crashed: bool) -> None:
-    """Queues and index end where the log does then; the index ends in front of the checkpoint's time, as that of a flushed store."""
+    """Queues and index end where the log does then; the index ends in front of the checkpoint's time, as that
+    of a flushed store.
+    """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 24) + numbered("U", 0, 24))
     (root / ".rmqlog" / "ledger.json").unlink()

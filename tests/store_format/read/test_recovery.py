@@ -1,4 +1,6 @@
-"""Recovery read-only: the end of the log and the missing entries equal what the broker's own recovery made of the same store."""
+"""Recovery read-only: the end of the log and the missing entries equal what the broker's own recovery made of
+the same store.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def _store(golden: Golden, name: str, broker: str) -> tuple[Path, dict[str, Any]
 
 
 def _units_on_disk(root: Path, end: int) -> dict[Queue, tuple[list[int], NDArray[np.void]]]:
-    """(queue offsets, units) of every simple and batch queue, one unit at a time: up to the first that is empty or at `end`."""
+    """(queue offsets, units) of every simple and batch queue, one unit at a time: up to the first that is
+    empty or at `end`.
+    """
     queues = {}
     for kind, layout in (("consumequeue", CQ_UNIT), ("batchconsumequeue", BATCH_CQ_UNIT)):
         for directory in sorted((root / kind).glob("*/*/")) if (root / kind).is_dir() else []:
@@ -76,7 +80,7 @@ def _batch_topics(root: Path) -> set[str]:
     return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
 
 
-# ---- the end --------------------------------------------------------------------------------------------------------
+# ---- the end -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
@@ -109,14 +113,16 @@ def test_a_unit_behind_the_end_has_an_entry_on_disk(golden: Golden) -> None:
     assert visible != _max_offsets(_units_on_disk(root, 2**62))
 
 
-# ---- entries made again ---------------------------------------------------------------------------------------------
+# ---- entries made again ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
 def test_all_entries_made_again_equal_those_the_broker_served(golden: Golden, name: str, broker: str) -> None:
     root, expected = _store(golden, name, broker)
     log = _open(root)
-    made = missing_entries(log, log.min_offset, expected["commitLog"]["maxOffset"], {}, batch_topics=_batch_topics(root))
+    made = missing_entries(
+        log, log.min_offset, expected["commitLog"]["maxOffset"], {}, batch_topics=_batch_topics(root)
+    )
     found = {
         (*queue, offset, int(unit["physical_offset"]), int(unit["size"]), int(unit["tags_code"]))
         for queue, entries in made.items()
@@ -153,9 +159,13 @@ def test_all_entries_made_again_are_the_bytes_on_disk(golden: Golden, name: str,
     assert compared >= 3
 
 
-@pytest.mark.parametrize("name", ["crash-5.5.0", "basic-5.5.0", "edge-5.5.0", "batchcq-5.5.0", "delay-tx-5.5.0"])
+@pytest.mark.parametrize(
+    "name", ["crash-5.5.0", "basic-5.5.0", "edge-5.5.0", "batchcq-5.5.0", "delay-tx-5.5.0"]
+)
 @pytest.mark.parametrize("lost", [1, 3, 100])
-def test_queues_that_lag_behind_the_log_are_completed(golden: Golden, tmp_path: Path, name: str, lost: int) -> None:
+def test_queues_that_lag_behind_the_log_are_completed(
+    golden: Golden, tmp_path: Path, name: str, lost: int
+) -> None:
     """As after a power loss: the commitlog was flushed, the last units of every queue were not."""
     source, expected = _store(golden, name, "")
     root = tmp_path / "store"
@@ -170,9 +180,16 @@ def test_queues_that_lag_behind_the_log_are_completed(golden: Golden, tmp_path: 
     lagging = _units_on_disk(root, end.offset)
     last = {queue: int(units["physical_offset"][-1]) for queue, (_, units) in lagging.items() if len(units)}
     added = missing_entries(
-        log, end.scan_start, end.offset, _max_offsets(lagging), last_physical_offsets=last, batch_topics=_batch_topics(root)
+        log,
+        end.scan_start,
+        end.offset,
+        _max_offsets(lagging),
+        last_physical_offsets=last,
+        batch_topics=_batch_topics(root),
     )
-    missing = sum(len(units) for _, units in before.values()) - sum(len(units) for _, units in lagging.values())
+    missing = sum(len(units) for _, units in before.values()) - sum(
+        len(units) for _, units in lagging.values()
+    )
     assert sum(len(entries.units) for entries in added.values()) == missing > 0
     for queue, (offsets, units) in before.items():
         kept_offsets, kept = lagging[queue]
@@ -196,19 +213,29 @@ def _zero_last_units(root: Path, log_end: int, lost: int) -> None:
                     break
 
 
-# ---- where a recovery begins ----------------------------------------------------------------------------------------
+# ---- where a recovery begins -------------------------------------------------------------------------------
 
 FILE_SIZE = 512
 FILES = 14
 
 
 def _many_files(directory: Path, *, broken: int = -1, skipped: int = -1) -> CommitLog:
-    """14 files with a unit and a BLANK each. `broken`: the file whose unit has a wrong CRC. `skipped`: the file that is not there."""
+    """14 files with a unit and a BLANK each. `broken`: the file whose unit has a wrong CRC. `skipped`: the
+    file that is not there.
+    """
     root = directory / "commitlog"
     root.mkdir(parents=True)
     for i in range(FILES):
         data = bytearray(
-            oracle.encode_message(Message(b"TopicTest", b"body", queue_offset=i, store_timestamp=_at(i), physical_offset=i * FILE_SIZE))
+            oracle.encode_message(
+                Message(
+                    b"TopicTest",
+                    b"body",
+                    queue_offset=i,
+                    store_timestamp=_at(i),
+                    physical_offset=i * FILE_SIZE,
+                )
+            )
         )
         data += oracle.blank(FILE_SIZE - len(data))
         if i == broken:
@@ -218,7 +245,9 @@ def _many_files(directory: Path, *, broken: int = -1, skipped: int = -1) -> Comm
     return _open(directory)
 
 
-def _found(log: CommitLog, checkpoint: Checkpoint, *, crashed: bool = True, dispatch_from: int = -1) -> tuple[int, int, int]:
+def _found(
+    log: CommitLog, checkpoint: Checkpoint, *, crashed: bool = True, dispatch_from: int = -1
+) -> tuple[int, int, int]:
     """(first file checked, first file scanned for entries, end)."""
     end = find_end(log, checkpoint, crashed=crashed, dispatch_from=dispatch_from)
     assert end.end.kind is EndKind.BLANK
@@ -235,7 +264,8 @@ def _at(number: int) -> int:
     [
         (Checkpoint(), 4, 0),  # nothing known: the broker looks at ten files, entries may be missing from all
         (Checkpoint(logics_physical_offset=9 * FILE_SIZE + 5), 9, 9),
-        (Checkpoint(_at(2), _at(2), logics_physical_offset=9 * FILE_SIZE), 9, 9),  # the offset decides, not the times
+        # the offset decides, not the times
+        (Checkpoint(_at(2), _at(2), logics_physical_offset=9 * FILE_SIZE), 9, 9),
         (Checkpoint(logics_physical_offset=2 * FILE_SIZE), 4, 2),
         (Checkpoint(_at(13), _at(12)), 12, 9),  # 5.5 has no margin; 3 s are three files here
         (Checkpoint(_at(7), _at(12)), 12, 4),  # 5.5 does not look at the commitlog's time
@@ -244,14 +274,19 @@ def _at(number: int) -> int:
         (Checkpoint(-5, -5, 0, 0, 0, -5), 4, 0),
     ],
 )
-def test_the_checkpoint_says_where_to_begin(tmp_path: Path, checkpoint: Checkpoint, first_checked: int, first_scanned: int) -> None:
+def test_the_checkpoint_says_where_to_begin(
+    tmp_path: Path, checkpoint: Checkpoint, first_checked: int, first_scanned: int
+) -> None:
     assert _found(_many_files(tmp_path), checkpoint) == (first_checked, first_scanned, 13 * FILE_SIZE + 104)
 
 
 @pytest.mark.parametrize(
-    ("dispatch_from", "first_checked", "first_scanned"), [(-1, 4, 0), (2 * FILE_SIZE, 4, 2), (8 * FILE_SIZE - 1, 7, 7)]
+    ("dispatch_from", "first_checked", "first_scanned"),
+    [(-1, 4, 0), (2 * FILE_SIZE, 4, 2), (8 * FILE_SIZE - 1, 7, 7)],
 )
-def test_after_a_clean_shutdown_the_queues_say_it(tmp_path: Path, dispatch_from: int, first_checked: int, first_scanned: int) -> None:
+def test_after_a_clean_shutdown_the_queues_say_it(
+    tmp_path: Path, dispatch_from: int, first_checked: int, first_scanned: int
+) -> None:
     checkpoint = Checkpoint(_at(13), _at(13), logics_physical_offset=13 * FILE_SIZE)
     found = _found(_many_files(tmp_path), checkpoint, crashed=False, dispatch_from=dispatch_from)
     assert found == (first_checked, first_scanned, 13 * FILE_SIZE + 104)
@@ -263,11 +298,14 @@ def test_damage_in_an_old_file_does_not_end_the_log(tmp_path: Path, caplog: pyte
     assert (end.scan_start, end.offset, end.units) == (0, 13 * FILE_SIZE + 104, 10)
     with caplog.at_level(logging.WARNING, "store_format.read.recovery"):
         entries = missing_entries(log, end.scan_start, end.offset, {})
-    assert entries["TopicTest", 0].queue_offsets.tolist() == list(range(FILES))  # its bytes are found; reading it checks the CRC
+    # its bytes are found; reading it checks the CRC
+    assert entries["TopicTest", 0].queue_offsets.tolist() == list(range(FILES))
     assert caplog.messages == []
 
 
-def test_damage_in_the_range_is_stepped_over_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_in_the_range_is_stepped_over_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     log = _many_files(tmp_path, skipped=2)
     path = tmp_path / "commitlog" / oracle.file_name(5 * FILE_SIZE)
     path.write_bytes(b"\x01" + path.read_bytes()[1:])
@@ -275,7 +313,9 @@ def test_damage_in_the_range_is_stepped_over_with_a_warning(tmp_path: Path, capl
         entries = missing_entries(log, 0, FILES * FILE_SIZE, {})
     assert entries["TopicTest", 0].queue_offsets.tolist() == [i for i in range(FILES) if i not in (2, 5)]
     assert entries["TopicTest", 0].max_offset == FILES
-    assert caplog.messages == ["commitlog 0 to 7168: 104 bytes are damaged and 512 missing; messages there have no consume queue entry"]
+    assert caplog.messages == [
+        "commitlog 0 to 7168: 104 bytes are damaged and 512 missing; messages there have no consume queue entry"
+    ]
 
 
 def test_damage_in_the_files_that_are_checked_ends_the_log(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Where queues begin and end: clean, while a broker writes, after a crash; and which of them only the commitlog can serve."""
+"""Where queues begin and end: clean, while a broker writes, after a crash; and which of them only the
+commitlog can serve.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ def small(tmp_path: Path) -> SmallStore:
     return write_small_store(tmp_path / "store")
 
 
-def taken(small: SmallStore, state: StoreState, select: Callable[[str], bool] = lambda topic: True) -> Snapshot:
-    return take_snapshot(str(small.root), CommitLog.open((str(small.root / "commitlog"),), FileCache()), state, select)
+def taken(
+    small: SmallStore, state: StoreState, select: Callable[[str], bool] = lambda topic: True
+) -> Snapshot:
+    return take_snapshot(
+        str(small.root), CommitLog.open((str(small.root / "commitlog"),), FileCache()), state, select
+    )
 
 
 def bounds(snapshot: Snapshot) -> dict[tuple[str, int], tuple[int, int]]:
@@ -43,9 +49,17 @@ def test_listing(small: SmallStore) -> None:
     (small.root / "consumequeue" / "Orders" / "notes").mkdir()
     (small.root / "consumequeue" / "Orders" / "10").mkdir()
     listed = [
-        (topic, queue_id, kind) for topic, queue_id, _, kind in list_queues(str(small.root), lambda topic: topic in ("Orders", "Batches"))
+        (topic, queue_id, kind)
+        for topic, queue_id, _, kind in list_queues(
+            str(small.root), lambda topic: topic in ("Orders", "Batches")
+        )
     ]
-    assert listed == [("Orders", 0, "simple"), ("Orders", 1, "simple"), ("Orders", 10, "simple"), ("Batches", 0, "batch")]
+    assert listed == [
+        ("Orders", 0, "simple"),
+        ("Orders", 1, "simple"),
+        ("Orders", 10, "simple"),
+        ("Batches", 0, "batch"),
+    ]
 
 
 @pytest.mark.parametrize("state", StoreState)
@@ -65,7 +79,7 @@ def test_only_selected_topics_are_looked_at(small: SmallStore, state: StoreState
     assert snapshot.damaged == {}
 
 
-# ---- damaged queues ---------------------------------------------------------------------------------------------------
+# ---- damaged queues ----------------------------------------------------------------------------------------
 
 
 def damage(small: SmallStore, how: str) -> tuple[str, str]:
@@ -87,17 +101,34 @@ def damage(small: SmallStore, how: str) -> tuple[str, str]:
             return f"{last} at byte 0: expected a file of units", "an empty one"
         case "last entry":
             last.write_bytes(last.read_bytes()[:20] + b"\x80" + last.read_bytes()[21:])
-            return f"{last} at byte 20: expected zeros behind the queue's last entry, which is unit 3", "other bytes"
+            return (
+                f"{last} at byte 20: expected zeros behind the queue's last entry, which is unit 3",
+                "other bytes",
+            )
         case "first entry":
             first.write_bytes(first.read_bytes()[:8] + b"\xff" + first.read_bytes()[9:])
-            return f"{first} at byte 8: expected zeros behind the queue's last entry, which is unit -1", "other bytes"
+            return (
+                f"{first} at byte 8: expected zeros behind the queue's last entry, which is unit -1",
+                "other bytes",
+            )
         case "gap":
             last.rename(queue_file(small, 120))
-            return f"{queue_file(small, 120)} at byte 0: expected a file that begins at 60", "this file begins at 120"
+            return (
+                f"{queue_file(small, 120)} at byte 0: expected a file that begins at 60",
+                "this file begins at 120",
+            )
     raise AssertionError(how)
 
 
-DAMAGES = ["odd length", "whole units cut", "all files cut alike", "empty", "last entry", "first entry", "gap"]
+DAMAGES = [
+    "odd length",
+    "whole units cut",
+    "all files cut alike",
+    "empty",
+    "last entry",
+    "first entry",
+    "gap",
+]
 
 
 @pytest.mark.parametrize("how", DAMAGES)
@@ -138,7 +169,7 @@ def test_a_queue_directory_without_files_is_an_empty_queue(small: SmallStore) ->
     assert (queue.min_offset, queue.max_offset, queue.bounds) == (0, 0, None)
 
 
-# ---- while a broker writes --------------------------------------------------------------------------------------------
+# ---- while a broker writes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -159,14 +190,16 @@ def test_the_newest_entries_count_once_the_log_agrees(small: SmallStore, entry: 
         "of the next file": oracle.cq_unit(4096, size, code),
         "with half a tags code": oracle.cq_unit(physical, size, code & 0xFFFF0000),
         "of another size": oracle.cq_unit(physical, size + 1, code),
-        "of another message": oracle.cq_unit(small.messages["commit"].physical_offset, small.messages["commit"].total_size, code),
+        "of another message": oracle.cq_unit(
+            small.messages["commit"].physical_offset, small.messages["commit"].total_size, code
+        ),
     }[entry]
     path = queue_file(small, 60)
     path.write_bytes(path.read_bytes()[:20] + unit + bytes(20))
     assert taken(small, StoreState.LIVE).queues["Orders", 0].max_offset == (5 if settles else 4)
 
 
-# ---- after a crash ----------------------------------------------------------------------------------------------------
+# ---- after a crash -----------------------------------------------------------------------------------------
 
 
 def test_entries_behind_the_end_of_the_log_are_hidden(small: SmallStore) -> None:
@@ -184,4 +217,6 @@ def test_queues_that_are_gone_are_made_again(small: SmallStore) -> None:
     (small.root / "abort").touch()
     assert bounds(taken(small, StoreState.CRASHED)) == right_bounds(small)
     store = MessageStore.open(str(small.root), broker_name=BROKER)
-    assert {(queue.topic, queue.queue_id): table_rows(queue.read(columns=ALL)) for queue in store.queues()} == small.rows
+    assert {
+        (queue.topic, queue.queue_id): table_rows(queue.read(columns=ALL)) for queue in store.queues()
+    } == small.rows

@@ -1,4 +1,6 @@
-"""find() against every key query a broker answered: what it returned, checked on the messages, and all of it, however found."""
+"""find() against every key query a broker answered: what it returned, checked on the messages, and all of it,
+however found.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ COLUMNS = ("topic", "keys", "storeTimestampMs", "msgId", "physicalOffset")
 
 
 class Messages:
-    """Every stored unit of a store by the keys it is found under: from one slow pass over `scan`, not over any index."""
+    """Every stored unit of a store by the keys it is found under: from one slow pass over `scan`, not over
+    any index.
+    """
 
     def __init__(self, store: MessageStore) -> None:
         self.by_key: dict[tuple[str, str], set[int]] = defaultdict(set)
@@ -58,7 +62,8 @@ def test_every_key_query_of_a_broker(golden: Golden, name: str, broker: str) -> 
     ways = set()
     questions = _questions(answers)
     for (topic, key, begin, end), probes in questions.items():
-        if topic.startswith("%LMQ%"):  # the broker answers nothing: its index knows the topic that stores the message
+        # the broker answers nothing: its index knows the topic that stores the message
+        if topic.startswith("%LMQ%"):
             with pytest.raises(OptionError, match="is a light queue"):
                 store.find(key=key, topic=topic)
             continue
@@ -67,11 +72,19 @@ def test_every_key_query_of_a_broker(golden: Golden, name: str, broker: str) -> 
         ways.add(found.how)
         own = messages.by_key[topic, key]
         for probe in probes:
-            # The index keeps seconds and hashes only: the broker also returns messages of other keys, and times close to the window.
-            verified = sorted({at for at in probe["physicalOffsets"] if at in own and begin <= messages.times[at] <= end})
+            # The index keeps seconds and hashes only: the broker also returns messages of other keys, and
+            # times close to the window.
+            verified = sorted(
+                {at for at in probe["physicalOffsets"] if at in own and begin <= messages.times[at] <= end}
+            )
             assert set(verified) <= set(offsets)
-            if (begin, end, probe["maxNum"]) == (0, LONG_MAX, 32) and len(probe["physicalOffsets"]) < 32 and topic not in BATCH_TOPICS:
-                assert offsets == verified or name == "cleaned-5.5.0"  # there the broker has deleted index files
+            if (
+                (begin, end, probe["maxNum"]) == (0, LONG_MAX, 32)
+                and len(probe["physicalOffsets"]) < 32
+                and topic not in BATCH_TOPICS
+            ):
+                # there the broker has deleted index files
+                assert offsets == verified or name == "cleaned-5.5.0"
         assert set(found.table["topic"].to_pylist()) <= {topic}
         if topic not in BATCH_TOPICS:
             assert offsets == sorted(at for at in own if begin <= messages.times[at] <= end)
@@ -79,11 +92,17 @@ def test_every_key_query_of_a_broker(golden: Golden, name: str, broker: str) -> 
 
 
 BATCH_TOPICS = {"Inner"}
-WAYS = {"batchcq-5.5.0": {"index", "scan"}, "crash-5.5.0": {"index and scan"}, "crash-torn-5.5.0": {"index and scan"}}
+WAYS = {
+    "batchcq-5.5.0": {"index", "scan"},
+    "crash-5.5.0": {"index and scan"},
+    "crash-torn-5.5.0": {"index and scan"},
+}
 
 
 def _questions(answers: dict[str, Any]) -> dict[tuple[str, str, int, int], list[dict[str, Any]]]:
-    """The probes by what they ask, for key queries; indexType T asks for a tag, which find() does not look for."""
+    """The probes by what they ask, for key queries; indexType T asks for a tag, which find() does not look
+    for.
+    """
     questions: dict[tuple[str, str, int, int], list[dict[str, Any]]] = defaultdict(list)
     for probe in answers["queryByKey"]:
         if probe.get("indexType") != "T":
@@ -96,14 +115,20 @@ def test_messages_in_batches_are_found_by_their_own_keys_and_by_that_of_the_batc
     rows = [row for row in goldens.expected_rows("batchcq-5.5.0") if "outerProperties" in row]
     assert rows
     for row in rows[:40]:
-        found = store.find(key=row["properties"]["UNIQ_KEY"], topic=row["topic"], columns=["queueId", "queueOffset"])
+        found = store.find(
+            key=row["properties"]["UNIQ_KEY"], topic=row["topic"], columns=["queueId", "queueOffset"]
+        )
         assert found.how == "scan"
         assert "BatchCQ" in str(found.searched)
-        assert found.table.to_pylist() == [{name: row[name] for name in ("queueId", "queueOffset", "physicalOffset")}]
+        assert found.table.to_pylist() == [
+            {name: row[name] for name in ("queueId", "queueOffset", "physicalOffset")}
+        ]
     outer = rows[0]["outerProperties"]["UNIQ_KEY"]
     whole = [row["queueOffset"] for row in rows if row["outerProperties"]["UNIQ_KEY"] == outer]
     assert len(whole) > 1
-    assert store.find(key=outer, topic=rows[0]["topic"], columns=["queueOffset"]).table["queueOffset"].to_pylist() == sorted(whole)
+    assert store.find(key=outer, topic=rows[0]["topic"], columns=["queueOffset"]).table[
+        "queueOffset"
+    ].to_pylist() == sorted(whole)
 
 
 @pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "edge-5.5.0", "crash-5.5.0"])
@@ -114,10 +139,12 @@ def test_any_topic_is_every_topic(golden: Golden, name: str) -> None:
     for key in keys:
         found = store.find(key=key)
         assert found.searched.topics
-        assert _offsets(found) == sorted(at for (_, other), offsets in messages.by_key.items() if other == key for at in offsets)
+        assert _offsets(found) == sorted(
+            at for (_, other), offsets in messages.by_key.items() if other == key for at in offsets
+        )
 
 
-# ---- what the index does not cover --------------------------------------------------------------------------------------
+# ---- what the index does not cover -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -181,7 +208,7 @@ def test_a_missing_number_of_slots_means_a_scan(copy: Path) -> None:
     assert found.how == "index and scan"
 
 
-# ---- results ------------------------------------------------------------------------------------------------------------
+# ---- results -----------------------------------------------------------------------------------------------
 
 
 def test_each_row_has_its_place_and_the_columns_asked_for(golden: Golden) -> None:
@@ -220,11 +247,15 @@ def test_a_key_with_a_space_is_not_two_words(golden: Golden) -> None:
         assert store.find(key=f"{two[0]} ", use_index=use_index).table.num_rows == 0
 
 
-# ---- damage -------------------------------------------------------------------------------------------------------------
+# ---- damage ------------------------------------------------------------------------------------------------
 
 
 def test_a_damaged_message_is_an_error_or_is_left_out(copy: Path) -> None:
-    row = next(row for row in goldens.expected_rows("basic-5.5.0") if row["properties"].get("KEYS") and row["physicalOffset"] > 300_000)
+    row = next(
+        row
+        for row in goldens.expected_rows("basic-5.5.0")
+        if row["properties"].get("KEYS") and row["physicalOffset"] > 300_000
+    )
     key, at = row["properties"]["UNIQ_KEY"], row["physicalOffset"]
     file = copy / "commitlog" / f"{at // 262144 * 262144:020d}"
     data = bytearray(file.read_bytes())
@@ -239,7 +270,11 @@ def test_a_damaged_message_is_an_error_or_is_left_out(copy: Path) -> None:
 
 
 def test_an_index_entry_that_leads_nowhere_is_an_error_or_is_left_out(copy: Path) -> None:
-    row = next(row for row in goldens.expected_rows("basic-5.5.0") if row["properties"].get("KEYS") and row["physicalOffset"] > 300_000)
+    row = next(
+        row
+        for row in goldens.expected_rows("basic-5.5.0")
+        if row["properties"].get("KEYS") and row["physicalOffset"] > 300_000
+    )
     key, at = row["properties"]["UNIQ_KEY"], row["physicalOffset"]
     needle = at.to_bytes(8, "big")
     for file in sorted((copy / "index").iterdir()):

@@ -28,20 +28,27 @@ STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers
 
 
 def _rows(name: str, broker: str = "") -> list[dict[str, Any]]:
-    """The broker's rows in the order of the log, without those of light queues, which show others' messages."""
-    rows = [row for row in goldens.expected_rows(name) if broker in ("", row.get("brokerName")) and not row["topic"].startswith("%LMQ%")]
+    """The broker's rows in the order of the log, without those of light queues, which show others' messages.
+    """
+    rows = [
+        row
+        for row in goldens.expected_rows(name)
+        if broker in ("", row.get("brokerName")) and not row["topic"].startswith("%LMQ%")
+    ]
     return sorted(rows, key=lambda row: (row["physicalOffset"], row["queueOffset"]))
 
 
 def _places(found: Found) -> list[tuple[str, int, int]]:
-    return list(zip(*(found.table[name].to_pylist() for name in ("topic", "queueId", "queueOffset")), strict=True))
+    return list(
+        zip(*(found.table[name].to_pylist() for name in ("topic", "queueId", "queueOffset")), strict=True)
+    )
 
 
 def _told(rows: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
     return [(row["topic"], row["queueId"], row["queueOffset"]) for row in rows]
 
 
-# ---- ids ------------------------------------------------------------------------------------------------------------------
+# ---- ids ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
@@ -52,7 +59,8 @@ def test_both_kinds_of_id(golden: Golden, name: str, broker: str) -> None:
     for row in rows:
         by_unique.setdefault(row["properties"].get("UNIQ_KEY", ""), []).append(row)
     for row in rows[:: len(rows) // 25 + 1]:
-        mine = [each for each in rows if each["physicalOffset"] == row["physicalOffset"]]  # the messages of a batch share an offset id
+        # the messages of a batch share an offset id
+        mine = [each for each in rows if each["physicalOffset"] == row["physicalOffset"]]
         for message_id in {mine[0]["msgId"], mine[0]["msgId"].lower()} if mine[0]["msgId"] else ():
             found = store.find(message_id=message_id)
             assert (_places(found), found.how) == (_told(mine), "offset")
@@ -113,7 +121,9 @@ def test_a_damaged_message_found_by_its_offset(golden: Golden, tmp_path: Path) -
 
 def test_topic_time_and_tags_narrow_an_id(golden: Golden) -> None:
     store = MessageStore.open(str(golden("basic-5.5.0")))
-    row = next(row for row in _rows("basic-5.5.0") if row["topic"] == "Orders" and "TAGS" in row["properties"])
+    row = next(
+        row for row in _rows("basic-5.5.0") if row["topic"] == "Orders" and "TAGS" in row["properties"]
+    )
     time, tag = row["storeTimestamp"], row["properties"]["TAGS"]
     for message_id in (row["msgId"], row["properties"]["UNIQ_KEY"]):
         for wanted, count in (
@@ -133,7 +143,9 @@ def test_columns_are_those_asked_for(golden: Golden) -> None:
     row = _rows("basic-5.5.0")[7]
     for message_id in (row["msgId"], row["properties"]["UNIQ_KEY"]):
         table = store.find(message_id=message_id, columns=["queueOffset", "tagsCode"]).table
-        assert table.to_pylist() == [{name: row[name] for name in ("queueOffset", "tagsCode", "physicalOffset")}]
+        assert table.to_pylist() == [
+            {name: row[name] for name in ("queueOffset", "tagsCode", "physicalOffset")}
+        ]
 
 
 def test_contradictions(golden: Golden) -> None:
@@ -163,7 +175,7 @@ def test_how_much_there_is_to_scan(golden: Golden, tmp_path: Path) -> None:
     assert bytes_to_scan(MessageStore.open(str(root)), Question(topic="Orders"), how) == 0
 
 
-# ---- tags and time --------------------------------------------------------------------------------------------------------
+# ---- tags and time -----------------------------------------------------------------------------------------
 
 
 QUESTIONS: list[Callable[[list[str], int, int], dict[str, Any]]] = [
@@ -175,7 +187,9 @@ QUESTIONS: list[Callable[[list[str], int, int], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("name", ["basic-5.5.0", "crash-5.5.0", "rocksdb-5.5.0", "batchcq-5.5.0", "cleaned-5.5.0"])
+@pytest.mark.parametrize(
+    "name", ["basic-5.5.0", "crash-5.5.0", "rocksdb-5.5.0", "batchcq-5.5.0", "cleaned-5.5.0"]
+)
 def test_tags_and_times_without_a_key(golden: Golden, name: str) -> None:
     store, rows = MessageStore.open(str(golden(name))), _rows(name)
     topics = sorted({row["topic"] for row in rows})
@@ -201,10 +215,12 @@ def test_a_light_queue_by_its_name(golden: Golden) -> None:
     light = [row for row in goldens.expected_rows("edge-5.5.0") if row["topic"].startswith("%LMQ%")]
     topic = light[0]["topic"]
     found = MessageStore.open(str(golden("edge-5.5.0"))).find(topic=topic)
-    assert _places(found) == [(row["topic"], row["queueId"], row["queueOffset"]) for row in light if row["topic"] == topic]
+    assert _places(found) == [
+        (row["topic"], row["queueId"], row["queueOffset"]) for row in light if row["topic"] == topic
+    ]
 
 
-# ---- scans ----------------------------------------------------------------------------------------------------------------
+# ---- scans -------------------------------------------------------------------------------------------------
 
 
 KEYED = Message(b"Orders", b"a body", b"TAGS\x01red\x02KEYS\x01k1 k2\x02region\x01far away\x02", 0, 0)
@@ -215,7 +231,9 @@ def _log(root: Path, messages: list[Message]) -> tuple[MessageStore, Path, int]:
     data = b""
     for i, message in enumerate(messages):
         start = len(data)
-        data += oracle.encode_message(replace(message, physical_offset=start, queue_offset=i, store_timestamp=1_700_000_000_000 + i))
+        data += oracle.encode_message(
+            replace(message, physical_offset=start, queue_offset=i, store_timestamp=1_700_000_000_000 + i)
+        )
     path = root / "commitlog" / oracle.file_name(0)
     path.parent.mkdir(parents=True)
     path.write_bytes(data.ljust(1 << 16, b"\0"))
@@ -223,13 +241,18 @@ def _log(root: Path, messages: list[Message]) -> tuple[MessageStore, Path, int]:
 
 
 def _scan(store: MessageStore, *, is_live: bool) -> list[int]:
-    search = KeySearch(store.log, Wanted("k1"), "b", ("physicalOffset", "queueOffset"), Tolerance(), True, is_live)
+    search = KeySearch(
+        store.log, Wanted("k1"), "b", ("physicalOffset", "queueOffset"), Tolerance(), True, is_live
+    )
     end = store.log.files[-1].stop
-    return [offset for batch in search.scan(0, end, frozenset()) for offset in batch["queueOffset"].to_pylist()]
+    return [
+        offset for batch in search.scan(0, end, frozenset()) for offset in batch["queueOffset"].to_pylist()
+    ]
 
 
 def test_a_half_written_last_unit_is_not_yet_there(tmp_path: Path) -> None:
-    """No sum covers properties: a unit whose end is still zeros looks right, with the key in what is there."""
+    """No sum covers properties: a unit whose end is still zeros looks right, with the key in what is there.
+    """
     store, path, start = _log(tmp_path / "store", [KEYED] * 3)
     whole = path.read_bytes()
     size = KEYED.total_size
@@ -252,7 +275,10 @@ def test_a_scan_of_a_long_log_finds_keys_in_every_window(tmp_path: Path) -> None
     path.parent.mkdir(parents=True)
     path.write_bytes(data + bytes(1 << 16))
     store = MessageStore.open(str(tmp_path / "store"))
-    assert store.find(key="k1", use_index=False, columns=["queueOffset"]).table["queueOffset"].to_pylist() == keyed
+    assert (
+        store.find(key="k1", use_index=False, columns=["queueOffset"]).table["queueOffset"].to_pylist()
+        == keyed
+    )
 
 
 def test_a_hole_is_not_read(tmp_path: Path) -> None:
@@ -282,8 +308,20 @@ def test_a_unit_that_begins_at_the_end_of_a_hole_is_found(tmp_path: Path) -> Non
 
 
 def _tolerant(store: MessageStore) -> list[int]:
-    search = KeySearch(store.log, Wanted("k1"), "b", ("physicalOffset", "queueOffset"), Tolerance("DROPMALFORMED"), True, False)
-    return [offset for batch in search.scan(0, store.log.files[-1].stop, frozenset()) for offset in batch["queueOffset"].to_pylist()]
+    search = KeySearch(
+        store.log,
+        Wanted("k1"),
+        "b",
+        ("physicalOffset", "queueOffset"),
+        Tolerance("DROPMALFORMED"),
+        True,
+        False,
+    )
+    return [
+        offset
+        for batch in search.scan(0, store.log.files[-1].stop, frozenset())
+        for offset in batch["queueOffset"].to_pylist()
+    ]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def _day(ms: int) -> datetime.date | None:
     return datetime.date(1970, 1, 1) + datetime.timedelta(days=ms // 86_400_000)
 
 
-# ---- usage ----------------------------------------------------------------------------------------------------------------
+# ---- usage -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
@@ -61,10 +61,13 @@ def test_usage_by_topic_and_day(golden: Golden, name: str, broker: str) -> None:
         seen.add(row["physicalOffset"])
     rows = view(root, "usage")
     found = {(row["topic"], row["day"]): row for row in rows if row["topic"] is not None}
-    if name == "edge-5.5.0":  # its times go back and forth over the ages: days are those of the ends of stretches, sums are exact
+    # its times go back and forth over the ages: days are those of the ends of stretches, sums are exact
+    if name == "edge-5.5.0":
         for sums, column in ((messages, "messages"), (sizes, "bytes")):
             by_topic = {topic: sum(sums[key] for key in sums if key[0] == topic) for topic, _ in messages}
-            assert {topic: sum(row[column] for key, row in found.items() if key[0] == topic) for topic in by_topic} == by_topic
+            assert {
+                topic: sum(row[column] for key, row in found.items() if key[0] == topic) for topic in by_topic
+            } == by_topic
     else:
         assert {key: (row["messages"], row["bytes"]) for key, row in found.items()} == {
             key: (messages[key], sizes[key]) for key in messages
@@ -75,10 +78,15 @@ def test_usage_by_topic_and_day(golden: Golden, name: str, broker: str) -> None:
 
 def test_days_are_cut_where_they_change(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
-    times = [day * 86_400_000 + 5 * HOUR for day in (0, 0, 1, 1, 1, 4, 9, 9)] + [10 * 86_400_000 - 1, 10 * 86_400_000]
+    times = [day * 86_400_000 + 5 * HOUR for day in (0, 0, 1, 1, 1, 4, 9, 9)] + [
+        10 * 86_400_000 - 1,
+        10 * 86_400_000,
+    ]
     body = pa.array([b"x" * (10 + i) for i in range(len(times))], pa.binary())
     properties = pa.array([b""] * len(times), pa.binary())
-    columns = MessageColumns(topic="Orders", body=body, properties=properties, queue_id=np.arange(len(times)) % 2)
+    columns = MessageColumns(
+        topic="Orders", body=body, properties=properties, queue_id=np.arange(len(times)) % 2
+    )
     MessageStore.open(str(root)).append(columns, store_timestamps=np.array(times, np.int64))
     sizes = {row["physicalOffset"]: row["storeSize"] for row in scan(root)}
     assert len(sizes) == len(times)
@@ -90,15 +98,22 @@ def test_days_are_cut_where_they_change(tmp_path: Path) -> None:
     for cleared in (False, True):
         if cleared:
             shutil.rmtree(root / "consumequeue")
-        rows = {(row["day"] - datetime.date(1970, 1, 1)).days: [row["messages"], row["bytes"]] for row in view(root, "usage")}
+        rows = {
+            (row["day"] - datetime.date(1970, 1, 1)).days: [row["messages"], row["bytes"]]
+            for row in view(root, "usage")
+        }
         assert rows == expected
 
 
 def scan(root: Path) -> list[dict[str, Any]]:
-    return [row for batch in MessageStore.open(str(root)).scan(["physicalOffset", "storeSize"]) for row in batch.to_pylist()]
+    return [
+        row
+        for batch in MessageStore.open(str(root)).scan(["physicalOffset", "storeSize"])
+        for row in batch.to_pylist()
+    ]
 
 
-# ---- retention ------------------------------------------------------------------------------------------------------------
+# ---- retention ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -116,7 +131,10 @@ def test_groups_that_lose_messages(aged: Path) -> None:
     answers = goldens.expected(name)
     queues = {(queue["topic"], queue["queueId"]): queue for queue in answers["queues"]}
     files = sorted(int(file.name) for file in (aged / "commitlog").iterdir())
-    places = {(row["topic"], row["queueId"], row["queueOffset"]): row["physicalOffset"] for row in goldens.expected_rows(name)}
+    places = {
+        (row["topic"], row["queueId"], row["queueOffset"]): row["physicalOffset"]
+        for row in goldens.expected_rows(name)
+    }
     found = {(row["group"], row["topic"], row["queueId"]): row for row in view(aged, "retention")}
     told = 0
     for key, table in answers["consumerOffset"]["offsetTable"].items():
@@ -124,8 +142,13 @@ def test_groups_that_lose_messages(aged: Path) -> None:
         for queue_id, committed in table.items():
             queue = queues[topic, int(queue_id)]
             lost = max(queue["minOffset"] - committed, 0)
-            left = [places[topic, int(queue_id), offset] for offset in range(max(committed, queue["minOffset"]), queue["maxOffset"])]
-            number = max((i for i, start in enumerate(files) if left and start <= left[0]), default=len(files) - 1)
+            left = [
+                places[topic, int(queue_id), offset]
+                for offset in range(max(committed, queue["minOffset"]), queue["maxOffset"])
+            ]
+            number = max(
+                (i for i, start in enumerate(files) if left and start <= left[0]), default=len(files) - 1
+            )
             goes = number < len(files) - 1
             assert ((group, topic, int(queue_id)) in found) == bool(lost or goes)
             if not (lost or goes):
@@ -133,7 +156,9 @@ def test_groups_that_lose_messages(aged: Path) -> None:
             told += 1
             row = found[group, topic, int(queue_id)]
             assert (row["committedOffset"], row["lostMessages"]) == (committed, lost)
-            assert row["nextLostMessages"] == (sum(place < files[number + 1] for place in left) if goes else None)
+            assert row["nextLostMessages"] == (
+                sum(place < files[number + 1] for place in left) if goes else None
+            )
             assert row["file"] == (f"commitlog/{files[number]:020d}" if goes else None)
             age = (len(files) - 1 - number) * HOUR
             assert row["expiresInMs"] == (72 * HOUR - age if goes else None)
@@ -146,7 +171,8 @@ def test_another_retention_and_a_young_file_before(aged: Path) -> None:
     short = retention_rows(store, NOW, file_reserved_hours=1)
     assert [row[-1] and row[-1] - 71 * HOUR for row in default] == [row[-1] for row in short]  # type: ignore[operator]
     first = min((aged / "commitlog").iterdir())
-    os.utime(first, ns=(0, (NOW + 5 * HOUR) * 1_000_000))  # deletion stops there, so nothing behind it goes before
+    # deletion stops there, so nothing behind it goes before
+    os.utime(first, ns=(0, (NOW + 5 * HOUR) * 1_000_000))
     assert {row[-1] for row in retention_rows(store, NOW)} <= {None, 77 * HOUR}
 
 
@@ -155,7 +181,7 @@ def test_who_is_at_the_end_loses_nothing(golden: Golden) -> None:
     assert view(golden("rocksdb-5.5.0"), "retention") == []
 
 
-# ---- index, checkpoint, problems --------------------------------------------------------------------------------------------
+# ---- index, checkpoint, problems ---------------------------------------------------------------------------
 
 
 def test_index_entries_lead_to_the_messages_of_their_keys(golden: Golden) -> None:
@@ -166,13 +192,22 @@ def test_index_entries_lead_to_the_messages_of_their_keys(golden: Golden) -> Non
     told = [row for row in goldens.expected_rows("basic-5.5.0") if "UNIQ_KEY" in row["properties"]]
     assert len(told) > 1000
     for message in told[::7]:
-        assert message["physicalOffset"] in by_hash[key_hash(index_key(message["topic"], message["properties"]["UNIQ_KEY"]))]
+        assert (
+            message["physicalOffset"]
+            in by_hash[key_hash(index_key(message["topic"], message["properties"]["UNIQ_KEY"]))]
+        )
     slots = int(goldens.config("basic-5.5.0")["maxHashSlotNum"])
     assert all(row["slot"] == row["keyHash"] % slots for row in rows)
     chained = {(row["file"], row["number"]): row for row in rows}
-    assert all(row["previous"] == 0 or chained[row["file"], row["previous"]]["slot"] == row["slot"] for row in rows)
+    assert all(
+        row["previous"] == 0 or chained[row["file"], row["previous"]]["slot"] == row["slot"] for row in rows
+    )
     times = {row["physicalOffset"]: row["storeTimestamp"] for row in goldens.expected_rows("basic-5.5.0")}
-    off = [abs(row["storeTimestamp"].timestamp() * 1000 - times[row["physicalOffset"]]) for row in rows if row["number"] > 1]
+    off = [
+        abs(row["storeTimestamp"].timestamp() * 1000 - times[row["physicalOffset"]])
+        for row in rows
+        if row["number"] > 1
+    ]
     assert max(off) < 1000
 
 

@@ -1,4 +1,6 @@
-"""The views of messages that wait or were given up: delayed ones, half messages, dead letters, against what the brokers kept of them."""
+"""The views of messages that wait or were given up: delayed ones, half messages, dead letters, against what
+the brokers kept of them.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,20 @@ def _told(name: str, topic: str) -> list[dict[str, Any]]:
     return [row for row in goldens.expected_rows(name) if row["topic"] == topic]
 
 
-# ---- delayed ------------------------------------------------------------------------------------------------------------
+# ---- delayed -----------------------------------------------------------------------------------------------
 
 
 def test_delay_levels(golden: Golden) -> None:
     rows = [row for row in view(golden("delay-tx-5.5.0"), "delayed") if row["kind"] == "level"]
-    done = {int(level): offset for level, offset in goldens.expected("delay-tx-5.5.0")["delayOffset"]["offsetTable"].items()}
-    told = [row for row in _told("delay-tx-5.5.0", "SCHEDULE_TOPIC_XXXX") if row["queueOffset"] >= done[row["queueId"] + 1]]
+    done = {
+        int(level): offset
+        for level, offset in goldens.expected("delay-tx-5.5.0")["delayOffset"]["offsetTable"].items()
+    }
+    told = [
+        row
+        for row in _told("delay-tx-5.5.0", "SCHEDULE_TOPIC_XXXX")
+        if row["queueOffset"] >= done[row["queueId"] + 1]
+    ]
     found = {(row["storedQueueId"], row["storedQueueOffset"]): row for row in rows}
     assert len(rows) == len(told) == 43
     for message in told:
@@ -103,7 +112,7 @@ def test_without_consume_queues_the_same_messages_wait(golden: Golden, tmp_path:
         assert sorted(found, key=str) == sorted(rows, key=str), name
 
 
-# ---- transactions -------------------------------------------------------------------------------------------------------
+# ---- transactions ------------------------------------------------------------------------------------------
 
 
 def test_transactions(golden: Golden) -> None:
@@ -120,7 +129,11 @@ def test_transactions(golden: Golden) -> None:
         for offset in base64.b64decode(op["body"]).decode().split(",")
         if offset
     }
-    committed = {row["preparedTransactionOffset"]: row for row in _told("delay-tx-5.5.0", "Tx") if row["sysFlag"] & 0xC == 0x8}
+    committed = {
+        row["preparedTransactionOffset"]: row
+        for row in _told("delay-tx-5.5.0", "Tx")
+        if row["sysFlag"] & 0xC == 0x8
+    }
     by_id: dict[str, list[dict[str, Any]]] = {}
     for half in halves:
         by_id.setdefault(half["properties"]["UNIQ_KEY"], []).append(half)
@@ -134,7 +147,10 @@ def test_transactions(golden: Golden) -> None:
         assert row["halfQueueOffset"] == copies[-1]["queueOffset"]
         assert row["checkTimes"] == int(copies[-1]["properties"].get("TRANSACTION_CHECK_TIMES", 0))
         if commit:
-            assert (row["committedQueueOffset"], row["committedPhysicalOffset"]) == (commit[0]["queueOffset"], commit[0]["physicalOffset"])
+            assert (row["committedQueueOffset"], row["committedPhysicalOffset"]) == (
+                commit[0]["queueOffset"],
+                commit[0]["physicalOffset"],
+            )
             assert (row["topic"], row["queueId"]) == (commit[0]["topic"], commit[0]["queueId"])
     assert Counter(row["state"] for row in rows) == {"committed": 32, "rolled back": 32, "pending": 16}
 
@@ -148,7 +164,7 @@ def test_a_half_message_whose_op_is_deleted_is_unknown(golden: Golden, tmp_path:
     assert states["pending"] >= 16
 
 
-# ---- dead letters -------------------------------------------------------------------------------------------------------
+# ---- dead letters ------------------------------------------------------------------------------------------
 
 
 def test_dead_letters(golden: Golden) -> None:
@@ -159,10 +175,16 @@ def test_dead_letters(golden: Golden) -> None:
     for message in told:
         row, properties = found[message["topic"], message["queueOffset"]], message["properties"]
         assert row["group"] == message["topic"].removeprefix("%DLQ%")
-        assert (row["originTopic"], row["originMsgId"]) == (properties["RETRY_TOPIC"], properties["ORIGIN_MESSAGE_ID"])
+        assert (row["originTopic"], row["originMsgId"]) == (
+            properties["RETRY_TOPIC"],
+            properties["ORIGIN_MESSAGE_ID"],
+        )
         assert row["originTopic"] in ("Jobs", "Steps")
         assert (row["msgId"], row["reconsumeTimes"]) == (properties["UNIQ_KEY"], message["reconsumeTimes"])
-        assert (row["physicalOffset"], _ms(row["storeTimestamp"])) == (message["physicalOffset"], message["storeTimestamp"])
+        assert (row["physicalOffset"], _ms(row["storeTimestamp"])) == (
+            message["physicalOffset"],
+            message["storeTimestamp"],
+        )
 
 
 def test_a_damaged_dead_letter_hides_no_other(golden: Golden, tmp_path: Path) -> None:
@@ -178,19 +200,31 @@ def test_a_damaged_dead_letter_hides_no_other(golden: Golden, tmp_path: Path) ->
     assert any(row["severity"] == "damage" for row in view(root, "problems"))
 
 
-# ---- made up: what no golden store has --------------------------------------------------------------------------------------
+# ---- made up: what no golden store has ---------------------------------------------------------------------
 
 
-def _append(root: Path, topic: str, properties: list[dict[str, str]], bodies: list[bytes] | None = None, **more: Any) -> list[int]:
+def _append(
+    root: Path, topic: str, properties: list[dict[str, str]], bodies: list[bytes] | None = None, **more: Any
+) -> list[int]:
     """Messages of queue 0 of a topic; their physical offsets."""
     store = MessageStore.open(str(root))
     before = {row["physicalOffset"] for batch in store.scan(["physicalOffset"]) for row in batch.to_pylist()}
-    text = [b"".join(b"%s\x01%s\x02" % (name.encode(), value.encode()) for name, value in each.items()) for each in properties]
+    text = [
+        b"".join(b"%s\x01%s\x02" % (name.encode(), value.encode()) for name, value in each.items())
+        for each in properties
+    ]
     columns = MessageColumns(
-        topic=topic, body=pa.array(bodies or [b"x"] * len(text), pa.binary()), properties=pa.array(text, pa.binary()), **more
+        topic=topic,
+        body=pa.array(bodies or [b"x"] * len(text), pa.binary()),
+        properties=pa.array(text, pa.binary()),
+        **more,
     )
     store.append(columns, store_timestamps=np.full(len(text), NOW - 5000, np.int64))
-    after = {row["physicalOffset"] for batch in MessageStore.open(str(root)).scan(["physicalOffset"]) for row in batch.to_pylist()}
+    after = {
+        row["physicalOffset"]
+        for batch in MessageStore.open(str(root)).scan(["physicalOffset"])
+        for row in batch.to_pylist()
+    }
     return sorted(after - before)
 
 
@@ -216,7 +250,9 @@ def test_timer_messages_put_back_and_recalled(tmp_path: Path) -> None:
             _timer("not yet read", NOW - 60_000),
         ],
     )
-    (root / "config" / "timercheck").write_bytes(struct.pack(">7q", NOW - 1000, 0, 8, 8, 0, 0, 0).ljust(4096, b"\0"))
+    (root / "config" / "timercheck").write_bytes(
+        struct.pack(">7q", NOW - 1000, 0, 8, 8, 0, 0, 0).ljust(4096, b"\0")
+    )
     rows = {row["msgId"]: row for row in view(root, "delayed")}
     assert {name: row["state"] for name, row in rows.items()} == {
         "rolled": "waiting",
@@ -226,22 +262,36 @@ def test_timer_messages_put_back_and_recalled(tmp_path: Path) -> None:
         "recall of 5.3": "recall",
         "not yet read": "due",
     }
-    assert (rows["rolled"]["rollTimes"], rows["rolled"]["storedQueueOffset"], rows["rolled"]["queueId"]) == (1, 4, 3)
+    assert (rows["rolled"]["rollTimes"], rows["rolled"]["storedQueueOffset"], rows["rolled"]["queueId"]) == (
+        1,
+        4,
+        3,
+    )
 
 
 def test_transactions_that_were_discarded_and_those_in_rocksdb(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     half = {"REAL_TOPIC": "Orders", "REAL_QID": "0", "PGROUP": "p"}
     _append(root, "Orders", [{}])
-    _append(root, "RMQ_SYS_TRANS_HALF_TOPIC", [{"UNIQ_KEY": "a", **half}, {"UNIQ_KEY": "b", **half}, {**half}])
+    _append(
+        root, "RMQ_SYS_TRANS_HALF_TOPIC", [{"UNIQ_KEY": "a", **half}, {"UNIQ_KEY": "b", **half}, {**half}]
+    )
     _append(root, "TRANS_CHECK_MAX_TIME_TOPIC", [{"UNIQ_KEY": "a", **half}])
-    _append(root, "RMQ_SYS_TRANS_OP_HALF_TOPIC", [{"TAGS": "d"}, {"TAGS": "other"}], [b"2,,junk,99999999999999999999,", b"1,"])
-    places = _append(root, "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", [{"UNIQ_KEY": "c", **half}, {"UNIQ_KEY": "d", **half}])
+    _append(
+        root,
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        [{"TAGS": "d"}, {"TAGS": "other"}],
+        [b"2,,junk,99999999999999999999,", b"1,"],
+    )
+    places = _append(
+        root, "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", [{"UNIQ_KEY": "c", **half}, {"UNIQ_KEY": "d", **half}]
+    )
     _append(root, "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", [{"TAGS": "d", "TRANS_OFFSET": str(places[0])}])
     rows = view(root, "transactions")
     by_id = {row["msgId"]: row["state"] for row in rows if len(row["msgId"]) == 1}
     assert by_id == {"a": "discarded", "b": "pending", "c": "rolled back", "d": "pending"}
-    assert [row["state"] for row in rows if len(row["msgId"]) > 1] == ["rolled back"]  # without UNIQ_KEY, at queue offset 2
+    # without UNIQ_KEY, at queue offset 2
+    assert [row["state"] for row in rows if len(row["msgId"]) > 1] == ["rolled back"]
     assert {row["ageMs"] for row in rows} == {5000}
 
 
@@ -249,7 +299,12 @@ def test_a_transaction_is_decided_where_its_topic_is_deleted(golden: Golden, tmp
     """Without the topic's queues nothing says whether a half message was committed or rolled back."""
     root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
     shutil.rmtree(root / "consumequeue" / "Tx")
-    assert Counter(row["state"] for row in view(root, "transactions")) == {"committed": 32, "rolled back": 32, "pending": 16}  # scanned
+    # scanned
+    assert Counter(row["state"] for row in view(root, "transactions")) == {
+        "committed": 32,
+        "rolled back": 32,
+        "pending": 16,
+    }
     text = (root / "config" / "topics.json").read_text()
     (root / "config" / "topics.json").write_text(text.replace('"Tx":{', '"Other":{'))
     assert Counter(row["state"] for row in view(root, "transactions")) == {"decided": 64, "pending": 16}

@@ -1,4 +1,6 @@
-"""Views and traces over damaged stores: any bytes end in a table or in a StoreError, never in another exception, and never hang."""
+"""Views and traces over damaged stores: any bytes end in a table or in a StoreError, never in another
+exception, and never hang.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def test_flipped_bytes_of_every_file(golden: Golden, tmp_path: Path, seed: int) 
         for path in chance.sample(files, 6):
             data = bytearray(path.read_bytes())
             for _ in range(chance.randrange(1, 40)):
-                data[chance.randrange(min(len(data), chance.choice((64, 4096, 1 << 20))))] = chance.randrange(256)
+                data[chance.randrange(min(len(data), chance.choice((64, 4096, 1 << 20))))] = chance.randrange(
+                    256
+                )
             path.write_bytes(data[: chance.choice((len(data), len(data), len(data) // 2))])
         _look(root)
 
@@ -63,7 +67,9 @@ CONFIGS = {
     "a number beyond a long": '{"offsetTable":{"Tx@g":{"0":99999999999999999999}}}',
     "text for a number": '{"offsetTable":{"Tx@g":{"0":"x"}}}',
     "a list for a table": '{"offsetTable":[1,2]}',
-    "the ends of the longs": json.dumps({"offsetTable": {"Tx@g": {"0": _HIGHEST}}, "pullOffsetTable": {"Tx@g": {"0": _LOWEST}}}),
+    "the ends of the longs": json.dumps(
+        {"offsetTable": {"Tx@g": {"0": _HIGHEST}}, "pullOffsetTable": {"Tx@g": {"0": _LOWEST}}}
+    ),
     "many queues": json.dumps({"offsetTable": {"Tx@g": dict.fromkeys(range(5000), 1)}}),
     "nothing": "",
     "deep": "[" * 100_000,
@@ -73,7 +79,12 @@ CONFIGS = {
 @pytest.mark.parametrize("text", CONFIGS.values(), ids=CONFIGS.keys())
 def test_hostile_offsets(golden: Golden, tmp_path: Path, text: str) -> None:
     root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
-    for name in ("consumerOffset.json", "consumerOffset.json.bak", "delayOffset.json", "delayOffset.json.bak"):
+    for name in (
+        "consumerOffset.json",
+        "consumerOffset.json.bak",
+        "delayOffset.json",
+        "delayOffset.json.bak",
+    ):
         (root / "config" / name).write_text(text)
     assert _look(root) >= 5  # what does not need the offsets
 

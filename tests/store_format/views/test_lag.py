@@ -1,4 +1,6 @@
-"""Lag of groups against what the broker's own classes told of offsets and messages, and where a file says nothing: null."""
+"""Lag of groups against what the broker's own classes told of offsets and messages, and where a file says
+nothing: null.
+"""
 
 from __future__ import annotations
 
@@ -50,30 +52,41 @@ def test_lag_is_what_the_brokers_queues_and_offsets_say(golden: Golden, name: st
         for queue_id, offset in table.items()
     }
     rows = _rows(root)
-    assert {(row["group"], row["topic"], row["queueId"]) for row in rows if row["committedOffset"] is not None} == set(committed)
+    assert {
+        (row["group"], row["topic"], row["queueId"]) for row in rows if row["committedOffset"] is not None
+    } == set(committed)
     for row in rows:
         queue = queues.get((row["topic"], row["queueId"]), {"minOffset": 0, "maxOffset": 0})
         assert (row["minOffset"], row["maxOffset"]) == (queue["minOffset"], queue["maxOffset"])
         offset = committed.get((row["group"], row["topic"], row["queueId"]))
         assert row["committedOffset"] == offset
         if offset is None:
-            assert [row[column] for column in ("lagMessages", "lagBytes", "lagMs", "lostMessages")] == [None] * 4
+            assert [row[column] for column in ("lagMessages", "lagBytes", "lagMs", "lostMessages")] == [
+                None
+            ] * 4
             continue
         here = messages.get((row["topic"], row["queueId"]), {})
         left = [here[at] for at in range(max(offset, queue["minOffset"]), queue["maxOffset"])]
         assert row["lagMessages"] == queue["maxOffset"] - offset
         assert row["lostMessages"] == max(queue["minOffset"] - offset, 0)
-        assert row["lagBytes"] == sum({message["physicalOffset"]: message["storeSize"] for message in left}.values())  # a batch is one unit
+        # a batch is one unit
+        assert row["lagBytes"] == sum(
+            {message["physicalOffset"]: message["storeSize"] for message in left}.values()
+        )
         assert row["lagMs"] == (NOW - left[0]["storeTimestamp"] if left else 0)
         assert _ms(row, "nextTimestamp") == (left[0]["storeTimestamp"] if left else None)
-        assert _ms(row, "lastConsumedTimestamp") == (here[offset - 1]["storeTimestamp"] if offset - 1 in here else None)
+        assert _ms(row, "lastConsumedTimestamp") == (
+            here[offset - 1]["storeTimestamp"] if offset - 1 in here else None
+        )
 
 
 def test_one_group_and_none(golden: Golden) -> None:
     root = golden("basic-5.5.0")
     rows = _rows(root, "CG_some")
     assert rows == [row for row in _rows(root) if row["group"] == "CG_some"]
-    assert [(row["topic"], row["queueId"], row["committedOffset"]) for row in rows if row["topic"] == "Orders"] == [
+    assert [
+        (row["topic"], row["queueId"], row["committedOffset"]) for row in rows if row["topic"] == "Orders"
+    ] == [
         ("Orders", 0, 64),
         ("Orders", 1, 64),
         ("Orders", 2, 64),
@@ -83,7 +96,11 @@ def test_one_group_and_none(golden: Golden) -> None:
 
 
 def test_what_pullers_hold_is_told_where_the_broker_wrote_it(golden: Golden) -> None:
-    flight = {(row["group"], row["queueId"]): row["inFlightMessages"] for row in _rows(golden("basic-5.5.0")) if row["topic"] == "Orders"}
+    flight = {
+        (row["group"], row["queueId"]): row["inFlightMessages"]
+        for row in _rows(golden("basic-5.5.0"))
+        if row["topic"] == "Orders"
+    }
     assert flight["CG_tags", 0] == 300 - 36
     old = {row["inFlightMessages"] for row in _rows(golden("basic-4.9.7"))}
     assert old == {None}
@@ -99,7 +116,9 @@ def copy(golden: Golden, tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
 
 
-def _put_offsets(root: Path, table: dict[str, Any], name: str = "consumerOffset.json", timestamp: int = 1, **more: Any) -> None:
+def _put_offsets(
+    root: Path, table: dict[str, Any], name: str = "consumerOffset.json", timestamp: int = 1, **more: Any
+) -> None:
     text = json.dumps({"dataVersion": {"counter": 1, "timestamp": timestamp}, "offsetTable": table, **more})
     (root / "config" / name).write_text(text)
 
@@ -116,8 +135,16 @@ def test_without_consume_queues_the_log_gives_the_same_lag(golden: Golden, tmp_p
 
 
 def test_offsets_that_fit_no_queue(copy: Path) -> None:
-    """Of a deleted topic, of a queue that is not there, below 0, ahead of the queue, and keys a broker would not take apart."""
-    table = {"Gone@g": {"0": 5}, "Audit@g": {"0": -1, "7": 3}, "Orders@g": {"0": 9_999_999}, "a@b@c": {"0": 1}, "nothing": {"0": 1}}
+    """Of a deleted topic, of a queue that is not there, below 0, ahead of the queue, and keys a broker would
+    not take apart.
+    """
+    table = {
+        "Gone@g": {"0": 5},
+        "Audit@g": {"0": -1, "7": 3},
+        "Orders@g": {"0": 9_999_999},
+        "a@b@c": {"0": 1},
+        "nothing": {"0": 1},
+    }
     _put_offsets(copy, table)
     rows = {(row["topic"], row["queueId"]): row for row in _rows(copy)}
     assert {topic for topic, _ in rows} == {"Gone", "Audit", "Orders"}
@@ -140,7 +167,9 @@ def test_hostile_names_and_numbers_are_shown_harmlessly(copy: Path) -> None:
 def test_the_later_of_the_two_offset_files_counts(copy: Path) -> None:
     """A broker with enableLmq keeps all offsets in lmqConsumerOffset.json (LmqConsumerOffsetManager)."""
     _put_offsets(copy, {"Orders@g": {"0": 1}}, timestamp=5)
-    _put_offsets(copy, {"Orders@g": {"0": 2}}, "lmqConsumerOffset.json", 6, lmqOffsetTable={"%LMQ%a@%LMQ%g": 8})
+    _put_offsets(
+        copy, {"Orders@g": {"0": 2}}, "lmqConsumerOffset.json", 6, lmqOffsetTable={"%LMQ%a@%LMQ%g": 8}
+    )
     found = {(row["group"], row["topic"], row["queueId"]): row["committedOffset"] for row in _rows(copy)}
     assert found["g", "Orders", 0] == 2
     assert found["%LMQ%g", "%LMQ%a", 0] == 8

@@ -1,4 +1,6 @@
-"""The views of topics, queues, groups and files, against what the brokers' own classes told and what lies on disk."""
+"""The views of topics, queues, groups and files, against what the brokers' own classes told and what lies on
+disk.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +56,15 @@ def test_queues(golden: Golden, name: str, broker: str) -> None:
         row, messages = rows[key], told[key]
         assert (row["minOffset"], row["maxOffset"]) == (queue["minOffset"], queue["maxOffset"])
         assert row["messages"] == queue["maxOffset"] - queue["minOffset"]
-        assert row["bytes"] == sum({message["physicalOffset"]: message["storeSize"] for message in messages}.values())
+        assert row["bytes"] == sum(
+            {message["physicalOffset"]: message["storeSize"] for message in messages}.values()
+        )
         assert _ms(row["firstStoreTimestamp"]) == _shown(messages[0]["storeTimestamp"])
         assert _ms(row["lastStoreTimestamp"]) == _shown(messages[-1]["storeTimestamp"])
         batch = key[0] in {"Inner"}
-        assert row["source"] == ("commitlog" if name == "rocksdb-5.5.0" else "batchconsumequeue" if batch else "consumequeue")
+        assert row["source"] == (
+            "commitlog" if name == "rocksdb-5.5.0" else "batchconsumequeue" if batch else "consumequeue"
+        )
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
@@ -73,24 +79,41 @@ def test_topics_are_their_queues_together(golden: Golden, name: str, broker: str
         assert row["configured"] == (None if configured is None else topic in configured)
         assert (row["queues"], row["messages"]) == (len(mine), sum(queue["messages"] for queue in mine))
         assert row["bytes"] == sum(queue["bytes"] for queue in mine)
-        times = [queue[column] for queue in mine for column in ("firstStoreTimestamp", "lastStoreTimestamp") if queue[column] is not None]
+        times = [
+            queue[column]
+            for queue in mine
+            for column in ("firstStoreTimestamp", "lastStoreTimestamp")
+            if queue[column] is not None
+        ]
         assert row["lastStoreTimestamp"] == max(times, default=None)
 
 
 def test_topic_settings(golden: Golden) -> None:
     rows = {row["topic"]: row for row in view(golden("batchcq-5.5.0"), "topics")}
     assert rows["Inner"]["queueType"] == "BatchCQ"
-    assert (rows["BenchmarkTest"]["readQueueNums"], rows["BenchmarkTest"]["perm"], rows["BenchmarkTest"]["queues"]) == (1024, "RW-", 0)
+    assert (
+        rows["BenchmarkTest"]["readQueueNums"],
+        rows["BenchmarkTest"]["perm"],
+        rows["BenchmarkTest"]["queues"],
+    ) == (1024, "RW-", 0)
     assert rows["rmq_sys_SYNC_BROKER_MEMBER_broker-a"]["perm"] == "--X"
     assert view(golden("rocksdb-5.5.0"), "topics")[0]["configured"] is None
 
 
 def test_groups(golden: Golden) -> None:
     rows = {row["group"]: row for row in view(golden("retry-dlq-5.5.0"), "groups")}
-    assert (rows["CG_fail"]["deadLetters"], rows["CG_direct"]["deadLetters"], rows["CG_orderly"]["deadLetters"]) == (20, 7, 1)
+    assert (
+        rows["CG_fail"]["deadLetters"],
+        rows["CG_direct"]["deadLetters"],
+        rows["CG_orderly"]["deadLetters"],
+    ) == (20, 7, 1)
     assert rows["CG_fail"]["topics"] == ["%RETRY%CG_fail", "Jobs"]
     assert (rows["CG_fail"]["queues"], rows["CG_fail"]["lagMessages"], rows["CG_fail"]["lagMs"]) == (5, 0, 0)
-    assert (rows["TOOLS_CONSUMER"]["configured"], rows["TOOLS_CONSUMER"]["lagMessages"], rows["TOOLS_CONSUMER"]["topics"]) == (
+    assert (
+        rows["TOOLS_CONSUMER"]["configured"],
+        rows["TOOLS_CONSUMER"]["lagMessages"],
+        rows["TOOLS_CONSUMER"]["topics"],
+    ) == (
         True,
         None,
         [],
@@ -113,7 +136,7 @@ def test_groups_lag_is_the_sum_of_their_queues(golden: Golden) -> None:
         assert group["lagMs"] == max((row["lagMs"] for row in mine), default=None)
 
 
-# ---- files ------------------------------------------------------------------------------------------------------------
+# ---- files -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "broker"), STORES)
@@ -121,14 +144,22 @@ def test_files(golden: Golden, name: str, broker: str) -> None:
     root, answers = goldens.brokers(name, golden(name))[broker]
     rows = {row["file"]: row for row in view(root, "files")}
     on_disk = dict(answers["filesOnDisk"])
-    elsewhere = ("compaction/", "rocksdbstore/", "consumequeue/") if name == "rocksdb-5.5.0" else ("compaction/",)
+    elsewhere = (
+        ("compaction/", "rocksdbstore/", "consumequeue/") if name == "rocksdb-5.5.0" else ("compaction/",)
+    )
     listed = {file for file in on_disk if not file.startswith(elsewhere) or file.startswith("rocksdbstore/")}
-    assert listed - set(rows) <= {file for file in listed if file.startswith("config/") and file.count("/") > 1}
+    assert listed - set(rows) <= {
+        file for file in listed if file.startswith("config/") and file.count("/") > 1
+    }
     for file in listed & set(rows):
         assert rows[file]["sizeBytes"] == (root / file).stat().st_size
     log = [row for row in rows.values() if row["kind"] == "commitlog"]
     assert log[0]["start"] == answers["commitLog"]["minOffset"]
-    end = max(row["physicalOffset"] + row["storeSize"] for messages in _told(name, broker).values() for row in messages)
+    end = max(
+        row["physicalOffset"] + row["storeSize"]
+        for messages in _told(name, broker).values()
+        for row in messages
+    )
     assert max(row["stop"] for row in log if row["usedBytes"]) == end
     assert all(row["fill"] == 1.0 for row in log if row["stop"] < end)
     for row in rows.values():
@@ -137,7 +168,9 @@ def test_files(golden: Golden, name: str, broker: str) -> None:
     entries: dict[tuple[str, int], int] = {}
     for row in rows.values():
         if row["kind"] == "consumequeue":
-            entries[row["topic"], row["queueId"]] = max(entries.get((row["topic"], row["queueId"]), 0), row["stop"] or 0)
+            entries[row["topic"], row["queueId"]] = max(
+                entries.get((row["topic"], row["queueId"]), 0), row["stop"] or 0
+            )
     queues = {(queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in answers["queues"]}
     crashed = name.startswith("crash")  # there the newest entries are in memory only
     assert all(queues[key] == stop or crashed for key, stop in entries.items() if key in queues)
@@ -153,13 +186,17 @@ def test_index_fill(golden: Golden) -> None:
 
 
 def test_a_file_with_holes_takes_less_than_its_length(golden: Golden) -> None:
-    (log,) = [row for row in view(golden("defaults-5.5.0"), "files") if row["kind"] == "commitlog" and row["usedBytes"]]
+    (log,) = [
+        row
+        for row in view(golden("defaults-5.5.0"), "files")
+        if row["kind"] == "commitlog" and row["usedBytes"]
+    ]
     assert log["sizeBytes"] == 1 << 30
     assert 0 < log["diskBytes"] < 1 << 27
     assert log["fill"] == log["usedBytes"] / log["sizeBytes"]
 
 
-# ---- the table of views -------------------------------------------------------------------------------------------------
+# ---- the table of views ------------------------------------------------------------------------------------
 
 
 def test_views_have_the_columns_that_the_table_says(golden: Golden) -> None:
@@ -171,11 +208,14 @@ def test_views_have_the_columns_that_the_table_says(golden: Golden) -> None:
         assert each.columns[0].name == "brokerName"
         names = [column.name.lower() for column in each.columns]
         assert len(set(names)) == len(names)
-        assert all(column.about.endswith(".") or column.about.endswith("…") for column in each.columns), each.name
+        assert all(column.about.endswith(".") or column.about.endswith("…") for column in each.columns), (
+            each.name
+        )
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("topic", "did you mean topics"), ("Lag", "did you mean lag"), ("zzz", "the views are topics, ")]
+    ("name", "hint"),
+    [("topic", "did you mean topics"), ("Lag", "did you mean lag"), ("zzz", "the views are topics, ")],
 )
 def test_a_view_that_is_none(golden: Golden, name: str, hint: str) -> None:
     with pytest.raises(OptionError, match=hint):

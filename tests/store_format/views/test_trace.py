@@ -1,4 +1,6 @@
-"""trace(): the life of messages that were retried, given up, delayed, or sent in transactions, in stores that brokers wrote."""
+"""trace(): the life of messages that were retried, given up, delayed, or sent in transactions, in stores that
+brokers wrote.
+"""
 
 from __future__ import annotations
 
@@ -78,13 +80,19 @@ def test_every_copy_is_in_the_timeline(golden: Golden, name: str) -> None:
     root = golden(name)
     copies = _copies(name)
     for message_id in sorted(copies)[:: max(1, len(copies) // 40)]:
-        rows = [row for row in life(root, message_id) if row["time"] is not None and row["physicalOffset"] is not None]
+        rows = [
+            row
+            for row in life(root, message_id)
+            if row["time"] is not None and row["physicalOffset"] is not None
+        ]
         found = [row["physicalOffset"] for row in rows if not row["what"].startswith("transaction ")]
         assert found == [copy["physicalOffset"] for copy in copies[message_id]]
 
 
 def test_a_dead_letter_of_an_orderly_group(golden: Golden) -> None:
-    (message_id,) = (key for key, rows in _copies("retry-dlq-5.5.0").items() if rows[-1]["topic"] == "%DLQ%CG_orderly")
+    (message_id,) = (
+        key for key, rows in _copies("retry-dlq-5.5.0").items() if rows[-1]["topic"] == "%DLQ%CG_orderly"
+    )
     assert _short(life(golden("retry-dlq-5.5.0"), message_id)) == [
         ("born", "Steps", None),
         ("stored", "Steps", None),
@@ -95,15 +103,25 @@ def test_a_dead_letter_of_an_orderly_group(golden: Golden) -> None:
 
 def _one(name: str, *topics: str) -> str:
     """A message whose copies are in these topics."""
-    return next(key for key, rows in sorted(_copies(name).items()) if tuple(row["topic"] for row in rows) == topics)
+    return next(
+        key for key, rows in sorted(_copies(name).items()) if tuple(row["topic"] for row in rows) == topics
+    )
 
 
 def test_delayed_and_delivered(golden: Golden) -> None:
     root = golden("delay-tx-5.5.0")
     level = life(root, _one("delay-tx-5.5.0", "SCHEDULE_TOPIC_XXXX", "Delay"))
-    assert _short(level) == [("born", "Delay", None), ("delayed", "SCHEDULE_TOPIC_XXXX", None), ("delivered", "Delay", None)]
+    assert _short(level) == [
+        ("born", "Delay", None),
+        ("delayed", "SCHEDULE_TOPIC_XXXX", None),
+        ("delivered", "Delay", None),
+    ]
     timer = life(root, _one("delay-tx-5.5.0", "rmq_sys_wheel_timer", "Timer"))
-    assert _short(timer) == [("born", "Timer", None), ("delayed", "rmq_sys_wheel_timer", None), ("delivered", "Timer", None)]
+    assert _short(timer) == [
+        ("born", "Timer", None),
+        ("delayed", "rmq_sys_wheel_timer", None),
+        ("delivered", "Timer", None),
+    ]
     assert timer[1]["detail"].startswith("timer for Timer, due 2026-11-21T06:54:")
 
 
@@ -123,18 +141,34 @@ def test_transactions(golden: Golden) -> None:
     rolled_back = life(root, _one("delay-tx-5.5.0", half))
     assert [what for what, _, _ in _short(rolled_back)] == ["born", "half message", "transaction rolled back"]
     asked = life(root, _one("delay-tx-5.5.0", half, half, "Tx"))
-    assert [what for what, _, _ in _short(asked)][1:5] == ["half message", "asked for the 1. time", "committed", "transaction committed"]
-    undecided = life(root, next(key for key, rows in sorted(_copies("delay-tx-5.5.0").items()) if len(rows) == 10))
+    assert [what for what, _, _ in _short(asked)][1:5] == [
+        "half message",
+        "asked for the 1. time",
+        "committed",
+        "transaction committed",
+    ]
+    undecided = life(
+        root, next(key for key, rows in sorted(_copies("delay-tx-5.5.0").items()) if len(rows) == 10)
+    )
     assert [what for what, _, _ in _short(undecided)][-2:] == ["asked for the 9. time", "transaction pending"]
     assert undecided[-1]["time"] is None
 
 
 def test_a_group_that_has_not_got_there(golden: Golden) -> None:
     row = next(
-        row for row in goldens.expected_rows("basic-5.5.0") if (row["topic"], row["queueId"], row["queueOffset"]) == ("Orders", 3, 58)
+        row
+        for row in goldens.expected_rows("basic-5.5.0")
+        if (row["topic"], row["queueId"], row["queueOffset"]) == ("Orders", 3, 58)
     )
-    standing = {row["group"]: (row["what"], row["detail"]) for row in life(golden("basic-5.5.0"), row["msgId"]) if row["time"] is None}
-    assert standing == {"CG_some": ("not reached", "the group goes on at 58"), "CG_tags": ("not reached", "the group goes on at 40")}
+    standing = {
+        row["group"]: (row["what"], row["detail"])
+        for row in life(golden("basic-5.5.0"), row["msgId"])
+        if row["time"] is None
+    }
+    assert standing == {
+        "CG_some": ("not reached", "the group goes on at 58"),
+        "CG_tags": ("not reached", "the group goes on at 40"),
+    }
 
 
 def test_an_unknown_id_has_no_life(golden: Golden) -> None:
@@ -149,35 +183,67 @@ def test_without_index_and_queues(golden: Golden, tmp_path: Path) -> None:
     assert _short(life(root, FAILED)) == RETRIED
 
 
-# ---- made up ----------------------------------------------------------------------------------------------------------------
+# ---- made up -----------------------------------------------------------------------------------------------
 
 
 def _append(root: Path, topic: str, properties: list[bytes], bodies: list[bytes], **more: Any) -> None:
-    columns = MessageColumns(topic=topic, body=pa.array(bodies, pa.binary()), properties=pa.array(properties, pa.binary()), **more)
-    MessageStore.open(str(root)).append(columns, store_timestamps=np.full(len(bodies), 1_700_000_001_000, np.int64))
+    columns = MessageColumns(
+        topic=topic, body=pa.array(bodies, pa.binary()), properties=pa.array(properties, pa.binary()), **more
+    )
+    MessageStore.open(str(root)).append(
+        columns, store_timestamps=np.full(len(bodies), 1_700_000_001_000, np.int64)
+    )
 
 
 def test_a_message_without_unique_key_is_found_by_its_origin(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     _append(root, "Orders", [b"KEYS\x01k\x02"], [b"first"])
-    (origin,) = [row["offsetMsgId"] for batch in MessageStore.open(str(root)).scan(["offsetMsgId"]) for row in batch.to_pylist()]
+    (origin,) = [
+        row["offsetMsgId"]
+        for batch in MessageStore.open(str(root)).scan(["offsetMsgId"])
+        for row in batch.to_pylist()
+    ]
     back = b"ORIGIN_MESSAGE_ID\x01%s\x02RETRY_TOPIC\x01Orders\x02" % origin.encode()
-    _append(root, "%RETRY%g", [back, b"ORIGIN_MESSAGE_ID\x01other\x02"], [b"first", b"other"], reconsume_times=1)
+    _append(
+        root, "%RETRY%g", [back, b"ORIGIN_MESSAGE_ID\x01other\x02"], [b"first", b"other"], reconsume_times=1
+    )
     assert [what for what, _, _ in _short(life(root, origin))] == ["born", "stored", "retry 1"]
 
 
 def test_what_clients_traced(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     _append(root, "Orders", [b"UNIQ_KEY\x01ID1\x02"], [b"x"])
-    sent = ["Pub", "1700000000500", "DefaultRegion", "P", "Orders", "ID1", "t", "k", "127.0.0.1:10911", "1", "7", "0", "FF", "true"]
+    sent = [
+        "Pub",
+        "1700000000500",
+        "DefaultRegion",
+        "P",
+        "Orders",
+        "ID1",
+        "t",
+        "k",
+        "127.0.0.1:10911",
+        "1",
+        "7",
+        "0",
+        "FF",
+        "true",
+    ]
     other = [*sent[:5], "ID2", *sent[6:]]
     began = ["SubBefore", "1700000002000", "null", "C", "R1", "ID1", "0", "k"]
     ended = ["SubAfter", "R1", "ID1", "5", "false", "k", "4", "1700000002005", "C"]
-    body = "".join("\x01".join(record) + "\x02" for record in (sent, other, began, ended, ["Pub", "broken"], ["Nonsense"]))
-    _append(root, "RMQ_SYS_TRACE_TOPIC", [b"KEYS\x01ID1 ID2\x02UNIQ_KEY\x01T1\x02"], [body.encode() + b"\xff"])
+    body = "".join(
+        "\x01".join(record) + "\x02"
+        for record in (sent, other, began, ended, ["Pub", "broken"], ["Nonsense"])
+    )
+    _append(
+        root, "RMQ_SYS_TRACE_TOPIC", [b"KEYS\x01ID1 ID2\x02UNIQ_KEY\x01T1\x02"], [body.encode() + b"\xff"]
+    )
     _append(root, "Replies", [b"KEYS\x01ID1\x02UNIQ_KEY\x01R1\x02"], [b"y"])
     rows = life(root, "ID1")
-    assert [(row["what"], row["group"], row["detail"]) for row in rows if row["what"].startswith("traced")] == [
+    assert [
+        (row["what"], row["group"], row["detail"]) for row in rows if row["what"].startswith("traced")
+    ] == [
         ("traced: sent", "P", "storeHost=127.0.0.1:10911, costTime=7, success=true"),
         ("traced: consumption began", "C", "retryTimes=0"),
         ("traced: consumption ended", "C", "costTime=5, success=false, contextCode=4"),
@@ -186,7 +252,10 @@ def test_what_clients_traced(tmp_path: Path) -> None:
     assert {row["topic"] for row in rows if row["what"].startswith("traced")} == {"RMQ_SYS_TRACE_TOPIC"}
 
 
-@pytest.mark.parametrize("body", [b"", b"\x02\x02", b"Pub", b"Pub\x01\x01\x01\x01\x01ID1\x02", b"\xff\xfe\x01ID1", b"Pub\x01" * 1000])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\x02\x02", b"Pub", b"Pub\x01\x01\x01\x01\x01ID1\x02", b"\xff\xfe\x01ID1", b"Pub\x01" * 1000],
+)
 def test_trace_records_of_any_bytes(body: bytes) -> None:
     assert [event.time_ms for event in trace_events(body, {"ID1"})] in ([], [None])
 

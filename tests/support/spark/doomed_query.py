@@ -1,7 +1,9 @@
-"""A streaming query in a process of its own that dies where it is told to: Python, the JVM and its workers at once, by SIGKILL.
+"""A streaming query in a process of its own that dies where it is told to: Python, the JVM and its workers at
+once, by SIGKILL.
 
-Each file of `source` is a micro-batch. The sink is `rmqlog` as it is; around its commit every change of a file is looked at, and
-the environment says at which one, or behind the commit, everything that the query started ends.
+Each file of `source` is a micro-batch. The sink is `rmqlog` as it is; around its commit every change of a
+file is looked at, and the environment says at which one, or behind the commit, everything that the query
+started ends.
 """
 
 from __future__ import annotations
@@ -24,15 +26,18 @@ from tests.support.writes import SMALL
 
 __all__ = ["KILL", "REPORT", "DoomedDataSource", "end_session", "main", "session"]
 
-# When, how, and at which change, as "new torn pwrite /commitlog/" or "again kill unlink /abort": in a commit that begins with a store
-# in order, or with one that another death left; before the change, or in the midst of writing; the first of this function whose path
-# has this part. "after 3": the commit of batch 3 has returned, and Spark does not know it yet. Empty: never.
+# When, how, and at which change, as "new torn pwrite /commitlog/" or "again kill unlink /abort": in a commit
+# that begins with a store in order, or with one that another death left; before the change, or in the midst
+# of writing; the first of this function whose path has this part. "after 3": the commit of batch 3 has
+# returned, and Spark does not know it yet. Empty: never.
 KILL = "RMQLOG_TEST_KILL"
 REPORT = "RMQLOG_TEST_REPORT"  # a file that gets a line of JSON for each commit
 
 
 class _Doom(Failure):
-    """A change that ends the query instead of this process alone, found by its name and path instead of its number."""
+    """A change that ends the query instead of this process alone, found by its name and path instead of its
+    number.
+    """
 
     def __init__(self, what: str, name: str, part: str) -> None:
         super().__init__(what, 0)
@@ -81,7 +86,9 @@ def _report(**what: object) -> None:
 
 
 def end_session(session: int) -> None:
-    """SIGKILL to every process of a session, the calling one last. The JVM's Python workers have process groups of their own."""
+    """SIGKILL to every process of a session, the calling one last. The JVM's Python workers have process
+    groups of their own.
+    """
     own = os.getpid()
     for _ in range(2):  # one that was forked meanwhile
         for name in os.listdir("/proc"):
@@ -97,7 +104,11 @@ def end_session(session: int) -> None:
 
 def session() -> SparkSession:
     """Quick to start, for it does not live long: most of that is the JVM's compiler."""
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
     return builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").getOrCreate()
 
 

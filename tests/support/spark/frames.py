@@ -1,4 +1,6 @@
-"""What the Spark tests share: a read with options, the places of its rows, and the same places as a broker told them."""
+"""What the Spark tests share: a read with options, the places of its rows, and the same places as a broker
+told them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def _text(value: str | int | bool) -> str:
 
 def places(frame: DataFrame) -> list[Place]:
     """The places of all rows, sorted; a row that comes twice is there twice."""
-    return sorted((row.topic, row.queueId, row.queueOffset) for row in frame.select(*PLACE.split(",")).collect())
+    return sorted(
+        (row.topic, row.queueId, row.queueOffset) for row in frame.select(*PLACE.split(",")).collect()
+    )
 
 
 def told(store: str, keep: Callable[[dict[str, Any]], object] = lambda row: True) -> list[dict[str, Any]]:

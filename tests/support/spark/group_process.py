@@ -1,7 +1,8 @@
-"""A continuous query of a consumer group in a process of its own, to be killed: a batch goes to a directory named after its id.
+"""A continuous query of a consumer group in a process of its own, to be killed: a batch goes to a directory
+named after its id.
 
-python -m tests.support.spark.group_process STORE CHECKPOINT OUTPUT [OPTION=VALUE …]. Each batch takes a little longer than it needs, so that one
-is in flight when the process is killed.
+python -m tests.support.spark.group_process STORE CHECKPOINT OUTPUT [OPTION=VALUE …]. Each batch takes a
+little longer than it needs, so that one is in flight when the process is killed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ def main(store: str, checkpoint: str, output: str, *options: str) -> None:
 
     import rmq_spark
 
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config("spark.sql.session.timeZone", "UTC")
+    builder = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+    )
     spark = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").getOrCreate()
     rmq_spark.register(spark)
 
@@ -33,7 +38,11 @@ def main(store: str, checkpoint: str, output: str, *options: str) -> None:
         frame.write.mode("overwrite").parquet(f"{output}/batch={batch}")
         time.sleep(_PAUSE_S)
 
-    reader = spark.readStream.format("rmqlog").schema(COLUMNS).options(**dict(option.split("=", 1) for option in options))
+    reader = (
+        spark.readStream.format("rmqlog")
+        .schema(COLUMNS)
+        .options(**dict(option.split("=", 1) for option in options))
+    )
     query = reader.load(store).writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint).start()
     print("running", flush=True)
     query.awaitTermination()

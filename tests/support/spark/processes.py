@@ -1,4 +1,6 @@
-"""Sessions that cannot live beside the classic one of the other tests: a script in a Python of its own, with its own environment."""
+"""Sessions that cannot live beside the classic one of the other tests: a script in a Python of its own, with
+its own environment.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,20 @@ def run(
     workers: Path = Path(sys.executable),
     timeout_s: int = _TIMEOUT_S,
 ) -> str:
-    """What the script prints. It runs in `directory`; `python_path` is where it and Spark's `workers`, a Python, find modules."""
+    """What the script prints. It runs in `directory`; `python_path` is where it and Spark's `workers`, a
+    Python, find modules.
+    """
     environment = dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYTHONPATH=str(python_path))
     environment |= {"PYSPARK_PYTHON": str(workers), "PYSPARK_DRIVER_PYTHON": sys.executable}
     command = [sys.executable, "-c", script, *arguments]
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=timeout_s)
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout

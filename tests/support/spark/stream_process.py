@@ -1,4 +1,5 @@
-"""A streaming query in a process of its own, to be killed: a batch goes to a directory named after its id, anew when it comes again.
+"""A streaming query in a process of its own, to be killed: a batch goes to a directory named after its id,
+anew when it comes again.
 
 python -m tests.support.spark.stream_process STORE CHECKPOINT OUTPUT [OPTION=VALUE …]
 """
@@ -34,7 +35,11 @@ def main(store: str, checkpoint: str, output: str, *options: str) -> None:
     def keep(frame: DataFrame, batch: int) -> None:
         frame.write.mode("overwrite").parquet(f"{output}/batch={batch}")
 
-    reader = spark.readStream.format("rmqlog").schema(COLUMNS).options(**dict(option.split("=", 1) for option in options))
+    reader = (
+        spark.readStream.format("rmqlog")
+        .schema(COLUMNS)
+        .options(**dict(option.split("=", 1) for option in options))
+    )
     query = reader.load(store).writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint).start()
     print("running", flush=True)
     query.awaitTermination()

@@ -1,6 +1,7 @@
 """A stream from one log to another in micro-batches of ten messages, in a process of its own.
 
-What the sink logs of each commit goes to a file, and behind it the milliseconds of processor time that the commit took.
+What the sink logs of each commit goes to a file, and behind it the milliseconds of processor time that the
+commit took.
 """
 
 from __future__ import annotations
@@ -49,5 +50,7 @@ def main(directory: Path) -> None:
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(ROWS), "columns": "topic,body,keys"}
     rows = spark.readStream.format("rmqlog").options(**options).load(str(directory / "source"))
     writer = rows.writeStream.format("rmqlog").option("path", str(directory / "target"))
-    query = writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
+    query = (
+        writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
+    )
     assert query.awaitTermination(2400)

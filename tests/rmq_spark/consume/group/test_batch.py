@@ -1,4 +1,6 @@
-"""A batch read as a group, without Spark: where it begins, what it says, and what a stream of the group says of the same offsets."""
+"""A batch read as a group, without Spark: where it begins, what it says, and what a stream of the group says
+of the same offsets.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,11 @@ def _stream(root: Path, **options: str) -> dict[str, int]:
     positions.bound_now()
     try:
         positions.latest(positions.initial())
-        return {str(queue.queue_id): offset for queue, offset in positions._now.starts.items() if queue.topic == "T"}
+        return {
+            str(queue.queue_id): offset
+            for queue, offset in positions._now.starts.items()
+            if queue.topic == "T"
+        }
     finally:
         if positions._group._part is not None:
             positions._group._part.leave({})
@@ -72,7 +78,9 @@ def test_a_negative_offset_is_an_error_with_its_queue(root: Path, read: Callable
     )
 
 
-def test_a_negative_offset_counts_as_none_without_fail_on_data_loss(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_negative_offset_counts_as_none_without_fail_on_data_loss(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     _commit(root, q0=2, q1=-1, q2=-5, q3=4)
     options = {"failOnDataLoss": "false", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
     with caplog.at_level(logging.WARNING):
@@ -116,7 +124,9 @@ def test_offsets_that_cannot_be_read_and_have_no_backup_are_left_alone(
             call()
         assert str(caught.value).startswith(f"{path} at byte ")
         assert "there is no .bak to read instead" in str(caught.value)
-        assert "Put a good copy in its place, or move it away: then all offsets in it are lost" in str(caught.value)
+        assert "Put a good copy in its place, or move it away: then all offsets in it are lost" in str(
+            caught.value
+        )
     assert path.read_bytes() == damaged
     assert ".bak instead" not in caplog.text
     assert not path.with_name("consumerOffset.json.bak").exists()

@@ -1,4 +1,6 @@
-"""Membership seen from inside: joining, handing over, fencing, resets and what is recorded, with a clock that the test moves."""
+"""Membership seen from inside: joining, handing over, fencing, resets and what is recorded, with a clock that
+the test moves.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ from rmq_spark.consume.group.change import Change
 from rmq_spark.consume.group.member import Member, join
 from rmq_spark.consume.group.membership import Assignment, Clocks, Membership
 from rmq_spark.consume.group.ownership_log import OwnershipEvent, append_events, double_ownership, read_events
-from rmq_spark.consume.group.state import GroupState, MemberEntry, QueueEntry, read_state, state_serial, write_state
+from rmq_spark.consume.group.state import (
+    GroupState,
+    MemberEntry,
+    QueueEntry,
+    read_state,
+    state_serial,
+    write_state,
+)
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, NoOffsets, OffsetStore, StoreOffsets
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError
@@ -42,7 +51,13 @@ class Group:
     members: list[Member] = field(default_factory=list)
 
     def join(self, *clients: str, **changes: object) -> Member:
-        spec = {"group": "g", "clients": clients, "strategy": strategy("AVG"), "subscription": "T *", "lease_seconds": LEASE} | changes
+        spec = {
+            "group": "g",
+            "clients": clients,
+            "strategy": strategy("AVG"),
+            "subscription": "T *",
+            "lease_seconds": LEASE,
+        } | changes
         clocks = Clocks(lambda: self.now, lambda: int(self.now * 1000), self._sleep)
         member = join(self.directory, Membership(**spec), self.offsets, clocks=clocks)  # type: ignore[arg-type] # by name
         self.members.append(member)
@@ -88,7 +103,10 @@ def _zero(queue: MessageQueue) -> int:
 
 
 def _settle(
-    member: Member, positions: dict[MessageQueue, int] | None = None, queues: list[MessageQueue] = QUEUES, reset: int = 0
+    member: Member,
+    positions: dict[MessageQueue, int] | None = None,
+    queues: list[MessageQueue] = QUEUES,
+    reset: int = 0,
 ) -> Assignment:
     return member.settle(queues, positions or {}, begin=_zero, reset=reset)
 
@@ -98,7 +116,7 @@ def _at(**positions: int) -> dict[MessageQueue, int]:
     return {QUEUES[int(name[1:])]: position for name, position in positions.items()}
 
 
-# ---- sharing --------------------------------------------------------------------------------------------------------------
+# ---- sharing -----------------------------------------------------------------------------------------------
 
 
 def test_one_member_has_everything(group: Group) -> None:
@@ -134,7 +152,8 @@ def test_logical_clients_are_members_of_their_own_in_the_allocation(group: Group
     many = group.join("m@0", "m@1", "m@2")
     assert _settle(many).by_client() == {"m@0": QUEUES[:2], "m@1": QUEUES[2:3], "m@2": QUEUES[3:]}
     group.join("a")
-    # AVG over a, m@0, m@1, m@2: one queue each. Queues that only change the client stay in the query, at their positions.
+    # AVG over a, m@0, m@1, m@2: one queue each. Queues that only change the client stay in the query, at
+    # their positions.
     found = _settle(many, _at(q0=1, q1=2, q2=3, q3=4))
     assert found.by_client() == {"m@0": QUEUES[1:2], "m@1": QUEUES[2:3], "m@2": QUEUES[3:]}
     assert (found.starts, found.lost) == ({}, frozenset(QUEUES[:1]))
@@ -180,7 +199,7 @@ def test_config_shares_nothing_twice(group: Group) -> None:
     assert not found.is_settled
 
 
-# ---- where reading begins -------------------------------------------------------------------------------------------------
+# ---- where reading begins ----------------------------------------------------------------------------------
 
 
 def test_the_start_is_the_furthest_of_checkpoint_record_and_group(group: Group) -> None:
@@ -210,10 +229,12 @@ def test_an_unknown_offset_in_the_store_is_none(group: Group) -> None:
     assert group.join("a").settle(QUEUES, {}, begin=lambda queue: 7).starts == _at(q0=7, q1=0, q2=7, q3=7)
 
 
-# ---- leases and epochs ------------------------------------------------------------------------------------------------------
+# ---- leases and epochs -------------------------------------------------------------------------------------
 
 
-def test_a_member_past_its_lease_loses_its_queues_and_records_nothing(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_member_past_its_lease_loses_its_queues_and_records_nothing(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     a, b = group.join("a"), group.join("b")
     for member in (a, b, a, b):
         _settle(member)
@@ -325,7 +346,9 @@ def test_a_state_that_looks_like_the_one_before_is_another_one(group: Group) -> 
     assert state_serial(str(Path(group.directory, "nowhere"))) is None
 
 
-def test_a_directory_whose_lock_somebody_keeps(group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_directory_whose_lock_somebody_keeps(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("rmq_spark.consume.group.member._LOCK_SECONDS", 0.05)
     a = group.join("a")
     _settle(a)
@@ -346,18 +369,23 @@ def test_a_directory_whose_lock_somebody_keeps(group: Group, monkeypatch: pytest
         assert _settle(a, _at(q0=8)).lost == {QUEUES[1]}
 
 
-# ---- who fits ---------------------------------------------------------------------------------------------------------------
+# ---- who fits ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"subscription": "T TagA"}, "its members have the subscription T *, this query has T TagA"),
-        ({"strategy": strategy("CONSISTENT_HASH")}, "its members have the allocation strategy AVG, this query has CONSISTENT_HASH virtual"),
+        (
+            {"strategy": strategy("CONSISTENT_HASH")},
+            "its members have the allocation strategy AVG, this query has CONSISTENT_HASH virtual",
+        ),
         ({"clients": ("b", "a")}, "has a member with the client id 'a' already"),
     ],
 )
-def test_a_member_that_does_not_fit_is_refused_with_an_explanation(group: Group, changes: dict[str, object], said: str) -> None:
+def test_a_member_that_does_not_fit_is_refused_with_an_explanation(
+    group: Group, changes: dict[str, object], said: str
+) -> None:
     a = group.join("a")
     _settle(a)
     with pytest.raises(OptionError) as caught:
@@ -383,7 +411,7 @@ def test_one_that_comes_back_to_a_group_that_has_changed_is_refused(group: Group
     assert "this query has T *" in str(caught.value)
 
 
-# ---- how often it is recorded ------------------------------------------------------------------------------------------------
+# ---- how often it is recorded ------------------------------------------------------------------------------
 
 
 def test_recording_at_intervals(group: Group) -> None:
@@ -438,7 +466,7 @@ def test_waiting_for_a_settled_allocation(group: Group) -> None:
     assert b.wait_settled(QUEUES, {}, begin=_zero).is_settled
 
 
-# ---- resets -------------------------------------------------------------------------------------------------------------------
+# ---- resets ------------------------------------------------------------------------------------------------
 
 
 def _reset(group: Group, targets: dict[MessageQueue, int]) -> None:
@@ -486,13 +514,19 @@ def test_a_checkpoint_from_before_a_reset_says_nothing(group: Group, seen: int, 
     assert group.positions() == {0: start, 1: 3, 2: 0, 3: 0}
 
 
-# ---- what is on disk ----------------------------------------------------------------------------------------------------------
+# ---- what is on disk ---------------------------------------------------------------------------------------
 
 
 def test_the_state_comes_back(tmp_path: Path) -> None:
     state = GroupState(7, 2, 9, "s", "AVG", {"0" * 16: MemberEntry(["é\n"], "h", 4, 1.5)})
-    state.queues = {MessageQueue("T\u2028", "b", 2**31 - 1): QueueEntry("0" * 16, "c", 3, 2**63 - 1, 1), QUEUES[0]: QueueEntry()}
-    state.queues |= {QUEUES[1]: QueueEntry(mirrored=-1), QUEUES[2]: QueueEntry(position=7, mirrored=5, is_unattended=True)}
+    state.queues = {
+        MessageQueue("T\u2028", "b", 2**31 - 1): QueueEntry("0" * 16, "c", 3, 2**63 - 1, 1),
+        QUEUES[0]: QueueEntry(),
+    }
+    state.queues |= {
+        QUEUES[1]: QueueEntry(mirrored=-1),
+        QUEUES[2]: QueueEntry(position=7, mirrored=5, is_unattended=True),
+    }
     write_state(str(tmp_path), state, FileWrites(sync=False))
     assert read_state(str(tmp_path)) == state
     assert read_state(str(tmp_path / "nowhere")) == GroupState()
@@ -551,8 +585,14 @@ def _event(serial: int, event: str, epoch: int, client: str = "a", writer: str =
 
 def test_the_log_shows_a_queue_owned_twice() -> None:
     assert double_ownership([_event(1, "gain", 1), _event(2, "release", 1), _event(3, "gain", 2, "b")]) == []
-    assert "b gained it in epoch 2 while a had it in epoch 1" in double_ownership([_event(1, "gain", 1), _event(2, "gain", 2, "b")])[0]
-    assert "epoch 1 of b is no new one" in double_ownership([_event(1, "gain", 1), _event(2, "expire", 1), _event(3, "gain", 1, "b")])[0]
+    assert (
+        "b gained it in epoch 2 while a had it in epoch 1"
+        in double_ownership([_event(1, "gain", 1), _event(2, "gain", 2, "b")])[0]
+    )
+    assert (
+        "epoch 1 of b is no new one"
+        in double_ownership([_event(1, "gain", 1), _event(2, "expire", 1), _event(3, "gain", 1, "b")])[0]
+    )
 
 
 def _log(directory: Path, size: int, *events: OwnershipEvent) -> int:
@@ -565,7 +605,10 @@ def _log(directory: Path, size: int, *events: OwnershipEvent) -> int:
 
 def test_lines_of_a_change_that_never_came_true_do_not_count(tmp_path: Path) -> None:
     size = _log(tmp_path, 0, _event(1, "gain", 1))
-    append_events(str(tmp_path), [_event(2, "release", 1), _event(2, "gain", 2, "x" * 50)], size, FileWrites(sync=False))  # killed here
+    # killed here
+    append_events(
+        str(tmp_path), [_event(2, "release", 1), _event(2, "gain", 2, "x" * 50)], size, FileWrites(sync=False)
+    )
     assert [event.serial for event in read_events(str(tmp_path))] == [1]
     size = _log(tmp_path, size)
     size = _log(tmp_path, size, _event(2, "gain", 2, "c"))
@@ -583,7 +626,9 @@ def test_the_log_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.Monk
     assert 2000 < size < 4400
     # One that died when it had halved the log, before the state could say so.
     _log(tmp_path, 100 * before, _event(100, "gain", 100))
-    assert [event.serial for event in read_events(str(tmp_path))] == list(range(found[0], 101))[-len(read_events(str(tmp_path))) :]
+    assert [event.serial for event in read_events(str(tmp_path))] == list(range(found[0], 101))[
+        -len(read_events(str(tmp_path))) :
+    ]
 
 
 _ODD = json.dumps(asdict(_event(1, "gain", 1)) | {"epoch": "1"}).encode() + b"\n"
@@ -601,12 +646,17 @@ def test_a_log_that_is_none_names_its_file(tmp_path: Path, data: bytes) -> None:
 def test_replays_are_marked(group: Group) -> None:
     a = group.join("a")
     a.note_replay(QUEUES[:2])
-    assert [(event.event, event.queue) for event in read_events(group.directory)] == [("replay", 0), ("replay", 1)]
+    assert [(event.event, event.queue) for event in read_events(group.directory)] == [
+        ("replay", 0),
+        ("replay", 1),
+    ]
 
 
 @pytest.mark.parametrize("what", ["kill", "torn"])
 def test_a_member_killed_at_every_change_is_succeeded(tmp_path: Path, what: str) -> None:
-    """It joins, begins at 3, records 5, leaves with 20. Whoever comes next goes on from one of these, and never from an earlier one."""
+    """It joins, begins at 3, records 5, leaves with 20. Whoever comes next goes on from one of these, and
+    never from an earlier one.
+    """
     base, copies = tmp_path / "base", tmp_path / "copies"
     (base / "config").mkdir(parents=True)
     copies.mkdir()
@@ -633,16 +683,23 @@ def test_a_member_killed_at_every_change_is_succeeded(tmp_path: Path, what: str)
     assert len(starts) > 30
 
 
-# ---- any order of events --------------------------------------------------------------------------------------------------------
+# ---- any order of events -----------------------------------------------------------------------------------
 
 _STEPS = st.lists(
-    st.tuples(st.sampled_from(["settle", "settle", "settle", "die", "reset"]), st.integers(0, 2), st.integers(1, 9)), max_size=40
+    st.tuples(
+        st.sampled_from(["settle", "settle", "settle", "die", "reset"]), st.integers(0, 2), st.integers(1, 9)
+    ),
+    max_size=40,
 )
 
 
 @given(_STEPS)
-def test_whatever_happens_a_queue_has_one_owner_and_no_position_is_lost(steps: list[tuple[str, int, int]]) -> None:
-    """Three members over one state: each reads on what it believes to own, and all that was recorded was read."""
+def test_whatever_happens_a_queue_has_one_owner_and_no_position_is_lost(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    """Three members over one state: each reads on what it believes to own, and all that was recorded was
+    read.
+    """
     state = GroupState()
     spec = [Membership("g", (name,), strategy("AVG"), "") for name in "abc"]
     held: list[dict[MessageQueue, int]] = [{}, {}, {}]
@@ -654,18 +711,23 @@ def test_whatever_happens_a_queue_has_one_owner_and_no_position_is_lost(steps: l
         name = str(who) * 16
         change = Change(state, name, 0)
         if what == "die" and name in state.members:
-            change.expel(name, "dead")  # and it does not know: it reads on what it holds, and tries to record that
+            # and it does not know: it reads on what it holds, and tries to record that
+            change.expel(name, "dead")
         elif what == "reset":
             change.reset({queue: min(amount, len(read[queue])) for queue in QUEUES})
         elif what == "settle":
             if name not in state.members:
-                change.admit("g", name, MemberEntry(list(spec[who].clients), "", 1, 1.0), subscription="", strategy="")
+                change.admit(
+                    "g", name, MemberEntry(list(spec[who].clients), "", 1, 1.0), subscription="", strategy=""
+                )
                 lost = dict(held[who])
                 change.record(name, lost, positions[who], seen[who])
                 assert not any(change.owns(name, queue, epoch) for queue, epoch in lost.items())
                 held[who] = {}
             change.record(name, held[who], positions[who], seen[who])
-            held[who] = {queue: epoch for queue, epoch in held[who].items() if change.owns(name, queue, epoch)}
+            held[who] = {
+                queue: epoch for queue, epoch in held[who].items() if change.owns(name, queue, epoch)
+            }
             for queue in held[who]:
                 if state.queues[queue].reset > seen[who]:
                     positions[who][queue] = state.queues[queue].position or 0

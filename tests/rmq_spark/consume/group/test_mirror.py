@@ -1,4 +1,6 @@
-"""Which offset counts when group.json and the offset file differ: resets by others, deleted groups, dead members, older states."""
+"""Which offset counts when group.json and the offset file differ: resets by others, deleted groups, dead
+members, older states.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,15 @@ def _forget(group: Group) -> None:
         Path(group.offsets.path + suffix).unlink(missing_ok=True)
 
 
-# ---- no member runs -----------------------------------------------------------------------------------------------------
+# ---- no member runs ----------------------------------------------------------------------------------------
 
 
-def test_a_reset_that_others_made_while_no_query_ran_counts(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reset_that_others_made_while_no_query_ran_counts(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     _run(group, _at(q0=300, q1=332, q2=365, q3=329))
-    group.offsets.write(_at(q0=0, q1=10, q2=400), is_reset=True)  # as mqadmin resetOffsetByTime on a broker, or an editor
+    # as mqadmin resetOffsetByTime on a broker, or an editor
+    group.offsets.write(_at(q0=0, q1=10, q2=400), is_reset=True)
     member = group.join("a")
     with caplog.at_level(logging.WARNING):
         assert _settle(member).starts == _at(q0=0, q1=10, q2=400, q3=329)
@@ -59,7 +64,10 @@ def test_a_group_that_was_deleted_begins_by_the_rule(group: Group, caplog: pytes
     _forget(group)
     with caplog.at_level(logging.WARNING):
         assert group.join("a").settle(QUEUES, {}, begin=lambda queue: 3).starts == dict.fromkeys(QUEUES, 3)
-    assert "no longer has offsets of 4 queues, which begin where consumeFromWhere says: T/b/0 was at 10" in caplog.text
+    assert (
+        "no longer has offsets of 4 queues, which begin where consumeFromWhere says: T/b/0 was at 10"
+        in caplog.text
+    )
 
 
 def test_two_queries_that_start_together_both_follow_the_file(group: Group) -> None:
@@ -73,7 +81,9 @@ def test_two_queries_that_start_together_both_follow_the_file(group: Group) -> N
 
 
 def test_queues_that_are_not_read_now_are_compared_when_they_are(group: Group) -> None:
-    """A topic left out of one run, or a store of the cluster: its positions stay, and the file counts later as well."""
+    """A topic left out of one run, or a store of the cluster: its positions stay, and the file counts later
+    as well.
+    """
     _run(group, _at(q0=10, q1=10, q2=10, q3=10))
     first = group.join("a")
     _settle(first, queues=QUEUES[:1])
@@ -82,7 +92,9 @@ def test_queues_that_are_not_read_now_are_compared_when_they_are(group: Group) -
     assert _settle(first).starts == _at(q0=10, q1=4, q2=10, q3=10)
 
 
-def test_a_checkpoint_that_is_further_counts_and_is_said(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_checkpoint_that_is_further_counts_and_is_said(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     _run(group, _at(q0=300, q1=300, q2=0, q3=0))
     group.offsets.write(_at(q0=40, q1=40), is_reset=True)
     positions = _at(q0=300, q1=20)
@@ -91,7 +103,7 @@ def test_a_checkpoint_that_is_further_counts_and_is_said(group: Group, caplog: p
     assert "was set back to offset 40, but the checkpoint of this query is at 300" in caplog.text
 
 
-# ---- members that die ---------------------------------------------------------------------------------------------------
+# ---- members that die --------------------------------------------------------------------------------------
 
 
 class _Broken(LocalOffsets):
@@ -140,10 +152,12 @@ def test_a_member_that_was_dead_before_the_next_one_came_was_no_running_one(grou
     assert b.settle(QUEUES, {}, begin=lambda queue: 3).starts == dict.fromkeys(QUEUES, 3)
 
 
-# ---- members run --------------------------------------------------------------------------------------------------------
+# ---- members run -------------------------------------------------------------------------------------------
 
 
-def test_a_lower_offset_is_a_reset_that_running_queries_follow(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lower_offset_is_a_reset_that_running_queries_follow(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     a, b = group.join("a"), group.join("b")
     for member in (a, b, a, b):
         _settle(member)
@@ -172,7 +186,9 @@ def test_a_reset_of_an_idle_query_is_seen(group: Group) -> None:
     assert a.settle(QUEUES, positions, begin=_zero).starts == _at(q3=1)
 
 
-def test_a_higher_offset_is_ignored_with_a_warning_and_counts_when_nobody_runs(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_higher_offset_is_ignored_with_a_warning_and_counts_when_nobody_runs(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     a, positions = group.join("a"), dict.fromkeys(QUEUES, 100)
     _settle(a, positions)
     group.offsets.write(_at(q1=500), is_reset=True)
@@ -180,13 +196,18 @@ def test_a_higher_offset_is_ignored_with_a_warning_and_counts_when_nobody_runs(g
         for position in (110, 120):
             group.now += 2
             assert _settle(a, dict.fromkeys(QUEUES, position)).starts == {}
-    assert caplog.text.count("T/b/1 was set to offset 500 by somebody else, and its query is at 110: ignored") == 1
+    assert (
+        caplog.text.count("T/b/1 was set to offset 500 by somebody else, and its query is at 110: ignored")
+        == 1
+    )
     assert group.offsets.read() == _at(q0=120, q1=500, q2=120, q3=120)
     a.leave(dict.fromkeys(QUEUES, 130))
     assert _settle(group.join("b")).starts == _at(q0=130, q1=500, q2=130, q3=130)
 
 
-def test_offsets_that_vanish_under_a_running_query_are_written_again(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_offsets_that_vanish_under_a_running_query_are_written_again(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     a, positions = group.join("a"), dict.fromkeys(QUEUES, 100)
     _settle(a, positions)
     _forget(group)
@@ -197,7 +218,9 @@ def test_offsets_that_vanish_under_a_running_query_are_written_again(group: Grou
     assert group.offsets.read() == positions
 
 
-def test_a_file_that_is_torn_under_a_running_query_is_read_later(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_is_torn_under_a_running_query_is_read_later(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     a, positions = group.join("a"), dict.fromkeys(QUEUES, 100)
     _settle(a, positions)
     assert isinstance(group.offsets, LocalOffsets)
@@ -215,7 +238,9 @@ def test_a_file_that_is_torn_under_a_running_query_is_read_later(group: Group, c
 
 
 def test_a_store_that_cannot_be_written_hides_nothing_about_the_others(tmp_path: Path) -> None:
-    """Two brokers, one of which runs: what was written to the other's file is known, so that a reset there is seen."""
+    """Two brokers, one of which runs: what was written to the other's file is known, so that a reset there is
+    seen.
+    """
     queues = [MessageQueue("T", name, 0) for name in ("held", "open")]
     roots = {name: str(tmp_path / name) for name in ("held", "open")}
     for root in roots.values():
@@ -240,7 +265,7 @@ def test_a_store_that_cannot_be_written_hides_nothing_about_the_others(tmp_path:
     a.leave({})
 
 
-# ---- older states -------------------------------------------------------------------------------------------------------
+# ---- older states ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -1,4 +1,6 @@
-"""Real processes in a group of 16 queues, killed and stopped by signals: every message read, one owner a queue, repeats only in flight."""
+"""Real processes in a group of 16 queues, killed and stopped by signals: every message read, one owner a
+queue, repeats only in flight.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ STRATEGIES: dict[str, dict[str, dict[str, Any]]] = {
     "CONSISTENT_HASH": {},
     "MACHINE_ROOM": {name: {"consumer_idcs": ["room1", "room2"]} for name in CLIENTS},
     "MACHINE_ROOM_NEARBY": {name: {"inner": "AVG_BY_CIRCLE"} for name in CLIENTS},
-    "CONFIG": {"one": {"config": [*range(6)]}, "two": {"config": [*range(6, 11)]}, "three": {"config": [*range(11, 16)]}},
+    "CONFIG": {
+        "one": {"config": [*range(6)]},
+        "two": {"config": [*range(6, 11)]},
+        "three": {"config": [*range(11, 16)]},
+    },
 }
 _BUSY = 1.0  # seconds for which a machine full of tests may keep a thread waiting
 _QUICK = ("AVG", "CONFIG")
@@ -39,7 +45,8 @@ _QUICK = ("AVG", "CONFIG")
 
 @dataclass
 class Worker:
-    """A process of `tests.support.group_worker`; what it said is in a file, so that nobody has to read along."""
+    """A process of `tests.support.group_worker`; what it said is in a file, so that nobody has to read along.
+    """
 
     options: dict[str, Any]
     output: Path
@@ -120,7 +127,9 @@ class Group:
         output = self.path / f"{name}-{len(self.gone)}.out"
         command = [sys.executable, "-m", "tests.support.group_worker", json.dumps(options)]
         with output.open("w") as file:
-            process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=file, stderr=sys.stderr, text=True)
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=file, stderr=sys.stderr, text=True
+            )
         self.workers[name] = Worker(options, output, process)
         return self.workers[name]
 
@@ -136,21 +145,32 @@ class Group:
         clients = [client for worker in self.workers.values() for client in worker.options["clients"]]
         found: dict[int, str] = {}
         for worker in self.workers.values():
-            found |= {QUEUES.index(queue): client for queue, client in spec_of(worker.options).allocate(clients, QUEUES).items()}
+            found |= {
+                QUEUES.index(queue): client
+                for queue, client in spec_of(worker.options).allocate(clients, QUEUES).items()
+            }
         return found
 
     def owners(self) -> dict[int, str]:
         state = read_state(self.directory)
-        return {QUEUES.index(queue): entry.client for queue, entry in state.queues.items() if entry.client is not None}
+        return {
+            QUEUES.index(queue): entry.client
+            for queue, entry in state.queues.items()
+            if entry.client is not None
+        }
 
     def settle(self) -> float:
-        """Waits until all is owned as it should be, and everybody has read on a little; the moment of the last gain."""
+        """Waits until all is owned as it should be, and everybody has read on a little; the moment of the
+        last gain.
+        """
         expected = self.expected()
         _until(lambda: self.owners() == expected)
         for worker in self.workers.values():
             if any(client in expected.values() for client in worker.options["clients"]):
                 worker.read_on()
-        return max(each["at"] for worker in self.workers.values() for each in worker.said() if each.get("gained"))
+        return max(
+            each["at"] for worker in self.workers.values() for each in worker.said() if each.get("gained")
+        )
 
     def end(self) -> None:
         for worker in self.workers.values():
@@ -186,7 +206,9 @@ def _check(group: Group, recorded: dict[MessageQueue, int]) -> None:
         i = QUEUES.index(queue)
         missing = [number for number in range(position) if (i, number) not in times]
         # What a killed process read without being able to say so is in its in-flight batch.
-        assert {(i, number) for number in missing} <= set().union(*(worker.in_flight for worker in group.gone)), f"{queue} was not read"
+        assert {(i, number) for number in missing} <= set().union(
+            *(worker.in_flight for worker in group.gone)
+        ), f"{queue} was not read"
     twice = {message for message, count in times.items() if count > 1}
     in_flight = set().union(*(worker.in_flight for worker in everybody))
     assert twice <= in_flight, f"read twice and not in flight at a kill: {sorted(twice - in_flight)[:5]}"
@@ -204,7 +226,9 @@ def _reading_at_once(group: Group) -> list[str]:
     return [f"{a} and {b}" for a, b in pairwise(periods) if a[0] == b[0] and a[3] != b[3] and b[1] < a[2]]
 
 
-@pytest.mark.parametrize("name", [name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES])
+@pytest.mark.parametrize(
+    "name", [name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES]
+)
 def test_two_then_three_then_two_processes(group: Group, name: str) -> None:
     group.strategy = name
     group.start("one")
@@ -252,7 +276,8 @@ def test_a_process_stopped_past_its_lease(group: Group) -> None:
     two.read_on()
     taken_at = max(each["at"] for each in two.said() if each.get("gained"))
     assert one.killed_at is not None
-    # Not before its lease was over, of which at most a quarter was gone; and then at the next trigger of one that looks a dozen times.
+    # Not before its lease was over, of which at most a quarter was gone; and then at the next trigger of one
+    # that looks a dozen times.
     begun = [each["at"][0] for each in two.said() if "read" in each]
     trigger = max(after - before for before, after in pairwise(begun))
     assert 0.75 * group.lease <= taken_at - one.killed_at <= group.lease * (1 + 1 / 12) + trigger + _BUSY
@@ -265,14 +290,20 @@ def test_a_process_stopped_past_its_lease(group: Group) -> None:
     assert [each for each in after[:first] if "begun" in each] == []
     assert set(after[first]["lost"]) | set(after[first]["gained"]) == mine
     group.settle()
-    # Between the end of its epoch and the next one, only the other's positions were recorded: steps of one, not of 50.
+    # Between the end of its epoch and the next one, only the other's positions were recorded: steps of one,
+    # not of 50.
     for i in mine:
         queue = QUEUES[i]
         events = [each for each in group.events() if each.message_queue == queue]
         end = next(n for n, each in enumerate(events) if each.event == "expire")
         of_other = events[end + 1 : end + 3]
-        assert [(each.event, each.client) for each in of_other] == [("gain", CLIENTS["two"]), ("release", CLIENTS["two"])]
-        read_by_two = {n for each in two.said() if "read" in each for q, n in _messages(each["batch"]) if q == i}
+        assert [(each.event, each.client) for each in of_other] == [
+            ("gain", CLIENTS["two"]),
+            ("release", CLIENTS["two"]),
+        ]
+        read_by_two = {
+            n for each in two.said() if "read" in each for q, n in _messages(each["batch"]) if q == i
+        }
         assert of_other[1].position in {n + 1 for n in read_by_two}
         assert events[end].position == of_other[0].position
     group.end()

@@ -38,7 +38,9 @@ def _begin(queue: MessageQueue) -> int:
     return 7
 
 
-def test_a_queue_begins_at_its_checkpoint_else_at_the_groups_offset_else_by_the_rule(offsets: LocalOffsets) -> None:
+def test_a_queue_begins_at_its_checkpoint_else_at_the_groups_offset_else_by_the_rule(
+    offsets: LocalOffsets,
+) -> None:
     offsets.write({QUEUES[0]: 9, QUEUES[1]: 3})
     alone = _alone(offsets)
     found = alone.settle(QUEUES, {QUEUES[0]: 2}, begin=_begin)
@@ -55,7 +57,9 @@ def test_a_start_is_decided_once(offsets: LocalOffsets) -> None:
 
 
 @pytest.mark.parametrize("shares", [True, False])
-def test_the_strategy_shares_among_the_own_clients_unless_broadcasting(offsets: LocalOffsets, shares: bool) -> None:
+def test_the_strategy_shares_among_the_own_clients_unless_broadcasting(
+    offsets: LocalOffsets, shares: bool
+) -> None:
     found = _alone(offsets, "a", "b", shares=shares).settle(QUEUES, {}, begin=_begin).by_client()
     assert found == ({"a": QUEUES[:2], "b": QUEUES[2:]} if shares else {"a": QUEUES})
 

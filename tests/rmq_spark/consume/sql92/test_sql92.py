@@ -1,4 +1,6 @@
-"""SQL92 filters: every case that RocketMQ's own filter module decided, errors with their place, and what hostile text comes to."""
+"""SQL92 filters: every case that RocketMQ's own filter module decided, errors with their place, and what
+hostile text comes to.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,69 @@ def test_there_are_so_many_vectors() -> None:
     assert (len(VECTORS["cases"]), len(CORNERS)) == (223, 53)
 
 
-# ---- against the oracle -------------------------------------------------------------------------------------------------
+# ---- against the oracle ------------------------------------------------------------------------------------
 
 NAMES = ("a", "b", "TAGS", "$_1")
 TEXTS = (
-    *("3", "3.5", "abc", "true", "TRUE", "9999999999", "-5", " 3", "3 ", "it's", "1e3", "NaN", "-NaN", "Infinity", "-Infinity", "inf"),
-    *("nan", "+3", "+-3", "-0", "-0.0", "0", "0.0", "1e400", "-1e400", "1e-400", "2147483647", "2147483648", "-2147483648", "-2147483649"),
-    *("9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "0000000000000000000000000000012"),
-    *("3d", "3f", "3dd", "3L", "0x10", "0x1p4", " 0X1.8p-2D\t", "0x1p99999", "-0x1p99999", "0x.p1", "1_000", ".5", "5.", ".", "e5", "1e"),
+    *(
+        "3",
+        "3.5",
+        "abc",
+        "true",
+        "TRUE",
+        "9999999999",
+        "-5",
+        " 3",
+        "3 ",
+        "it's",
+        "1e3",
+        "NaN",
+        "-NaN",
+        "Infinity",
+        "-Infinity",
+        "inf",
+    ),
+    *(
+        "nan",
+        "+3",
+        "+-3",
+        "-0",
+        "-0.0",
+        "0",
+        "0.0",
+        "1e400",
+        "-1e400",
+        "1e-400",
+        "2147483647",
+        "2147483648",
+        "-2147483648",
+        "-2147483649",
+    ),
+    *(
+        "9223372036854775807",
+        "9223372036854775808",
+        "-9223372036854775808",
+        "-9223372036854775809",
+        "0000000000000000000000000000012",
+    ),
+    *(
+        "3d",
+        "3f",
+        "3dd",
+        "3L",
+        "0x10",
+        "0x1p4",
+        " 0X1.8p-2D\t",
+        "0x1p99999",
+        "-0x1p99999",
+        "0x.p1",
+        "1_000",
+        ".5",
+        "5.",
+        ".",
+        "e5",
+        "1e",
+    ),
     *(
         "\uff11\uff12",
         "-\u0663",
@@ -145,7 +202,9 @@ def oracles_outcome(tree: oracle.Tree, properties: dict[str, str]) -> str:
 
 @given(trees, messages, st.randoms(use_true_random=False))
 @settings(max_examples=1000)
-def test_columns_give_what_the_oracle_gives_one_by_one(tree: oracle.Tree, rows: list[dict[str, str]], random: Random) -> None:
+def test_columns_give_what_the_oracle_gives_one_by_one(
+    tree: oracle.Tree, rows: list[dict[str, str]], random: Random
+) -> None:
     expression = oracle.text(tree, random)
     try:
         oracle.check(tree)
@@ -159,7 +218,9 @@ def test_columns_give_what_the_oracle_gives_one_by_one(tree: oracle.Tree, rows: 
     assert found == [oracles_outcome(tree, row) for row in rows]
 
 
-@pytest.mark.parametrize("number", [number for number in NUMBERS if number not in ("9223372036854775808", "0.0", "1E+400")])
+@pytest.mark.parametrize(
+    "number", [number for number in NUMBERS if number not in ("9223372036854775808", "0.0", "1E+400")]
+)
 @pytest.mark.parametrize("sign", ["", "-"])
 def test_every_text_beside_every_number(number: str, sign: str) -> None:
     literal: oracle.Tree = ("number", number)
@@ -169,7 +230,9 @@ def test_every_text_beside_every_number(number: str, sign: str) -> None:
     for symbol in ("=", "<>", *ORDERINGS):
         for tree in ((symbol, ("property", "a"), literal), (symbol, literal, ("property", "a"))):
             found = parse_sql92(oracle.text(tree)).outcomes(len(rows), lambda name: column)
-            assert [OUTCOMES[code] for code in found] == [oracles_outcome(tree, row) for row in rows], oracle.text(tree)
+            assert [OUTCOMES[code] for code in found] == [oracles_outcome(tree, row) for row in rows], (
+                oracle.text(tree)
+            )
 
 
 @given(trees, st.randoms(use_true_random=False))
@@ -184,17 +247,25 @@ def test_every_spelling_compiles_to_the_same_steps(tree: oracle.Tree, random: Ra
     assert parsed.parsed.ignored == ""
 
 
-# ---- over messages ------------------------------------------------------------------------------------------------------
+# ---- over messages -----------------------------------------------------------------------------------------
 
 
 def test_maps_without_the_property_and_messages_without_a_map() -> None:
-    maps = pa.array([[("a", "3")], [], None, [("A", "3")], [("b", "x"), ("a", "4")]], pa.map_(pa.string(), pa.string()))
+    maps = pa.array(
+        [[("a", "3")], [], None, [("A", "3")], [("b", "x"), ("a", "4")]], pa.map_(pa.string(), pa.string())
+    )
     assert parse_sql92("a > 3").mask_of_maps(maps).to_pylist() == [False, False, False, False, True]
     assert parse_sql92("a IS NULL").mask_of_maps(maps).to_pylist() == [False, True, True, True, False]
     assert parse_sql92("1 = 1").mask_of_maps(maps).to_pylist() == [True] * 5
     assert parse_sql92("a > 3").mask_of_maps(maps[:0]).to_pylist() == []
     large = pa.array(maps.to_pylist(), pa.map_(pa.large_string(), pa.large_string()))
-    assert parse_sql92("a > 3 AND b = 'x'").mask_of_maps(large).to_pylist() == [False, False, False, False, True]
+    assert parse_sql92("a > 3 AND b = 'x'").mask_of_maps(large).to_pylist() == [
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_errors_are_counted_and_deliver_nothing() -> None:
@@ -218,7 +289,7 @@ def test_only_named_properties_are_fetched_and_each_once() -> None:
     assert fetched == ["b", "a"]
 
 
-# ---- mistakes -----------------------------------------------------------------------------------------------------------
+# ---- mistakes ----------------------------------------------------------------------------------------------
 
 _TOKEN = "a word, a number, a string or an operator"
 _OPERAND = "a property, a number, a string, TRUE, FALSE, NULL, NOT or a parenthesis"
@@ -272,11 +343,26 @@ HOSTILE = {
         "(" * 10_000 + "a = 1" + ")" * 10_000,
         "expected parentheses, signs and NOT at most 64 deep, found ( at character 65: ",
     ),
-    "NOT": ("NOT " * 10_000 + "a", "expected parentheses, signs and NOT at most 64 deep, found NOT at character 257: "),
-    "signs": ("- " * 10_000 + "1 > 0", "expected parentheses, signs and NOT at most 64 deep, found - at character 129: "),
-    "a megabyte": ("a = 1 OR " * (1 << 20 >> 3), "expected at most 262144 characters of SQL92, found 1179648"),
-    "comments without an end": ("/* " * 80_000, "expected a word, a number, a string or an operator, found / at character 1: "),
-    "quotes": ("'" * 262_143, "expected a word, a number, a string or an operator, found ' at character 262143: "),
+    "NOT": (
+        "NOT " * 10_000 + "a",
+        "expected parentheses, signs and NOT at most 64 deep, found NOT at character 257: ",
+    ),
+    "signs": (
+        "- " * 10_000 + "1 > 0",
+        "expected parentheses, signs and NOT at most 64 deep, found - at character 129: ",
+    ),
+    "a megabyte": (
+        "a = 1 OR " * (1 << 20 >> 3),
+        "expected at most 262144 characters of SQL92, found 1179648",
+    ),
+    "comments without an end": (
+        "/* " * 80_000,
+        "expected a word, a number, a string or an operator, found / at character 1: ",
+    ),
+    "quotes": (
+        "'" * 262_143,
+        "expected a word, a number, a string or an operator, found ' at character 262143: ",
+    ),
     "digits": (
         "a = " + "9" * 200_000,
         "expected a whole number up to 9223372036854775807, found 999999999999999999999999… at character 5: ",
@@ -298,7 +384,11 @@ def test_hostile_expressions(name: str) -> None:
 def test_long_chains_do_not_recurse(link: str) -> None:
     parsed = parse_sql92("a = 1" + link * 5000)
     assert pickle.loads(pickle.dumps(parsed)) == parsed
-    assert parsed.outcomes(2, lambda name: pa.array(["1", None], pa.string())).tolist() in ([1, 1], [1, 2], [0, 0])
+    assert parsed.outcomes(2, lambda name: pa.array(["1", None], pa.string())).tolist() in (
+        [1, 1],
+        [1, 2],
+        [0, 0],
+    )
 
 
 def test_hostile_values_are_no_numbers() -> None:
@@ -313,6 +403,21 @@ def test_hostile_values_are_no_numbers() -> None:
         None,
     ]
     column = pa.array(texts, pa.string())
-    whole, real = (parse_sql92(f"a = {zero}").outcomes(8, lambda name: column).tolist() for zero in ("0", "1.5"))
-    assert [OUTCOMES[code] for code in whole] == ["eval_error", "eval_error", "true", *["eval_error"] * 4, "null"]
-    assert [OUTCOMES[code] for code in real] == ["false", "eval_error", "false", "false", *["eval_error"] * 3, "null"]
+    whole, real = (
+        parse_sql92(f"a = {zero}").outcomes(8, lambda name: column).tolist() for zero in ("0", "1.5")
+    )
+    assert [OUTCOMES[code] for code in whole] == [
+        "eval_error",
+        "eval_error",
+        "true",
+        *["eval_error"] * 4,
+        "null",
+    ]
+    assert [OUTCOMES[code] for code in real] == [
+        "false",
+        "eval_error",
+        "false",
+        "false",
+        *["eval_error"] * 3,
+        "null",
+    ]
