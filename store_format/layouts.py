@@ -1,7 +1,9 @@
-"""Every fixed layout of the store's files, once, as a numpy dtype: one field a line with its offset and meaning.
+"""Every fixed layout of the store's files, once, as a numpy dtype: one field a line with its offset and
+meaning.
 
-Readers, writers, FORMAT.md and the hex dump derive from these tables; nothing else in the project spells an offset.
-All integers are big-endian; `unpack` gives views that stay so, and native order begins where Arrow begins.
+Readers, writers, FORMAT.md and the hex dump derive from these tables; nothing else in the project spells an
+offset. All integers are big-endian; `unpack` gives views that stay so, and native order begins where Arrow
+begins.
 """
 
 from __future__ import annotations
@@ -56,23 +58,34 @@ CRC_PROPERTY_NAME = b"__CRC32#"  # MessageConst.PROPERTY_CRC32
 CRC_PROPERTY_SIZE = 20  # name, 0x01, ten digits least significant first, 0x02 (spec 2.7)
 
 CQ_PRE_BLANK_SIZE = 0x7FFFFFFF  # ConsumeQueue.fillPreBlank: a place before the queue's first message
-CQ_EXT_ADDRESS_MAX = -(2**31) - 1  # ConsumeQueueExt.MAX_ADDR: tags codes at or below are addresses of the ext file
+# ConsumeQueueExt.MAX_ADDR: tags codes at or below it are addresses of the consumequeue_ext file
+CQ_EXT_ADDRESS_MAX = -(2**31) - 1
 CHECKPOINT_FILE_SIZE = 4096  # StoreCheckpoint: one memory page
 
 
-def unit(size: int, *fields: tuple[str, str]) -> np.dtype[np.void]:
-    """A packed dtype, checked against the size the broker's source names.
+def unit(size: int, *fields: tuple[str, str, int, str]) -> np.dtype[np.void]:
+    """Returns a packed dtype of `size` bytes. A field is (name, type, offset, meaning).
 
-    Raises TypeError at import when the fields do not add up.
+    `size` and the offsets are the ones of the broker's source. The meanings are kept in the dtype's metadata
+    under the fields' names, for FORMAT.md and the hex dump. Raises TypeError at import when the types do not
+    add up to the offsets or to `size`.
     """
-    layout = np.dtype(list(fields))
+    layout = np.dtype(
+        [(name, kind) for name, kind, _, _ in fields],
+        metadata={name: meaning for name, _, _, meaning in fields},
+    )
+    for name, _, offset, _ in fields:
+        if layout.fields is None or layout.fields[name][1] != offset:
+            raise TypeError(f"field {name}: expected at byte {offset}, the types before it say otherwise")
     if layout.itemsize != size:
         raise TypeError(f"fields add up to {layout.itemsize} bytes, the broker's unit has {size}")
     return layout
 
 
 def unpack(buffer: Any, layout: np.dtype[np.void]) -> NDArray[np.void]:
-    """Read: `buffer` (anything with the buffer protocol) seen as units. No copy, still big-endian, still read-only."""
+    """Read: `buffer` (anything with the buffer protocol) seen as units. No copy, still big-endian, still
+    read-only.
+    """
     return np.frombuffer(buffer, layout)
 
 
@@ -92,34 +105,35 @@ def pack(layout: np.dtype[np.void], columns: dict[str, Any]) -> NDArray[np.void]
     return units
 
 
-# ---- commitlog ------------------------------------------------------------------------------------------------------
+# ---- commitlog ---------------------------------------------------------------------------------------------
 
 
 def message_head(born_host_v6: bool, store_host_v6: bool) -> np.dtype[np.void]:
     """The fixed head of a message unit, up to and including the body length (MessageExtEncoder.encode).
 
-    88 bytes with two IPv4 hosts; each IPv6 host adds 12. `offsets` below are those of IPv4 and IPv4.
+    88 bytes with two IPv4 hosts; each IPv6 host adds 12 bytes, and moves the fields behind it by as much.
     """
     born, store = 16 if born_host_v6 else 4, 16 if store_host_v6 else 4
+    b, s = born - 4, store - 4
     return unit(
         80 + born + store,
-        ("total_size", ">i4"),  #                     0  whole unit, this field included
-        ("magic", ">u4"),  #                          4  MAGIC_V1 or MAGIC_V2
-        ("body_crc", ">i4"),  #                       8  CRC32 of the stored body, without its top bit
-        ("queue_id", ">i4"),  #                      12  queue of the topic
-        ("flag", ">i4"),  #                          16  the user's own
-        ("queue_offset", ">i8"),  #                  20  index in the queue
-        ("physical_offset", ">i8"),  #               28  commitlog offset of total_size
-        ("sys_flag", ">i4"),  #                      36  see sysflag.py
-        ("born_timestamp", ">i8"),  #                40  ms, the client's clock
-        ("born_ip", f"V{born}"),  #                  48  raw address
-        ("born_port", ">i4"),  #                     52  a full int
-        ("store_timestamp", ">i8"),  #               56  ms, the broker's clock
-        ("store_ip", f"V{store}"),  #                64  raw address
-        ("store_port", ">i4"),  #                    68  a full int
-        ("reconsume_times", ">i4"),  #               72  how often a consumer gave it back
-        ("prepared_transaction_offset", ">i8"),  #   76  commitlog offset of the half message, else 0
-        ("body_length", ">i4"),  #                   84  then body, topic (length u1 or i2), properties (length i2)
+        ("total_size", ">i4", 0, "whole unit, this field included"),
+        ("magic", ">u4", 4, "MAGIC_V1 or MAGIC_V2"),
+        ("body_crc", ">i4", 8, "CRC32 of the stored body, without its top bit"),
+        ("queue_id", ">i4", 12, "queue of the topic"),
+        ("flag", ">i4", 16, "the user's own"),
+        ("queue_offset", ">i8", 20, "index in the queue"),
+        ("physical_offset", ">i8", 28, "commitlog offset of total_size"),
+        ("sys_flag", ">i4", 36, "see sysflag.py"),
+        ("born_timestamp", ">i8", 40, "ms, the client's clock"),
+        ("born_ip", f"V{born}", 48, "raw address"),
+        ("born_port", ">i4", 52 + b, "a full int"),
+        ("store_timestamp", ">i8", 56 + b, "ms, the broker's clock"),
+        ("store_ip", f"V{store}", 64 + b, "raw address"),
+        ("store_port", ">i4", 68 + b + s, "a full int"),
+        ("reconsume_times", ">i4", 72 + b + s, "how often a consumer gave it back"),
+        ("prepared_transaction_offset", ">i8", 76 + b + s, "commitlog offset of the half message, else 0"),
+        ("body_length", ">i4", 84 + b + s, "then body, topic (length u1 or i2), properties (length i2)"),
     )
 
 
@@ -130,135 +144,140 @@ MESSAGE_SIZE_MIN = 91  # V1, two IPv4 hosts, no body, topic or properties
 
 BLANK_HEAD = unit(
     8,
-    ("size", ">i4"),  #   0  bytes left in the file, this field included
-    ("magic", ">u4"),  #  4  MAGIC_BLANK; what follows is undefined
+    ("size", ">i4", 0, "bytes left in the file, this field included"),
+    ("magic", ">u4", 4, "MAGIC_BLANK; what follows is undefined"),
 )
 
 WIRE_MESSAGE_HEAD = unit(  # MessageDecoder.encodeMessage: one message of a batch body
     20,
-    ("total_size", ">i4"),  #    0  whole sub-message
-    ("magic", ">i4"),  #         4  0
-    ("body_crc", ">i4"),  #      8  0
-    ("flag", ">i4"),  #         12  the user's own
-    ("body_length", ">i4"),  #  16  then body, properties (length i2)
+    ("total_size", ">i4", 0, "whole sub-message"),
+    ("magic", ">i4", 4, "0"),
+    ("body_crc", ">i4", 8, "0"),
+    ("flag", ">i4", 12, "the user's own"),
+    ("body_length", ">i4", 16, "then body, properties (length i2)"),
 )
 
 DLEDGER_HEAD = unit(  # DLedgerEntryCoder: stands before each message unit of a DLedger commitlog
     48,
-    ("magic", ">i4"),  #       0  1
-    ("size", ">i4"),  #        4  entry with this head
-    ("index", ">i8"),  #       8  of the Raft entry
-    ("term", ">i8"),  #       16  of the Raft leader
-    ("pos", ">i8"),  #        24  offset of this head
-    ("channel", ">i4"),  #    32  0
-    ("chain_crc", ">i4"),  #  36  0
-    ("body_crc", ">i4"),  #   40  0
-    ("body_size", ">i4"),  #  44  of the message unit that follows
+    ("magic", ">i4", 0, "1"),
+    ("size", ">i4", 4, "entry with this head"),
+    ("index", ">i8", 8, "of the Raft entry"),
+    ("term", ">i8", 16, "of the Raft leader"),
+    ("pos", ">i8", 24, "offset of this head"),
+    ("channel", ">i4", 32, "0"),
+    ("chain_crc", ">i4", 36, "0"),
+    ("body_crc", ">i4", 40, "0"),
+    ("body_size", ">i4", 44, "of the message unit that follows"),
 )
 
-# ---- consume queues -------------------------------------------------------------------------------------------------
+# ---- consume queues ----------------------------------------------------------------------------------------
 
 CQ_UNIT = unit(  # ConsumeQueue.CQ_STORE_UNIT_SIZE
     20,
-    ("physical_offset", ">i8"),  #  0  first byte of the message in the commitlog
-    ("size", ">i4"),  #             8  whole message; CQ_PRE_BLANK_SIZE marks a pre-blank unit
-    ("tags_code", ">i8"),  #       12  Java hash of TAGS, a delivery time, or an address of the ext file
+    ("physical_offset", ">i8", 0, "first byte of the message in the commitlog"),
+    ("size", ">i4", 8, "whole message; CQ_PRE_BLANK_SIZE marks a pre-blank unit"),
+    ("tags_code", ">i8", 12, "Java hash of TAGS, a delivery time, or an address of the ext file"),
 )
 
 CQ_EXT_HEAD = unit(  # ConsumeQueueExt.CqExtUnit; the filter bit map follows
     20,
-    ("size", ">i2"),  #                  0  20 + bit map
-    ("tags_code", ">i8"),  #             2  the real tags code
-    ("store_timestamp", ">i8"),  #      10  ms, the message's
-    ("filter_bit_map_size", ">i2"),  #  18  may be 0
+    ("size", ">i2", 0, "20 + bit map"),
+    ("tags_code", ">i8", 2, "the real tags code"),
+    ("store_timestamp", ">i8", 10, "ms, the message's"),
+    ("filter_bit_map_size", ">i2", 18, "may be 0"),
 )
 
 BATCH_CQ_UNIT = unit(  # BatchConsumeQueue.CQ_STORE_UNIT_SIZE
     46,
-    ("physical_offset", ">i8"),  #     0  first byte of the unit in the commitlog
-    ("size", ">i4"),  #                8  whole unit
-    ("tags_code", ">i8"),  #          12  Java hash of TAGS
-    ("store_timestamp", ">i8"),  #    20  ms, the unit's
-    ("base_offset", ">i8"),  #        28  first queue offset covered
-    ("batch_size", ">i2"),  #         36  number of queue offsets covered
-    ("compacted_offset", ">i4"),  #   38  -1
-    ("reserved", ">i4"),  #           42  0
+    ("physical_offset", ">i8", 0, "first byte of the unit in the commitlog"),
+    ("size", ">i4", 8, "whole unit"),
+    ("tags_code", ">i8", 12, "Java hash of TAGS"),
+    ("store_timestamp", ">i8", 20, "ms, the unit's"),
+    ("base_offset", ">i8", 28, "first queue offset covered"),
+    ("batch_size", ">i2", 36, "number of queue offsets covered"),
+    ("compacted_offset", ">i4", 38, "-1"),
+    ("reserved", ">i4", 42, "0"),
 )
 
-# ---- index ----------------------------------------------------------------------------------------------------------
+# ---- index -------------------------------------------------------------------------------------------------
 
 INDEX_HEADER = unit(  # IndexHeader
     40,
-    ("begin_timestamp", ">i8"),  #         0  store time of the first entry
-    ("end_timestamp", ">i8"),  #           8  store time of the last entry
-    ("begin_physical_offset", ">i8"),  #  16  commitlog offset of the first entry
-    ("end_physical_offset", ">i8"),  #    24  commitlog offset of the last entry
-    ("hash_slot_count", ">i4"),  #        32  slots in use
-    ("index_count", ">i4"),  #            36  number of the next unit; the first is 1
+    ("begin_timestamp", ">i8", 0, "store time of the first entry"),
+    ("end_timestamp", ">i8", 8, "store time of the last entry"),
+    ("begin_physical_offset", ">i8", 16, "commitlog offset of the first entry"),
+    ("end_physical_offset", ">i8", 24, "commitlog offset of the last entry"),
+    ("hash_slot_count", ">i4", 32, "slots in use"),
+    ("index_count", ">i4", 36, "number of the next unit; the first is 1"),
 )
 
 INDEX_SLOT = np.dtype(">i4")  # number of the newest unit of the chain, 0 = empty
 
 INDEX_UNIT = unit(  # IndexFile.indexSize
     20,
-    ("key_hash", ">i4"),  #          0  |Java hash of topic#key|, 0 for -2^31
-    ("physical_offset", ">i8"),  #   4  of the message in the commitlog
-    ("time_diff", ">i4"),  #        12  seconds after begin_timestamp
-    ("prev_index", ">i4"),  #       16  number of the next older unit of the chain, 0 = none
+    ("key_hash", ">i4", 0, "|Java hash of topic#key|, 0 for -2^31"),
+    ("physical_offset", ">i8", 4, "of the message in the commitlog"),
+    ("time_diff", ">i4", 12, "seconds after begin_timestamp"),
+    ("prev_index", ">i4", 16, "number of the next older unit of the chain, 0 = none"),
 )
 
-# ---- checkpoint -----------------------------------------------------------------------------------------------------
+# ---- checkpoint --------------------------------------------------------------------------------------------
 
 CHECKPOINT = unit(  # StoreCheckpoint; the rest of the 4096 bytes is zero
     48,
-    ("physic_msg_timestamp", ">i8"),  #     0  store time of the last message known flushed
-    ("logics_msg_timestamp", ">i8"),  #     8  store time of the last entry known in (5.5: flushed to) a consume queue
-    ("index_msg_timestamp", ">i8"),  #     16  end time of the last full index file
-    ("master_flushed_offset", ">i8"),  #   24  since 5.0: what the master of a pair has flushed
-    ("confirm_phy_offset", ">i8"),  #      32  since 5.1.1: start of the last valid message after recovery
-    ("logics_physical_offset", ">i8"),  #  40  since 5.5: start of the message whose entry is known flushed
+    ("physic_msg_timestamp", ">i8", 0, "store time of the last message known flushed"),
+    (
+        "logics_msg_timestamp",
+        ">i8",
+        8,
+        "store time of the last entry known in (5.5: flushed to) a consume queue",
+    ),
+    ("index_msg_timestamp", ">i8", 16, "end time of the last full index file"),
+    ("master_flushed_offset", ">i8", 24, "since 5.0: what the master of a pair has flushed"),
+    ("confirm_phy_offset", ">i8", 32, "since 5.1.1: start of the last valid message after recovery"),
+    ("logics_physical_offset", ">i8", 40, "since 5.5: start of the message whose entry is known flushed"),
 )
 
-# ---- timer ----------------------------------------------------------------------------------------------------------
+# ---- timer -------------------------------------------------------------------------------------------------
 
 TIMER_LOG_UNIT = unit(  # TimerLog.UNIT_SIZE
     52,
-    ("size", ">i4"),  #              0  52
-    ("prev_pos", ">i8"),  #          4  timerlog offset of the slot's previous unit, -1 = none
-    ("magic", ">i4"),  #            12  1 normal, 2 roll, 4 delete
-    ("write_timestamp", ">i8"),  #  16  ms, base of delayed_time
-    ("delayed_time", ">i4"),  #     24  ms until the slot's time
-    ("physical_offset", ">i8"),  #  28  of the message in the timer topic
-    ("message_size", ">i4"),  #     36  of that message
-    ("topic_hash", ">i4"),  #       40  Java hash of REAL_TOPIC
-    ("reserved", ">i8"),  #         44  0
+    ("size", ">i4", 0, "52"),
+    ("prev_pos", ">i8", 4, "timerlog offset of the slot's previous unit, -1 = none"),
+    ("magic", ">i4", 12, "1 normal, 2 roll, 4 delete"),
+    ("write_timestamp", ">i8", 16, "ms, base of delayed_time"),
+    ("delayed_time", ">i4", 24, "ms until the slot's time"),
+    ("physical_offset", ">i8", 28, "of the message in the timer topic"),
+    ("message_size", ">i4", 36, "of that message"),
+    ("topic_hash", ">i4", 40, "Java hash of REAL_TOPIC"),
+    ("reserved", ">i8", 44, "0"),
 )
 
 TIMER_LOG_BLANK = unit(
     16,
-    ("size", ">i4"),  #      0  bytes left in the file
-    ("reserved", ">i8"),  #  4  0
-    ("magic", ">u4"),  #    12  MAGIC_BLANK
+    ("size", ">i4", 0, "bytes left in the file"),
+    ("reserved", ">i8", 4, "0"),
+    ("magic", ">u4", 12, "MAGIC_BLANK"),
 )
 
 TIMER_WHEEL_SLOT = unit(  # Slot.SIZE
     32,
-    ("slot_time", ">i8"),  #   0  time / precision; another time here means the slot is empty
-    ("first_pos", ">i8"),  #   8  timerlog offset of the oldest unit
-    ("last_pos", ">i8"),  #   16  timerlog offset; chains are read from here
-    ("num", ">i4"),  #        24  messages waiting in the slot
-    ("magic", ">i4"),  #      28  0
+    ("slot_time", ">i8", 0, "time / precision; another time here means the slot is empty"),
+    ("first_pos", ">i8", 8, "timerlog offset of the oldest unit"),
+    ("last_pos", ">i8", 16, "timerlog offset; chains are read from here"),
+    ("num", ">i4", 24, "messages waiting in the slot"),
+    ("magic", ">i4", 28, "0"),
 )
 
 TIMER_CHECK = unit(  # TimerCheckpoint; the rest of the 4096 bytes is zero
     56,
-    ("last_read_time", ">i8"),  #             0  ms, how far the wheel has been read
-    ("last_timer_log_flush_pos", ">i8"),  #   8  timerlog offset, how far it is flushed
-    ("last_timer_queue_offset", ">i8"),  #   16  how far the queue of the timer topic has been read
-    ("master_timer_queue_offset", ">i8"),  # 24  the same, of the master of a pair
-    ("state_version", ">i8"),  #             32  of the data version
-    ("timestamp", ">i8"),  #                 40  of the data version, ms
-    ("counter", ">i8"),  #                   48  of the data version
+    ("last_read_time", ">i8", 0, "ms, how far the wheel has been read"),
+    ("last_timer_log_flush_pos", ">i8", 8, "timerlog offset, how far it is flushed"),
+    ("last_timer_queue_offset", ">i8", 16, "how far the queue of the timer topic has been read"),
+    ("master_timer_queue_offset", ">i8", 24, "the same, of the master of a pair"),
+    ("state_version", ">i8", 32, "of the data version"),
+    ("timestamp", ">i8", 40, "of the data version, ms"),
+    ("counter", ">i8", 48, "of the data version"),
 )
 
 # Name -> layout, for FORMAT.md and the hex dump.
