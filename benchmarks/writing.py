@@ -18,9 +18,10 @@ import numpy as np
 from benchmarks.fill import Filling, message_columns
 from benchmarks.rounds import Figure, Rates, interleave
 from store_format import MessageStore
+from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitOptions, commit
 from store_format.commit.stage_columns import stage_columns
-from store_format.commit.staging import StagedFile, StagingWriter
+from store_format.commit.staging import StagingWriter
 from store_format.message.encode import encode
 
 __all__ = ["SmallCommits", "measure_commit", "measure_encode", "measure_small_commits"]
@@ -34,8 +35,7 @@ _UNIT_BYTES = 512  # a message without its body, with its entries in queue and i
 
 @dataclass(frozen=True, slots=True)
 class SmallCommits:
-    """Milliseconds of a commit of ten messages, staging aside, and of it the part that waited for the disk.
-    """
+    """Milliseconds of a commit of ten messages, staging aside, and of it the part that waited for the disk."""
 
     flush_disk_type: str
     commits: int

@@ -18,11 +18,12 @@ from rmq_spark.produce.messages import ProducedMessages, Producer, ProducerSetti
 from rmq_spark.produce.queues import QueueSelector
 from rmq_spark.produce.unique_ids import UniqueIds, own_address
 from rmq_spark.write.target import TargetStore, WriteTarget, given_settings
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile
 from store_format.commit.abandoned_staging import collect, discard
 from store_format.commit.append import CommitOptions, CommitResult, commit
 from store_format.commit.cluster import commit_cluster
 from store_format.commit.create_store import create_store, make_root, remove_place, remove_store
-from store_format.commit.staging import OWN_DIRECTORY, StagedFile, StagingWriter, begin_staging
+from store_format.commit.staging import StagingWriter, begin_staging
 from store_format.commit.unsupported import refuse_timer
 from store_format.errors import StoreError
 from store_format.files.read import entry_names
@@ -245,8 +246,7 @@ def _commit_one(
     key: tuple[str, int] | None,
     options: CommitOptions,
 ) -> CommitResult:
-    """A new store is made now, when all tasks have succeeded, and taken away again if nothing gets into it.
-    """
+    """A new store is made now, when all tasks have succeeded, and taken away again if nothing gets into it."""
     made = store.is_new and create_store(
         store.root, store.settings, timestamp=_now_ms(), exist_ok=True, lock_timeout=options.lock_timeout
     )

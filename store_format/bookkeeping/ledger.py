@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any
 from zlib import crc32
 
-from store_format.commit.staging import OWN_DIRECTORY
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, StoreError

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
-from store_format.commit.staging import OWN_DIRECTORY
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.read import FileView, list_directories, list_store_files, read_bytes

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from store_format.bookkeeping.journal import Journal, abort_mark, journal_path, write_journal
 from store_format.bookkeeping.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
 from store_format.bookkeeping.settings import settings_of
+from store_format.bookkeeping.staged_file import StagedFile, staging_path
 from store_format.commit.append_position import WriterEnd, find_writer_end, queue_bases
 from store_format.commit.appended_crc import has_crc_property_before
 from store_format.commit.checkpoint import note_flushed
@@ -28,7 +29,7 @@ from store_format.commit.queue_rebuild import has_queue_files, rebuild_queues
 from store_format.commit.repeats import CommittedBatch, note_repeat, totals
 from store_format.commit.roll_forward import open_log, repeat, roll_forward
 from store_format.commit.staged_units import check_staged, remove_staging
-from store_format.commit.staging import TIMES_SUFFIX, StagedFile, staging_path
+from store_format.commit.staging import TIMES_SUFFIX
 from store_format.commit.steps import begin, conclude, publish, undo
 from store_format.commit.unsupported import refuse_missing_queues, refuse_store, refuse_timer, refuse_topics
 from store_format.commitlog.place import LogLayout

@@ -16,7 +16,6 @@ from store_format.commit.queue_rebuild import LastUnit, Rebuilding, rebuild_lost
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.simple import QueueBounds, simple_queue_bounds
-from store_format.consumequeue.stale_entries import without_stale
 from store_format.consumequeue.write import queue_directory
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import offset_file_name
@@ -27,6 +26,7 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.queue_range import QueueRange
 from store_format.read.readable_end import refuse_cut
 from store_format.read.recovery import find_end, scan_to_end
+from store_format.read.stale_entries import without_stale
 
 __all__ = ["WriterEnd", "find_writer_end", "queue_bases"]
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from store_format.bookkeeping.journal import Journal, journal_path, read_journal, write_journal
+from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import (
     CommitOptions,
     CommitResult,
@@ -27,7 +28,6 @@ from store_format.commit.prepare_store import open_store
 from store_format.commit.publication import Publication
 from store_format.commit.repeats import note_repeat, totals
 from store_format.commit.staged_units import remove_staging
-from store_format.commit.staging import StagedFile
 from store_format.commit.steps import write_topics
 from store_format.commit.unsupported import refuse_store
 from store_format.errors import StoreWriteError

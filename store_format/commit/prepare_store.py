@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from store_format.bookkeeping.journal import abort_mark, journal_path, read_journal, write_abort_mark
 from store_format.bookkeeping.ledger import Ledger, read_ledger
 from store_format.bookkeeping.settings import StoreSettings, is_queue_file_size_known, settings_of
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.cluster_state import is_begun, note_begun
 from store_format.commit.lost_log import refuse_lost_log
@@ -19,7 +20,6 @@ from store_format.commit.queue_rebuild import Rebuilding
 from store_format.commit.repair import index_log, repair
 from store_format.commit.roll_forward import open_log, roll_forward
 from store_format.commit.staged_units import remove_staging
-from store_format.commit.staging import OWN_DIRECTORY
 from store_format.commit.steps import sync_store
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles

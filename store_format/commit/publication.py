@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.ledger import LedgerEntry
+from store_format.bookkeeping.staged_file import StagedFile, staging_path
 from store_format.commit.checkpoint import lower_index_mark
 from store_format.commit.queue_counter import QueueCounter
 from store_format.commit.staged_units import RecordsCheck, StagedUnits, read_staged
-from store_format.commit.staging import NO_QUEUE, StagedFile, staging_path
+from store_format.commit.staging import NO_QUEUE
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.place import Extent, LogLayout, blank_head
 from store_format.commitlog.write import LogFiles

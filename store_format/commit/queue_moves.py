@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from store_format.bookkeeping.journal import rebuild_path
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.queue_repair import Lacking, Queue, QueueState, truncate, write_lacking
-from store_format.commit.staging import OWN_DIRECTORY
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.write import queue_directory
 from store_format.errors import StoreError

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from store_format.commit.staging import StagedFile
+from store_format.bookkeeping.staged_file import StagedFile
 from store_format.errors import OptionError
 
 __all__ = ["CommittedBatch", "note_repeat", "totals"]

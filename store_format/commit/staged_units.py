@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.commit.staging import RECORDS_SUFFIX, TIMES_SUFFIX, BlockSum, StagedFile, staging_path
+from store_format.bookkeeping.staged_file import RECORDS_SUFFIX, StagedFile, staging_path
+from store_format.commit.staging import TIMES_SUFFIX, BlockSum
 from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWriteError
 from store_format.files.read import FileView, entry_names
 from store_format.files.write import FileWrites

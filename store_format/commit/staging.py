@@ -8,8 +8,7 @@ carries sizes and checksums, so that whoever commits can tell that it sees what 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -18,6 +17,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units
+from store_format.bookkeeping.staged_file import (
+    OWN_DIRECTORY,
+    RECORDS_SUFFIX,
+    STAGING,
+    StagedFile,
+    staging_path,
+)
 from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.files.write import FileWrites, WritableFile
 from store_format.layouts import MESSAGE_HEADS
@@ -28,21 +34,13 @@ if TYPE_CHECKING:  # whoever reads a store comes by here, and needs no encoder
 __all__ = [
     "NOT_DISPATCHED",
     "NO_QUEUE",
-    "OWN_DIRECTORY",
-    "RECORDS_SUFFIX",
-    "STAGING",
     "TIMES_SUFFIX",
     "BlockSum",
-    "StagedFile",
     "StagingWriter",
     "begin_staging",
     "bodies_sum",
-    "staging_path",
 ]
 
-OWN_DIRECTORY = ".rmqlog"  # brokers leave it alone
-STAGING = "staging"  # in it
-RECORDS_SUFFIX = ".records"
 TIMES_SUFFIX = ".times"  # store times of a write, one for each message
 _SUM_BLOCK = 1 << 16
 _ATTEMPTS_MAX = 3
@@ -60,47 +58,6 @@ _META = pa.schema(
         ("key_hashes", pa.list_(pa.int32())),  # index entries in the broker's order
     ]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    """One staged pair `<name>.records` and `<name>.meta` of a write. Plain values: it travels in messages and
-    journals.
-    """
-
-    write: str
-    name: str
-    units: int
-    records_size: int
-    records_sum: int
-    meta_size: int
-    meta_sum: int
-    queues: tuple[tuple[str, int], ...]  # (topic, queue id) by number
-    crc_property: bool
-    unit_size_max: int
-    parked: tuple[tuple[str, int], ...] = ()  # the queues that its delayed messages are for
-    bodies: int = -1  # tells batches apart, see `StagingWriter.append`; -1 of an older release
-
-    def as_json(self) -> dict[str, Any]:  # Any: JSON
-        return asdict(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> StagedFile:
-        queues = {
-            name: tuple((str(topic), int(queue_id)) for topic, queue_id in value.get(name, ()))
-            for name in ("queues", "parked")
-        }
-        return StagedFile(**{**value, **queues})
-
-    def records_path(self, root: str) -> str:
-        return f"{staging_path(root, self.write)}/{self.name}{RECORDS_SUFFIX}"
-
-    def meta_path(self, root: str) -> str:
-        return f"{staging_path(root, self.write)}/{self.name}.meta"
-
-
-def staging_path(root: str, write: str) -> str:
-    return f"{root}/{OWN_DIRECTORY}/{STAGING}/{write}"
 
 
 def begin_staging(root: str, write: str, *, sync: bool) -> None:

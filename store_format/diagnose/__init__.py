@@ -12,7 +12,6 @@ from dataclasses import replace
 from store_format.bookkeeping.journal import read_commit_state
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
-from store_format.commitlog.written_end import written_end
 from store_format.diagnose.commitlog import Lost, check_log, report_cut
 from store_format.diagnose.commits import check_commits
 from store_format.diagnose.files import entries_of, usable_log
@@ -34,6 +33,7 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.readable_end import ReadableEnd, find_readable_end
 from store_format.read.recovery import find_end
 from store_format.read.snapshot import StoreState
+from store_format.read.written_end import written_end
 
 __all__ = ["diagnose"]
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.written_end import last_unit, written_stop
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.write import can_be_queue
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
@@ -32,6 +31,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.metadata.read import config_path, read_topics
 from store_format.read.log_reader import LogQueue, survey
 from store_format.read.snapshot import Snapshot, StoreState, take_snapshot
+from store_format.read.written_end import last_unit, written_stop
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from store_format.bookkeeping.settings import StoreSettings
+from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitOptions, CommitResult, commit
 from store_format.commit.create_store import create_store
-from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, StagedFile, StagingWriter
+from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, StagingWriter
 from store_format.message.encode import MessageColumns, encode
 from tests.support import oracle
 from tests.support.oracle import Message

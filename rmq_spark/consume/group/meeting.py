@@ -17,7 +17,7 @@ from rmq_spark.consume.group.leases import Watch
 from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.consume.group.state import GroupState, MemberEntry, QueueEntry, read_state, write_state
 from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets, make_path
-from store_format.commit.staging import OWN_DIRECTORY
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.errors import OptionError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites

@@ -17,8 +17,8 @@ from rmq_spark.stream.store_follower import StoreFollower
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError
-from tests.store_format.commitlog.test_written_end import broker, live, recovered, start
 from tests.store_format.read.test_readable_end import Broker
+from tests.store_format.read.test_written_end import broker, live, recovered, start
 
 __all__ = ["broker", "live"]  # fixtures
 

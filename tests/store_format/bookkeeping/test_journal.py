@@ -26,8 +26,8 @@ from store_format.bookkeeping.journal import (
 )
 from store_format.bookkeeping.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
 from store_format.bookkeeping.settings import StoreSettings, read_settings
+from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import recover
-from store_format.commit.staging import StagedFile
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry

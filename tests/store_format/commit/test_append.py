@@ -18,9 +18,9 @@ import pytest
 
 from store_format.bookkeeping.journal import abort_mark
 from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitOptions, commit, flush, recover
 from store_format.commit.staged_units import read_staged
-from store_format.commit.staging import StagedFile
 from store_format.commitlog.log import CommitLog
 from store_format.errors import (
     CorruptStoreError,
@@ -502,8 +502,7 @@ _OPENER = "import sys; file = open(sys.argv[1]); print('open', flush=True); sys.
 def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(
     root: Path, tmp_path: Path
 ) -> None:
-    """A broker that begins to write where our batch begins leaves its end, and so its last unit, as it was.
-    """
+    """A broker that begins to write where our batch begins leaves its end, and so its last unit, as it was."""
     openers: list[subprocess.Popen[str]] = []
 
     def clock() -> int:  # asked once the store was seen to be ours alone

@@ -19,11 +19,10 @@ from rmq_spark.stream.store_follower import StoreFollower
 from store_format import MessageStore
 from store_format.commit.append import CommitOptions
 from store_format.commit.checkpoint import save_checkpoint
-from store_format.commitlog import written_end
 from store_format.files.write import FileWrites
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.checkpoint import Checkpoint
-from store_format.read import unfiled_queues
+from store_format.read import unfiled_queues, written_end
 from tests.support import goldens
 from tests.support.cli_runs import Runner
 from tests.support.staged import append, make_store, numbered
