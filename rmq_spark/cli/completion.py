@@ -39,8 +39,8 @@ def complete_group(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Groups of the STORE before it that begin so."""
+    from store_format.metadata.group_offsets import read_committed
     from store_format.metadata.read import read_subscription_groups
-    from store_format.views.lag import read_committed
 
     store = _store(context)
     if store is None:

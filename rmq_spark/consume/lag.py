@@ -21,7 +21,8 @@ from rmq_spark.consume.stream_offset import QueueKey, StreamOffset
 from store_format import MessageStore
 from store_format.display.columns import BOOL, LONG, REAL, TEXT, TIME, ViewColumn, batch_of, schema_of
 from store_format.errors import OptionError
-from store_format.views.lag import LAG_COLUMNS, Committed, lag_table
+from store_format.metadata.group_offsets import Committed
+from store_format.views.lag import LAG_COLUMNS, lag_table
 
 __all__ = [
     "CATCH_UP_COLUMNS",

@@ -30,7 +30,8 @@ from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT
 from store_format.message.tags_code import DELAY_LEVELS_MS
-from store_format.metadata.read import read_consumer_offsets, read_topics
+from store_format.metadata.group_offsets import REVIVE_GROUP, read_broker_offsets
+from store_format.metadata.read import read_topics
 from store_format.read.log_reader import LogQueue, survey
 from store_format.read.snapshot import StoreState, list_queues, take_queue
 from store_format.read.unfiled_queues import is_left_over
@@ -38,7 +39,6 @@ from store_format.read.unfiled_queues import is_left_over
 __all__ = ["LastUnit", "Rebuilding", "has_queue_files", "rebuild_lost_queues", "rebuild_queues"]
 
 _log = logging.getLogger(__name__)
-_REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 _UNKNOWN = (
     "{}: {} queues, {}-{} among them, have messages in the commitlog and no consume queue files, and nothing tells why. Nothing was "
     "written. If {} was deleted and created again, set rebuildLostQueues=false (CommitOptions.rebuild_lost_queues): the old messages stay "
@@ -266,17 +266,16 @@ def _consumed(root: str) -> frozenset[str]:
     Only 5.x has a dataVersion in the file. What the broker commits for pop's revival is no sign.
     """
     try:
-        offsets = read_consumer_offsets(root)
+        _, offsets = read_broker_offsets(root)
     except StoreError:
         offsets = None
     if offsets is None or offsets.data_version is None:
         return frozenset()
-    found = set()
-    for key, table in offsets.offsets.items():
-        topic, _, group = key.rpartition("@")
-        if group != _REVIVE_GROUP and any(offset > 0 for offset in table.values()):
-            found.add(topic)
-    return frozenset(found)
+    return frozenset(
+        topic
+        for topic, group, table in offsets.by_topic_and_group()
+        if group != REVIVE_GROUP and any(offset > 0 for offset in table.values())
+    )
 
 
 # ---- what may be missing -----------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ any moment leaves the old offsets or the new ones.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from store_format.errors import CorruptStoreError, StoreError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
@@ -24,13 +24,16 @@ from store_format.metadata.read import (
     read_topics,
     without_backup,
 )
-from store_format.metadata.values import ConsumerOffsets, split_offset_key
+from store_format.metadata.values import ConsumerOffsets
 
 __all__ = [
+    "REVIVE_GROUP",
+    "Committed",
     "GroupOffsets",
     "known_groups",
-    "offsets_file",
     "offsets_identity",
+    "read_broker_offsets",
+    "read_committed",
     "read_group_offsets",
     "refuse_foreign_offsets",
     "rewrite_config",
@@ -39,7 +42,9 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_QUEUE_ID_MAX = 2**31 - 1
+# PopReviveService commits the offset of the message that it has processed, not of the next one
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+
 _PLAIN, _LIGHT = "consumerOffset.json", "lmqConsumerOffset.json"
 _IN_ROCKSDB = (  # directory of config/, and the broker's setting that made it
     ("consumerOffsets", "storeType=defaultRocksDB"),
@@ -56,6 +61,22 @@ class GroupOffsets:
     offsets: Mapping[tuple[str, int], int]
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The offsets of all groups in one store: (group, topic) -> queue id -> next offset to consume.
+
+    `pulled` are the offsets up to which the broker has handed messages to consumers (5.5). Offsets below 0,
+    a broker's "unknown", are left out.
+    """
+
+    offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    pulled: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+
+    def pairs(self) -> set[tuple[str, str]]:
+        """The (group, topic) pairs that have an entry, known or not."""
+        return self.offsets.keys() | self.pulled.keys()
+
+
 def refuse_foreign_offsets(root: str) -> None:
     """Raises UnsupportedFormatError for a store whose offsets are not in a file that is read here."""
     for directory, setting in _IN_ROCKSDB:
@@ -65,18 +86,23 @@ def refuse_foreign_offsets(root: str) -> None:
             )
 
 
-def offsets_file(root: str) -> str:
-    """The name of the file in which the broker keeps offsets: where both kinds are, the one whose data
-    version is the later one.
+def read_broker_offsets(root: str, *, is_needed: bool = False) -> tuple[str, ConsumerOffsets | None]:
+    """The name of the file in which the broker of a store keeps consumer offsets, and the file's contents.
 
-    A broker with light queues (enableLmq) has all offsets in lmqConsumerOffset.json, and never looks at the
-    other file.
+    A broker uses one of the two files alone (BrokerController): LmqConsumerOffsetManager, with enableLmq,
+    keeps all offsets in lmqConsumerOffset.json and never reads consumerOffset.json; ConsumerOffsetManager
+    never reads the other. No file of the store says which manager the broker has, so where both files exist
+    the file with the later data version counts, and for equal versions lmqConsumerOffset.json, because only
+    a broker with enableLmq creates it. The entries of the two files are never mixed: a broker does not know
+    what the other file holds.
+
+    `is_needed`: a file that cannot be decoded and has no `.bak` raises CorruptStoreError, see `read_config`.
     """
-    light = read_lmq_consumer_offsets(root, is_needed=True)
-    if light is None:
-        return _PLAIN
-    plain = read_consumer_offsets(root, is_needed=True)
-    return _PLAIN if plain is not None and _written_at(plain) > _written_at(light) else _LIGHT
+    light = read_lmq_consumer_offsets(root, is_needed=is_needed)
+    plain = read_consumer_offsets(root, is_needed=is_needed)
+    if light is None or (plain is not None and _written_at(plain) > _written_at(light)):
+        return _PLAIN, plain
+    return _LIGHT, light
 
 
 def offsets_identity(root: str) -> object:
@@ -90,9 +116,8 @@ def known_groups(root: str) -> set[str]:
     """
     found: set[str] = set()
     try:
-        for each in (read_consumer_offsets(root), read_lmq_consumer_offsets(root)):
-            keys = (split_offset_key(key) for key in each.offsets) if each else ()
-            found |= {key[1] for key in keys if key is not None}
+        _, offsets = read_broker_offsets(root)
+        found |= {group for _, group, _ in offsets.by_topic_and_group()} if offsets is not None else set()
         return found | set(read_subscription_groups(root) or ())
     except StoreError:
         return found
@@ -110,23 +135,31 @@ def read_group_offsets(root: str, group: str) -> GroupOffsets:
     read.
     """
     refuse_foreign_offsets(root)
-    name = offsets_file(root)
-    found = (read_lmq_consumer_offsets if name == _LIGHT else read_consumer_offsets)(root, is_needed=True)
+    name, found = read_broker_offsets(root, is_needed=True)
     offsets: dict[tuple[str, int], int] = {}
-    for key, table in found.offsets.items() if found else ():
-        topic_and_group = split_offset_key(key)
-        if topic_and_group is not None and topic_and_group[1] == group:
-            topic = topic_and_group[0]
-            offsets |= {
-                (topic, queue_id): offset
-                for queue_id, offset in table.items()
-                if 0 <= queue_id <= _QUEUE_ID_MAX
-            }
-    for key, offset in found.lmq_offsets.items() if found else ():
-        topic_and_group = split_offset_key(key)
-        if topic_and_group is not None and topic_and_group[1] == group:
-            offsets[topic_and_group[0], 0] = offset
+    for topic, owner, table in found.by_topic_and_group() if found is not None else ():
+        if owner == group:
+            offsets |= {(topic, queue_id): offset for queue_id, offset in table.items()}
     return GroupOffsets(config_path(root, name), offsets)
+
+
+def read_committed(root: str) -> Committed:
+    """The offsets of all groups in the broker's file; empty where there is no such file (RocksDB)."""
+    _, found = read_broker_offsets(root)
+    committed = Committed()
+    if found is not None:
+        _fill(committed.offsets, found.by_topic_and_group())
+        _fill(committed.pulled, found.pulled_by_topic_and_group())
+    return committed
+
+
+def _fill(
+    known: dict[tuple[str, str], dict[int, int]], tables: Iterable[tuple[str, str, Mapping[int, int]]]
+) -> None:
+    for topic, group, table in tables:
+        step = 1 if group == REVIVE_GROUP else 0
+        next_offsets = {queue_id: offset + step for queue_id, offset in table.items() if offset >= 0}
+        known.setdefault((group, topic), {}).update(next_offsets)
 
 
 def write_group_offsets(
@@ -148,7 +181,7 @@ def write_group_offsets(
     files = files or FileWrites(sync=True)
     with StoreLock(root, timeout=lock_timeout) as lock:
         lock.refuse_other_openers()
-        path = config_path(root, offsets_file(root))
+        path = config_path(root, read_broker_offsets(root, is_needed=True)[0])
         is_old = _is_of_49(root)
 
         def merge(data: bytes | None, file: str) -> bytes | None:

@@ -7,7 +7,7 @@ Names are those of the Java beans in snake_case, defaults too. Members that a be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -24,6 +24,8 @@ __all__ = [
     "TopicConfig",
     "split_offset_key",
 ]
+
+_INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,27 @@ class ConsumerOffsets:
     data_version: DataVersion | None
     raw: Mapping[str, Any]
 
-    def of(self, topic: str, group: str) -> Mapping[int, int]:
-        """The offsets of one group on one topic, by queue; empty when it has none."""
-        key = f"{topic}@{group}"
-        return {0: self.lmq_offsets[key]} if key in self.lmq_offsets else self.offsets.get(key, {})
+    def by_topic_and_group(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        """(topic, group, queue id -> next offset) of each key; queue ids that no queue can have are left out.
+
+        An offset in lmqOffsetTable replaces that of the same queue in offsetTable, and so comes later.
+        """
+        yield from _by_topic_and_group(self.offsets)
+        yield from _by_topic_and_group({key: {0: offset} for key, offset in self.lmq_offsets.items()})
+
+    def pulled_by_topic_and_group(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        """The same of `pull_offsets`."""
+        return _by_topic_and_group(self.pull_offsets)
+
+
+def _by_topic_and_group(tables: Mapping[str, Mapping[int, int]]) -> Iterator[tuple[str, str, dict[int, int]]]:
+    for key, table in tables.items():
+        names = split_offset_key(key)
+        if names is not None:
+            yield (
+                *names,
+                {queue_id: offset for queue_id, offset in table.items() if 0 <= queue_id <= _INT_MAX},
+            )
 
 
 @dataclass(frozen=True, slots=True)

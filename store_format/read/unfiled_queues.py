@@ -28,6 +28,7 @@ from store_format.errors import CorruptStoreError, StoreError, StorePermissionEr
 from store_format.files.lock import own_holder
 from store_format.files.read import list_store_files, stat_identity
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.metadata.group_offsets import REVIVE_GROUP, read_committed
 from store_format.metadata.read import config_path, read_topics
 from store_format.read.log_reader import LogQueue, survey
 from store_format.read.snapshot import Snapshot, StoreState, take_snapshot
@@ -394,8 +395,6 @@ def is_left_over(seen: Mapping[_Key, LogQueue], key: _Key, filed: Collection[_Ke
 
 def _committed(store: MessageStore) -> set[_Key]:
     """Queues of which a group has consumed messages. What the broker commits for pop's revival is no sign."""
-    from store_format.views.lag import REVIVE_GROUP, read_committed
-
     try:
         offsets = read_committed(store.path).offsets
     except (StoreError, OSError):

@@ -8,15 +8,15 @@ What a file does not say is unknown (null): a group without a committed offset i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
-from store_format.metadata.read import Topics, read_consumer_offsets, read_lmq_consumer_offsets, read_topics
-from store_format.metadata.values import ConsumerOffsets, split_offset_key
+from store_format.metadata.group_offsets import Committed, read_committed
+from store_format.metadata.read import Topics, read_topics
 from store_format.views.measure import Stretches, measure
 
 if TYPE_CHECKING:
@@ -25,19 +25,13 @@ if TYPE_CHECKING:
 __all__ = [
     "LAG_COLUMNS",
     "RETRY_PREFIX",
-    "REVIVE_GROUP",
-    "Committed",
     "GroupQueue",
     "group_queues",
     "lag_table",
-    "read_committed",
 ]
 
-# PopReviveService commits the message it has done, not the next one
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 RETRY_PREFIX = "%RETRY%"
 
-_QUEUE_ID_MAX = 2**31 - 1
 _READ_QUEUES_MAX = 1 << 14  # a readQueueNums above it is no topic's: its queues are not invented
 
 LAG_COLUMNS = (
@@ -71,21 +65,6 @@ LAG_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """What the broker remembers of all groups: (group, topic) -> queue id -> next offset, and the same as
-    handed to pullers.
-
-    Offsets below 0 are the broker's "unknown" and are left out.
-    """
-
-    offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
-    pulled: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
-
-    def pairs(self) -> set[tuple[str, str]]:
-        return self.offsets.keys() | self.pulled.keys()
-
-
-@dataclass(frozen=True, slots=True)
 class GroupQueue:
     """A queue as one group sees it. `queue` is None where the store has no such queue, `limits` its offsets
     if they are known.
@@ -105,41 +84,6 @@ class GroupQueue:
         if self.committed is None or self.limits is None:
             return None
         return max(self.committed, self.limits[0])
-
-
-def read_committed(root: str) -> Committed:
-    """From consumerOffset.json, or lmqConsumerOffset.json where a broker with light queues has kept all of
-    them since.
-    """
-    plain, light = read_consumer_offsets(root), read_lmq_consumer_offsets(root)
-    files = sorted((each for each in (plain, light) if each is not None), key=_written_at)
-    found = Committed()
-    for each in files:  # the later one counts
-        for key, table in each.offsets.items():
-            _take(found.offsets, key, table)
-        for key, offset in each.lmq_offsets.items():
-            _take(found.offsets, key, {0: offset})
-        for key, table in each.pull_offsets.items():
-            _take(found.pulled, key, table)
-    return found
-
-
-def _written_at(offsets: ConsumerOffsets) -> int:
-    return 0 if offsets.data_version is None else offsets.data_version.timestamp
-
-
-def _take(found: dict[tuple[str, str], dict[int, int]], key: str, table: Mapping[int, int]) -> None:
-    names = split_offset_key(key)
-    if names is None:
-        return
-    topic, group = names
-    step = 1 if group == REVIVE_GROUP else 0
-    known = {
-        queue_id: offset + step
-        for queue_id, offset in table.items()
-        if 0 <= queue_id <= _QUEUE_ID_MAX and offset >= 0
-    }
-    found.setdefault((group, topic), {}).update(known)
 
 
 def group_queues(

@@ -18,10 +18,11 @@ from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColu
 from store_format.display.rows import iso_utc
 from store_format.message import sysflag
 from store_format.message.tags_code import SCHEDULE_TOPIC, parse_long
+from store_format.metadata.group_offsets import read_committed
 from store_format.search.look_up import How, Question, look_up
 from store_format.views.delayed import TIMER_TOPIC
 from store_format.views.groups import DLQ_PREFIX
-from store_format.views.lag import RETRY_PREFIX, read_committed
+from store_format.views.lag import RETRY_PREFIX
 from store_format.views.messages import read_queues
 from store_format.views.trace_records import TRACE_TOPICS, trace_events
 from store_format.views.transactions import DISCARDED_TOPIC, HALF_TOPICS, OP_TOPIC, find_transactions

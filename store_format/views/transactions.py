@@ -17,9 +17,9 @@ import pyarrow as pa
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.message import sysflag
 from store_format.message.tags_code import SCHEDULE_TOPIC, parse_long
+from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import read_topics
 from store_format.views.delayed import TIMER_TOPIC
-from store_format.views.lag import read_committed
 from store_format.views.messages import read_queues
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.views.lag import read_committed
+from store_format.metadata.group_offsets import read_committed
 from tests.support import goldens
 from tests.support.cli_runs import Runner
 

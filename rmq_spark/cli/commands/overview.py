@@ -109,8 +109,8 @@ def _summary(store: MessageStore) -> Sequence[object]:
     import pyarrow.compute as pc
 
     from store_format.errors import StorePermissionError
+    from store_format.metadata.group_offsets import read_committed
     from store_format.metadata.read import read_subscription_groups
-    from store_format.views.lag import read_committed
 
     queues = store.view("queues")
     try:

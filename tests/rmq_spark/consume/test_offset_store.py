@@ -27,7 +27,7 @@ from store_format.errors import (
     StoreWriteError,
     UnsupportedFormatError,
 )
-from store_format.metadata.group_offsets import offsets_file, read_group_offsets
+from store_format.metadata.group_offsets import read_broker_offsets, read_group_offsets
 from store_format.metadata.read_state import read_local_offsets
 from tests.support import goldens
 from tests.support.failing_offsets import NEW_OFFSET
@@ -174,12 +174,12 @@ def test_the_file_of_a_broker_with_light_queues(tmp_path: Path) -> None:
     root = _store(tmp_path / "store", plain)
     light = tmp_path / "store" / "config" / "lmqConsumerOffset.json"
     light.write_text("{" + old + '"offsetTable":{"T@g":{0:5}}}')
-    assert offsets_file(root) == "lmqConsumerOffset.json"
+    assert read_broker_offsets(root)[0] == "lmqConsumerOffset.json"
     # light queues were switched off since
     (tmp_path / "store" / "config" / "consumerOffset.json").write_text(plain.replace(old, new))
-    assert offsets_file(root) == "consumerOffset.json"
+    assert read_broker_offsets(root)[0] == "consumerOffset.json"
     light.write_text("{" + new + '"lmqOffsetTable":{"%LMQ%t@%LMQ%g":8},"offsetTable":{"T@g":{0:5}}}')
-    assert offsets_file(root) == "lmqConsumerOffset.json"
+    assert read_broker_offsets(root)[0] == "lmqConsumerOffset.json"
     assert StoreOffsets("g", {"b": root}).save({T0: 6})
     assert StoreOffsets("g", {"b": root}).read() == {T0: 6}
     assert StoreOffsets("%LMQ%g", {"b": root}).read() == {MessageQueue("%LMQ%t", "b", 0): 8}

@@ -68,8 +68,8 @@ def test_a_group_of_its_own_beside_the_others(golden: Callable[[str], Path], tmp
     before, after = loads(data, ""), loads(text, "")
     found = read_consumer_offsets(str(tmp_path))
     assert found is not None
-    assert found.of("Orders", "new") == {2: 5, 10: 7}
-    assert found.of("%RETRY%new", "new") == {0: 0}
+    assert found.offsets["Orders@new"] == {2: 5, 10: 7}
+    assert found.offsets["%RETRY%new@new"] == {0: 0}
     assert found.group_topics["new"] == ("Orders", "%RETRY%new")
     assert {key: after["offsetTable"][key] for key in before["offsetTable"]} == before["offsetTable"]
     assert after["pullOffsetTable"] == before["pullOffsetTable"]

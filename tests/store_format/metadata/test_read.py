@@ -75,7 +75,7 @@ def test_golden(golden: Callable[[str], Path], name: str) -> None:
             assert expected is None
             assert not (store / "config" / "consumerOffset.json").exists()
             assert offsets is not None
-            assert offsets.of("Audit", "CG_all") == {0: 44}
+            assert offsets.offsets["Audit@CG_all"] == {0: 44}
         else:
             assert _raw_or_none(offsets) == expected
         if offsets is not None and expected is not None:
@@ -316,8 +316,8 @@ def test_consumer_offsets(tmp_path: Path, text: str) -> None:
     offsets = read_consumer_offsets(_root(tmp_path, "consumerOffset.json", text))
     assert offsets is not None
     assert offsets.offsets == {"%RETRY%GID_a@GID_a": {0: 0}, "TopicTest@GID_a": {0: 8, 1: 5}}
-    assert offsets.of("TopicTest", "GID_a") == {0: 8, 1: 5}
-    assert offsets.of("TopicTest", "GID_b") == {}
+    assert offsets.offsets["TopicTest@GID_a"] == {0: 8, 1: 5}
+    assert "TopicTest@GID_b" not in offsets.offsets
     assert offsets.group_topics == {"GID_a": ("TopicTest", "%RETRY%GID_a")}
     assert offsets.data_version == DataVersion(1, 2)
 
@@ -328,8 +328,8 @@ def test_lmq_offsets(tmp_path: Path) -> None:
     )
     offsets = read_lmq_consumer_offsets(_root(tmp_path, "lmqConsumerOffset.json", text))
     assert offsets is not None
-    assert offsets.of("%LMQ%t", "%LMQ%g") == {0: 8}
-    assert offsets.of("T", "G") == {0: 1}
+    assert offsets.lmq_offsets == {"%LMQ%t@%LMQ%g": 8}
+    assert offsets.offsets["T@G"] == {0: 1}
     assert offsets.pull_offsets == {"T@G": {0: 3}}
     assert read_consumer_offsets(str(tmp_path)) is None
 
