@@ -26,7 +26,7 @@ from store_format.bookkeeping.journal import abort_mark, committed_end, read_com
 from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_path
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
-from store_format.consumequeue.slices import QueueSlice
+from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
@@ -42,7 +42,6 @@ from store_format.index.geometry import DEFAULT_GEOMETRY
 from store_format.message.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, Projection
 from store_format.metadata.read import config_path, read_topics
 from store_format.read.log_reader import LogQueue, LogReader, Survey, scan_units, survey
-from store_format.read.queue_range import QueueRange
 from store_format.read.queue_reader import QueueReader
 from store_format.read.snapshot import Snapshot, StoreState, take_snapshot
 from store_format.read.tolerance import Tolerance

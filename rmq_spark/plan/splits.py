@@ -115,23 +115,23 @@ def estimate_bytes(piece: QueueSlice) -> int:
     """Bytes of the slice's messages: its length times the mean of a few message sizes, at most what its queue
     spans in the log.
     """
-    count = piece.stop - piece.start
-    if piece.bounds is None or count <= 0:
-        return len(piece.extra) or 1
-    mean_size = float(piece.bounds.last_size)
+    queue, count = piece.queue, piece.stop - piece.start
+    if queue.bounds is None or count <= 0:
+        return len(queue.extra) or 1
+    mean_size = float(queue.bounds.last_size)
     if count > _SAMPLED_ABOVE:
-        sizes = [piece.bounds.last_size]
+        sizes = [queue.bounds.last_size]
         for start in range(piece.start, piece.stop, count // _SAMPLES + 1):
             _, units = read_slice(replace(piece, start=start, stop=min(start + 1, piece.stop)))
             sizes += units["size"].tolist()
         mean_size = sum(sizes) / len(sizes)
     spanned = (
-        piece.bounds.last_physical_offset
-        + piece.bounds.last_size
-        - max(piece.bounds.first_physical_offset, 0)
+        queue.bounds.last_physical_offset
+        + queue.bounds.last_size
+        - max(queue.bounds.first_physical_offset, 0)
     )
     estimate = int(count * mean_size)
-    return max(estimate if piece.extra else min(estimate, spanned), 1)
+    return max(estimate if queue.extra else min(estimate, spanned), 1)
 
 
 def _target(total: int, options: ReadOptions, queues: int, cores: int) -> tuple[int, int]:
@@ -195,8 +195,7 @@ def _share(store: MessageStore, slices: Sequence[QueueSlice]) -> Share:
 
 
 def _by_commitlog(pieces: list[Piece], options: ReadOptions, cores: int) -> list[Split]:
-    """Physical ranges of each store; a task reads what its queues have in its range, in the order of the log.
-    """
+    """Physical ranges of each store; a task reads what its queues have in its range, in the order of the log."""
     splits = []
     total = sum(piece.bytes for piece in pieces)
     for store, slices in {
@@ -233,8 +232,8 @@ def _physical_range(slices: Sequence[QueueSlice]) -> tuple[int, int]:
         for offset, edge in ((piece.start, starts), (piece.stop - 1, stops)):
             _, units = read_slice(replace(piece, start=offset, stop=offset + 1))
             edge += units["physical_offset"].tolist()
-        if piece.bounds is not None:
-            starts.append(max(piece.bounds.first_physical_offset, 0))
+        if piece.queue.bounds is not None:
+            starts.append(max(piece.queue.bounds.first_physical_offset, 0))
     return (min(starts, default=0), max(stops, default=0) + 1)
 
 

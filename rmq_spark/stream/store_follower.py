@@ -20,13 +20,13 @@ from store_format import MessageStore, Queue
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
-from store_format.consumequeue.slices import read_slice, split_at
+from store_format.consumequeue.slices import QueueRange, read_slice, split_at
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
 from store_format.files.read import FileCache, entry_names
 from store_format.follow.fingerprint import QUEUE_FOLDERS, Signs, read_signs
 from store_format.follow.log_tail import Newest, News, follow_queue, near_end, read_head, read_news
 from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
-from store_format.read.snapshot import QueueRange, StoreState, list_queues, take_queue
+from store_format.read.snapshot import StoreState, list_queues, take_queue
 from store_format.search.by_key import stands_at
 
 __all__ = ["StoreFollower"]

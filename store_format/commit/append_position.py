@@ -16,6 +16,7 @@ from store_format.commit.queue_rebuild import LastUnit, Rebuilding, rebuild_lost
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.simple import QueueBounds, simple_queue_bounds
+from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.write import queue_directory
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import offset_file_name
@@ -23,7 +24,6 @@ from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.read.queue_range import QueueRange
 from store_format.read.readable_end import refuse_cut
 from store_format.read.recovery import find_end, scan_to_end
 from store_format.read.stale_entries import without_stale

@@ -8,15 +8,15 @@ queues to plan.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
+from operator import attrgetter
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.consumequeue.plain_value import PlainValue
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
@@ -25,7 +25,16 @@ from store_format.errors import (
 )
 from store_format.files.read import FileView, StoreFile, list_store_files, offset_file_name
 
-__all__ = ["FileRun", "QueueBounds", "UnitFiles", "Validity", "file_run", "find_bounds", "valid_below"]
+__all__ = [
+    "FileRun",
+    "PlainValue",
+    "QueueBounds",
+    "UnitFiles",
+    "Validity",
+    "file_run",
+    "find_bounds",
+    "valid_below",
+]
 
 _BLOCK_SIZE = 4096
 _READ_SIZE = 4 << 20  # one read of a range; larger ones gain nothing
@@ -35,6 +44,23 @@ _OFFSET_MAX = 2**63 - 1
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 
 Validity = Callable[[NDArray[np.void]], NDArray[np.bool_]]
+
+
+class PlainValue:
+    """A base for frozen dataclasses with slots and at least two fields: a pickle calls the class with their values.
+
+    Slices travel to Spark's tasks by the ten thousand. The pickling of a frozen dataclass with slots would look
+    up each field by its name, both ways, in Python.
+    """
+
+    __slots__ = ()
+    _values: ClassVar[Any] = None  # a C function from an object to the tuple of its fields
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        kind = type(self)
+        if kind._values is None:
+            kind._values = attrgetter(*(field.name for field in fields(kind)))  # type: ignore[arg-type] # subclasses are dataclasses
+        return kind, kind._values(self)
 
 
 class FileRun(NamedTuple):

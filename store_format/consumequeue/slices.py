@@ -1,6 +1,7 @@
-"""Ranges of queues as plain values that travel to tasks: how they are cut, and the units they stand for.
+"""A queue of a snapshot, and slices of it as plain values that travel to tasks: how slices are cut, and the
+units of a slice.
 
-What reads the messages that the units lead to is in `reading.py`.
+`read/queue_reader.py` reads the messages that the units point at.
 """
 
 from __future__ import annotations
@@ -13,39 +14,78 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.consumequeue.batch import read_batch_units
-from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.plain_value import PlainValue
+from store_format.consumequeue.files import PlainValue, QueueBounds
 from store_format.consumequeue.simple import pre_blank_mask, read_units
 from store_format.files.read import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 
-__all__ = ["CHUNK_ENTRIES", "QueueSlice", "cut_slice", "cuts_at", "place_of_entry", "read_slice", "split_at"]
+__all__ = [
+    "CHUNK_ENTRIES",
+    "QueueRange",
+    "QueueSlice",
+    "cut_slice",
+    "cuts_at",
+    "place_of_entry",
+    "read_slice",
+    "split_at",
+]
 
 CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
 _SPLIT_WHOLE_MAX = 1 << 16  # a slice up to this length is read to be cut; a longer one is bisected …
 _EDGES_BISECTED = 64  # … at so many places, and read where there are many more
 
+_OFFSET_MAX = 2**63 - 1
+
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class QueueSlice(PlainValue):
-    """Queue offsets [start, stop) of one queue, in plain values that travel to a task.
+class QueueRange(PlainValue):
+    """One queue in a snapshot: queue offsets [min_offset, max_offset), and where its units are.
 
-    `bounds` says where the queue's files are; `extra` holds units (as stored) that the files lack, all behind
-    offset `extra_start`: those a broker's recovery would add after a crash. `extra_offsets` are their queue
-    offsets (int64).
+    `bounds` describes the queue's files; None without files. After a crash `extra` holds the units (as stored)
+    that a broker's recovery would add behind the files, all at or behind offset `extra_start`;
+    `extra_offsets` are their queue offsets (int64).
     """
 
     topic: str
     queue_id: int
-    start: int
-    stop: int
+    min_offset: int
+    max_offset: int
     bounds: QueueBounds | None
-    extra_start: int = 2**63 - 1
+    extra_start: int = _OFFSET_MAX
     extra: bytes = b""
     extra_offsets: bytes = b""
-    is_batch: bool = False  # an entry covers several queue offsets
+    is_batch: bool = False  # a unit covers several queue offsets
+
+    def piece(self, start: int, stop: int) -> QueueSlice:
+        """Queue offsets [start, stop) of this queue."""
+        return QueueSlice(self, start, stop)
+
+    def byte_estimate(self) -> int:
+        """Bytes of commitlog from the first to the last message, with those of other queues between them; at
+        least the last message's.
+        """
+        if self.bounds is None or self.bounds.first_physical_offset < 0:
+            return len(self.extra)
+        return self.bounds.last_physical_offset + self.bounds.last_size - self.bounds.first_physical_offset
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSlice(PlainValue):
+    """Queue offsets [start, stop) of one queue, in plain values that travel to a task."""
+
+    queue: QueueRange
+    start: int
+    stop: int
+
+    @property
+    def topic(self) -> str:
+        return self.queue.topic
+
+    @property
+    def queue_id(self) -> int:
+        return self.queue.queue_id
 
 
 def split_at(piece: QueueSlice, edges: Sequence[int]) -> list[QueueSlice]:
@@ -62,8 +102,9 @@ def cuts_at(piece: QueueSlice, edges: Sequence[int]) -> _Ints:
     """The queue offsets between which `split_at` has its parts, the slice's own first and last: ascending."""
     entries = piece.stop - piece.start
     # an entry covers several offsets, and a hostile one any number
-    if piece.is_batch and piece.bounds is not None:
-        entries = min(entries, piece.bounds.unit_stop - piece.bounds.unit_start + len(piece.extra_offsets))
+    bounds = piece.queue.bounds
+    if piece.queue.is_batch and bounds is not None:
+        entries = min(entries, bounds.unit_stop - bounds.unit_start + len(piece.queue.extra_offsets))
     if entries <= _SPLIT_WHOLE_MAX * max(len(edges) // _EDGES_BISECTED, 1):
         found = _cuts_read(piece, np.array(edges, np.int64))
     else:
@@ -103,41 +144,40 @@ def cut_slice(whole: QueueSlice) -> Iterator[QueueSlice]:
     """A slice in pieces of at most a chunk of entries. Steps follow entries, not offsets, which hostile units
     can make huge.
     """
+    queue = whole.queue
     if (
         whole.stop - whole.start <= CHUNK_ENTRIES
-        and whole.stop <= whole.extra_start
-        and whole.bounds is not None
+        and whole.stop <= queue.extra_start
+        and queue.bounds is not None
     ):
         yield whole
         return
-    stop = min(whole.stop, whole.extra_start)
-    step = CHUNK_ENTRIES
-    if whole.is_batch and whole.bounds is not None:
-        chunks = (whole.bounds.unit_stop - whole.bounds.unit_start) // CHUNK_ENTRIES + 1
-        step = max(step, (stop - whole.start) // chunks + 1)
-    if whole.bounds is not None:
+    if queue.bounds is not None:
+        stop, step = min(whole.stop, queue.extra_start), CHUNK_ENTRIES
+        if queue.is_batch:
+            chunks = (queue.bounds.unit_stop - queue.bounds.unit_start) // CHUNK_ENTRIES + 1
+            step = max(step, (stop - whole.start) // chunks + 1)
         for start in range(whole.start, stop, step):
             yield replace(whole, start=start, stop=min(start + step, stop))
-    if whole.stop > whole.extra_start:
-        yield replace(whole, start=max(whole.start, whole.extra_start))
+    if whole.stop > queue.extra_start:
+        yield replace(whole, start=max(whole.start, queue.extra_start))
 
 
 def read_slice(piece: QueueSlice) -> tuple[_Ints, NDArray[np.void]]:
     """(queue offsets, units) of the entries of a slice that stand for messages: from files first, then what
     they lack.
     """
-    stop = min(piece.stop, piece.extra_start)
-    read, of_units = (read_batch_units, _batch_entries) if piece.is_batch else (read_units, _simple_entries)
-    if piece.bounds is not None and piece.start < stop:
-        offsets, units = of_units(piece, read(piece.bounds, piece.start, stop))
+    queue = piece.queue
+    stop = min(piece.stop, queue.extra_start)
+    read, of_units = (read_batch_units, _batch_entries) if queue.is_batch else (read_units, _simple_entries)
+    if queue.bounds is not None and piece.start < stop:
+        offsets, units = of_units(piece, read(queue.bounds, piece.start, stop))
     else:
-        offsets, units = np.empty(0, np.int64), np.empty(0, BATCH_CQ_UNIT if piece.is_batch else CQ_UNIT)
-    if piece.stop > piece.extra_start:
-        extra, extra_offsets = (
-            np.frombuffer(piece.extra, units.dtype),
-            np.frombuffer(piece.extra_offsets, np.int64),
-        )
-        ends = extra_offsets + (extra["batch_size"] if piece.is_batch else 1)
+        offsets, units = np.empty(0, np.int64), np.empty(0, BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT)
+    if piece.stop > queue.extra_start:
+        extra = np.frombuffer(queue.extra, units.dtype)
+        extra_offsets = np.frombuffer(queue.extra_offsets, np.int64)
+        ends = extra_offsets + (extra["batch_size"] if queue.is_batch else 1)
         mine = (extra_offsets < piece.stop) & (ends > piece.start)
         offsets, units = np.concatenate((offsets, extra_offsets[mine])), np.concatenate((units, extra[mine]))
     return offsets, units
@@ -158,8 +198,8 @@ def place_of_entry(piece: QueueSlice, queue_offset: int) -> tuple[str, int]:
     """(file, byte) of a queue unit; of a batch queue, where units are not found by their offset, the
     directory.
     """
-    bounds = piece.bounds
-    if bounds is None or piece.is_batch or queue_offset >= piece.extra_start:
+    bounds = piece.queue.bounds
+    if bounds is None or piece.queue.is_batch or queue_offset >= piece.queue.extra_start:
         return f"{piece.topic}-{piece.queue_id}" if bounds is None else bounds.directory, 0
     position = queue_offset * CQ_UNIT.itemsize
     within = position % bounds.file_size

@@ -129,7 +129,7 @@ class QueueReader:
         units each.
         """
         kinds = [
-            np.array([i for i, piece in enumerate(pieces) if piece.is_batch == is_batch], np.int32)
+            np.array([i for i, piece in enumerate(pieces) if piece.queue.is_batch == is_batch], np.int32)
             for is_batch in (False, True)
         ]
         made = [
@@ -143,7 +143,7 @@ class QueueReader:
         self, index: NDArray[np.int32], pieces: Sequence[QueueSlice], parts: Sequence[_SliceUnits]
     ) -> Entries:
         """Of the slices at `index`, all of one kind."""
-        is_batch = pieces[int(index[0])].is_batch
+        is_batch = pieces[int(index[0])].queue.is_batch
         offsets = np.concatenate([offsets for offsets, _ in parts])
         # Without a type numpy joins records in native byte order.
         units = np.concatenate([units for _, units in parts], dtype=BATCH_CQ_UNIT if is_batch else CQ_UNIT)
@@ -174,7 +174,7 @@ class QueueReader:
 
     def _after_loss(self, piece: QueueSlice, error: OffsetOutOfRangeError | StoreNotFoundError) -> QueueSlice:
         """The rest of a slice whose first files retention has deleted since planning."""
-        bounds = piece.bounds
+        bounds = piece.queue.bounds
         if bounds is None:
             raise error
         find = batch_queue_bounds if bounds.kind == "batch" else simple_queue_bounds
@@ -184,10 +184,10 @@ class QueueReader:
             if now is None
             else (max(piece.start, now.min_offset), min(piece.stop, now.max_offset))
         )
-        stop = piece.stop if piece.extra else stop
+        stop = piece.stop if piece.queue.extra else stop
         start = min(start, stop)
         self.tolerance.lose(piece.stop - piece.start - (stop - start), error)
-        return replace(piece, start=start, stop=stop, bounds=now)
+        return QueueSlice(replace(piece.queue, bounds=now), start, stop)
 
     # ---- messages ------------------------------------------------------------------------------------------
 
@@ -362,7 +362,7 @@ def _runs(files: _Ints) -> Iterator[tuple[int, int]]:
 
 def _wanted(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints, _Ints] | None:
     """The range asked for, for entries that cover several offsets."""
-    if not any(piece.is_batch for piece in pieces):
+    if not any(piece.queue.is_batch for piece in pieces):
         return None
     starts, stops = np.array([piece.start for piece in pieces]), np.array([piece.stop for piece in pieces])
     return starts[part.piece], stops[part.piece]

@@ -23,18 +23,17 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.batch import batch_queue_bounds
 from store_format.consumequeue.dispatch import MissingEntries
 from store_format.consumequeue.simple import simple_queue_bounds
-from store_format.consumequeue.slices import place_of_entry
+from store_format.consumequeue.slices import QueueRange, place_of_entry
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
 from store_format.files.read import Refused, list_directories, list_store_files, offset_file_name, refuse
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.read.queue_range import QueueRange
 from store_format.read.readable_end import find_readable_end, warn_once
 from store_format.read.recovery import find_end, missing_entries
 from store_format.read.stale_entries import settled, without_cut, without_overwritten, without_stale
 from store_format.read.written_end import WrittenEnd, warn_of_hidden, written_end
 
-__all__ = ["QueueRange", "Snapshot", "StoreState", "list_queues", "take_queue", "take_snapshot"]
+__all__ = ["Snapshot", "StoreState", "list_queues", "take_queue", "take_snapshot"]
 
 _log = logging.getLogger(__name__)
 
@@ -446,7 +445,7 @@ def _gap(queue: QueueRange) -> CorruptStoreError | None:
     if queue.bounds is None or first <= queue.extra_start:
         return None
     file, position = place_of_entry(
-        replace(queue.piece(queue.extra_start, first), extra_start=first), queue.extra_start
+        replace(queue, extra_start=first).piece(queue.extra_start, first), queue.extra_start
     )
     found = f"none, and in the commitlog a message with offset {first}"
     return CorruptStoreError(

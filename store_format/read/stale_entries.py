@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import MissingEntries
-from store_format.consumequeue.slices import read_slice
+from store_format.consumequeue.slices import QueueRange, read_slice
 from store_format.errors import StoreError
-from store_format.layouts import MAGIC_V2
+from store_format.java.hashes import java_hash
+from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, MAGIC_V2
 from store_format.message import sysflag
-from store_format.message.locate import UnitRefs, locate
+from store_format.message.locate import Identity, UnitRefs, locate
+from store_format.message.property_table import PropertyTable
+from store_format.message.tags_code import SCHEDULE_TOPIC
 from store_format.read.log_reader import find_entries
-from store_format.read.queue_range import QueueRange, agrees
 from store_format.read.readable_end import has_own_entry
 
 __all__ = ["settled", "without_cut", "without_overwritten", "without_stale"]
@@ -35,6 +37,37 @@ _V6_MORE = 12
 _READ_SIZE = 1024
 _SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads elsewhere
 _LIGHT_PREFIX = "%LMQ%"
+
+
+def agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
+    """Whether the entry of one offset, tags code included, is what the log's message says."""
+    _, units = read_slice(queue.piece(offset, offset + 1))
+    if not len(units):
+        return False
+    unit = units[-1]
+    physical, size, tags_code = int(unit["physical_offset"]), int(unit["size"]), int(unit["tags_code"])
+    file = log.file_at(physical)
+    if file is None or size > file.stop - physical:
+        return False
+    try:
+        data = np.frombuffer(log.read(physical, size), np.uint8)
+    except StoreError:
+        return False
+    queue_offset = int(unit["base_offset"]) if units.dtype == BATCH_CQ_UNIT else offset
+    light = (queue.topic.startswith("%LMQ%"),)
+    identity = Identity(
+        (queue.topic,), None, np.array([queue.queue_id], np.int32), np.array([queue_offset]), light
+    )
+    refs = UnitRefs(
+        file.path, data, physical, np.zeros(1, np.int64), np.array([size]), np.array([tags_code]), identity
+    )
+    good, bad = locate(refs, verify_crc=True)
+    if bad:
+        return False
+    if tags_code <= CQ_EXT_ADDRESS_MAX or queue.topic == SCHEDULE_TOPIC:
+        return True  # an address or a delivery time, both written in one go with the rest
+    tags = PropertyTable(good.raw_properties()).values("TAGS")[0].as_py()
+    return tags_code == (java_hash(tags) if tags else 0)
 
 
 def settled(queue: QueueRange, log: CommitLog) -> QueueRange:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from store_format.consumequeue.slices import QueueRange
 from store_format.display.columns import BROKER, INT, LONG, REAL, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.errors import StorePermissionError
 from store_format.files.read import StoreFile, file_status, list_directories, list_entries, list_store_files
 from store_format.index.file import IndexFile, open_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, INDEX_UNIT
-from store_format.read.snapshot import QueueRange, list_queues
+from store_format.read.snapshot import list_queues
 
 if TYPE_CHECKING:
     from store_format.store import MessageStore

@@ -95,7 +95,7 @@ def _bytes_of(queue: Queue, i: int, edges: Sequence[int]) -> int:
         except (OffsetOutOfRangeError, StoreNotFoundError):
             continue
         sizes = units["size"].astype(np.int64)
-        if piece.is_batch:  # one that began before is counted there
+        if piece.queue.is_batch:  # one that began before is counted there
             sizes = sizes[offsets >= piece.start]
         total += int(sizes[sizes > 0].sum())
     return total

@@ -17,7 +17,7 @@ from rmq_spark.plan.batch import plan
 from rmq_spark.plan.by_key import narrowed
 from rmq_spark.plan.projection import projection_from_options
 from rmq_spark.plan.scan import Scan
-from store_format.consumequeue.slices import QueueSlice
+from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.errors import CorruptStoreError
 from tests.support import goldens
 
@@ -128,4 +128,5 @@ def test_damage_elsewhere_is_no_matter_and_damage_here_is(golden: Golden, tmp_pa
     ],
 )
 def test_narrowed(offsets: list[int], parts: list[tuple[int, int]]) -> None:
-    assert [(part.start, part.stop) for part in narrowed(QueueSlice("t", 0, 3, 10, None), offsets)] == parts
+    piece = QueueSlice(QueueRange("t", 0, 0, 99, None), 3, 10)
+    assert [(part.start, part.stop) for part in narrowed(piece, offsets)] == parts

@@ -5,20 +5,19 @@ from __future__ import annotations
 import pickle
 
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.slices import QueueSlice
+from store_format.consumequeue.slices import QueueRange, QueueSlice
 
 
 def _slice() -> QueueSlice:
     bounds = QueueBounds(
         "Orders", 3, "/store/consumequeue/Orders/3", "simple", 6_000_000, 0, 0, 0, 5, 90, 5, 90, 17, 4711, 230
     )
-    return QueueSlice(
-        "Orders", 3, 7, 80, bounds, extra_start=60, extra=b"units", extra_offsets=b"offsets", is_batch=True
-    )
+    queue = QueueRange("Orders", 3, 5, 90, bounds, 60, b"units", b"offsets", is_batch=True)
+    return QueueSlice(queue, 7, 80)
 
 
 def test_slices_and_their_bounds_come_back_equal() -> None:
-    before = [_slice(), QueueSlice("Orders", 4, 0, 1, None)]
+    before = [_slice(), QueueSlice(QueueRange("Orders", 4, 0, 1, None), 0, 1)]
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(before, protocol)) == before
 
