@@ -43,7 +43,6 @@ __all__ = [
 ]
 
 _LOCK_SECONDS = 10.0
-_READ_QUEUES_MAX = 1 << 14  # a readQueueNums above it is no topic's
 _NAMED_MAX = 5
 
 RESET_COLUMNS = (
@@ -253,8 +252,7 @@ def _queues(stores: Sequence[MessageStore], topics: set[str]) -> dict[MessageQue
     for store in stores:
         configured: Mapping[str, TopicConfig] = read_topics(store.path) or {}
         for topic in topics & set(configured):
-            number = configured[topic].read_queue_nums
-            for queue_id in range(number if 0 <= number <= _READ_QUEUES_MAX else 0):
+            for queue_id in configured[topic].read_queue_ids:
                 found[MessageQueue(topic, store.broker_name, queue_id)] = None
         for queue in store.queues(topics.__contains__):
             found[MessageQueue(queue.topic, store.broker_name, queue.queue_id)] = queue

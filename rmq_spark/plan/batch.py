@@ -176,22 +176,22 @@ def _names_any(queue: QueueName, there: set[tuple[str, str, int]], stores: Seque
     return any((queue.topic, broker, queue.queue_id) in there for broker in brokers)
 
 
-def _configured_queues(stores: Sequence[MessageStore]) -> dict[tuple[str, str], int]:
-    """By (topic, broker) how many queues topics.json has. A broker makes the files of a queue with its first
-    message.
+def _configured_queues(stores: Sequence[MessageStore]) -> dict[tuple[str, str], range]:
+    """(topic, broker name) -> the queue ids in topics.json. A broker creates the files of a queue with its
+    first message.
     """
     return {
-        (name, store.broker_name): max(topic.read_queue_nums, topic.write_queue_nums)
+        (name, store.broker_name): topic.queue_ids
         for store in stores
         for name, topic in (read_topics(store.path) or {}).items()
     }
 
 
-def _is_configured(configured: Mapping[tuple[str, str], int], queue: QueueName) -> bool:
+def _is_configured(configured: Mapping[tuple[str, str], range], queue: QueueName) -> bool:
     number = queue.queue_id or 0
     if queue.broker is not None:
-        return number < configured.get((queue.topic or "", queue.broker), 0)
-    return any(topic == queue.topic and number < count for (topic, _), count in configured.items())
+        return number in configured.get((queue.topic or "", queue.broker), range(0))
+    return any(topic == queue.topic and number in ids for (topic, _), ids in configured.items())
 
 
 def _may_choose(choice: TopicChoice, queue: QueueName) -> bool:

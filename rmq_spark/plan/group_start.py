@@ -21,7 +21,6 @@ __all__ = ["begin_of", "retry_topic", "start_of", "subscribe_set", "subscription
 _log = logging.getLogger(__name__)
 
 _UNKNOWN = -1
-_READ_QUEUES_MAX = 1 << 14  # a readQueueNums above it is no topic's
 
 
 def retry_topic(group: str) -> str:
@@ -50,8 +49,8 @@ def subscribe_set(stores: Iterable[MessageStore], choice: TopicChoice, group: st
             queues = [
                 (name, number)
                 for name in configured
-                if chooses(name)
-                for number in _readable(configured[name])
+                if chooses(name) and configured[name].readable
+                for number in configured[name].read_queue_ids
             ]
         broker = store.broker_name
         found |= {
@@ -60,11 +59,6 @@ def subscribe_set(stores: Iterable[MessageStore], choice: TopicChoice, group: st
             if topic == retry or choice.chooses_queue(topic, broker, n)
         }
     return sort_queues(found)
-
-
-def _readable(topic: TopicConfig) -> range:
-    number = topic.read_queue_nums
-    return range(number if topic.readable and 0 <= number <= _READ_QUEUES_MAX else 0)
 
 
 def usable_offsets(

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _INT_MAX = 2**31 - 1
+_QUEUE_NUMS_MAX = 1 << 14  # no topic has more queues; a larger number comes from a broken file
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,16 @@ class TopicConfig:
         return bool(self.perm & self.PERM_WRITE)
 
     @property
+    def read_queue_ids(self) -> range:
+        """The ids of the queues that consumers read: below readQueueNums, whatever `perm` allows now."""
+        return _ids_below(self.read_queue_nums)
+
+    @property
+    def queue_ids(self) -> range:
+        """The ids of all queues that may have messages: below readQueueNums or writeQueueNums."""
+        return max(self.read_queue_ids, _ids_below(self.write_queue_nums), key=len)
+
+    @property
     def queue_type(self) -> str:
         return self.attributes.get("queue.type", "SimpleCQ")
 
@@ -74,6 +85,10 @@ class TopicConfig:
     @property
     def message_type(self) -> str:
         return self.attributes.get("message.type", "NORMAL")
+
+
+def _ids_below(number: int) -> range:
+    return range(number if 0 <= number <= _QUEUE_NUMS_MAX else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,6 @@ __all__ = ["UnfiledQueues", "is_left_over"]
 _log = logging.getLogger(__name__)
 
 _WINDOW_SIZE = 32 << 20  # looked at, at the beginning and at the end of a log
-_QUEUE_NUMS_MAX = 1 << 14  # a number of queues above it is no topic's: its queues are not looked for
 _NAMED_MAX = 8
 _DISPATCH_MAX_MS = 1_000
 _OFFSET_MAX = 2**63 - 1
@@ -153,16 +152,9 @@ class UnfiledQueues:
         numbers = (
             {}
             if topics is None
-            else {topic: max(each.read_queue_nums, each.write_queue_nums) for topic, each in topics.items()}
+            else {topic: len(each.queue_ids) for topic, each in topics.items() if can_be_queue(topic, 0)}
         )
-        self._topics = (
-            now,
-            {
-                topic: number
-                for topic, number in numbers.items()
-                if can_be_queue(topic, 0) and 0 < number <= _QUEUE_NUMS_MAX
-            },
-        )
+        self._topics = (now, {topic: number for topic, number in numbers.items() if number})
         return self._topics[1]
 
     def _decide(self, store: MessageStore, taken: Snapshot, undecided: list[_Key]) -> None:

@@ -32,7 +32,6 @@ __all__ = [
 
 RETRY_PREFIX = "%RETRY%"
 
-_READ_QUEUES_MAX = 1 << 14  # a readQueueNums above it is no topic's: its queues are not invented
 
 LAG_COLUMNS = (
     BROKER,
@@ -127,8 +126,7 @@ def group_queues(
 def _configured(topics: Topics | None, topic: str) -> range:
     if topics is None or topic not in topics:
         return range(0)
-    number = topics[topic].read_queue_nums
-    return range(number if 0 <= number <= _READ_QUEUES_MAX else 0)
+    return topics[topic].read_queue_ids
 
 
 def _empty(store: MessageStore, topics: Topics | None, topic: str, queue_id: int) -> tuple[int, int] | None:

@@ -278,6 +278,23 @@ def test_members_of_another_type_are_named(tmp_path: Path, member: str, expected
     assert caught.value.expected == expected
 
 
+@pytest.mark.parametrize(
+    ("read", "write", "read_ids", "all_ids"),
+    [
+        (4, 2, 4, 4),
+        (2, 8, 2, 8),
+        (0, 0, 0, 0),
+        (-1, 3, 0, 3),
+        (1 << 14, 1, 1 << 14, 1 << 14),
+        (2**31 - 1, 3, 0, 3),
+    ],
+)
+def test_queue_ids_of_a_topic(read: int, write: int, read_ids: int, all_ids: int) -> None:
+    """`perm` changes neither; a number that no topic has gives no queue."""
+    topic = TopicConfig("T", read, write, perm=0)
+    assert (topic.read_queue_ids, topic.queue_ids) == (range(read_ids), range(all_ids))
+
+
 def test_groups(tmp_path: Path) -> None:
     text = """{"forbiddenTable":{"GID_a":{"TopicTest":1}},"subscriptionGroupTable":{"GID_a":{"attributes":{"priority.factor":"7"},
     "consumeEnable":false,"retryMaxTimes":3,"groupRetryPolicy":{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[1000]}},"subscriptionDataSet":[]}}}"""
