@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from store_format import errors, layouts
+    from store_format.commit.prepare_store import CommitOptions
+    from store_format.message.encode import MessageColumns
+    from store_format.message.property_encoder import encode_property_columns
+    from store_format.metadata.group_offsets import Committed
     from store_format.store import MessageStore, Queue
+    from store_format.views.lag import lag_table
 
-__all__ = ["MessageStore", "Queue"]
+__all__ = [
+    "CommitOptions",
+    "Committed",
+    "MessageColumns",
+    "MessageStore",
+    "Queue",
+    "encode_property_columns",
+    "errors",
+    "lag_table",
+    "layouts",
+]
+
+_MODULES = {
+    "CommitOptions": "store_format.commit.prepare_store",
+    "Committed": "store_format.metadata.group_offsets",
+    "MessageColumns": "store_format.message.encode",
+    "MessageStore": "store_format.store",
+    "Queue": "store_format.store",
+    "encode_property_columns": "store_format.message.property_encoder",
+    "lag_table": "store_format.views.lag",
+}
 
 
 def __getattr__(name: str) -> Any:  # Any: whatever the name is
     """Numpy and pyarrow are imported only when the store is used: command line help must not wait for them."""
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     if name in __all__:
-        from store_format import store
-
-        return getattr(store, name)
+        return import_module(f"store_format.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

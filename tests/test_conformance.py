@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from store_format import MessageStore
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.walk import Damage
 from store_format.message.columns import COLUMNS
-from store_format.read.snapshot import StoreState
 from tests.spark.test_conformance import NAMES, Row, broker_name, differences, expected
 from tests.support import goldens
 from tests.support.rows import table_rows

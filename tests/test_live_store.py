@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from store_format import MessageStore
-from store_format.read.snapshot import StoreState
+from store_format.bookkeeping.state import StoreState
 from tests.support.live_writer import QUEUES, message_body
 
 if TYPE_CHECKING:

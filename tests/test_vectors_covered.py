@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from store_format import MessageStore
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.walk import Damage
 from store_format.files.read import offset_file_name
 from store_format.layouts import DLEDGER_HEAD, unpack
 from store_format.message.check import UnitCheck, UnitKind, check_unit
 from store_format.message.tags_code import DELAY_LEVELS_MS
-from store_format.read.snapshot import StoreState
 from tests.support import oracle
 from tests.support.rows import ALL, BROKER, expected_row, table_rows
 from tests.test_oracle import VECTORS, vector_message

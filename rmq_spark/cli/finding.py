@@ -15,7 +15,7 @@ from store_format.message.columns import arrow_schema
 
 if TYPE_CHECKING:
     from store_format import MessageStore
-    from store_format.search.by_key import Found
+    from store_format.search.found import Found
 
 __all__ = ["find_in"]
 
@@ -65,7 +65,7 @@ def _by_time(store: MessageStore, filters: Filters, names: Sequence[str], progre
     """Without key or id: the queues, from back to front no further than `--limit`."""
     from rmq_spark.cli.reading import SIZE, bytes_to_read, chosen_queues, first_messages, read_messages
     from store_format.read.tolerance import Tolerance
-    from store_format.search.by_key import Found, Searched
+    from store_format.search.found import Found, Searched
 
     tolerance = Tolerance()
     if filters.limit is not None:

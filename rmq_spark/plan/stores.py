@@ -17,7 +17,7 @@ from store_format.files.read import (
     is_directory,
     refuse,
 )
-from store_format.store import looks_like_store
+from store_format.read.store_root import looks_like_store
 
 if TYPE_CHECKING:
     from rmq_spark.options.read_options import ReadOptions

@@ -25,9 +25,9 @@ from rmq_spark.plan.group_start import begin_of, retry_topic, subscribe_set, usa
 from rmq_spark.plan.splits import Findings
 from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
+from store_format.bookkeeping.state import StoreState
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.read import stat_identity
-from store_format.read.snapshot import StoreState
 
 __all__ = ["StreamGroup"]
 

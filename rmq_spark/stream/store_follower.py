@@ -18,6 +18,7 @@ from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.plan.store_queues import find_queues
 from store_format import MessageStore, Queue
 from store_format.bookkeeping.journal import committed_end, read_commit_state
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.slices import QueueRange, read_slice, split_at
@@ -26,7 +27,7 @@ from store_format.files.read import FileCache, entry_names
 from store_format.follow.fingerprint import QUEUE_FOLDERS, Signs, read_signs
 from store_format.follow.log_tail import Newest, News, follow_queue, near_end, read_head, read_news
 from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
-from store_format.read.snapshot import StoreState, list_queues, take_queue
+from store_format.read.snapshot import list_queues, take_queue
 from store_format.search.by_key import stands_at
 
 __all__ = ["StoreFollower"]

@@ -22,7 +22,7 @@ from store_format import MessageStore, Queue
 from store_format.files.read import LOST_AND_FOUND, entry_names
 from store_format.follow.fingerprint import QUEUE_FOLDERS
 from store_format.follow.replaced import Replaced
-from store_format.store import has_config
+from store_format.read.store_root import has_config
 
 __all__ = ["StreamStores"]
 

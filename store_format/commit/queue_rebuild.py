@@ -17,6 +17,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from store_format.bookkeeping.journal import note_path
+from store_format.bookkeeping.state import StoreState
 from store_format.commit.queue_moves import complete_queues, end_rebuild, is_rebuild_begun
 from store_format.commit.queue_repair import NEVER, Lacking, Queue, QueueState, find_lacking, queue_states
 from store_format.commitlog.log import CommitLog
@@ -33,7 +34,7 @@ from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.group_offsets import REVIVE_GROUP, read_broker_offsets
 from store_format.metadata.read import read_topics
 from store_format.read.log_reader import LogQueue, survey
-from store_format.read.snapshot import StoreState, list_queues, take_queue
+from store_format.read.snapshot import list_queues, take_queue
 from store_format.read.unfiled_queues import is_left_over
 
 __all__ = ["LastUnit", "Rebuilding", "has_queue_files", "rebuild_lost_queues", "rebuild_queues"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from store_format.bookkeeping.journal import read_commit_state
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.diagnose.commitlog import Lost, check_log, report_cut
@@ -32,7 +33,6 @@ from store_format.files.read import entry_names
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.readable_end import ReadableEnd, find_readable_end
 from store_format.read.recovery import find_end
-from store_format.read.snapshot import StoreState
 from store_format.read.written_end import written_end
 
 __all__ = ["diagnose"]

@@ -13,13 +13,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
 from store_format.diagnose.problems import Findings, Severity, Summary
 from store_format.files.read import FileView, StoreFile
 from store_format.message.check import UnitKind, check_unit
 from store_format.read.readable_end import ReadableEnd
-from store_format.read.snapshot import StoreState
 
 __all__ = ["Lost", "check_log", "report_cut"]
 

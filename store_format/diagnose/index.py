@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.commitlog import Lost
 from store_format.diagnose.files import INDEX_ADVICE, checked_files
@@ -27,7 +28,6 @@ from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry
 from store_format.layouts import INDEX_UNIT
 from store_format.message.locate import UnitRefs, Units, locate
 from store_format.message.property_table import PropertyTable
-from store_format.read.snapshot import StoreState
 
 __all__ = ["check_index_files"]
 

@@ -10,13 +10,37 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Literal
 
+from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn, batch_of
 from store_format.errors import CorruptStoreError
 
-__all__ = ["Diagnosis", "Findings", "Problem", "Severity", "Summary"]
+__all__ = ["PROBLEM_COLUMNS", "Diagnosis", "Findings", "Problem", "Severity", "Summary"]
 
 Severity = Literal["damage", "warning", "info"]
+
+_SUMS = (
+    ("messages", "unit_bytes"),
+    ("padding", "blank_bytes"),
+    ("damage", "damage_bytes"),
+    ("unwritten", "unwritten_bytes"),
+    ("not in the sequence", "unplaced_bytes"),
+    ("missing files", "missing_bytes"),
+)
+PROBLEM_COLUMNS = (
+    BROKER,
+    ViewColumn(
+        "severity",
+        TEXT,
+        "`damage`: messages cannot be read, or are read wrongly. `warning`: something will stumble. `info`.",
+    ),
+    ViewColumn("file", TEXT, "Where."),
+    ViewColumn("position", LONG, "At which byte of it."),
+    ViewColumn("expected", TEXT, "What should be there."),
+    ViewColumn("found", TEXT, "What is there."),
+    ViewColumn("advice", TEXT, "What to do."),
+)
 
 _SHOWN_MAX = 1000  # of one kind; the rest is counted
 
@@ -82,9 +106,7 @@ class Diagnosis(list[Problem]):
         return [problem for problem in self if problem.severity in severities]
 
     def _repr_html_(self) -> str:
-        from store_format.notebook.cards import diagnosis_card
-
-        return diagnosis_card(self).source
+        return _diagnosis_card(self)
 
 
 class Findings:
@@ -137,3 +159,35 @@ class Findings:
             for kind, last in self._last.items()
         ]
         return self._problems + more
+
+
+def _diagnosis_card(diagnosis: Diagnosis) -> str:
+    """The commitlog's bytes by what they are, and the problems."""
+    from store_format.display.page import Room, card, fact, facts, note
+    from store_format.display.table import LIMIT, table
+
+    summary = diagnosis.summary
+    lines = [
+        ("commitlog", f"{summary.total_bytes:,} bytes in {summary.files:,} files, {summary.units:,} messages")
+    ]
+    lines += [(name, f"{size:,} bytes") for name, field in _SUMS if (size := getattr(summary, field))]
+    columns = PROBLEM_COLUMNS[1:]  # without the broker's name
+    batch = batch_of(columns, map(_problem_row, diagnosis[: LIMIT + 1]))
+    rows = table(
+        [batch],
+        batch.schema,
+        Room(),
+        total=len(diagnosis),
+        about={column.name: column.about for column in columns},
+    )
+    damage = len(diagnosis.of("damage"))
+    title = f"{damage:,} damage, {len(diagnosis.of('warning')):,} warnings" if diagnosis else "no problems"
+    return card(
+        title,
+        "diagnosis",
+        [facts(starmap(fact, lines)), rows if diagnosis else note("every byte is accounted for")],
+    ).source
+
+
+def _problem_row(problem: Problem) -> tuple[object, ...]:
+    return problem.severity, problem.file, problem.position, problem.expected, problem.found, problem.advice

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import UnitFiles
 from store_format.consumequeue.simple import message_mask
@@ -24,7 +25,6 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.tags_code import SCHEDULE_TOPIC
-from store_format.read.snapshot import StoreState
 
 __all__ = ["Entries", "Seen", "check_entries", "stored_sizes"]
 

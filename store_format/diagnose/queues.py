@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries
@@ -23,7 +24,6 @@ from store_format.diagnose.queue_entries import Entries, check_entries
 from store_format.files.read import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT
 from store_format.message.tags_code import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from store_format.read.snapshot import StoreState
 
 __all__ = ["QueueCheck"]
 

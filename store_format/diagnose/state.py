@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from store_format.bookkeeping.journal import abort_mark
+from store_format.bookkeeping.state import StoreState
 from store_format.diagnose.files import QUEUE_ADVICE, entries_of
 from store_format.diagnose.problems import Findings, Summary
 from store_format.errors import CorruptStoreError
@@ -22,7 +23,6 @@ from store_format.metadata import read as config_json
 from store_format.metadata import read_state as config_state
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.metadata.values import TopicConfig
-from store_format.read.snapshot import StoreState
 
 __all__ = [
     "check_checkpoint",

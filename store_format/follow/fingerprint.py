@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from store_format import MessageStore
 from store_format.bookkeeping.journal import CommitState, read_commit_state
+from store_format.bookkeeping.state import StoreState
 from store_format.files.read import stat_identity
-from store_format.read.snapshot import StoreState
+from store_format.read.store import Store
 
 __all__ = ["QUEUE_FOLDERS", "Signs", "read_signs"]
 
@@ -57,7 +57,7 @@ def _settled(identity: _Identity, young_ns: int) -> _Identity:
     return (identity[0], -1, -1) if identity is not None and identity[2] > young_ns else identity
 
 
-def read_signs(store: MessageStore) -> Signs:
+def read_signs(store: Store) -> Signs:
     """The signs at this moment. Costs about ten calls of the system."""
     return Signs(
         store.state,

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from store_format import Queue
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.slices import QueueRange, read_slice
 from store_format.errors import StoreError
 from store_format.follow.log_tail import read_head
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.read.store import Queue
 
 __all__ = ["LogSamples", "Replaced", "last_physical_offset", "replaced_by"]
 

@@ -18,26 +18,18 @@ from store_format.display.message import message, title_of
 from store_format.display.page import Html, Room, card, fact, facts, note, text, warning
 from store_format.display.table import LIMIT, table
 from store_format.errors import StoreError
-from store_format.views.broker_state import PROBLEM_COLUMNS
 from store_format.views.registry import view_batches, view_named
 
 if TYPE_CHECKING:
-    from store_format.diagnose.problems import Diagnosis, Problem
-    from store_format.search.by_key import Found
-    from store_format.store import MessageStore, Queue
+    from store_format.read.store import Queue, Store
 
 __all__ = [
-    "diagnosis_card",
-    "found_card",
     "message_cards",
-    "queue_card",
     "store_card",
     "table_card",
     "view_card",
 ]
 
-_PREVIEW_ROWS = 10
-_PREVIEW_COLUMNS = ("queueOffset", "storeTimestamp", "tags", "keys", "msgId", "body")
 _TOPICS_SHOWN = 30
 _FINDINGS_SHOWN = 5
 _MESSAGES_MAX = 10
@@ -62,7 +54,7 @@ def table_card(
     return card(title, "rows", [table(batches, schema, Room(), limit=limit, total=total)])
 
 
-def view_card(store: MessageStore, name: str, *, limit: int = LIMIT, now_ms: int | None = None) -> Html:
+def view_card(store: Store, name: str, *, limit: int = LIMIT, now_ms: int | None = None) -> Html:
     """A view, read no further than it is shown."""
     view = view_named(name)
     about = {column.name: column.about for column in view.columns}
@@ -96,7 +88,7 @@ def message_cards(rows: Iterable[Mapping[str, Any]], *, limit: int = _MESSAGES_M
 # ---- stores and queues -------------------------------------------------------------------------------------
 
 
-def store_card(store: MessageStore) -> Html:
+def store_card(store: Store) -> Html:
     """What a store is, and its topics with the most messages."""
     log = store.log
     files = f"{len(log.files):,} file{'s' * (len(log.files) != 1)}, {log.size_bytes:,} bytes, from offset {log.min_offset:,}"
@@ -125,7 +117,7 @@ def store_card(store: MessageStore) -> Html:
     return card(store.broker_name, "message store", [facts(starmap(fact, lines)), *parts])
 
 
-def _findings(store: MessageStore) -> Iterator[str]:
+def _findings(store: Store) -> Iterator[str]:
     yield from (str(finding) for finding in store.log.findings[:_FINDINGS_SHOWN])
     if len(store.log.findings) > _FINDINGS_SHOWN:
         yield f"{len(store.log.findings):,} such findings in all; store.diagnose() names them"
@@ -142,72 +134,3 @@ def _topics(queues: list[Queue]) -> str:
     return table(
         [batch], schema_of(_TOPIC_COLUMNS), Room(), limit=_TOPICS_SHOWN, total=len(rows), about=about
     )
-
-
-def queue_card(queue: Queue) -> Html:
-    """A queue's offsets and its newest messages."""
-    start = max(queue.max_offset - _PREVIEW_ROWS, queue.min_offset)
-    lines = [
-        ("broker", text(queue.store.broker_name)),
-        ("offsets", f"{queue.min_offset:,} up to {queue.max_offset:,}, which is not in it yet"),
-        ("messages", f"{queue.max_offset - queue.min_offset:,}"),
-    ]
-    parts: list[str] = []
-    try:
-        batches = (
-            list(queue.read(start, columns=_PREVIEW_COLUMNS)) if queue.max_offset > queue.min_offset else []
-        )
-        if batches:
-            parts.append(
-                '<div class="s">the newest</div>'
-                + table(batches, batches[0].schema, Room(), limit=_PREVIEW_ROWS)
-            )
-    except (StoreError, OSError) as error:
-        parts.append(warning(f"its newest messages cannot be read: {error}"))
-    return card(f"{queue.topic}-{queue.queue_id}", "message queue", [facts(starmap(fact, lines)), *parts])
-
-
-# ---- answers -----------------------------------------------------------------------------------------------
-
-
-def found_card(found: Found) -> Html:
-    """The messages, and where they were looked for."""
-    lines = [("found by", text(found.how)), ("searched", text(str(found.searched), 500))]
-    rows = table(found.table.to_batches(), found.table.schema, Room(), total=found.table.num_rows)
-    title = f"{found.table.num_rows:,} message{'s' * (found.table.num_rows != 1)}"
-    return card(title, "found", [facts(starmap(fact, lines)), rows])
-
-
-_SUMS = (
-    ("messages", "unit_bytes"), ("padding", "blank_bytes"), ("damage", "damage_bytes"), ("unwritten", "unwritten_bytes"),
-    ("not in the sequence", "unplaced_bytes"), ("missing files", "missing_bytes"),
-)  # fmt: skip
-
-
-def diagnosis_card(diagnosis: Diagnosis) -> Html:
-    """The commitlog's bytes by what they are, and the problems."""
-    summary = diagnosis.summary
-    lines = [
-        ("commitlog", f"{summary.total_bytes:,} bytes in {summary.files:,} files, {summary.units:,} messages")
-    ]
-    lines += [(name, f"{size:,} bytes") for name, field in _SUMS if (size := getattr(summary, field))]
-    columns = PROBLEM_COLUMNS[1:]  # without the broker's name
-    batch = batch_of(columns, map(_problem_row, diagnosis[: LIMIT + 1]))
-    rows = table(
-        [batch],
-        batch.schema,
-        Room(),
-        total=len(diagnosis),
-        about={column.name: column.about for column in columns},
-    )
-    damage = len(diagnosis.of("damage"))
-    title = f"{damage:,} damage, {len(diagnosis.of('warning')):,} warnings" if diagnosis else "no problems"
-    return card(
-        title,
-        "diagnosis",
-        [facts(starmap(fact, lines)), rows if diagnosis else note("every byte is accounted for")],
-    )
-
-
-def _problem_row(problem: Problem) -> tuple[object, ...]:
-    return problem.severity, problem.file, problem.position, problem.expected, problem.found, problem.advice

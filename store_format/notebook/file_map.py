@@ -18,7 +18,7 @@ from store_format.notebook.log_parts import CELLS, FileParts, LogParts, Part, re
 from store_format.notebook.queue_fill import Fill, index_fills, queue_fills
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore
+    from store_format.read.store import Store
 
 __all__ = ["READ_BYTES_MAX", "file_map"]
 
@@ -38,7 +38,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-def file_map(store: MessageStore, *, read_bytes_max: int = READ_BYTES_MAX) -> Html:
+def file_map(store: Store, *, read_bytes_max: int = READ_BYTES_MAX) -> Html:
     """Reads the newest `read_bytes_max` bytes of the commitlog; files before them are drawn as not read."""
     remarks: list[str] = []
     rows: list[str] = []

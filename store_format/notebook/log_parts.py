@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.walk import Damage, EndKind, Walk
 from store_format.files.read import StoreFile
-from store_format.read.snapshot import StoreState
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore
+    from store_format.read.store import Store
 
 __all__ = ["CELLS", "FileParts", "LogParts", "Part", "read_log_parts"]
 
@@ -69,7 +69,7 @@ class LogParts:
     unread_bytes: int
 
 
-def read_log_parts(store: MessageStore, *, files_max: int, read_bytes_max: int) -> LogParts:
+def read_log_parts(store: Store, *, files_max: int, read_bytes_max: int) -> LogParts:
     """Walks the newest `read_bytes_max` bytes of the log, CRCs included. Raises StoreError where a file is
     gone by then.
     """

@@ -12,7 +12,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.read.snapshot import list_queues
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore
+    from store_format.read.store import Store
 
 __all__ = ["Fill", "index_fills", "queue_fills"]
 
@@ -28,7 +28,7 @@ class Fill:
     ratio: float
 
 
-def queue_fills(store: MessageStore) -> list[Fill]:
+def queue_fills(store: Store) -> list[Fill]:
     """Queues that have files. Without any (RocksDB) none, and nothing is read."""
     if not store.has_consume_queues:
         return []
@@ -53,7 +53,7 @@ def queue_fills(store: MessageStore) -> list[Fill]:
     return sorted(fills, key=lambda fill: (-fill.entries, fill.name))
 
 
-def index_fills(store: MessageStore) -> list[Fill]:
+def index_fills(store: Store) -> list[Fill]:
     """Index files; where entries do not prove how many a file can take, it counts as full of what it has."""
     fills = []
     for index in open_index_files(f"{store.path}/index"):

@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 import numpy as np
 
 from store_format.bookkeeping.journal import committed_end, read_commit_state
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.batch import batch_queue_bounds
 from store_format.consumequeue.dispatch import MissingEntries
@@ -33,7 +33,7 @@ from store_format.read.recovery import find_end, missing_entries
 from store_format.read.stale_entries import settled, without_cut, without_overwritten, without_stale
 from store_format.read.written_end import WrittenEnd, warn_of_hidden, written_end
 
-__all__ = ["Snapshot", "StoreState", "list_queues", "take_queue", "take_snapshot"]
+__all__ = ["Snapshot", "list_queues", "take_queue", "take_snapshot"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,14 +41,6 @@ _OFFSET_MAX = 2**63 - 1
 _QUEUE_ID_MAX = _SIZE_MAX = 2**31 - 1
 _FOLDERS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
 _SIZES_SAMPLED = 16  # queues whose file sizes say what is usual, where fewer are asked for
-
-
-class StoreState(StrEnum):
-    """How the store was left."""
-
-    CLEAN = "clean"  # nobody holds the lock, no abort file
-    LIVE = "live"  # another process holds the lock
-    CRASHED = "crashed"  # nobody holds the lock, but the abort file is there
 
 
 @dataclass(frozen=True, slots=True)

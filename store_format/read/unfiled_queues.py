@@ -18,24 +18,22 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from store_format.bookkeeping.journal import committed_end, read_commit_state
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.write import can_be_queue
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
 from store_format.files.lock import own_holder
-from store_format.files.read import list_store_files, stat_identity
+from store_format.files.read import FileCache, list_store_files, stat_identity
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.metadata.group_offsets import REVIVE_GROUP, read_committed
 from store_format.metadata.read import config_path, read_topics
 from store_format.read.log_reader import LogQueue, survey
-from store_format.read.snapshot import Snapshot, StoreState, take_snapshot
+from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.written_end import last_unit, written_stop
-
-if TYPE_CHECKING:
-    from store_format.store import MessageStore
 
 __all__ = ["UnfiledQueues", "is_left_over"]
 
@@ -69,6 +67,21 @@ _SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "%")
 _Key = tuple[str, int]
 
 
+class _Opened(Protocol):
+    """What is needed of an open `Store`, which imports this module."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def log(self) -> CommitLog: ...
+    @property
+    def commit_log_paths(self) -> tuple[str, ...]: ...
+    @property
+    def files(self) -> FileCache: ...
+    @property
+    def state(self) -> StoreState: ...
+
+
 @dataclass(slots=True)
 class UnfiledQueues:
     """What one open store knows about its configured queues without files. Empty until the first look needs
@@ -88,9 +101,7 @@ class UnfiledQueues:
     # what topics.json was, and the number of queues of its topics
     _topics: tuple[object, dict[str, int]] = (None, {})
 
-    def among(
-        self, store: MessageStore, taken: Snapshot, select: Callable[[str], bool]
-    ) -> dict[_Key, StoreError]:
+    def among(self, store: _Opened, taken: Snapshot, select: Callable[[str], bool]) -> dict[_Key, StoreError]:
         """The queues of the selected topics that only a scan of the commitlog can serve, with the reason.
 
         `taken` is the store's snapshot of these topics.
@@ -112,14 +123,14 @@ class UnfiledQueues:
         )
         return {key: _error(store, taken, key) for key in mine if not _covers(taken, key, self._lost[key])}
 
-    def warn_of_none(self, store: MessageStore) -> None:
+    def warn_of_none(self, store: _Opened) -> None:
         """Says once that the store has no consume queue files at all."""
         if not self._has_warned and not _in_rocksdb(store.path):
             self._has_warned = True
             told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
             _log.warning(told, store.path, _advice(store.state))
 
-    def warn_of_hidden(self, store: MessageStore, found: Mapping[_Key, LogQueue]) -> None:
+    def warn_of_hidden(self, store: _Opened, found: Mapping[_Key, LogQueue]) -> None:
         """Says once of which queues the commitlog has messages that no offset leads to any more."""
         hiding = {
             key: queue for key, queue in found.items() if key not in self._hiding and queue.hides_messages
@@ -132,7 +143,7 @@ class UnfiledQueues:
             )
             _log.warning(told, store.path, len(hiding), _named(hiding))
 
-    def _configured(self, store: MessageStore, select: Callable[[str], bool]) -> list[_Key]:
+    def _configured(self, store: _Opened, select: Callable[[str], bool]) -> list[_Key]:
         """The queues that topics.json names, of selected topics."""
         return [
             (topic, queue_id)
@@ -141,7 +152,7 @@ class UnfiledQueues:
             for queue_id in range(number)
         ]
 
-    def _queue_numbers(self, store: MessageStore) -> dict[str, int]:
+    def _queue_numbers(self, store: _Opened) -> dict[str, int]:
         now = stat_identity(config_path(store.path, "topics.json"))
         if now is not None and now == self._topics[0]:
             return self._topics[1]
@@ -157,7 +168,7 @@ class UnfiledQueues:
         self._topics = (now, {topic: number for topic, number in numbers.items() if number})
         return self._topics[1]
 
-    def _decide(self, store: MessageStore, taken: Snapshot, undecided: list[_Key]) -> None:
+    def _decide(self, store: _Opened, taken: Snapshot, undecided: list[_Key]) -> None:
         if self._seen is None:
             self._seen, self._is_complete = _looked_at(
                 store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE
@@ -192,7 +203,7 @@ class UnfiledQueues:
             )
             _log.warning(told, store.path, len(unknown), _named(dict.fromkeys(unknown)), _WINDOW_SIZE >> 20)
 
-    def _take_lost(self, store: MessageStore, taken: Snapshot, seen: dict[_Key, LogQueue]) -> None:
+    def _take_lost(self, store: _Opened, taken: Snapshot, seen: dict[_Key, LogQueue]) -> None:
         """Notes which of the queues that the log has are lost, and which may only wait for a broker."""
         candidates, self._behind = {**self._behind, **seen}, {}
         # first: what was dispatched before has its files then
@@ -246,7 +257,7 @@ def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:
     )
 
 
-def _error(store: MessageStore, taken: Snapshot, key: _Key) -> StoreError:
+def _error(store: _Opened, taken: Snapshot, key: _Key) -> StoreError:
     directory = f"{store.path}/consumequeue/{key[0]}/{key[1]}"
     if _lacks_entries(taken, key):
         there = taken.queues[key]
@@ -323,7 +334,7 @@ def _covers(taken: Snapshot, key: _Key, queue: LogQueue) -> bool:
     return taken.state is StoreState.LIVE or there.max_offset >= queue.epochs[-1][2] or newest >= queue.last
 
 
-def _dispatched(store: MessageStore, taken: Snapshot) -> int:
+def _dispatched(store: _Opened, taken: Snapshot) -> int:
     """A physical offset before which all is dispatched: that of the newest message in a consume queue.
     Without a broker: no limit.
 
@@ -385,7 +396,7 @@ def is_left_over(seen: Mapping[_Key, LogQueue], key: _Key, filed: Collection[_Ke
     )
 
 
-def _committed(store: MessageStore) -> set[_Key]:
+def _committed(store: _Opened) -> set[_Key]:
     """Queues of which a group has consumed messages. What the broker commits for pop's revival is no sign."""
     try:
         offsets = read_committed(store.path).offsets
@@ -404,7 +415,7 @@ def _committed(store: MessageStore) -> set[_Key]:
 
 
 def _looked_at(
-    store: MessageStore, taken: Snapshot, topics: frozenset[str], window: int | None
+    store: _Opened, taken: Snapshot, topics: frozenset[str], window: int | None
 ) -> tuple[dict[_Key, LogQueue], bool]:
     """The queues of the topics as the log shows them, and whether all of it was looked at. `window` None: all
     of it.
@@ -419,7 +430,7 @@ def _looked_at(
 
 
 def _look(
-    store: MessageStore, taken: Snapshot, topics: frozenset[str], window: int | None, stop: int | None
+    store: _Opened, taken: Snapshot, topics: frozenset[str], window: int | None, stop: int | None
 ) -> tuple[dict[_Key, LogQueue], bool]:
     log = CommitLog.open(store.commit_log_paths, store.files)
     is_live = taken.state is StoreState.LIVE

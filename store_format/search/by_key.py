@@ -7,13 +7,13 @@ what no trustworthy index file knows is scanned, so that nothing is missing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.index.coverage import Coverage, plan_coverage
 from store_format.index.query import find_offsets
@@ -22,62 +22,15 @@ from store_format.message.columns import arrow_schema
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
-from store_format.read.snapshot import StoreState, list_queues, take_snapshot
+from store_format.read.snapshot import list_queues, take_snapshot
 from store_format.read.tolerance import Tolerance
+from store_format.search.found import Found, Searched
 from store_format.search.key_scan import KeySearch, Wanted
 
-__all__ = ["Found", "Searched", "Wanted", "cover", "find", "ordered", "scan_size", "stands_at"]
+__all__ = ["Wanted", "cover", "find", "ordered", "scan_size", "stands_at"]
 
 _LOOK_SIZE = 8  # total size and magic code of a unit, never zero
 _ORDER_COLUMNS = ("physicalOffset", "queueOffset")
-
-
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """What was looked at. `scanned` are physical ranges [start, stop) of the commitlog, `topics` those asked
-    of the index.
-
-    `unused` has (index file, reason) pairs, `candidates` counts messages the index led to, `damaged_bytes`
-    what a scan stepped over.
-    """
-
-    topics: tuple[str, ...]
-    index_files: tuple[str, ...]
-    unused: tuple[tuple[str, str], ...]
-    candidates: int
-    scanned: tuple[tuple[int, int], ...]
-    bytes_scanned: int
-    damaged_bytes: int
-
-    def __str__(self) -> str:
-        parts = [
-            f"{len(self.index_files)} index files ({self.candidates} candidates)",
-            f"{self.bytes_scanned} bytes of the commitlog scanned",
-        ]
-        if self.unused:
-            parts.append(f"{len(self.unused)} index files not used, the first because {self.unused[0][1]}")
-        if self.damaged_bytes:
-            parts.append(f"{self.damaged_bytes} bytes are damaged and may have held more")
-        return "; ".join(parts)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Found:
-    """The messages in the order of the log, with `physicalOffset` among the columns, and where they were
-    looked for.
-
-    `how` is "index" (nothing else was read than the messages at the edges of its files), "scan", or "index
-    and scan"; "offset" for an offset message id, "consume queue" where neither key nor id was given.
-    """
-
-    table: pa.Table
-    how: str
-    searched: Searched
-
-    def _repr_html_(self) -> str:
-        from store_format.notebook.cards import found_card
-
-        return found_card(self).source
 
 
 def find(

@@ -25,11 +25,12 @@ from store_format.message.locate import UnitRefs
 from store_format.read.log_reader import LogReader
 from store_format.read.snapshot import take_snapshot
 from store_format.read.tolerance import Tolerance
-from store_format.search.by_key import Found, Searched, Wanted, cover, find, ordered, scan_size, stands_at
+from store_format.search.by_key import Wanted, cover, find, ordered, scan_size, stands_at
+from store_format.search.found import Found, Searched
 from store_format.search.key_scan import unit_sizes
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore, Queue
+    from store_format.read.store import Queue, Store
 
 __all__ = ["How", "Question", "bytes_to_scan", "look_up"]
 
@@ -75,7 +76,7 @@ class How:
     on_scanned: Callable[[int, int], object] | None = None
 
 
-def look_up(store: MessageStore, question: Question, how: How) -> Found:
+def look_up(store: Store, question: Question, how: How) -> Found:
     """The messages asked for, in the order of the log, with `physicalOffset` among the columns, and how they
     were found.
     """
@@ -90,7 +91,7 @@ def look_up(store: MessageStore, question: Question, how: How) -> Found:
     return _by_queues(store, question, how)
 
 
-def bytes_to_scan(store: MessageStore, question: Question, how: How) -> int:
+def bytes_to_scan(store: Store, question: Question, how: How) -> int:
     """How much of the commitlog no index file covers for this question; files that were only made in advance
     do not count.
     """
@@ -137,7 +138,7 @@ def _wanted(table: pa.Table, question: Question) -> pa.ChunkedArray:
 # ---- by key ------------------------------------------------------------------------------------------------
 
 
-def _by_key(store: MessageStore, question: Question, key: str, how: How) -> Found:
+def _by_key(store: Store, question: Question, key: str, how: How) -> Found:
     wanted = Wanted(key, question.topic, question.begin_ms, question.end_ms)
 
     def look(*, use_index: bool) -> Found:
@@ -165,7 +166,7 @@ def _by_key(store: MessageStore, question: Question, key: str, how: How) -> Foun
 # ---- by place ----------------------------------------------------------------------------------------------
 
 
-def _at_offset(store: MessageStore, question: Question, how: How, offset: int) -> Found | None:
+def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found | None:
     """The message at a physical offset, if it is the one whose id says so; None where it is not, and the id
     may be a UNIQ_KEY.
     """
@@ -198,7 +199,7 @@ def _at_offset(store: MessageStore, question: Question, how: How, offset: int) -
 # ---- by tags and time --------------------------------------------------------------------------------------
 
 
-def _by_queues(store: MessageStore, question: Question, how: How) -> Found:
+def _by_queues(store: Store, question: Question, how: How) -> Found:
     """Of the queues, between the offsets that the broker's search by time gives; tags by their hash first,
     then by their text.
     """

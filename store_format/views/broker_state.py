@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from store_format.diagnose.problems import PROBLEM_COLUMNS
 from store_format.display.columns import (
     BROKER,
     INT,
@@ -30,9 +31,9 @@ from store_format.metadata.read import config_path
 from store_format.metadata.timer import read_timer_check
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore
+    from store_format.read.store import Store
 
-__all__ = ["CHECKPOINT_COLUMNS", "INDEX_COLUMNS", "PROBLEM_COLUMNS", "checkpoint", "index", "problems"]
+__all__ = ["CHECKPOINT_COLUMNS", "INDEX_COLUMNS", "checkpoint", "index", "problems"]
 
 _log = logging.getLogger(__name__)
 
@@ -62,22 +63,8 @@ CHECKPOINT_COLUMNS = (
     ViewColumn("since", TEXT, "The first release that writes it."),
 )
 
-PROBLEM_COLUMNS = (
-    BROKER,
-    ViewColumn(
-        "severity",
-        TEXT,
-        "`damage`: messages cannot be read, or are read wrongly. `warning`: something will stumble. `info`.",
-    ),
-    ViewColumn("file", TEXT, "Where."),
-    ViewColumn("position", LONG, "At which byte of it."),
-    ViewColumn("expected", TEXT, "What should be there."),
-    ViewColumn("found", TEXT, "What is there."),
-    ViewColumn("advice", TEXT, "What to do."),
-)
 
-
-def index(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def index(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row an entry, file by file. A file whose numbers of slots and units its entries do not prove is
     left out, with a warning.
     """
@@ -90,7 +77,7 @@ def index(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
                 yield from _entries(store, file)
 
 
-def _entries(store: MessageStore, file: IndexFile) -> Iterator[pa.RecordBatch]:
+def _entries(store: Store, file: IndexFile) -> Iterator[pa.RecordBatch]:
     begin = file.header().begin_timestamp
     slots = file.geometry.hash_slot_num if file.geometry is not None else 1
     units = file.units()
@@ -114,7 +101,7 @@ def _entries(store: MessageStore, file: IndexFile) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(columns, schema=schema_of(INDEX_COLUMNS))
 
 
-def checkpoint(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def checkpoint(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row a number: how far the broker had flushed, and how far its timer has got."""
     rows: list[tuple[object, ...]] = []
     for file, read, since in (
@@ -132,9 +119,11 @@ def _camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
-def problems(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def problems(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row a problem, in the order in which they are looked for. The whole commitlog is read."""
-    found = store.diagnose()
+    from store_format.diagnose import diagnose  # all its rooms: other views do not wait for them
+
+    found = diagnose(store.path, store.commit_log_paths)
     rows = (
         (store.broker_name, each.severity, each.file, each.position, each.expected, each.found, each.advice)
         for each in found

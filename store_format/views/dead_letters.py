@@ -12,7 +12,7 @@ from store_format.views.groups import DLQ_PREFIX
 from store_format.views.messages import read_queues
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore
+    from store_format.read.store import Store
 
 __all__ = ["DEAD_LETTER_COLUMNS", "dead_letters"]
 
@@ -40,12 +40,12 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def dead_letters(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def dead_letters(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row a message of a `%DLQ%` topic; of one topic in order."""
     return batches_of(DEAD_LETTER_COLUMNS, _rows(store))
 
 
-def _rows(store: MessageStore) -> Iterator[tuple[object, ...]]:
+def _rows(store: Store) -> Iterator[tuple[object, ...]]:
     queues = store.queues(lambda topic: topic.startswith(DLQ_PREFIX))
     for batch in read_queues(store, queues, _COLUMNS):
         for row in batch.to_pylist():

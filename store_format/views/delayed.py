@@ -17,7 +17,7 @@ from store_format.metadata.timer import read_timer_check
 from store_format.views.messages import read_queues
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore
+    from store_format.read.store import Store
 
 __all__ = ["DELAYED_COLUMNS", "TIMER_TOPIC", "delayed"]
 
@@ -64,7 +64,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def delayed(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def delayed(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row for each message that is not delivered yet, those of levels first, each in the order of its
     queue.
     """
@@ -72,7 +72,7 @@ def delayed(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
     return batches_of(DELAYED_COLUMNS, rows)
 
 
-def _of_levels(store: MessageStore, now_ms: int) -> Iterator[tuple[object, ...]]:
+def _of_levels(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
     """Behind delayOffset.json, which a running broker writes every 10 s. A level that is not in it begins at
     0 (ScheduleMessageService).
     """
@@ -91,7 +91,7 @@ def _of_levels(store: MessageStore, now_ms: int) -> Iterator[tuple[object, ...]]
             yield _row(store, row, "level", state, due, now_ms)
 
 
-def _of_timer(store: MessageStore, now_ms: int) -> Iterator[tuple[object, ...]]:
+def _of_timer(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
     """Not yet read into the wheel, or due when the wheel has not been yet (config/timercheck).
 
     A message that is due behind the roll window is stored anew when that is over
@@ -129,7 +129,7 @@ def _of_timer(store: MessageStore, now_ms: int) -> Iterator[tuple[object, ...]]:
 
 
 def _row(
-    store: MessageStore, row: dict[str, Any], kind: str, state: str, due: int, now_ms: int
+    store: Store, row: dict[str, Any], kind: str, state: str, due: int, now_ms: int
 ) -> tuple[object, ...]:
     level = row["queueId"] + 1 if kind == "level" else None
     rolled = parse_long(row["TIMER_ROLL_TIMES"]) if kind == "timer" else None

@@ -19,7 +19,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, INDEX_UNIT
 from store_format.read.snapshot import list_queues
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore
+    from store_format.read.store import Store
 
 __all__ = ["FILE_COLUMNS", "files", "log_end"]
 
@@ -78,14 +78,14 @@ class _Fill:
     last: int | None = None
 
 
-def files(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def files(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row a file. RocksDB's are in no directory that is listed here but `rocksdbstore`."""
     return batches_of(
         FILE_COLUMNS, (_row(store, kind, path, size, fill) for kind, path, size, fill in _all(store))
     )
 
 
-def _row(store: MessageStore, kind: str, path: str, size: int, fill: _Fill) -> tuple[object, ...]:
+def _row(store: Store, kind: str, path: str, size: int, fill: _Fill) -> tuple[object, ...]:
     disk, modified = file_status(path) or (None, None)
     shown = path.removeprefix(f"{store.path}/")
     ratio = (
@@ -97,7 +97,7 @@ def _row(store: MessageStore, kind: str, path: str, size: int, fill: _Fill) -> t
     )  # fmt: skip
 
 
-def _all(store: MessageStore) -> Iterator[tuple[str, str, int, _Fill]]:
+def _all(store: Store) -> Iterator[tuple[str, str, int, _Fill]]:
     ranges = _ranges(store)
     end = log_end(store, ranges)
     for file in store.log.files:
@@ -129,7 +129,7 @@ def _all(store: MessageStore) -> Iterator[tuple[str, str, int, _Fill]]:
                 yield kind, entry.path, entry.size, _Fill()
 
 
-def _reading(store: MessageStore, listing: Callable[[str], Iterable[_T]]) -> Callable[[str], list[_T]]:
+def _reading(store: Store, listing: Callable[[str], Iterable[_T]]) -> Callable[[str], list[_T]]:
     """What lists a directory, none where it may not be read and the store leaves that out."""
 
     def listed(directory: str) -> list[_T]:
@@ -142,11 +142,11 @@ def _reading(store: MessageStore, listing: Callable[[str], Iterable[_T]]) -> Cal
     return listed
 
 
-def _ranges(store: MessageStore) -> dict[tuple[str, int], QueueRange]:
+def _ranges(store: Store) -> dict[tuple[str, int], QueueRange]:
     return {(queue.topic, queue.queue_id): queue.range for queue in store.queues()}
 
 
-def log_end(store: MessageStore, ranges: dict[tuple[str, int], QueueRange]) -> int:
+def log_end(store: Store, ranges: dict[tuple[str, int], QueueRange]) -> int:
     """The physical offset behind the last message that any queue has. Messages of no queue (rolled back ones)
     may follow.
     """
@@ -162,7 +162,7 @@ def log_end(store: MessageStore, ranges: dict[tuple[str, int], QueueRange]) -> i
     return end
 
 
-def _log_fill(store: MessageStore, file: StoreFile, end: int) -> _Fill:
+def _log_fill(store: Store, file: StoreFile, end: int) -> _Fill:
     used = min(max(end - file.start, 0), file.size)
     first = store.time_at(file.start) if used else -1
     return _Fill(start=file.start, stop=file.start + used, used=used, first=first if first >= 0 else None)

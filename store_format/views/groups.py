@@ -15,7 +15,7 @@ from store_format.metadata.read import Groups, read_subscription_groups, read_to
 from store_format.views.lag import RETRY_PREFIX, lag_table
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore
+    from store_format.read.store import Store
 
 __all__ = ["DLQ_PREFIX", "GROUP_COLUMNS", "groups"]
 
@@ -44,7 +44,7 @@ GROUP_COLUMNS = (
 )
 
 
-def groups(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def groups(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row a group, by name."""
     configured, topics = read_subscription_groups(store.path), read_topics(store.path)
     lag: dict[str, list[dict[str, Any]]] = defaultdict(list)

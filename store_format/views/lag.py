@@ -20,7 +20,7 @@ from store_format.metadata.read import Topics, read_topics
 from store_format.views.measure import Stretches, measure
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore, Queue
+    from store_format.read.store import Queue, Store
 
 __all__ = [
     "LAG_COLUMNS",
@@ -86,7 +86,7 @@ class GroupQueue:
 
 
 def group_queues(
-    store: MessageStore, group: str | None = None, committed: Committed | None = None
+    store: Store, group: str | None = None, committed: Committed | None = None
 ) -> list[GroupQueue]:
     """Every queue of every topic that a group has offsets of, sorted; with the queues of its retry topic, if
     that is configured.
@@ -129,7 +129,7 @@ def _configured(topics: Topics | None, topic: str) -> range:
     return topics[topic].read_queue_ids
 
 
-def _empty(store: MessageStore, topics: Topics | None, topic: str, queue_id: int) -> tuple[int, int] | None:
+def _empty(store: Store, topics: Topics | None, topic: str, queue_id: int) -> tuple[int, int] | None:
     """A queue without files had no message, if the store keeps consume queues at all: their last file
     outlives retention.
     """
@@ -137,7 +137,7 @@ def _empty(store: MessageStore, topics: Topics | None, topic: str, queue_id: int
 
 
 def lag_table(
-    store: MessageStore,
+    store: Store,
     group: str | None = None,
     *,
     now_ms: int | None = None,

@@ -23,7 +23,7 @@ from store_format.read.log_reader import LogReader
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore, Queue
+    from store_format.read.store import Queue, Store
 
 __all__ = ["LogPart", "Stretches", "look", "measure", "walk_queues"]
 
@@ -60,7 +60,7 @@ class Stretches:
 
 
 def measure(
-    store: MessageStore, queues: Sequence[Queue], edges: Mapping[_Key, Sequence[int]]
+    store: Store, queues: Sequence[Queue], edges: Mapping[_Key, Sequence[int]]
 ) -> dict[_Key, Stretches]:
     """For each queue what lies between its edges, as far as they are inside of [min_offset, max_offset].
 
@@ -101,7 +101,7 @@ def _bytes_of(queue: Queue, i: int, edges: Sequence[int]) -> int:
     return total
 
 
-def look(store: MessageStore, queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
+def look(store: Store, queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
     """The store time of the message at an offset, its physical offset, and the bytes of the batch that it is
     in the midst of.
     """
@@ -123,7 +123,7 @@ def look(store: MessageStore, queue: Queue, offset: int) -> tuple[int | None, in
     return (time if time >= 0 else None), place, max(cut, 0)
 
 
-def _measure_scanned(store: MessageStore, queues: Sequence[Queue], found: Mapping[_Key, Stretches]) -> None:
+def _measure_scanned(store: Store, queues: Sequence[Queue], found: Mapping[_Key, Stretches]) -> None:
     for queue in queues:
         stretches = found[queue.topic, queue.queue_id]
         count = len(stretches.edges)
@@ -146,7 +146,7 @@ class LogPart:
     begins: NDArray[np.bool_]
 
 
-def walk_queues(store: MessageStore, queues: Sequence[Queue]) -> Iterator[tuple[_Key, LogPart]]:
+def walk_queues(store: Store, queues: Sequence[Queue]) -> Iterator[tuple[_Key, LogPart]]:
     """One pass over the log for all queues that no consume queue describes (`Queue.scanned`)."""
     log_queues = {
         (queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None

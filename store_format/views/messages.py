@@ -17,13 +17,13 @@ from store_format.read.log_reader import LogReader
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore, Queue
+    from store_format.read.store import Queue, Store
 
 __all__ = ["read_queues"]
 
 
 def read_queues(
-    store: MessageStore,
+    store: Store,
     queues: Sequence[Queue],
     columns: Sequence[str],
     starts: Mapping[tuple[str, int], int] | None = None,

@@ -14,7 +14,7 @@ from store_format.metadata.read import Topics, read_topics
 from store_format.views.measure import measure
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore, Queue
+    from store_format.read.store import Queue, Store
 
 __all__ = ["QUEUE_COLUMNS", "TOPIC_COLUMNS", "queues", "topics"]
 
@@ -69,7 +69,7 @@ class _Sized:
     last: int | None
 
 
-def queues(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def queues(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row a queue."""
     return batches_of(QUEUE_COLUMNS, (_queue_row(store.broker_name, sized) for sized in _sized(store)))
 
@@ -94,7 +94,7 @@ def _queue_row(broker_name: str, sized: _Sized) -> tuple[object, ...]:
     )
 
 
-def _sized(store: MessageStore) -> list[_Sized]:
+def _sized(store: Store) -> list[_Sized]:
     found = store.queues()
     edges = {(queue.topic, queue.queue_id): _edges(queue) for queue in found}
     measured = measure(store, found, edges)
@@ -112,7 +112,7 @@ def _edges(queue: Queue) -> tuple[int, int, int]:
     return queue.min_offset, max(queue.max_offset - 1, queue.min_offset), queue.max_offset
 
 
-def topics(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def topics(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row for each topic that is configured or has queues."""
     configured = read_topics(store.path)
     by_topic: dict[str, list[_Sized]] = defaultdict(list)

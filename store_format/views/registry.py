@@ -15,16 +15,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from store_format.diagnose.problems import PROBLEM_COLUMNS
 from store_format.display.columns import ViewColumn, schema_of
 from store_format.errors import OptionError
-from store_format.views.broker_state import (
-    CHECKPOINT_COLUMNS,
-    INDEX_COLUMNS,
-    PROBLEM_COLUMNS,
-    checkpoint,
-    index,
-    problems,
-)
+from store_format.views.broker_state import CHECKPOINT_COLUMNS, INDEX_COLUMNS, checkpoint, index, problems
 from store_format.views.dead_letters import DEAD_LETTER_COLUMNS, dead_letters
 from store_format.views.delayed import DELAYED_COLUMNS, delayed
 from store_format.views.files import FILE_COLUMNS, files
@@ -36,7 +30,7 @@ from store_format.views.transactions import TRANSACTION_COLUMNS, transactions
 from store_format.views.usage import USAGE_COLUMNS, usage
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore
+    from store_format.read.store import Store
 
 __all__ = ["VIEWS", "View", "view_batches", "view_named", "view_table"]
 
@@ -48,14 +42,14 @@ class View:
     name: str
     about: str
     columns: tuple[ViewColumn, ...]
-    batches: Callable[[MessageStore, int], Iterator[pa.RecordBatch]]
+    batches: Callable[[Store, int], Iterator[pa.RecordBatch]]
 
     @property
     def schema(self) -> pa.Schema:
         return schema_of(self.columns)
 
 
-def _lag(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def _lag(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     yield from lag_table(store, now_ms=now_ms).to_batches()
 
 
@@ -107,13 +101,13 @@ def view_named(name: str) -> View:
     raise OptionError(f"there is no view {name!r}; {hint}")
 
 
-def view_batches(store: MessageStore, name: str, *, now_ms: int | None = None) -> Iterator[pa.RecordBatch]:
+def view_batches(store: Store, name: str, *, now_ms: int | None = None) -> Iterator[pa.RecordBatch]:
     """A view in batches: memory is that of one batch and of what lists the queues."""
     view = view_named(name)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     yield from view.batches(store, now)
 
 
-def view_table(store: MessageStore, name: str, *, now_ms: int | None = None) -> pa.Table:
+def view_table(store: Store, name: str, *, now_ms: int | None = None) -> pa.Table:
     """A view as a whole. `now_ms` is what ages count to, by default the clock."""
     return pa.Table.from_batches(view_batches(store, name, now_ms=now_ms), view_named(name).schema)

@@ -22,7 +22,7 @@ from store_format.views.lag import GroupQueue, group_queues
 from store_format.views.measure import Stretches, measure
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore, Queue
+    from store_format.read.store import Queue, Store
 
 __all__ = ["FILE_RESERVED_HOURS", "RETENTION_COLUMNS", "retention", "retention_rows"]
 
@@ -55,13 +55,13 @@ RETENTION_COLUMNS = (
 )
 
 
-def retention(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def retention(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row for each group and queue that has lost messages or will, the next to lose some first."""
     return batches_of(RETENTION_COLUMNS, retention_rows(store, now_ms))
 
 
 def retention_rows(
-    store: MessageStore, now_ms: int, file_reserved_hours: float = FILE_RESERVED_HOURS
+    store: Store, now_ms: int, file_reserved_hours: float = FILE_RESERVED_HOURS
 ) -> list[tuple[object, ...]]:
     """The same for another fileReservedTime."""
     places = [place for place in group_queues(store) if place.next_readable is not None]
@@ -75,7 +75,7 @@ def retention_rows(
     return sorted(rows, key=lambda row: (row[-1] is None, row[-1], row[1:4]))
 
 
-def _expiry(store: MessageStore, hours: float) -> list[int]:
+def _expiry(store: Store, hours: float) -> list[int]:
     """When each file may be deleted, in ms: deletion stops at the first file that is too young."""
     modified = [
         status[1] if (status := file_status(file.path)) is not None else 0 for file in store.log.files
@@ -84,7 +84,7 @@ def _expiry(store: MessageStore, hours: float) -> list[int]:
 
 
 def _row(
-    store: MessageStore,
+    store: Store,
     place: GroupQueue,
     measured: dict[tuple[str, int], Stretches],
     expiry: list[int],

@@ -28,7 +28,7 @@ from store_format.views.trace_records import TRACE_TOPICS, trace_events
 from store_format.views.transactions import DISCARDED_TOPIC, HALF_TOPICS, OP_TOPIC, find_transactions
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore
+    from store_format.read.store import Store
 
 __all__ = ["TRACE_COLUMNS", "trace"]
 
@@ -72,7 +72,7 @@ class _Event:
     topic: str | None = None
 
 
-def trace(store: MessageStore, message_id: str) -> pa.Table:
+def trace(store: Store, message_id: str) -> pa.Table:
     """What happened to a message, oldest first, by `TRACE_COLUMNS`. Empty when the store has no message with
     this id.
 
@@ -107,7 +107,7 @@ def _order(event: _Event) -> tuple[int, int]:
     return _LAST if event.time_ms is None else event.time_ms, place
 
 
-def _copies(store: MessageStore, message_id: str) -> tuple[list[_Row], list[_Row]]:
+def _copies(store: Store, message_id: str) -> tuple[list[_Row], list[_Row]]:
     """The copies of the message, and other messages that have its id among their keys."""
     how = How(_COLUMNS, on_damage="DROPMALFORMED")
     first = look_up(store, Question(message_id=message_id), how).table.to_pylist()
@@ -124,7 +124,7 @@ def _copies(store: MessageStore, message_id: str) -> tuple[list[_Row], list[_Row
     return copies, mentions
 
 
-def _sent_back(store: MessageStore, offset_ids: Collection[str]) -> list[_Row]:
+def _sent_back(store: Store, offset_ids: Collection[str]) -> list[_Row]:
     """Retries and dead letters of a message without UNIQ_KEY: nothing but ORIGIN_MESSAGE_ID leads back to it,
     and no index.
     """
@@ -190,7 +190,7 @@ def _iso(ms: int | None) -> str:
     return iso_utc(ms)
 
 
-def _decisions(store: MessageStore, copies: Sequence[_Row]) -> Iterator[_Event]:
+def _decisions(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
     """How the transaction ended, as far as the broker wrote it down."""
     keys = {row["UNIQ_KEY"] for row in copies if row["topic"] in HALF_TOPICS} - {None}
     for key in sorted(keys):
@@ -203,7 +203,7 @@ def _decisions(store: MessageStore, copies: Sequence[_Row]) -> Iterator[_Event]:
             yield _Event(each.decided_ms, f"transaction {each.state}", place, each.copies[-1]["PGROUP"])
 
 
-def _standing(store: MessageStore, copies: Sequence[_Row]) -> Iterator[_Event]:
+def _standing(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
     """For each copy that groups read, where each group stands: a broker keeps no record of a message's
     consumption but this.
     """
@@ -218,7 +218,7 @@ def _standing(store: MessageStore, copies: Sequence[_Row]) -> Iterator[_Event]:
                 )
 
 
-def _line(store: MessageStore, event: _Event) -> tuple[object, ...]:
+def _line(store: Store, event: _Event) -> tuple[object, ...]:
     row = event.row or {}
     return (
         time_us(event.time_ms), event.what, event.topic or row.get("topic"), store.broker_name, row.get("queueId"), row.get("queueOffset"),

@@ -23,7 +23,7 @@ from store_format.views.delayed import TIMER_TOPIC
 from store_format.views.messages import read_queues
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore
+    from store_format.read.store import Store
 
 __all__ = [
     "DISCARDED_TOPIC",
@@ -98,12 +98,12 @@ class Transaction:
     state: str = "pending"
 
 
-def transactions(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def transactions(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row a transaction whose half message is still in the log, by the place of its newest copy."""
     return batches_of(TRANSACTION_COLUMNS, (_row(store, each, now_ms) for each in find_transactions(store)))
 
 
-def find_transactions(store: MessageStore, uniq_key: str | None = None) -> list[Transaction]:
+def find_transactions(store: Store, uniq_key: str | None = None) -> list[Transaction]:
     """All, or those of one UNIQ_KEY. Reads the half and op topics and the heads of the topics that committed
     messages are in.
     """
@@ -147,7 +147,7 @@ def _state(
     )
 
 
-def _halves(store: MessageStore, uniq_key: str | None) -> list[Transaction]:
+def _halves(store: Store, uniq_key: str | None) -> list[Transaction]:
     by_key: dict[object, Transaction] = {}
     queues = store.queues(HALF_TOPICS.__contains__)
     for batch in read_queues(store, queues, _HALF_COLUMNS):
@@ -160,7 +160,7 @@ def _halves(store: MessageStore, uniq_key: str | None) -> list[Transaction]:
     return list(by_key.values())
 
 
-def _ops(store: MessageStore) -> dict[tuple[str, int, int], tuple[int, int]]:
+def _ops(store: Store) -> dict[tuple[str, int, int], tuple[int, int]]:
     """(half topic, queue id, queue offset), or ("", 0, physical offset) of RocksDB's, -> store time and place
     of the op message.
     """
@@ -185,7 +185,7 @@ def _ops(store: MessageStore) -> dict[tuple[str, int, int], tuple[int, int]]:
     return found
 
 
-def _commits(store: MessageStore, found: Sequence[Transaction]) -> tuple[dict[int, dict[str, Any]], set[str]]:
+def _commits(store: Store, found: Sequence[Transaction]) -> tuple[dict[int, dict[str, Any]], set[str]]:
     """Committed messages by the half's physical offset; and the topics that the store knows."""
     halves = np.array(sorted({copy["physicalOffset"] for each in found for copy in each.copies}), np.int64)
     first = min(int(copy["storeTimestampMs"]) for each in found for copy in each.copies)
@@ -209,7 +209,7 @@ def _commits(store: MessageStore, found: Sequence[Transaction]) -> tuple[dict[in
     return commits, {queue.topic for queue in queues} | set(read_topics(store.path) or ())
 
 
-def _discarded(store: MessageStore) -> set[tuple[str, str]]:
+def _discarded(store: Store) -> set[tuple[str, str]]:
     queues = store.queues(DISCARDED_TOPIC.__eq__)
     rows = (
         row for batch in read_queues(store, queues, ("UNIQ_KEY", "REAL_TOPIC")) for row in batch.to_pylist()
@@ -217,7 +217,7 @@ def _discarded(store: MessageStore) -> set[tuple[str, str]]:
     return {(row["UNIQ_KEY"], row["REAL_TOPIC"]) for row in rows if row["UNIQ_KEY"] is not None}
 
 
-def _row(store: MessageStore, each: Transaction, now_ms: int) -> tuple[object, ...]:
+def _row(store: Store, each: Transaction, now_ms: int) -> tuple[object, ...]:
     first, last, commit = each.copies[0], each.copies[-1], each.commit or {}
     return (
         store.broker_name, each.state, last["REAL_TOPIC"], parse_long(last["REAL_QID"]), last["PGROUP"], last["msgId"],

@@ -14,7 +14,7 @@ from store_format.views.files import log_end
 from store_format.views.measure import look, measure, walk_queues
 
 if TYPE_CHECKING:
-    from store_format.store import MessageStore, Queue
+    from store_format.read.store import Queue, Store
 
 __all__ = ["USAGE_COLUMNS", "usage"]
 
@@ -37,7 +37,7 @@ _LIGHT_PREFIX = "%LMQ%"
 _Days = dict[tuple[str, int | None], list[int]]  # (topic, day) -> [messages, bytes]
 
 
-def usage(store: MessageStore, now_ms: int) -> Iterator[pa.RecordBatch]:
+def usage(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row a topic and day, by topic, and one for the rest. The sum is the written part of the commitlog.
 
     Light queues (`%LMQ%`) are left out, since their messages are stored, and counted, under another topic.
@@ -67,7 +67,7 @@ def _day(time_ms: int | None) -> int | None:
     return day if day is not None and _DAYS[0] <= day <= _DAYS[1] else None
 
 
-def _add_queue(store: MessageStore, queue: Queue, found: _Days) -> None:
+def _add_queue(store: Store, queue: Queue, found: _Days) -> None:
     """Cut where the day changes. Times rise along a queue, so a stretch that begins and ends on one day is
     all of that day.
     """
@@ -98,7 +98,7 @@ def _add_queue(store: MessageStore, queue: Queue, found: _Days) -> None:
         sums[1] += stretches.bytes[i] + (stretches.cut[i] if i == 0 else 0)
 
 
-def _add_scanned(store: MessageStore, queues: list[Queue], found: _Days) -> None:
+def _add_scanned(store: Store, queues: list[Queue], found: _Days) -> None:
     for (topic, _), part in walk_queues(store, queues):
         days = part.times // _DAY_MS
         for value in np.unique(days).tolist():

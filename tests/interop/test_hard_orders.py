@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from store_format.bookkeeping.state import StoreState
 from store_format.files.lock import lock_holder
-from store_format.read.snapshot import StoreState
 from store_format.store import MessageStore
 from tests.interop.harness import Broker, RocketMQ
 from tests.interop.programs import Line, ProgramError

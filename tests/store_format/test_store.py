@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
+from store_format.bookkeeping.state import StoreState
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
@@ -21,7 +22,6 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.files.lock import lock_holder
-from store_format.read.snapshot import StoreState
 from tests.support import oracle
 from tests.support.rows import ALL, BROKER, table_rows
 from tests.support.small_store import SmallStore, write_small_store

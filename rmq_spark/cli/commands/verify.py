@@ -82,8 +82,8 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
     table.
     """
     from rmq_spark.cli.view_rows import show_batches
+    from store_format.diagnose.problems import PROBLEM_COLUMNS
     from store_format.display.columns import TEXT, ViewColumn, batch_of
-    from store_format.views.broker_state import PROBLEM_COLUMNS
 
     columns = (ViewColumn("store", TEXT, "The store root."), *PROBLEM_COLUMNS[1:])
     if output.form == "json":

@@ -368,7 +368,9 @@ def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Copies of one store that has 5 messages of T-0, then 6 of T-1, of which 0, 1, 3 and 6 are dispatched;
     `live` is the first of them.
     """
-    monkeypatch.setattr("store_format.store.lock_holder", lambda path: 4711 if "/live" in path else None)
+    monkeypatch.setattr(
+        "store_format.bookkeeping.state.lock_holder", lambda path: 4711 if "/live" in path else None
+    )
     root = make_store(tmp_path / "source")
     append(root, numbered("T", 0, 5, queues=1))
     made = []

@@ -31,11 +31,11 @@ from rmq_spark.stream.store_follower import StoreFollower
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.errors import StoreError
 from store_format.follow.log_tail import near_end
 from store_format.layouts import CQ_UNIT
-from store_format.read.snapshot import StoreState
 from tests.support import goldens, oracle
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
 from tests.test_live_store import writer

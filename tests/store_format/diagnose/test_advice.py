@@ -25,8 +25,8 @@ from store_format.commit.append import CommitOptions
 from store_format.diagnose import diagnose
 from store_format.errors import StoreError
 from store_format.read.log_reader import LogReader
+from store_format.read.store import Queue, projection_of
 from store_format.read.tolerance import Tolerance
-from store_format.store import Queue, _projection
 from tests.support import goldens
 from tests.support.doc_pages import Session, blocks, read_page
 from tests.support.staged import append, make_store, numbered
@@ -101,7 +101,7 @@ def rows(root: Path) -> set[Row]:
 
 
 def _rows_of(store: MessageStore, queue: Queue) -> set[Row]:
-    reader = store.reader(_projection(COLUMNS, True), Tolerance("DROPMALFORMED", fail_on_data_loss=False))
+    reader = store.reader(projection_of(COLUMNS, True), Tolerance("DROPMALFORMED", fail_on_data_loss=False))
     if queue.scanned is None:
         batches = reader.read([queue.piece()])
     else:

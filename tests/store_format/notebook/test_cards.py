@@ -19,7 +19,7 @@ from store_format.display.columns import batch_of
 from store_format.display.page import SIZE_MAX, Html, body, svg_text, text
 from store_format.display.text import shown
 from store_format.errors import StoreError
-from store_format.notebook.cards import message_cards, queue_card, store_card, table_card, view_card
+from store_format.notebook.cards import message_cards, store_card, table_card, view_card
 from store_format.notebook.file_map import file_map
 from store_format.notebook.timeline import timeline
 from store_format.store import MessageStore
@@ -207,7 +207,7 @@ def test_flipped_bytes_of_every_file(golden: Golden, tmp_path: Path, seed: int) 
         except StoreError:
             continue
         for queue in queues[:5]:
-            read_page(queue_card(queue).source)
+            read_page(queue._repr_html_())
     assert looked
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from store_format import MessageStore, store
+from store_format import MessageStore
+from store_format.bookkeeping import state
+from store_format.bookkeeping.state import StoreState
 from store_format.errors import CorruptStoreError
 from store_format.metadata.checkpoint import read_checkpoint
-from store_format.read.snapshot import StoreState
 from tests.store_format.read.test_readable_end import (
     Broker,
     Rows,
@@ -36,7 +37,7 @@ _CUT = 20
 def live(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, bool], None]:
     """Whether a broker runs on the store: it holds the lock, and its `abort` is there."""
     running: set[str] = set()
-    monkeypatch.setattr(store, "lock_holder", lambda path: 4711 if path in running else None)
+    monkeypatch.setattr(state, "lock_holder", lambda path: 4711 if path in running else None)
 
     def turn(root: Path, is_up: bool) -> None:
         (running.add if is_up else running.discard)(f"{root}/lock")

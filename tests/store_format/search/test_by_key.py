@@ -15,7 +15,7 @@ import pytest
 
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.layouts import INDEX_HEADER
-from store_format.search.by_key import Found
+from store_format.search.found import Found
 from store_format.store import MessageStore
 from tests.support import goldens
 

@@ -15,7 +15,8 @@ from store_format.arrays.memmem import occurrences
 from store_format.errors import ChecksumError, OptionError
 from store_format.files.read import FileView
 from store_format.read.tolerance import Tolerance
-from store_format.search.by_key import Found, Wanted
+from store_format.search.by_key import Wanted
+from store_format.search.found import Found
 from store_format.search.key_scan import KeySearch
 from store_format.search.look_up import How, Question, bytes_to_scan
 from store_format.store import MessageStore
@@ -28,8 +29,7 @@ STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers
 
 
 def _rows(name: str, broker: str = "") -> list[dict[str, Any]]:
-    """The broker's rows in the order of the log, without those of light queues, which show others' messages.
-    """
+    """The broker's rows in the order of the log, without those of light queues, which show others' messages."""
     rows = [
         row
         for row in goldens.expected_rows(name)
@@ -251,8 +251,7 @@ def _scan(store: MessageStore, *, is_live: bool) -> list[int]:
 
 
 def test_a_half_written_last_unit_is_not_yet_there(tmp_path: Path) -> None:
-    """No sum covers properties: a unit whose end is still zeros looks right, with the key in what is there.
-    """
+    """No sum covers properties: a unit whose end is still zeros looks right, with the key in what is there."""
     store, path, start = _log(tmp_path / "store", [KEYED] * 3)
     whole = path.read_bytes()
     size = KEYED.total_size

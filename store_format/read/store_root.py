@@ -1,0 +1,68 @@
+"""What makes a directory a store root, and what the refusal of another directory says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+from store_format.bookkeeping.settings import read_settings, settings_path
+from store_format.errors import StoreNotFoundError, UnsupportedFormatError
+from store_format.files.read import entry_names
+from store_format.metadata.read import config_path, read_topics
+
+__all__ = ["broker_name_of", "has_config", "looks_like_store", "refuse_root"]
+
+_ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
+_QUEUE_FOLDERS = frozenset({"consumequeue", "batchconsumequeue"})
+_BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
+_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic named after the broker
+_SHOWN_MAX = 8
+
+
+def broker_name_of(root: str) -> str:
+    """What a store of ours remembers; else from topics.json, where a broker has a topic named after itself;
+    else the directory's name.
+    """
+    settings = read_settings(root)
+    if settings is not None:
+        return settings.broker_name
+    for topic in read_topics(root) or ():
+        if topic.startswith(_MEMBER_TOPIC_PREFIX):
+            return topic[len(_MEMBER_TOPIC_PREFIX) :]
+    return os.path.basename(root)
+
+
+def has_config(root: str) -> bool:
+    """Whether the store has the files that name its broker; a broker makes topics.json with its first
+    message.
+    """
+    return any(os.path.lexists(path) for path in (settings_path(root), config_path(root, "topics.json")))
+
+
+def refuse_root(root: str, names: frozenset[str]) -> None:
+    shown = (
+        ", ".join(sorted(names)[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "")
+        if names
+        else "nothing"
+    )
+    if any(name.startswith("dledger-") for name in names):
+        raise UnsupportedFormatError(
+            f"{root} is a DLedger store (enableDLegerCommitLog=true), which is not read; its commitlog is in dledger-*/"
+        )
+    if os.path.basename(root) in _ROOT_MARKS and "commitlog" in entry_names(
+        os.path.dirname(root), missing_ok=True
+    ):
+        raise StoreNotFoundError(f"{root} is a part of a store; the store root is {os.path.dirname(root)}")
+    advice = ""
+    if looks_like_store(names):
+        advice = "; if its commitlog lies elsewhere, name the directories of that, as the broker's storePathCommitLog does"
+    raise StoreNotFoundError(
+        f"{root} is no store root: expected a directory `commitlog` in it, found {shown}{advice}"
+    )
+
+
+def looks_like_store(names: Collection[str]) -> bool:
+    """Whether a directory with these names in it is that of a store, even without its commitlog."""
+    return not _QUEUE_FOLDERS.isdisjoint(names) or (
+        "checkpoint" in names and not _BESIDE_CHECKPOINT.isdisjoint(names)
+    )
