@@ -18,7 +18,8 @@ import click
 from rmq_spark.cli.completion import complete_topic
 from rmq_spark.cli.exit_codes import NotFoundError
 from rmq_spark.cli.options import Command, standing_for
-from rmq_spark.options.parse import Given, nearest, timestamp_ms
+from rmq_spark.options.parse import Given, timestamp_ms
+from store_format.names import did_you_mean, is_system_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["MESSAGE_FILTERS", "Filters", "filter_options"]
 
 _WILD = re.compile(r"[*?\[]")
-_SHOWN_MAX = 8
 
 MESSAGE_FILTERS = ("topic", "all", "queue", "tag", "key", "since", "until", "where", "limit")
 
@@ -53,8 +53,6 @@ class Filters:
             return False
         if self.all_topics or (self.topic is not None and not _WILD.match(self.topic)):
             return True
-        from rmq_spark.options.topic_choice import is_system_topic
-
         return not is_system_topic(topic)
 
     def chooses_queue(self, queue_id: int) -> bool:
@@ -81,12 +79,7 @@ class Filters:
         names = sorted(known)
         if self.topic is None or any(map(self.chooses_topic, names)):
             return
-        meant = nearest(self.topic, names)
-        have = ", ".join(names[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "") or "none"
-        raise NotFoundError(
-            f"no topic is named {self.topic!r}; "
-            + (f"did you mean {meant}?" if meant else f"the topics are {have}")
-        )
+        raise NotFoundError(f"no topic is named {self.topic!r}; {did_you_mean(self.topic, names, 'topics')}")
 
 
 _OPTIONS: dict[str, Callable[[Command], Command]] = {

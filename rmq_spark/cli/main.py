@@ -20,7 +20,6 @@ import click
 from rmq_spark.cli.exit_codes import DAMAGE, INTERRUPTED, IO, NOT_FOUND, OK, USAGE
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.startup import leave, skip_what_is_not_needed
-from rmq_spark.options.parse import nearest
 from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
@@ -31,6 +30,7 @@ from store_format.errors import (
     StorePermissionError,
     StoreWriteError,
 )
+from store_format.names import did_you_mean
 
 __all__ = ["COMMANDS", "Remarks", "cli", "main", "run"]
 
@@ -89,8 +89,7 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            meant = nearest(args[0], COMMANDS)
-            advice = f"did you mean {meant}?" if meant else f"the commands are {', '.join(COMMANDS)}"
+            advice = did_you_mean(args[0], COMMANDS, "commands")
             raise click.UsageError(f"there is no command {args[0]!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
 

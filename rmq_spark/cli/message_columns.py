@@ -5,9 +5,9 @@ program may want.
 from __future__ import annotations
 
 from rmq_spark.cli.output import Output
-from rmq_spark.options.parse import nearest
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
+from store_format.names import did_you_mean
 
 __all__ = ["ALL_COLUMNS", "TABLE_COLUMNS", "message_columns"]
 
@@ -44,8 +44,5 @@ def _column(name: str) -> str:
     by_lower = {column.lower(): column for column in COLUMNS}
     if name.lower() in by_lower:
         return by_lower[name.lower()]
-    meant = nearest(name, COLUMNS)
-    raise OptionError(
-        f"--columns: messages have no column {name!r}; "
-        + (f"did you mean {meant}?" if meant else f"there are {', '.join(COLUMNS)}")
-    )
+    hint = did_you_mean(name, COLUMNS, "columns", listed_max=len(COLUMNS))
+    raise OptionError(f"--columns: messages have no column {name!r}; {hint}")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from rmq_spark.cli.filters import Filters
 from rmq_spark.cli.output import Output, write_rows
-from rmq_spark.options.parse import nearest
 from store_format.errors import OptionError
+from store_format.names import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,8 +32,7 @@ def show_view(
     time_column: str | None = None,
     keep: KeepWhere | None = None,
 ) -> int:
-    """Writes the view; how many rows there were. `shown` are the columns of the table for people, () for all.
-    """
+    """Writes the view; how many rows there were. `shown` are the columns of the table for people, () for all."""
     from store_format.views.registry import view_batches, view_named
 
     batches: Iterable[pa.RecordBatch] = chain.from_iterable(
@@ -70,11 +69,8 @@ def _column(name: str, known: Sequence[str]) -> str:
     for column in known:
         if column.lower() == name.lower():
             return column
-    meant = nearest(name, known)
-    raise OptionError(
-        f"--columns: there is no column {name!r}; "
-        + (f"did you mean {meant}?" if meant else f"there are {', '.join(known)}")
-    )
+    hint = did_you_mean(name, known, "columns", listed_max=len(known))
+    raise OptionError(f"--columns: there is no column {name!r}; {hint}")
 
 
 @dataclass(frozen=True, slots=True)

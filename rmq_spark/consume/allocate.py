@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import Protocol
 
 from rmq_spark.consume.message_queue import MessageQueue, utf16
-from rmq_spark.options.parse import nearest
 from store_format.errors import OptionError
+from store_format.names import did_you_mean
 
 __all__ = [
     "STRATEGIES",
@@ -284,10 +284,8 @@ def strategy(
             if virtual_node_count < 0:
                 raise OptionError(f"illegal virtualNodeCnt :{virtual_node_count}")
             return _ConsistentHash(virtual_node_count)
-    meant = nearest(name, STRATEGIES)
-    raise OptionError(
-        f"allocateMessageQueueStrategy: unknown strategy {name!r}; {f'did you mean {meant}?' if meant else f'they are {STRATEGIES}'}"
-    )
+    hint = did_you_mean(name, STRATEGIES, "strategies")
+    raise OptionError(f"allocateMessageQueueStrategy: unknown strategy {name!r}; {hint}")
 
 
 def described(chosen: AllocateMessageQueueStrategy) -> str:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from rmq_spark.options.parse import nearest
 from store_format.errors import OffsetOutOfRangeError, OptionError
+from store_format.names import did_you_mean
 
 __all__ = [
     "CONSUME_FROM_WHERE",
@@ -22,11 +22,9 @@ __all__ = [
     "Start",
     "consume_from_where",
     "consume_timestamp_ms",
-    "is_retry_topic",
     "start_offset",
 ]
 
-_RETRY_PREFIX = "%RETRY%"  # MixAll.RETRY_GROUP_TOPIC_PREFIX
 _UNKNOWN = -1
 _FIELD = re.compile(r"[0-9]{13,14}", re.ASCII)
 
@@ -55,8 +53,7 @@ def consume_from_where(text: str) -> ConsumeFromWhere:
     found = CONSUME_FROM_WHERE.get(text.strip().upper())
     if found is not None:
         return found
-    meant = nearest(text, [each.value for each in ConsumeFromWhere])
-    hint = f"did you mean {meant}?" if meant else "write one of them"
+    hint = did_you_mean(text, ConsumeFromWhere) or "write one of them"
     raise OptionError(
         f"consumeFromWhere: expected one of {', '.join(ConsumeFromWhere)}, found {text!r}; {hint}"
     )
@@ -86,11 +83,6 @@ def consume_timestamp_ms(text: str) -> int:
         return int(moment.timestamp()) * 1000
     except (ValueError, OverflowError) as cause:
         raise error from cause
-
-
-def is_retry_topic(topic: str) -> bool:
-    """Whether the topic holds what a group failed to consume; its messages wait for this group alone."""
-    return topic.startswith(_RETRY_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING, check_client_id, check_group
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.options.parse import nearest
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.files.read import stat_identity
@@ -29,6 +28,7 @@ from store_format.metadata.group_offsets import (
 )
 from store_format.metadata.merge_offsets import merge_local_offsets
 from store_format.metadata.read_state import read_local_offsets
+from store_format.names import did_you_mean
 
 __all__ = [
     "OFFSET_STORES",
@@ -305,7 +305,5 @@ def offset_store(
             return LocalOffsets(f"{base}/{owner}/offsets.json", None if is_broadcasting else in_store)
         case "none":
             return NoOffsets(None if is_broadcasting else in_store)
-    meant = nearest(kind, OFFSET_STORES)
-    raise OptionError(
-        f"offsetStore: expected store, local or none, found {kind!r}{f'; did you mean {meant}?' if meant else ''}"
-    )
+    hint = did_you_mean(kind, OFFSET_STORES) or "write one of them"
+    raise OptionError(f"offsetStore: expected store, local or none, found {kind!r}; {hint}")

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rmq_spark.consume.consume_from_where import is_retry_topic
 from rmq_spark.consume.group.change import Change
 from rmq_spark.consume.group.meeting import group_directory, other_places
 from rmq_spark.consume.group.ownership_log import append_events
@@ -29,6 +28,7 @@ from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
+from store_format.names import is_retry_topic
 
 __all__ = [
     "RESET_COLUMNS",

@@ -31,9 +31,10 @@ from rmq_spark.consume.group.membership import Membership
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore, offset_store
 from rmq_spark.options.offset_spec import QueueName
-from rmq_spark.options.parse import Given, nearest
+from rmq_spark.options.parse import Given
 from rmq_spark.options.topic_choice import parse_assign
 from store_format.errors import OptionError
+from store_format.names import did_you_mean
 
 __all__ = [
     "GroupOptions",
@@ -62,9 +63,8 @@ def parse_client_id(given: Given) -> str:
 
 def parse_consume_from_where(given: Given) -> ConsumeFromWhere:
     if given.text.strip().upper() not in CONSUME_FROM_WHERE:
-        meant = nearest(given.text, [each.value for each in ConsumeFromWhere])
         raise given.error(
-            f"one of {', '.join(ConsumeFromWhere)}", advice=f"did you mean {meant}?" if meant else ""
+            f"one of {', '.join(ConsumeFromWhere)}", advice=did_you_mean(given.text, ConsumeFromWhere)
         )
     return consume_from_where(given.text)
 
@@ -77,8 +77,7 @@ def parse_strategy(given: Given) -> str:
     """A name, or MACHINE_ROOM_NEARBY with the inner one behind a hyphen, as Java's getName() says it."""
     name, _, inner = given.text.strip().partition("-")
     if name not in STRATEGIES or (inner and name != "MACHINE_ROOM_NEARBY"):
-        meant = nearest(given.text, STRATEGIES)
-        raise given.error(f"one of {', '.join(STRATEGIES)}", advice=f"did you mean {meant}?" if meant else "")
+        raise given.error(f"one of {', '.join(STRATEGIES)}", advice=did_you_mean(given.text, STRATEGIES))
     return given.text.strip()
 
 

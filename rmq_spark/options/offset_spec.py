@@ -98,8 +98,7 @@ _Place = tuple[str | None, str | None, int | None]
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """One end of a read. `option` is the one that decided it, for errors; `entries` are the queues it names.
-    """
+    """One end of a read. `option` is the one that decided it, for errors; `entries` are the queues it names."""
 
     option: str
     default: Position

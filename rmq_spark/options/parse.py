@@ -6,11 +6,10 @@ What does not parse is an OptionError with the option's documented name, what wa
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
@@ -25,7 +24,6 @@ __all__ = [
     "found_json",
     "json_object",
     "names",
-    "nearest",
     "number",
     "one_of",
     "pattern",
@@ -166,8 +164,7 @@ def one_of(*words: str) -> Callable[[Given], str]:
 
 
 def names(given: Given) -> tuple[str, ...]:
-    """A list separated by commas, each trimmed, empty ones left out (as Kafka's `subscribe`), at least one.
-    """
+    """A list separated by commas, each trimmed, empty ones left out (as Kafka's `subscribe`), at least one."""
     found = tuple(name for name in map(str.strip, given.text.split(",")) if name)
     if not found:
         raise given.error("names separated by commas")
@@ -243,13 +240,6 @@ def _time_advice(word: str) -> str:
     if _RELATIVE.fullmatch(f"-{unsigned.lower()}"):
         return f"a time back from now begins with a minus, as in -{unsigned}"
     return ""
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a misspelt one most likely means, in any case; None when none is near."""
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
-    return by_lower[close[0]] if close else None
 
 
 def found_json(value: object) -> str:

@@ -17,22 +17,15 @@ from rmq_spark.consume.tag_filter import TagFilter, parse_subscription
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.group_table import GROUP_OPTIONS
 from rmq_spark.options.offset_spec import OffsetSpec, Timestamp
-from rmq_spark.options.parse import Given, nearest
+from rmq_spark.options.parse import Given
 from rmq_spark.options.read_table import BATCH, CHOICES, OPTIONS, PRECEDENCE, STREAM, Option
 from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.options.view_name import refuse_beside_view
-from rmq_spark.plan.group_start import retry_topic, subscription_text
+from rmq_spark.plan.group_start import subscription_text
 from store_format.errors import OptionError
+from store_format.names import did_you_mean, retry_topic
 
-__all__ = [
-    "FOREIGN_NAMES",
-    "OPTIONS",
-    "ReadOptions",
-    "is_catalog",
-    "nearest",
-    "parse_read_options",
-    "user_options",
-]
+__all__ = ["FOREIGN_NAMES", "OPTIONS", "ReadOptions", "is_catalog", "parse_read_options", "user_options"]
 
 # What Spark puts among the options of its own accord: TableCatalog's reserved properties, and a stream's
 # checkpoint.
@@ -209,8 +202,7 @@ def user_options(
 
 
 def is_catalog(options: Mapping[str, str]) -> bool:
-    """Whether these are the properties of a table in a catalog: CREATE TABLE asks for the schema with them.
-    """
+    """Whether these are the properties of a table in a catalog: CREATE TABLE asks for the schema with them."""
     return any(name.lower() == _CATALOG_MARK for name in options)
 
 
@@ -219,12 +211,8 @@ def _known(name: str, by_lower: Mapping[str, Option]) -> Option:
     if option is not None:
         return option
     meant = next((other for other in FOREIGN_NAMES.get(name.lower(), ()) if other.lower() in by_lower), None)
-    meant = meant or nearest(name, (option.name for option in by_lower.values()))
-    hint = (
-        f"did you mean {meant}?"
-        if meant
-        else f"the options are {', '.join(option.name for option in by_lower.values())}"
-    )
+    known = [option.name for option in by_lower.values()]
+    hint = did_you_mean(meant or name, known, "options", listed_max=len(known))
     raise OptionError(f"unknown option {name!r}; {hint}")
 
 

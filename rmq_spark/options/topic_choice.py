@@ -14,37 +14,11 @@ from functools import cached_property
 
 from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.parse import Given, found_json, json_object, names
+from store_format.names import is_system_topic
 
-__all__ = ["SYSTEM_TOPICS", "TopicChoice", "is_system_topic", "parse_assign", "parse_subscribe"]
+__all__ = ["TopicChoice", "parse_assign", "parse_subscribe"]
 
-SYSTEM_TOPICS = frozenset(
-    (
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",  # 5.4 and later
-        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",
-    )
-)
-_SYSTEM_PREFIXES = ("rmq_sys_", "%")
 _ASSIGN_EXAMPLE = '{"TopicTest":[0,1]} or {"TopicTest":{"broker-a":[0,1]}}'
-
-
-def is_system_topic(topic: str) -> bool:
-    """Whether a plain read leaves the topic out: TopicValidator.isSystemTopic, or a name that begins with
-    `%`.
-
-    >>> is_system_topic("%RETRY%orders"), is_system_topic("orders")
-    (True, False)
-    """
-    return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmq_spark.options.parse import Given, nearest
+from rmq_spark.options.parse import Given
 from store_format.errors import OptionError
+from store_format.names import did_you_mean
 from store_format.views.registry import VIEWS
 
 __all__ = ["MESSAGES", "parse_view", "refuse_beside_view"]
@@ -23,10 +24,7 @@ def parse_view(given: Given) -> str:
     word = given.text.strip().lower()
     if word in by_lower:
         return by_lower[word]
-    meant = nearest(word, by_lower)
-    raise given.error(
-        f"one of {', '.join(by_lower.values())}", advice=f"did you mean {by_lower[meant]}?" if meant else ""
-    )
+    raise given.error(f"one of {', '.join(by_lower.values())}", advice=did_you_mean(word, by_lower.values()))
 
 
 def refuse_beside_view(given: Mapping[str, Given]) -> None:

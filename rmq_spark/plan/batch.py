@@ -6,7 +6,6 @@ an offset that is not there, is said here, before any task runs.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from store_format import MessageStore, Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from store_format.metadata.read import read_topics
+from store_format.names import did_you_mean
 
 __all__ = ["Plan", "available_cores", "plan", "refuse_unknown", "refuse_unknown_names", "warn_of_no_match"]
 
@@ -136,7 +136,7 @@ def refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: 
         for queue in unread:
             if not _is_configured(configured, queue) or not _may_choose(options.topics, queue):
                 raise OptionError(
-                    f"{spec.option}: {queue} is none of the queues read; {_nearest_queue(queue.topic, found.queues)}"
+                    f"{spec.option}: {queue} is none of the queues read; {_queue_advice(queue.topic, found.queues)}"
                 )
             _refuse_offset_of_none(spec, queue, options)
 
@@ -150,13 +150,13 @@ def refuse_unknown_names(stores: Sequence[MessageStore], options: ReadOptions, f
         missing = [topic for topic in missing if topic not in configured]
     if missing:
         known = sorted({topic for topic, _, _ in _queues_there(stores)})
-        raise OptionError(f"no store has a topic {missing[0]!r}; {_nearest(missing[0], known)}")
+        raise OptionError(f"no store has a topic {missing[0]!r}; {_topic_advice(missing[0], known)}")
     there = set(found.queues)
     unknown = [queue for queue in options.topics.queues if not _names_any(queue, there, stores)]
     configured_queues = _configured_queues(stores) if unknown else {}
     for queue in unknown:
         if not _is_configured(configured_queues, queue):
-            have = _nearest_queue(queue.topic, _queues_there(stores), "the queues there")
+            have = _queue_advice(queue.topic, _queues_there(stores), "the queues there")
             raise OptionError(f"assign: no store has the queue {queue}; {have}")
 
 
@@ -229,11 +229,8 @@ def warn_of_no_match(stores: Sequence[MessageStore], options: ReadOptions, found
         )
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1, 0.6)
-    if close:
-        return f"did you mean {close[0]}?"
-    return _listed(known)
+def _topic_advice(name: str, known: Sequence[str]) -> str:
+    return did_you_mean(name, known) or _listed(known)
 
 
 def _listed(known: Sequence[str]) -> str:
@@ -242,7 +239,7 @@ def _listed(known: Sequence[str]) -> str:
     return f"the topics are {shown}" if plain else "the store is empty"
 
 
-def _nearest_queue(
+def _queue_advice(
     topic: str | None, queues: Iterable[tuple[str, str, int]], what: str = "the queues read"
 ) -> str:
     names = [

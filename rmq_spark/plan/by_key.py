@@ -16,6 +16,7 @@ from rmq_spark.options.read_options import ReadOptions
 from store_format import MessageStore, Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, StorePermissionError
+from store_format.names import is_light_queue
 from store_format.search.look_up import How, Question, bytes_to_scan, look_up
 
 __all__ = ["narrowed", "places_of_key"]
@@ -23,7 +24,6 @@ __all__ = ["narrowed", "places_of_key"]
 _log = logging.getLogger("rmq_spark")
 
 _SCAN_BYTES_MAX = 1 << 30  # about a second of planning; more is for the tasks
-_LIGHT_PREFIX = "%LMQ%"
 
 
 def places_of_key(
@@ -38,7 +38,7 @@ def places_of_key(
     if (options.key is None and options.message_id is None) or not queues or options.permissive:
         return None
     topics = {queue.topic for queue in queues}
-    if any(topic.startswith(_LIGHT_PREFIX) for topic in topics):
+    if any(is_light_queue(topic) for topic in topics):
         return None
     question = Question(options.key, options.message_id, next(iter(topics)) if len(topics) == 1 else None)
     how = How(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from rmq_spark.consume.consume_from_where import Start, is_retry_topic, start_offset
+from rmq_spark.consume.consume_from_where import Start, start_offset
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.topic_choice import TopicChoice
@@ -15,17 +15,13 @@ from store_format import MessageStore, Queue
 from store_format.errors import OffsetOutOfRangeError
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
+from store_format.names import is_retry_topic, retry_topic
 
-__all__ = ["begin_of", "retry_topic", "start_of", "subscribe_set", "subscription_text", "usable_offsets"]
+__all__ = ["begin_of", "start_of", "subscribe_set", "subscription_text", "usable_offsets"]
 
 _log = logging.getLogger(__name__)
 
 _UNKNOWN = -1
-
-
-def retry_topic(group: str) -> str:
-    """Where a group's failed messages wait for it (MixAll.getRetryTopic)."""
-    return f"%RETRY%{group}"
 
 
 def subscribe_set(stores: Iterable[MessageStore], choice: TopicChoice, group: str) -> list[MessageQueue]:
@@ -108,8 +104,7 @@ def start_of(queue: Queue | None, committed: int | None, options: GroupOptions) 
 
 
 def begin_of(queues: Mapping[MessageQueue, Queue], options: GroupOptions) -> Callable[[MessageQueue], int]:
-    """What `Member.settle` asks for a queue of which nobody knows a position. `queues` may be filled later.
-    """
+    """What `Member.settle` asks for a queue of which nobody knows a position. `queues` may be filled later."""
     return lambda queue: start_of(queues.get(queue), None, options).offset
 
 

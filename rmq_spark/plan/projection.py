@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rmq_spark.options.read_options import ReadOptions, nearest
+from rmq_spark.options.read_options import ReadOptions
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
+from store_format.names import did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -239,8 +240,8 @@ def _column(name: str, where: str = "columns", properties: Iterable[str] = ()) -
     column = _BY_LOWER.get(name.lower())
     if column is not None:
         return column
-    meant = nearest(name, [*(column.name for column in COLUMN_TABLE), *properties])
-    hint = f"did you mean {meant}? A" if meant else "a"
+    meant = did_you_mean(name, [*(column.name for column in COLUMN_TABLE), *properties])
+    hint = f"{meant} A" if meant else "a"
     raise OptionError(
         f"{where}: unknown column {name!r}; {hint} message property becomes a column by the option propertyColumns"
     )

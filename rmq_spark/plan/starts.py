@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from rmq_spark.consume.consume_from_where import ConsumeFromWhere
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.offset_spec import Earliest, Latest, Offset, Timestamp
-from rmq_spark.options.parse import nearest
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.group_start import start_of, subscribe_set, usable_offsets
 from store_format import MessageStore, Queue
 from store_format.consumequeue.slices import read_slice
 from store_format.errors import OffsetOutOfRangeError
 from store_format.metadata.group_offsets import known_groups
+from store_format.names import did_you_mean
 
 __all__ = ["Starts", "offset_at", "start_offset"]
 
@@ -60,16 +60,11 @@ class Starts:
 def _warn_of_nothing(stores: Sequence[MessageStore], group: str) -> None:
     """A misspelt name looks like a group that has nothing to read."""
     known = {name for store in stores for name in known_groups(store.path)} - {group}
-    meant = nearest(group, known)
-    hint = (
-        f"did you mean {meant}?"
-        if meant
-        else f"the groups are {', '.join(sorted(known)[:_NAMED_MAX]) or 'none'}"
-    )
+    hint = did_you_mean(group, sorted(known), "groups")
     _log.warning(
         "group %s has no committed offset in the queues read, so a batch read begins at their ends and gives no rows; %s To read a new "
         "group's messages set consumeFromWhere=%s",
-        group, hint if meant else f"{hint}.", ConsumeFromWhere.FIRST,
+        group, hint if hint.endswith("?") else f"{hint}.", ConsumeFromWhere.FIRST,
     )  # fmt: skip
 
 

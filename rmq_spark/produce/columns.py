@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rmq_spark.options.parse import nearest
 from rmq_spark.plan.projection import type_name
 from store_format.errors import OptionError
+from store_format.names import did_you_mean
 
 __all__ = ["WRITE_COLUMNS", "WriteColumn", "bind_columns", "check_columns", "check_property_columns"]
 
@@ -213,9 +213,9 @@ def _known(name: str) -> WriteColumn:
     column = _BY_LOWER.get(name.lower())
     if column is not None:
         return column
-    meant = _KAFKA.get(name.lower()) or nearest(name, (column.name for column in WRITE_COLUMNS))
+    meant = did_you_mean(_KAFKA.get(name.lower(), name), (column.name for column in WRITE_COLUMNS))
     accepted = ", ".join(column.name for column in WRITE_COLUMNS if not column.ignored)
-    hint = f"did you mean {meant}? The" if meant else "the"
+    hint = f"{meant} The" if meant else "the"
     raise OptionError(
         f"columns: unknown column {name!r}; {hint} columns of a write are {accepted}; put anything else into properties, "
         "or name it in the option propertyColumns"

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.produce.rows import Rows
-from store_format.message.tags_code import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.names import DELAY, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
 
-__all__ = ["TIMER_DELAY_MAX_MS", "TIMER_PRECISION_MS", "TIMER_TOPIC", "Parked", "park"]
+__all__ = ["TIMER_DELAY_MAX_MS", "TIMER_PRECISION_MS", "Parked", "park"]
 
-TIMER_TOPIC = "rmq_sys_wheel_timer"  # TimerMessageStore.TIMER_TOPIC
 TIMER_DELAY_MAX_MS = 3 * 24 * 3_600_000  # MessageStoreConfig.timerMaxDelaySec
 TIMER_PRECISION_MS = 1000  # MessageStoreConfig.timerPrecisionMs
 
@@ -61,12 +61,12 @@ def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
     out = (deliver - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
     moved = scheduled | parked
     topic = np.where(scheduled, len(rows.topics), np.where(parked, len(rows.topics) + 1, rows.codes))
-    asked = {"DELAY": _numbers(level, scheduled), "TIMER_DELIVER_MS": _numbers(deliver, timed)}
+    asked = {DELAY: _numbers(level, scheduled), "TIMER_DELIVER_MS": _numbers(deliver, timed)}
     real_topics = pa.array([name.encode() for name in rows.topics], _KIND)
     added = {
-        "TIMER_OUT_MS": _numbers(out, parked),
-        "REAL_TOPIC": real_topics.take(pa.array(rows.codes, mask=~moved)),
-        "REAL_QID": _numbers(queue_id, moved),
+        TIMER_OUT_MS: _numbers(out, parked),
+        REAL_TOPIC: real_topics.take(pa.array(rows.codes, mask=~moved)),
+        REAL_QID: _numbers(queue_id, moved),
     }
     return Parked(
         (*rows.topics, SCHEDULE_TOPIC, TIMER_TOPIC),

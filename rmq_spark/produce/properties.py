@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.produce.delays import Parked
-from rmq_spark.produce.reserved import NOT_WRITTEN_PROPERTIES
 from rmq_spark.produce.rows import Rows
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.arrays.flat import flat_bytes
 from store_format.layouts import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from store_format.message.property_encoder import encode_property_columns
 from store_format.message.property_maps import PropertyMaps
+from store_format.names import KEYS, RESERVED_PROPERTIES, TAGS, UNIQ_KEY, WAIT
 
 __all__ = ["MessageProperties"]
 
@@ -42,8 +42,8 @@ class MessageProperties:
         self._columns = self._property_columns(strict=strict)
         # A column that is not null wins over the map's entry.
         self._given = {
-            "TAGS": rows.text("tags"),
-            "KEYS": _unless_same(rows.keys(), self._entry("KEYS")),
+            TAGS: rows.text("tags"),
+            KEYS: _unless_same(rows.keys(), self._entry(KEYS)),
             "__SHARDINGKEY": rows.text("shardingKey"),
         }
         self.tags, self.keys, self.sharding_key = (
@@ -52,7 +52,7 @@ class MessageProperties:
 
     def uniq_keys(self, ids: UniqueIds, now_ms: int) -> pa.LargeBinaryArray:
         """Those that the rows bring, and new ones for the others."""
-        brought = self._entry("UNIQ_KEY")
+        brought = self._entry(UNIQ_KEY)
         if brought is None:
             return ids.take(self._rows.count, now_ms)
         if not brought.null_count:
@@ -69,13 +69,13 @@ class MessageProperties:
         columns: dict[str, Any] = {
             name: _first(column, self._columns.get(name)) for name, column in given.items()
         }
-        wait = self._entry("WAIT")
+        wait = self._entry(WAIT)
         if wait is None or wait.null_count:
             # the constructors of Message
-            columns["WAIT"] = "true" if wait is None else pc.fill_null(wait, b"true")
+            columns[WAIT] = "true" if wait is None else pc.fill_null(wait, b"true")
         columns |= parked.asked
-        if "UNIQ_KEY" in self._columns or uniq_key is not self._entry("UNIQ_KEY"):
-            columns["UNIQ_KEY"] = uniq_key
+        if UNIQ_KEY in self._columns or uniq_key is not self._entry(UNIQ_KEY):
+            columns[UNIQ_KEY] = uniq_key
         columns |= parked.added
         for name, column in given.items():
             if (place := _separator_in(column)) is not None:
@@ -102,7 +102,7 @@ class MessageProperties:
             column = self._rows.text(name)
             if column is None:
                 continue
-            if name not in NOT_WRITTEN_PROPERTIES:
+            if name not in RESERVED_PROPERTIES:
                 found[name] = column
             elif strict and column.null_count < len(column):
                 row = column.is_valid().index(pa.scalar(True)).as_py()
@@ -129,7 +129,7 @@ def _written_maps(rows: Rows, *, strict: bool) -> tuple[PropertyMaps | None, Cou
         rows.refuse(
             maps.rows[place], f"property {name}: its value has a 0x02, which ends a property in the store"
         )
-    own = NOT_WRITTEN_PROPERTIES.intersection(maps.names)
+    own = RESERVED_PROPERTIES.intersection(maps.names)
     gone = maps.empty()
     for name in own:
         gone = gone | _of_name(maps, name)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rmq_spark.produce.delays import TIMER_TOPIC
 from rmq_spark.produce.reserved import topic_name
 from store_format.errors import IllegalMessageError, StoreInUseError, UnsupportedFormatError
-from store_format.message.tags_code import SCHEDULE_TOPIC
 from store_format.metadata.values import TopicConfig
+from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_retry_topic
 
 __all__ = ["DEFAULT_TOPIC_QUEUE_NUMS", "NAMED_QUEUES_MAX", "QueueGroup", "Routes", "StoreTopics"]
 
@@ -24,7 +23,6 @@ NAMED_QUEUES_MAX = 1024
 
 # TopicConfigManager.init: where messages wait that are for later
 _PARKING_QUEUE_NUMS = {SCHEDULE_TOPIC: 18, TIMER_TOPIC: 1}
-_RETRY_PREFIX = "%RETRY%"
 _MULTI_TAG = "MULTI_TAG"
 _NOT_BUILT = (
     ("queue.type", "SimpleCQ", "its consume queues hold batches"),
@@ -151,7 +149,7 @@ class Routes:
         topic_name(topic.encode())
         if self.auto_create:
             return self.default_topic_queue_nums
-        if topic.startswith(_RETRY_PREFIX):
+        if is_retry_topic(topic):
             return 1  # AbstractSendMessageProcessor.msgCheck makes these in any case
         raise IllegalMessageError(
             f"topic {topic}: no store has it and autoCreateTopicEnable is false; create it, or set autoCreateTopicEnable=true"

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rmq_spark.options.read_options import ReadOptions, nearest
+from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.projection import same_type, to_spark_schema, type_name
 from store_format.errors import OptionError
+from store_format.names import did_you_mean
 from store_format.views.registry import view_named
 
 if TYPE_CHECKING:
@@ -79,8 +80,7 @@ def _column(name: str, known: Sequence[str], where: str) -> str:
     for column in known:
         if column.lower() == name.lower():
             return column
-    meant = nearest(name, known)
-    hint = f"did you mean {meant}?" if meant else f"its columns are {', '.join(known)}"
+    hint = did_you_mean(name, known, "columns", listed_max=len(known))
     raise OptionError(f"{where}: the view has no column {name!r}; {hint}")
 
 

@@ -21,13 +21,14 @@ from rmq_spark.consume.offset_store import CheckedOffsets, OffsetStore
 from rmq_spark.consume.stream_offset import QueueKey, StreamOffset
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.plan.batch import refuse_unknown
-from rmq_spark.plan.group_start import begin_of, retry_topic, subscribe_set, usable_offsets
+from rmq_spark.plan.group_start import begin_of, subscribe_set, usable_offsets
 from rmq_spark.plan.splits import Findings
 from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
 from store_format.bookkeeping.state import StoreState
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.read import stat_identity
+from store_format.names import retry_topic
 
 __all__ = ["StreamGroup"]
 

@@ -39,8 +39,7 @@ class Starting:
         self._stores = stores
 
     def first(self) -> dict[QueueKey, int]:
-        """The starts of a new query. Raises for names and offsets in the options that do not fit the stores.
-        """
+        """The starts of a new query. Raises for names and offsets in the options that do not fit the stores."""
         options = self._stores.options
         found = Findings(queues=list(self._stores.queues))
         refuse_unknown(self._stores.stores, options, found)

@@ -24,11 +24,10 @@ from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.files.lock import described, foreign_holder, lock_holder
 from store_format.files.read import disk_usage, entry_names
 from store_format.metadata.read import read_topics
+from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.store import MessageStore
 
 __all__ = ["TargetStore", "WriteTarget", "given_settings", "open_target"]
-
-_MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic named after the broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +171,9 @@ def _own_names(root: str) -> list[str]:
     if settings is not None:
         return [settings.broker_name]
     return [
-        topic.removeprefix(_MEMBER_TOPIC)
+        topic.removeprefix(SYNC_MEMBER_PREFIX)
         for topic in read_topics(root) or ()
-        if topic.startswith(_MEMBER_TOPIC)
+        if topic.startswith(SYNC_MEMBER_PREFIX)
     ]
 
 

@@ -20,10 +20,10 @@ from store_format.files.read import LOST_AND_FOUND, entry_names
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint
 from store_format.metadata.write import dumps
+from store_format.names import SYNC_MEMBER_PREFIX
 
 __all__ = ["create_store", "is_store", "make_root", "remove_place", "remove_store"]
 
-_MEMBER_TOPIC = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic named after the broker
 # directories, empty in a new store; the last one makes it a store
 _QUEUED = ("consumequeue", "index", "commitlog")
 _BEGUN = {"config", "checkpoint", *_QUEUED}  # what a creation that was broken off may have left
@@ -157,7 +157,7 @@ def _topics(broker_name: str, timestamp: int) -> bytes:
     """topics.json with the topic that tells the broker's name. A broker adds its other system topics when it
     starts.
     """
-    topic = f"{_MEMBER_TOPIC}{broker_name}"
+    topic = f"{SYNC_MEMBER_PREFIX}{broker_name}"
     member = {
         "attributes": {},
         "order": False,

@@ -31,8 +31,9 @@ from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT
 from store_format.message.tags_code import DELAY_LEVELS_MS
-from store_format.metadata.group_offsets import REVIVE_GROUP, read_broker_offsets
+from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import read_topics
+from store_format.names import REVIVE_GROUP
 from store_format.read.log_reader import LogQueue, survey
 from store_format.read.snapshot import list_queues, take_queue
 from store_format.read.unfiled_queues import is_left_over

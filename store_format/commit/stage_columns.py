@@ -16,7 +16,8 @@ from store_format.message import sysflag
 from store_format.message.encode import MESSAGE_SIZE_MAX, MessageColumns, encode
 from store_format.message.encode_parts import Integers
 from store_format.message.property_table import PropertyTable
-from store_format.message.tags_code import SCHEDULE_TOPIC, tags_codes
+from store_format.message.tags_code import tags_codes
+from store_format.names import DELAY, KEYS, SCHEDULE_TOPIC, TAGS, UNIQ_KEY
 
 __all__ = ["stage_columns"]
 
@@ -53,7 +54,7 @@ def stage_columns(
     scheduled = np.isin(codes, [code for code, name in enumerate(names) if name == SCHEDULE_TOPIC])
     # With a store time of 0 a time of delivery is the delay alone, which is what a staged file holds.
     tags = tags_codes(table, scheduled, np.zeros(count, np.int64))
-    delays = table.values("DELAY").to_pylist() if scheduled.any() else []
+    delays = table.values(DELAY).to_pylist() if scheduled.any() else []
     timed = (
         np.array([bool(flag) and _is_level(delays[i]) for i, flag in enumerate(scheduled.tolist())], bool)
         if delays
@@ -65,9 +66,9 @@ def stage_columns(
     rolled_back = index == NOT_DISPATCHED
     hashes, message_index = index_key_hashes(
         encoded,
-        table.values("UNIQ_KEY"),
-        table.values("KEYS"),
-        table.values("TAGS"),
+        table.values(UNIQ_KEY),
+        table.values(KEYS),
+        table.values(TAGS),
         tag_keys=tag_keys,
         rolled_back=rolled_back if rolled_back.any() else None,
     )

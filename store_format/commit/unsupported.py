@@ -11,13 +11,11 @@ from collections.abc import Iterable, Mapping
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
 from store_format.files.read import entry_names
 from store_format.metadata.values import TopicConfig
+from store_format.names import SELF_TEST_TOPIC, TIMER_TOPIC, is_light_queue
 
 __all__ = ["refuse_missing_queues", "refuse_store", "refuse_timer", "refuse_topics"]
 
-_TIMER_TOPIC = "rmq_sys_wheel_timer"  # TimerMessageStore.TIMER_TOPIC
 # every broker that starts puts it into topics.json (TopicConfigManager.init)
-_BROKER_TOPIC = "SELF_TEST_TOPIC"
-_LMQ_PREFIX = "%LMQ%"
 _QUEUE_ID_MAX = 2**31 - 1
 _BY_FILE = (  # directory, file in it, what it means
     ("consumequeue", "CURRENT", "RocksDB consume queues (storeType=defaultRocksDB)"),
@@ -60,7 +58,7 @@ def refuse_topics(root: str, queues: Iterable[tuple[str, int]], topics: Mapping[
             )
         config = topics.get(topic)
         kind = None
-        if topic.startswith(_LMQ_PREFIX):
+        if is_light_queue(topic):
             kind = "a light queue (enableLmq)"
         elif topic in batch_topics or (config is not None and config.queue_type == "BatchCQ"):
             kind = "of queue.type=BatchCQ"
@@ -78,10 +76,10 @@ def refuse_timer(root: str, used: Iterable[str], topics: Mapping[str, TopicConfi
 
     A broker with a timer has its topic in topics.json as soon as it has started (TopicConfigManager.init).
     """
-    if _TIMER_TOPIC in used and _BROKER_TOPIC in topics and _TIMER_TOPIC not in topics:
+    if TIMER_TOPIC in used and SELF_TEST_TOPIC in topics and TIMER_TOPIC not in topics:
         raise UnsupportedFormatError(
             f"{root}: a message with a time of delivery (column deliverTimestamp) is not written, because the broker of this store "
-            f"would not deliver it: topics.json has no {_TIMER_TOPIC}, so the broker is older than 5.0 or has timerWheelEnable=false. "
+            f"would not deliver it: topics.json has no {TIMER_TOPIC}, so the broker is older than 5.0 or has timerWheelEnable=false. "
             "Use the column delayTimeLevel, or start a broker with timerWheelEnable=true on the store first"
         )
 

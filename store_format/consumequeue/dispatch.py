@@ -21,15 +21,23 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.message import sysflag
 from store_format.message.locate import UnitRefs, Units, locate
 from store_format.message.property_table import PropertyTable
-from store_format.message.tags_code import SCHEDULE_TOPIC, parse_long, tags_codes
+from store_format.message.tags_code import parse_long, tags_codes
+from store_format.names import (
+    INNER_BASE,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    INNER_NUM,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
+    TAGS,
+    is_light_queue,
+)
 
 __all__ = ["Dispatch", "MissingEntries", "light_queues"]
 
-_NOT_MULTI_DISPATCHED = ("%RETRY%", "rmq_sys_")  # MultiDispatchUtils.isNeedHandleMultiDispatch
-_LMQ_PREFIX = "%LMQ%"
-_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
-_MULTI_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
-_MULTI_DISPATCH_BYTES = _MULTI_DISPATCH.encode() + b"\x01"
+_NOT_MULTI_DISPATCHED = (RETRY_PREFIX, SYSTEM_PREFIX)  # MultiDispatchUtils.isNeedHandleMultiDispatch
+_MULTI_DISPATCH_BYTES = INNER_MULTI_DISPATCH.encode() + b"\x01"
 _NO_COMPACTED_OFFSET = -1
 
 _Queue = tuple[str, int]  # topic and queue id
@@ -171,9 +179,7 @@ class Dispatch:
 
     def _set_batches(self, rows: NDArray[np.void], table: PropertyTable, topics: list[str]) -> None:
         """INNER_BASE and INNER_NUM count only together (CommitLog.checkMessageAndReturnSize)."""
-        pairs = zip(
-            table.values("INNER_BASE").to_pylist(), table.values("INNER_NUM").to_pylist(), strict=True
-        )
+        pairs = zip(table.values(INNER_BASE).to_pylist(), table.values(INNER_NUM).to_pylist(), strict=True)
         for i, (base_text, count_text) in enumerate(pairs):
             base, count = parse_long(base_text), parse_long(count_text)
             if (
@@ -190,7 +196,10 @@ class Dispatch:
         ConsumeQueue.multiDispatchLmqQueue).
         """
         table = PropertyTable(units.raw_properties())
-        names, offsets = table.values(_MULTI_DISPATCH).to_pylist(), table.values(_MULTI_OFFSET).to_pylist()
+        names, offsets = (
+            table.values(INNER_MULTI_DISPATCH).to_pylist(),
+            table.values(INNER_MULTI_QUEUE_OFFSET).to_pylist(),
+        )
         common: NDArray[np.void] | None = None
         queue_ids = units.integers("queue_id").tolist()
         for i, topic in enumerate(topics):
@@ -201,7 +210,7 @@ class Dispatch:
             ):
                 continue
             for name, offset in light_queues(names[i], offsets[i]):
-                number = self._number((name, 0 if name.startswith(_LMQ_PREFIX) else queue_ids[i]))
+                number = self._number((name, 0 if is_light_queue(name) else queue_ids[i]))
                 common = _common_rows(units, table) if common is None else common
                 floor, last_physical = self._floors[number]
                 if offset >= floor and common["physical"][i] > last_physical:
@@ -249,7 +258,7 @@ def _common_rows(units: Units, table: PropertyTable) -> NDArray[np.void]:
     rows = np.zeros(len(units), _ROW)
     rows["physical"] = units.refs.positions + units.refs.base
     rows["size"] = units.refs.sizes
-    rows["tags"] = tags_code_many(table.values("TAGS"))
+    rows["tags"] = tags_code_many(table.values(TAGS))
     rows["store_timestamp"] = units.integers("store_timestamp")
     return rows
 

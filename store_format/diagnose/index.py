@@ -28,6 +28,7 @@ from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry
 from store_format.layouts import INDEX_UNIT
 from store_format.message.locate import UnitRefs, Units, locate
 from store_format.message.property_table import PropertyTable
+from store_format.names import KEYS, TAGS, UNIQ_KEY
 
 __all__ = ["check_index_files"]
 
@@ -197,14 +198,14 @@ def _message_hashes(units: Units) -> NDArray[np.int64]:
     """message number << 32 | hash, of every key a broker may have indexed (IndexService.buildIndex)."""
     table = PropertyTable(units.raw_properties())
     topics = units.stored_topics().cast(pa.binary())
-    words = pc.split_pattern(table.values("KEYS"), " ")
+    words = pc.split_pattern(table.values(KEYS), " ")
     parents = pc.list_parent_indices(words)
     numbers = pa.array(np.arange(len(units), dtype=np.int64))
     found = []
     for of, keys, mark in (
-        (numbers, table.values("UNIQ_KEY"), b"#"),
+        (numbers, table.values(UNIQ_KEY), b"#"),
         (parents.cast(pa.int64()), pc.list_flatten(words), b"#"),
-        (numbers, table.values("TAGS"), b"#T#"),
+        (numbers, table.values(TAGS), b"#T#"),
     ):
         texts = pc.binary_join_element_wise(topics.take(of), keys.cast(pa.binary()), mark)
         present = texts.is_valid().to_numpy(zero_copy_only=False)

@@ -24,7 +24,7 @@ from store_format.java.hashes import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.property_table import PropertyTable
-from store_format.message.tags_code import SCHEDULE_TOPIC
+from store_format.names import SCHEDULE_TOPIC, TAGS, is_light_queue
 
 __all__ = ["Entries", "Seen", "check_entries", "stored_sizes"]
 
@@ -173,7 +173,7 @@ def _check_in_file(
     positions = units["physical_offset"][rows].astype(np.int64) - file.start
     sizes = stored_sizes(buffer, positions)
     offsets = _offsets(queue, number, units)[rows]
-    light = (queue.topic.startswith("%LMQ%"),)
+    light = (is_light_queue(queue.topic),)
     identity = Identity((queue.topic,), None, np.full(len(rows), queue.queue_id, np.int32), offsets, light)
     refs = UnitRefs(file.path, buffer, file.start, positions, sizes, np.zeros(len(rows), np.int64), identity)
     good, bad = locate(refs, verify_crc=False)
@@ -203,7 +203,7 @@ def _check_in_file(
         findings.add("damage", where, position + 8, expected, found, QUEUE_ADVICE, kind="entry")
     if queue.topic == SCHEDULE_TOPIC or not len(good):
         return
-    codes = tags_code_many(PropertyTable(good.raw_properties()).values("TAGS"))
+    codes = tags_code_many(PropertyTable(good.raw_properties()).values(TAGS))
     tags = stored["tags_code"].astype(np.int64)
     for i in np.flatnonzero((tags != codes) & (tags > CQ_EXT_ADDRESS_MAX)).tolist():
         where, position = queue.place(number + int(rows[kept[i]]))

@@ -23,7 +23,8 @@ from store_format.diagnose.problems import Findings, Severity
 from store_format.diagnose.queue_entries import Entries, check_entries
 from store_format.files.read import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT
-from store_format.message.tags_code import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.names import SCHEDULE_TOPIC
 
 __all__ = ["QueueCheck"]
 

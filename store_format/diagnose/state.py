@@ -18,11 +18,11 @@ from store_format.files.lock import lock_holder
 from store_format.files.read import read_bytes
 from store_format.java.fastjson import loads
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
-from store_format.message.tags_code import SCHEDULE_TOPIC
 from store_format.metadata import read as config_json
 from store_format.metadata import read_state as config_state
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.metadata.values import TopicConfig
+from store_format.names import SCHEDULE_TOPIC, is_light_queue
 
 __all__ = [
     "check_checkpoint",
@@ -242,7 +242,7 @@ def check_topics(
     except CorruptStoreError:
         return  # said by `check_config`
     for topic, directory in directories.items():
-        if topics is None or topic.startswith("%LMQ%"):
+        if topics is None or is_light_queue(topic):
             continue
         config = topics.get(topic)
         if config is None:

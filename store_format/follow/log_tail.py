@@ -26,7 +26,7 @@ from store_format.java.hashes import tags_code_many
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT
 from store_format.message.locate import UnitRefs, locate
 from store_format.message.property_table import PropertyTable
-from store_format.message.tags_code import SCHEDULE_TOPIC
+from store_format.names import SCHEDULE_TOPIC, TAGS, is_light_queue
 from store_format.read.log_reader import find_entries
 
 __all__ = ["Newest", "News", "follow_queue", "near_end", "read_head", "read_news"]
@@ -162,7 +162,7 @@ def _add(queues: dict[tuple[str, int], Newest], refs: UnitRefs, select: Callable
     codes, whole = _codes(refs, np.searchsorted(refs.positions, mine))
     for row, i in zip(rows.tolist(), index.tolist(), strict=True):
         key, count = found.keys[int(found.key[row])], int(found.count[row])
-        code = None if count > 1 or key[0].startswith("%LMQ%") else int(codes[i])
+        code = None if count > 1 or is_light_queue(key[0]) else int(codes[i])
         stop = int(found.offset[row]) + count
         queues[key] = Newest(stop, int(found.physical[row]), int(found.size[row]), code, bool(whole[i]))
 
@@ -174,7 +174,7 @@ def _codes(refs: UnitRefs, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
     whole[[unit.index for unit in bad]] = False
     codes = np.zeros(len(rows), np.int64)
     if len(units):
-        codes[whole] = tags_code_many(PropertyTable(units.raw_properties()).values("TAGS"))
+        codes[whole] = tags_code_many(PropertyTable(units.raw_properties()).values(TAGS))
     return codes, whole
 
 

@@ -19,6 +19,7 @@ from store_format.java.hashes import hash_powers, java_hash_many
 from store_format.message import sysflag
 from store_format.message.locate import Units
 from store_format.message.property_table import PropertyTable
+from store_format.names import KEYS, TAGS, UNIQ_KEY
 
 __all__ = ["index_key_hashes", "unit_key_hashes"]
 
@@ -72,9 +73,9 @@ def unit_key_hashes(units: Units, *, tag_keys: bool = True) -> _Hashes:
     table = PropertyTable(units.raw_properties())
     return index_key_hashes(
         units.stored_topics(),
-        table.values("UNIQ_KEY"),
-        table.values("KEYS"),
-        table.values("TAGS"),
+        table.values(UNIQ_KEY),
+        table.values(KEYS),
+        table.values(TAGS),
         tag_keys=tag_keys,
         rolled_back=(units.sys_flag & sysflag.TRANSACTION_MASK) == sysflag.TRANSACTION_ROLLBACK,
     )

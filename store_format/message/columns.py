@@ -22,7 +22,17 @@ from store_format.message.hosts import format_hosts, offset_msg_ids
 from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.rows import TooMuchOpenedError, UnitRows
-from store_format.message.tags_code import SCHEDULE_TOPIC, tags_codes
+from store_format.message.tags_code import tags_codes
+from store_format.names import (
+    KEYS,
+    REAL_TOPIC,
+    RETRY_PREFIX,
+    RETRY_TOPIC,
+    SCHEDULE_TOPIC,
+    TAGS,
+    UNIQ_KEY,
+    is_retry_topic,
+)
 
 __all__ = [
     "BODY_SIZE_MAX",
@@ -241,15 +251,15 @@ class _Rows(UnitRows):
         """One array for each filter of the projection."""
         wanted = self.projection
         if wanted.tags is not None:
-            yield pc.is_in(self.properties().values("TAGS"), pa.array(sorted(wanted.tags), _STRING))
+            yield pc.is_in(self.properties().values(TAGS), pa.array(sorted(wanted.tags), _STRING))
         if wanted.key is not None:
-            words = pc.binary_join_element_wise(" ", self.properties().values("KEYS"), " ", "")
-            unique = pc.fill_null(pc.equal(self.properties().values("UNIQ_KEY"), wanted.key), False)
+            words = pc.binary_join_element_wise(" ", self.properties().values(KEYS), " ", "")
+            unique = pc.fill_null(pc.equal(self.properties().values(UNIQ_KEY), wanted.key), False)
             # KEYS is split at spaces, so several words with spaces between them are no key.
             word = pc.fill_null(pc.match_substring(words, f" {wanted.key} "), False)
             yield unique if " " in wanted.key else pc.or_(unique, word)
         if wanted.message_id is not None:
-            unique = pc.fill_null(pc.equal(self.properties().values("UNIQ_KEY"), wanted.message_id), False)
+            unique = pc.fill_null(pc.equal(self.properties().values(UNIQ_KEY), wanted.message_id), False)
             yield pc.or_(unique, pc.equal(_offset_msg_id(self), wanted.message_id.upper()))
         if wanted.where is not None:
             yield wanted.where.mask(len(self), self.properties().values)
@@ -281,9 +291,6 @@ def _text(raw: pa.BinaryArray) -> pa.StringArray:
         return pa.array([decode_utf8(value) for value in raw.to_pylist()], _STRING)
 
 
-_RETRY_PREFIX = "%RETRY%"
-
-
 def _topic(rows: _Rows) -> pa.Array:
     topics = _queue_topic(rows)
     if not rows.projection.original_topics or rows.units.refs.identity is None:
@@ -291,12 +298,12 @@ def _topic(rows: _Rows) -> pa.Array:
     names = rows.units.refs.identity.topics
     is_scheduled = SCHEDULE_TOPIC in names
     if is_scheduled:  # ScheduleMessageService.messageTimeup
-        real = pc.coalesce(rows.properties().values("REAL_TOPIC"), topics)
+        real = pc.coalesce(rows.properties().values(REAL_TOPIC), topics)
         topics = pc.if_else(pc.equal(topics, SCHEDULE_TOPIC), real, topics)
     # DefaultMQPushConsumerImpl.resetRetryAndNamespace
-    if is_scheduled or any(name.startswith(_RETRY_PREFIX) for name in names):
-        first = pc.coalesce(rows.properties().values("RETRY_TOPIC"), topics)
-        topics = pc.if_else(pc.starts_with(topics, _RETRY_PREFIX), first, topics)
+    if is_scheduled or any(is_retry_topic(name) for name in names):
+        first = pc.coalesce(rows.properties().values(RETRY_TOPIC), topics)
+        topics = pc.if_else(pc.starts_with(topics, RETRY_PREFIX), first, topics)
     return topics
 
 
@@ -327,7 +334,7 @@ def _timestamp(field: str) -> Callable[[_Rows], pa.Array]:
 
 def _keys(rows: _Rows) -> pa.Array:
     """KEYS at spaces, empty parts left out, as the index does (IndexService.buildIndex)."""
-    values = rows.properties().values("KEYS")
+    values = rows.properties().values(KEYS)
     if not (mapped_array(values)[1] == ord(" ")).any():
         offsets = np.zeros(len(values) + 1, np.int32)
         present = values.is_valid().to_numpy(zero_copy_only=False)
@@ -373,7 +380,7 @@ def _by_variant(units: Units, which: str, build: Callable[[Any, Any, Any], pa.St
 
 
 def _msg_id(rows: _Rows) -> pa.Array:
-    unique = rows.properties().values("UNIQ_KEY")
+    unique = rows.properties().values(UNIQ_KEY)
     return unique if not unique.null_count else pc.coalesce(unique, _offset_msg_id(rows))
 
 
@@ -400,7 +407,7 @@ _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
     "queueOffset": lambda rows: pa.array(rows.queue_offsets()),
     "bornTimestamp": _timestamp("born_timestamp"),
     "storeTimestamp": _timestamp("store_timestamp"),
-    "tags": lambda rows: rows.properties().values("TAGS"),
+    "tags": lambda rows: rows.properties().values(TAGS),
     "keys": _keys,
     "msgId": _msg_id,
     "bornTimestampMs": lambda rows: rows.header("born_timestamp"),

@@ -19,6 +19,7 @@ from store_format.message.compression import DecompressionError, decompress
 from store_format.message.inner_batch import WireMessages, split_batches
 from store_format.message.locate import BadUnit, Units, inner_batches
 from store_format.message.property_table import PropertyTable
+from store_format.names import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 
 __all__ = ["TooMuchOpenedError", "UnitRows"]
 
@@ -86,8 +87,8 @@ class UnitRows:
             return
         table = PropertyTable(units.raw_properties())
         names, offsets = (
-            table.values("INNER_MULTI_DISPATCH").to_pylist(),
-            table.values("INNER_MULTI_QUEUE_OFFSET").to_pylist(),
+            table.values(INNER_MULTI_DISPATCH).to_pylist(),
+            table.values(INNER_MULTI_QUEUE_OFFSET).to_pylist(),
         )
         for i in np.flatnonzero(light).tolist():
             queue, offset = identity.topic_of(i), str(int(identity.queue_offsets[i]))

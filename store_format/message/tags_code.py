@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from store_format.java.hashes import tags_code_many
 from store_format.message.property_table import PropertyTable
+from store_format.names import DELAY, TAGS
 
-__all__ = ["DELAY_LEVELS_MS", "SCHEDULE_TOPIC", "parse_long", "tags_codes"]
+__all__ = ["DELAY_LEVELS_MS", "parse_long", "tags_codes"]
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # TopicValidator.RMQ_SYS_SCHEDULE_TOPIC
 
 _SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
 # MessageStoreConfig.messageDelayLevel; level 1 is the first
@@ -39,9 +39,9 @@ def tags_codes(
     (DefaultMessageStore.computeDeliverTimestamp: a level above the table counts as the highest, one of 0 or
     less as none.)
     """
-    codes: NDArray[np.int64] = tags_code_many(table.values("TAGS")).astype(np.int64)
+    codes: NDArray[np.int64] = tags_code_many(table.values(TAGS)).astype(np.int64)
     if scheduled.any() and len(delay_levels_ms):
-        for i, text in enumerate(table.values("DELAY").to_pylist()):
+        for i, text in enumerate(table.values(DELAY).to_pylist()):
             level = parse_long(text)
             if scheduled[i] and level is not None and level > 0:
                 delay = np.int64(delay_levels_ms[min(level, len(delay_levels_ms)) - 1])

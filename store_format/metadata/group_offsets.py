@@ -25,9 +25,9 @@ from store_format.metadata.read import (
     without_backup,
 )
 from store_format.metadata.values import ConsumerOffsets
+from store_format.names import REVIVE_GROUP
 
 __all__ = [
-    "REVIVE_GROUP",
     "Committed",
     "GroupOffsets",
     "known_groups",
@@ -43,7 +43,6 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 # PopReviveService commits the offset of the message that it has processed, not of the next one
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 
 _PLAIN, _LIGHT = "consumerOffset.json", "lmqConsumerOffset.json"
 _IN_ROCKSDB = (  # directory of config/, and the broker's setting that made it

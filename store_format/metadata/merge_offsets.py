@@ -15,11 +15,11 @@ from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
 from store_format.metadata.beans import UnlikeBeanError, integer, integer_map, items, members
 from store_format.metadata.write import Dialect, dumps, with_integer_keys
+from store_format.names import is_light_queue
 
 __all__ = ["merge_consumer_offsets", "merge_local_offsets"]
 
 _LONG = 1 << 63
-_LMQ_PREFIX = "%LMQ%"
 _OLD_MAP = re.compile(rb'":\{-?[0-9]+:')  # fastjson 1.2 begins a map with integer keys on its line
 _OLD_OBJECT_KEYS = re.compile(rb'"offsetTable":\{\{')
 
@@ -49,7 +49,7 @@ def merge_consumer_offsets(
         raw = dict(members(with_integer_keys(loads(data, file), name) if data else None, "the file"))
         changed = (
             _merge_light(raw, group, offsets, is_reset)
-            if group.startswith(_LMQ_PREFIX)
+            if is_light_queue(group)
             else _merge(raw, group, offsets, is_reset)
         )
         if not changed:

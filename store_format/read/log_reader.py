@@ -29,6 +29,7 @@ from store_format.message.columns import Projection, decode_parts
 from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.tags_code import parse_long
+from store_format.names import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, is_light_queue
 from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
 
@@ -45,8 +46,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_LIGHT = re.compile(rb"INNER_MULTI_DISPATCH\x01")
-_LIGHT_PREFIX = "%LMQ%"
+_LIGHT = re.compile(INNER_MULTI_DISPATCH.encode() + b"\x01")
 _BATCH_SIZE_MAX = 0x7FFF  # INNER_NUM is a Java short
 _UNIT_CHUNK = 1 << 14
 _OFFSET_MAX = 2**63 - 1 - 2**15  # the end of a batch above it would not be a queue offset
@@ -324,7 +324,7 @@ def _counts(units: Units) -> _Ints:
     counts = np.ones(len(units), np.int64)
     inner = np.flatnonzero(inner_batches(units))
     if len(inner):
-        numbers = PropertyTable(units.select(inner).raw_properties()).values("INNER_NUM").to_pylist()
+        numbers = PropertyTable(units.select(inner).raw_properties()).values(INNER_NUM).to_pylist()
         counts[inner] = [
             number if (number := parse_long(text)) is not None and 0 < number <= _BATCH_SIZE_MAX else 1
             for text in numbers
@@ -341,8 +341,8 @@ def _light_entries(units: Units, select: Callable[[str], bool]) -> FoundEntries 
         return None
     table = PropertyTable(units.raw_properties())
     names, offsets = (
-        table.values("INNER_MULTI_DISPATCH").to_pylist(),
-        table.values("INNER_MULTI_QUEUE_OFFSET").to_pylist(),
+        table.values(INNER_MULTI_DISPATCH).to_pylist(),
+        table.values(INNER_MULTI_QUEUE_OFFSET).to_pylist(),
     )
     keys: dict[tuple[str, int], int] = {}
     entries = []
@@ -350,7 +350,7 @@ def _light_entries(units: Units, select: Callable[[str], bool]) -> FoundEntries 
         if queues is None or numbers is None:
             continue
         for queue, number in light_queues(queues, numbers):
-            if queue.startswith(_LIGHT_PREFIX) and 0 <= number <= _OFFSET_MAX and select(queue):
+            if is_light_queue(queue) and 0 <= number <= _OFFSET_MAX and select(queue):
                 entries.append((keys.setdefault((queue, 0), len(keys)), number, i))
     if not entries:
         return None

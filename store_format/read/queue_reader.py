@@ -25,7 +25,7 @@ from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreN
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.message.columns import COLUMNS, Projection, arrow_schema, decode_parts
 from store_format.message.locate import BadUnit, Identity, UnitRefs
-from store_format.message.tags_code import SCHEDULE_TOPIC
+from store_format.names import SCHEDULE_TOPIC, is_light_queue
 from store_format.read.tolerance import Tolerance
 
 __all__ = ["Entries", "QueueReader"]
@@ -39,7 +39,6 @@ _BATCH_SIZES = ((2 << 20, 1 << 20), (4 << 20, 4096), (8 << 20, 512))
 _ROW_BYTES_WITHOUT_CONTENT = 256
 _WITHOUT_CONTENT_SHIFT = 5  # but bodies are looked at for their CRC: at most 256 MB of the log
 _CONTENT = frozenset({"body", "rawBody", "properties"})
-_LIGHT_PREFIX = "%LMQ%"
 
 _Ints = NDArray[np.int64]
 _SliceUnits = tuple[_Ints, NDArray[np.void]]  # queue offsets and units
@@ -235,7 +234,7 @@ class QueueReader:
         ranks = {name: rank for rank, name in enumerate(names)}
         topic_of_piece = np.array([ranks[piece.topic] for piece in pieces], np.int32)
         queue_of_piece = np.array([piece.queue_id for piece in pieces], np.int32)
-        light = tuple(name.startswith(_LIGHT_PREFIX) for name in names)
+        light = tuple(is_light_queue(name) for name in names)
         buffer = view.map()
         for start, stop in self._cuts(entries.size):
             part = entries.select(slice(start, stop))

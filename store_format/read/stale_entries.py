@@ -24,7 +24,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, MAGIC_V2
 from store_format.message import sysflag
 from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.property_table import PropertyTable
-from store_format.message.tags_code import SCHEDULE_TOPIC
+from store_format.names import SCHEDULE_TOPIC, TAGS, is_light_queue
 from store_format.read.log_reader import find_entries
 from store_format.read.readable_end import has_own_entry
 
@@ -36,7 +36,6 @@ _BODY_LENGTH_AT = 84  # with addresses of 4 bytes
 _V6_MORE = 12
 _READ_SIZE = 1024
 _SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads elsewhere
-_LIGHT_PREFIX = "%LMQ%"
 
 
 def agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
@@ -54,7 +53,7 @@ def agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
     except StoreError:
         return False
     queue_offset = int(unit["base_offset"]) if units.dtype == BATCH_CQ_UNIT else offset
-    light = (queue.topic.startswith("%LMQ%"),)
+    light = (is_light_queue(queue.topic),)
     identity = Identity(
         (queue.topic,), None, np.array([queue.queue_id], np.int32), np.array([queue_offset]), light
     )
@@ -66,7 +65,7 @@ def agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
         return False
     if tags_code <= CQ_EXT_ADDRESS_MAX or queue.topic == SCHEDULE_TOPIC:
         return True  # an address or a delivery time, both written in one go with the rest
-    tags = PropertyTable(good.raw_properties()).values("TAGS")[0].as_py()
+    tags = PropertyTable(good.raw_properties()).values(TAGS)[0].as_py()
     return tags_code == (java_hash(tags) if tags else 0)
 
 
@@ -148,7 +147,7 @@ def without_stale(
 
     changed = {}
     for key, queue in queues.items():
-        is_light = queue.topic.startswith(_LIGHT_PREFIX)  # its messages are those of other queues
+        is_light = is_light_queue(queue.topic)  # its messages are those of other queues
         if (
             is_light
             or not _is_plain(queue)

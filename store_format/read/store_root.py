@@ -9,13 +9,13 @@ from store_format.bookkeeping.settings import read_settings, settings_path
 from store_format.errors import StoreNotFoundError, UnsupportedFormatError
 from store_format.files.read import entry_names
 from store_format.metadata.read import config_path, read_topics
+from store_format.names import SYNC_MEMBER_PREFIX
 
 __all__ = ["broker_name_of", "has_config", "looks_like_store", "refuse_root"]
 
 _ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
 _QUEUE_FOLDERS = frozenset({"consumequeue", "batchconsumequeue"})
 _BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
-_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"  # TopicConfigManager: one topic named after the broker
 _SHOWN_MAX = 8
 
 
@@ -27,8 +27,8 @@ def broker_name_of(root: str) -> str:
     if settings is not None:
         return settings.broker_name
     for topic in read_topics(root) or ():
-        if topic.startswith(_MEMBER_TOPIC_PREFIX):
-            return topic[len(_MEMBER_TOPIC_PREFIX) :]
+        if topic.startswith(SYNC_MEMBER_PREFIX):
+            return topic[len(SYNC_MEMBER_PREFIX) :]
     return os.path.basename(root)
 
 

@@ -29,8 +29,9 @@ from store_format.errors import CorruptStoreError, StoreError, StorePermissionEr
 from store_format.files.lock import own_holder
 from store_format.files.read import FileCache, list_store_files, stat_identity
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
-from store_format.metadata.group_offsets import REVIVE_GROUP, read_committed
+from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import config_path, read_topics
+from store_format.names import REVIVE_GROUP, is_system_topic
 from store_format.read.log_reader import LogQueue, survey
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.written_end import last_unit, written_stop
@@ -51,18 +52,6 @@ _DOUBT = (
     ". A topic without any consume queue file may also have been deleted and created again: its old messages are then among those that "
     "are read, and a write to it asks which it was (rebuildLostQueues)"
 )
-# RocketMQ's own topics mostly have no message: what is not known of them is no news (TopicValidator).
-_SYSTEM_TOPICS = frozenset(
-    (
-        "TBW102",
-        "SELF_TEST_TOPIC",
-        "BenchmarkTest",
-        "OFFSET_MOVED_EVENT",
-        "SCHEDULE_TOPIC_XXXX",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-    )
-)
-_SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "%")
 
 _Key = tuple[str, int]
 
@@ -185,7 +174,7 @@ class UnfiledQueues:
             unknown = (
                 []
                 if self._is_complete
-                else [key for key in undecided if key not in self._seen and not _is_system(key[0])]
+                else [key for key in undecided if key not in self._seen and not is_system_topic(key[0])]
             )
             unknown = [key for key in unknown if not _files(store.path, key)]
         self._decided.update(undecided)
@@ -275,10 +264,6 @@ def _named(keys: Mapping[_Key, object]) -> str:
 
 def _advice(state: StoreState) -> str:
     return _REBUILD_LATER if state is StoreState.LIVE else _REBUILD
-
-
-def _is_system(topic: str) -> bool:
-    return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
 
 
 def _in_rocksdb(root: str) -> bool:

@@ -24,6 +24,7 @@ from store_format.message import sysflag
 from store_format.message.columns import BODY_SIZE_MAX, Projection, decode
 from store_format.message.locate import UnitRefs, Units, inner_batches, locate
 from store_format.message.property_table import PropertyTable
+from store_format.names import KEYS, UNIQ_KEY, is_light_queue
 from store_format.read.log_reader import is_written
 from store_format.read.tolerance import Tolerance
 
@@ -50,7 +51,7 @@ class Wanted:
         for name, text in (("key", self.key), ("topic", self.topic or "")):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise OptionError(f"{name} {text!r} is no text that a message can carry")
-        if self.topic is not None and self.topic.startswith("%LMQ%"):
+        if self.topic is not None and is_light_queue(self.topic):
             raise OptionError(
                 f"{self.topic} is a light queue: its messages are stored, and indexed, under another topic; give that one, or none"
             )
@@ -182,9 +183,9 @@ class KeySearch:
         spaces).
         """
         table, key = PropertyTable(units.raw_properties()), self.wanted.key
-        found = pc.fill_null(pc.equal(table.values("UNIQ_KEY"), key), False)
+        found = pc.fill_null(pc.equal(table.values(UNIQ_KEY), key), False)
         if " " not in key:
-            words = pc.binary_join_element_wise(" ", table.values("KEYS"), " ", "")
+            words = pc.binary_join_element_wise(" ", table.values(KEYS), " ", "")
             found = pc.or_(found, pc.fill_null(pc.match_substring(words, f" {key} "), False))
         mask: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
         return mask

@@ -22,6 +22,7 @@ from store_format.errors import OptionError
 from store_format.java.hashes import tags_code
 from store_format.message.columns import BODY_SIZE_MAX, Projection, arrow_schema, decode
 from store_format.message.locate import UnitRefs
+from store_format.names import is_light_queue
 from store_format.read.log_reader import LogReader
 from store_format.read.snapshot import take_snapshot
 from store_format.read.tolerance import Tolerance
@@ -37,7 +38,6 @@ __all__ = ["How", "Question", "bytes_to_scan", "look_up"]
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port,
 # 8 of offset.
 _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})([0-9A-Fa-f]{16})\Z")
-_LIGHT_PREFIX = "%LMQ%"
 _HELPERS = ("physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs")
 
 
@@ -209,7 +209,7 @@ def _by_queues(store: Store, question: Question, how: How) -> Found:
     names = _names(how)
     reader = store.reader(Projection(names, how.verify_crc, BODY_SIZE_MAX, tags), tolerance, codes)
     queues = store.queues(
-        lambda topic: topic == question.topic if question.topic else not topic.startswith(_LIGHT_PREFIX)
+        lambda topic: topic == question.topic if question.topic else not is_light_queue(topic)
     )
     slices = [
         queue.piece(*_window(queue, question, how.on_damage)) for queue in queues if queue.scanned is None

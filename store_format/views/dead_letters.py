@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batches_of, time_us
-from store_format.views.groups import DLQ_PREFIX
+from store_format.names import DLQ_PREFIX, RETRY_TOPIC
 from store_format.views.messages import read_queues
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ DEAD_LETTER_COLUMNS = (
 
 _COLUMNS = (
     "topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs", "bornTimestampMs", "msgId", "tags", "keys",
-    "reconsumeTimes", "RETRY_TOPIC", "DLQ_ORIGIN_TOPIC", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID",
+    "reconsumeTimes", RETRY_TOPIC, "DLQ_ORIGIN_TOPIC", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID",
 )  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def _rows(store: Store) -> Iterator[tuple[object, ...]]:
     for batch in read_queues(store, queues, _COLUMNS):
         for row in batch.to_pylist():
             yield (
-                store.broker_name, row["topic"].removeprefix(DLQ_PREFIX), row["RETRY_TOPIC"] or row["DLQ_ORIGIN_TOPIC"], row["msgId"],
+                store.broker_name, row["topic"].removeprefix(DLQ_PREFIX), row[RETRY_TOPIC] or row["DLQ_ORIGIN_TOPIC"], row["msgId"],
                 row["ORIGIN_MESSAGE_ID"] or row["DLQ_ORIGIN_MESSAGE_ID"], row["reconsumeTimes"], row["tags"], row["keys"],
                 time_us(row["bornTimestampMs"]), time_us(row["storeTimestampMs"]), row["topic"], row["queueId"], row["queueOffset"],
                 row["physicalOffset"], row["storeSize"],

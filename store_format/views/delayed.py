@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batches_of, time_us
-from store_format.message.tags_code import SCHEDULE_TOPIC, parse_long
+from store_format.message.tags_code import parse_long
 from store_format.metadata.read import config_path, read_delay_offsets
 from store_format.metadata.timer import read_timer_check
+from store_format.names import REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
 from store_format.views.messages import read_queues
 
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["DELAYED_COLUMNS", "TIMER_TOPIC", "delayed"]
+__all__ = ["DELAYED_COLUMNS", "delayed"]
 
-TIMER_TOPIC = "rmq_sys_wheel_timer"
 
 DELAYED_COLUMNS = (
     BROKER,
@@ -60,7 +60,7 @@ DELAYED_COLUMNS = (
 
 _COLUMNS = (
     "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs", "bornTimestampMs", "msgId", "tags", "keys", "tagsCode",
-    "REAL_TOPIC", "REAL_QID", "UNIQ_KEY", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY",
+    REAL_TOPIC, REAL_QID, UNIQ_KEY, TIMER_OUT_MS, "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY",
 )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def _of_timer(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
     pending: dict[Any, dict[str, Any]] = {}
     recalls: set[str] = set()
     for batch in read_queues(store, queues, _COLUMNS):
-        times = map(parse_long, batch["TIMER_OUT_MS"].to_pylist())
+        times = map(parse_long, batch[TIMER_OUT_MS].to_pylist())
         due = np.array([-1 if time is None else time for time in times], np.int64)
         waits = np.ones(len(due), bool)
         if check is not None:
@@ -116,12 +116,12 @@ def _of_timer(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
                 recalls.add(victim)
             key = (
                 row["physicalOffset"]
-                if row["UNIQ_KEY"] is None or victim is not None
-                else (row["UNIQ_KEY"], row["due"])
+                if row[UNIQ_KEY] is None or victim is not None
+                else (row[UNIQ_KEY], row["due"])
             )
             pending[key] = row
     for row in sorted(pending.values(), key=lambda row: row["queueOffset"]):
-        named = {row["UNIQ_KEY"], f"{row['REAL_TOPIC']}+{row['UNIQ_KEY']}"}  # the second up to 5.3
+        named = {row[UNIQ_KEY], f"{row[REAL_TOPIC]}+{row[UNIQ_KEY]}"}  # the second up to 5.3
         state = "waiting" if row["due"] > now_ms else "due"
         state = "unknown" if check is None else "recall" if row["TIMER_DEL_UNIQKEY"] is not None else state
         state = "recalled" if state in ("waiting", "due") and named & recalls else state
@@ -134,7 +134,7 @@ def _row(
     level = row["queueId"] + 1 if kind == "level" else None
     rolled = parse_long(row["TIMER_ROLL_TIMES"]) if kind == "timer" else None
     return (
-        store.broker_name, kind, state, time_us(due), due - now_ms, row["REAL_TOPIC"], parse_long(row["REAL_QID"]), level, rolled,
+        store.broker_name, kind, state, time_us(due), due - now_ms, row[REAL_TOPIC], parse_long(row[REAL_QID]), level, rolled,
         row["msgId"], row["tags"], row["keys"], time_us(row["bornTimestampMs"]), time_us(row["storeTimestampMs"]),
         SCHEDULE_TOPIC if kind == "level" else TIMER_TOPIC, row["queueId"], row["queueOffset"], row["physicalOffset"], row["storeSize"],
     )  # fmt: skip

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from store_format.display.columns import BOOL, BROKER, INT, LONG, NAMES, TEXT, ViewColumn, batches_of
 from store_format.metadata.read import Groups, read_subscription_groups, read_topics
-from store_format.views.lag import RETRY_PREFIX, lag_table
+from store_format.names import DLQ_PREFIX, RETRY_PREFIX, is_retry_topic
+from store_format.views.lag import lag_table
 
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["DLQ_PREFIX", "GROUP_COLUMNS", "groups"]
+__all__ = ["GROUP_COLUMNS", "groups"]
 
-DLQ_PREFIX = "%DLQ%"
 
 GROUP_COLUMNS = (
     BROKER,
@@ -73,7 +73,7 @@ def _with_retry_topic(known: Collection[str], topics: Iterable[str]) -> set[str]
     topic too (KeyBuilder).
     """
     names = set(topics)
-    found = {topic.removeprefix(RETRY_PREFIX) for topic in names if topic.startswith(RETRY_PREFIX)}
+    found = {topic.removeprefix(RETRY_PREFIX) for topic in names if is_retry_topic(topic)}
     return {name for name in found if not _is_of_pop(name, known, names)}
 
 

@@ -17,20 +17,13 @@ import pyarrow as pa
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.metadata.group_offsets import Committed, read_committed
 from store_format.metadata.read import Topics, read_topics
+from store_format.names import retry_topic
 from store_format.views.measure import Stretches, measure
 
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
 
-__all__ = [
-    "LAG_COLUMNS",
-    "RETRY_PREFIX",
-    "GroupQueue",
-    "group_queues",
-    "lag_table",
-]
-
-RETRY_PREFIX = "%RETRY%"
+__all__ = ["LAG_COLUMNS", "GroupQueue", "group_queues", "lag_table"]
 
 
 LAG_COLUMNS = (
@@ -97,9 +90,7 @@ def group_queues(
     committed, topics = committed or read_committed(store.path), read_topics(store.path)
     pairs = committed.pairs()
     pairs |= {
-        (name, f"{RETRY_PREFIX}{name}")
-        for name, _ in pairs
-        if topics is not None and f"{RETRY_PREFIX}{name}" in topics
+        (name, retry_topic(name)) for name, _ in pairs if topics is not None and retry_topic(name) in topics
     }
     pairs = {pair for pair in pairs if group in (None, pair[0])}
     wanted = {topic for _, topic in pairs}

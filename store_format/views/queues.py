@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from store_format.display.columns import BOOL, BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.metadata.read import Topics, read_topics
+from store_format.names import perm_text
 from store_format.views.measure import measure
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _topic_row(name: str, configured: Topics | None, sized: Sequence[_Sized]) ->
     settings: tuple[object, ...] = (None,) * 7
     if config is not None:
         settings = (
-            config.read_queue_nums, config.write_queue_nums, _perm(config.perm), config.order,
+            config.read_queue_nums, config.write_queue_nums, perm_text(config.perm), config.order,
             config.queue_type, config.cleanup_policy, config.message_type,
         )  # fmt: skip
     return (
@@ -143,8 +144,3 @@ def _topic_row(name: str, configured: Topics | None, sized: Sequence[_Sized]) ->
         time_us(min(times, default=None)),
         time_us(max(times, default=None)),
     )
-
-
-def _perm(perm: int) -> str:
-    """PermName.perm2String."""
-    return "".join(letter if perm & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))

@@ -7,7 +7,6 @@ argument.
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pyarrow as pa
 from store_format.diagnose.problems import PROBLEM_COLUMNS
 from store_format.display.columns import ViewColumn, schema_of
 from store_format.errors import OptionError
+from store_format.names import did_you_mean
 from store_format.views.broker_state import CHECKPOINT_COLUMNS, INDEX_COLUMNS, checkpoint, index, problems
 from store_format.views.dead_letters import DEAD_LETTER_COLUMNS, dead_letters
 from store_format.views.delayed import DELAYED_COLUMNS, delayed
@@ -96,9 +96,7 @@ def view_named(name: str) -> View:
     """Raises OptionError, with the nearest name, for one that is none."""
     if name in _BY_NAME:
         return _BY_NAME[name]
-    close = difflib.get_close_matches(name, _BY_NAME, 1, 0.5)
-    hint = f"did you mean {close[0]}?" if close else f"the views are {', '.join(_BY_NAME)}"
-    raise OptionError(f"there is no view {name!r}; {hint}")
+    raise OptionError(f"there is no view {name!r}; {did_you_mean(name, _BY_NAME, 'views')}")
 
 
 def view_batches(store: Store, name: str, *, now_ms: int | None = None) -> Iterator[pa.RecordBatch]:

@@ -17,22 +17,36 @@ import pyarrow as pa
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.display.rows import iso_utc
 from store_format.message import sysflag
-from store_format.message.tags_code import SCHEDULE_TOPIC, parse_long
+from store_format.message.tags_code import parse_long
 from store_format.metadata.group_offsets import read_committed
+from store_format.names import (
+    DELAY,
+    DISCARDED_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPICS,
+    OP_TOPIC,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_GROUP_PREFIX,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+    TRACE_PREFIXES,
+    UNIQ_KEY,
+    is_retry_topic,
+)
 from store_format.search.look_up import How, Question, look_up
-from store_format.views.delayed import TIMER_TOPIC
-from store_format.views.groups import DLQ_PREFIX
-from store_format.views.lag import RETRY_PREFIX
 from store_format.views.messages import read_queues
-from store_format.views.trace_records import TRACE_TOPICS, trace_events
-from store_format.views.transactions import DISCARDED_TOPIC, HALF_TOPICS, OP_TOPIC, find_transactions
+from store_format.views.trace_records import trace_events
+from store_format.views.transactions import find_transactions
 
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
 __all__ = ["TRACE_COLUMNS", "trace"]
 
-_SYSTEM_GROUPS = "CID_RMQ_SYS_"
 _LAST = 1 << 63
 
 TRACE_COLUMNS = (
@@ -53,8 +67,8 @@ TRACE_COLUMNS = (
 
 _COLUMNS = (
     "topic", "queueId", "queueOffset", "physicalOffset", "bornTimestampMs", "storeTimestampMs", "bornHost", "reconsumeTimes", "tagsCode",
-    "msgId", "offsetMsgId", "body", "preparedTransactionOffset", "UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "DELAY", "TIMER_OUT_MS",
-    "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "sysFlag", "TRANSACTION_CHECK_TIMES", "ORIGIN_MESSAGE_ID", "PGROUP",
+    "msgId", "offsetMsgId", "body", "preparedTransactionOffset", UNIQ_KEY, REAL_TOPIC, REAL_QID, DELAY, TIMER_OUT_MS,
+    "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "sysFlag", "TRANSACTION_CHECK_TIMES", "ORIGIN_MESSAGE_ID", PGROUP,
 )  # fmt: skip
 
 _Row = dict[str, Any]  # Any: values of _COLUMNS
@@ -83,11 +97,11 @@ def trace(store: Store, message_id: str) -> pa.Table:
     events = [_event_of(row) for row in copies]
     if copies:
         first = min(copies, key=lambda row: int(row["physicalOffset"]))
-        topic = first["REAL_TOPIC"] or first["topic"]
+        topic = first[REAL_TOPIC] or first["topic"]
         events.append(_Event(first["bornTimestampMs"], "born", None, None, f"at {first['bornHost']}", topic))
-    ids = {message_id} | {row[name] for row in copies for name in ("UNIQ_KEY", "offsetMsgId")}
+    ids = {message_id} | {row[name] for row in copies for name in (UNIQ_KEY, "offsetMsgId")}
     for row in mentions:
-        if row["topic"].startswith(TRACE_TOPICS):
+        if row["topic"].startswith(TRACE_PREFIXES):
             events += [
                 _Event(each.time_ms, each.what, row, each.group, each.detail)
                 for each in trace_events(row["body"], ids)
@@ -111,14 +125,14 @@ def _copies(store: Store, message_id: str) -> tuple[list[_Row], list[_Row]]:
     """The copies of the message, and other messages that have its id among their keys."""
     how = How(_COLUMNS, on_damage="DROPMALFORMED")
     first = look_up(store, Question(message_id=message_id), how).table.to_pylist()
-    unique = sorted({row["UNIQ_KEY"] for row in first} - {None})
+    unique = sorted({row[UNIQ_KEY] for row in first} - {None})
     named = [
         row
         for key in unique or [message_id]
         for row in look_up(store, Question(key=key), how).table.to_pylist()
     ]
-    copies = [row for row in named if row["UNIQ_KEY"] in unique]
-    mentions = [row for row in named if row["UNIQ_KEY"] not in unique]
+    copies = [row for row in named if row[UNIQ_KEY] in unique]
+    mentions = [row for row in named if row[UNIQ_KEY] not in unique]
     if first and not unique:
         copies = [*first, *_sent_back(store, {row["offsetMsgId"] for row in first})]
     return copies, mentions
@@ -143,9 +157,9 @@ def _event_of(row: _Row) -> _Event:
     waiting.
     """
     topic, time = row["topic"], row["storeTimestampMs"]
-    real = row["REAL_TOPIC"]
+    real = row[REAL_TOPIC]
     if topic == SCHEDULE_TOPIC:
-        retry = real is not None and real.startswith(RETRY_PREFIX)
+        retry = real is not None and is_retry_topic(real)
         detail = f"level {row['queueId'] + 1} for {real}, due {_iso(row['tagsCode'])}"
         what = f"waits for retry {row['reconsumeTimes']}" if retry else "delayed"
         return _Event(time, what, row, real.removeprefix(RETRY_PREFIX) if retry else None, detail)
@@ -163,10 +177,10 @@ def _event_of(row: _Row) -> _Event:
     if topic in HALF_TOPICS:
         checks = row["TRANSACTION_CHECK_TIMES"]
         what = "half message" if checks is None else f"asked for the {checks}. time"
-        return _Event(time, what, row, row["PGROUP"], f"for {real}")
+        return _Event(time, what, row, row[PGROUP], f"for {real}")
     if topic == DISCARDED_TOPIC:
-        return _Event(time, "discarded", row, row["PGROUP"], "asked too often how the transaction ended")
-    if topic.startswith(RETRY_PREFIX):
+        return _Event(time, "discarded", row, row[PGROUP], "asked too often how the transaction ended")
+    if is_retry_topic(topic):
         return _Event(time, f"retry {row['reconsumeTimes']}", row, topic.removeprefix(RETRY_PREFIX))
     if topic.startswith(DLQ_PREFIX):
         return _Event(
@@ -178,9 +192,9 @@ def _event_of(row: _Row) -> _Event:
         )
     if row["sysFlag"] & sysflag.TRANSACTION_MASK == sysflag.TRANSACTION_COMMIT:
         return _Event(
-            time, "committed", row, row["PGROUP"], f"half message at {row['preparedTransactionOffset']}"
+            time, "committed", row, row[PGROUP], f"half message at {row['preparedTransactionOffset']}"
         )
-    waited = real is not None and (row["DELAY"] is not None or row["TIMER_OUT_MS"] is not None)
+    waited = real is not None and (row[DELAY] is not None or row[TIMER_OUT_MS] is not None)
     return _Event(time, "delivered" if waited else "stored", row)
 
 
@@ -192,7 +206,7 @@ def _iso(ms: int | None) -> str:
 
 def _decisions(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
     """How the transaction ended, as far as the broker wrote it down."""
-    keys = {row["UNIQ_KEY"] for row in copies if row["topic"] in HALF_TOPICS} - {None}
+    keys = {row[UNIQ_KEY] for row in copies if row["topic"] in HALF_TOPICS} - {None}
     for key in sorted(keys):
         for each in find_transactions(store, key):
             place = (
@@ -200,7 +214,7 @@ def _decisions(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
                 if each.op_physical_offset is not None
                 else None
             )
-            yield _Event(each.decided_ms, f"transaction {each.state}", place, each.copies[-1]["PGROUP"])
+            yield _Event(each.decided_ms, f"transaction {each.state}", place, each.copies[-1][PGROUP])
 
 
 def _standing(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
@@ -211,7 +225,7 @@ def _standing(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
     for row in sorted(copies, key=lambda row: int(row["physicalOffset"])):
         for (group, topic), offsets in sorted(committed.items()):
             offset = offsets.get(row["queueId"])
-            if topic == row["topic"] and offset is not None and not group.startswith(_SYSTEM_GROUPS):
+            if topic == row["topic"] and offset is not None and not group.startswith(SYSTEM_GROUP_PREFIX):
                 passed = offset > row["queueOffset"]
                 yield _Event(
                     None, "passed" if passed else "not reached", row, group, f"the group goes on at {offset}"

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from store_format.java.text import decode_utf8
 from store_format.message.tags_code import parse_long
 
-__all__ = ["TRACE_TOPICS", "TraceEvent", "trace_events"]
+__all__ = ["TraceEvent", "trace_events"]
 
-TRACE_TOPICS = ("RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_")  # the broker's own, and those of regions
 
 _FIELD, _RECORD = "\x01", "\x02"
 

@@ -16,34 +16,30 @@ import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.message import sysflag
-from store_format.message.tags_code import SCHEDULE_TOPIC, parse_long
+from store_format.message.tags_code import parse_long
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import read_topics
-from store_format.views.delayed import TIMER_TOPIC
+from store_format.names import (
+    CHECKER_GROUP,
+    DISCARDED_TOPIC,
+    HALF_TOPIC,
+    HALF_TOPICS,
+    OP_TOPIC,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    ROCKSDB_OP_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    UNIQ_KEY,
+)
 from store_format.views.messages import read_queues
 
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = [
-    "DISCARDED_TOPIC",
-    "HALF_TOPIC",
-    "HALF_TOPICS",
-    "OP_TOPIC",
-    "TRANSACTION_COLUMNS",
-    "Transaction",
-    "find_transactions",
-    "transactions",
-]
+__all__ = ["TRANSACTION_COLUMNS", "Transaction", "find_transactions", "transactions"]
 
-HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-_ROCKSDB_HALF_TOPIC, _ROCKSDB_OP_TOPIC = (
-    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-    "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-)
-HALF_TOPICS = (HALF_TOPIC, _ROCKSDB_HALF_TOPIC)
-DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-_CHECKER_GROUP = "CID_RMQ_SYS_TRANS"
 
 TRANSACTION_COLUMNS = (
     BROKER,
@@ -74,7 +70,7 @@ TRANSACTION_COLUMNS = (
 
 _HALF_COLUMNS = (
     "topic", "queueId", "queueOffset", "physicalOffset", "storeTimestampMs", "bornTimestampMs", "msgId",
-    "UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "PGROUP", "TRANSACTION_CHECK_TIMES",
+    UNIQ_KEY, REAL_TOPIC, REAL_QID, PGROUP, "TRANSACTION_CHECK_TIMES",
 )  # fmt: skip
 _COMMIT_COLUMNS = (
     "topic",
@@ -113,7 +109,7 @@ def find_transactions(store: Store, uniq_key: str | None = None) -> list[Transac
     ops = _ops(store)
     commits, known = _commits(store, found)
     discarded = _discarded(store)
-    consumed = read_committed(store.path).offsets.get((_CHECKER_GROUP, HALF_TOPIC), {})
+    consumed = read_committed(store.path).offsets.get((CHECKER_GROUP, HALF_TOPIC), {})
     for each in found:
         for copy in each.copies:
             op = ops.get((copy["topic"], copy["queueId"], copy["queueOffset"])) or ops.get(
@@ -132,12 +128,12 @@ def _state(
     last = each.copies[-1]
     if each.commit is not None:
         return "committed"
-    if (last["UNIQ_KEY"], last["REAL_TOPIC"]) in discarded:
+    if (last[UNIQ_KEY], last[REAL_TOPIC]) in discarded:
         return "discarded"
     if each.decided_ms is not None:
         # A commit stands behind its half message in the log, so retention leaves it; but its topic may be
         # deleted.
-        return "rolled back" if last["REAL_TOPIC"] in known else "decided"
+        return "rolled back" if last[REAL_TOPIC] in known else "decided"
     # What the checker has passed without an op message and without a newer copy was decided by one that
     # retention has deleted.
     return (
@@ -152,10 +148,8 @@ def _halves(store: Store, uniq_key: str | None) -> list[Transaction]:
     queues = store.queues(HALF_TOPICS.__contains__)
     for batch in read_queues(store, queues, _HALF_COLUMNS):
         for row in batch.to_pylist():
-            if uniq_key is None or row["UNIQ_KEY"] == uniq_key:
-                key = (
-                    row["physicalOffset"] if row["UNIQ_KEY"] is None else (row["UNIQ_KEY"], row["REAL_TOPIC"])
-                )
+            if uniq_key is None or row[UNIQ_KEY] == uniq_key:
+                key = row["physicalOffset"] if row[UNIQ_KEY] is None else (row[UNIQ_KEY], row[REAL_TOPIC])
                 by_key.setdefault(key, Transaction()).copies.append(row)
     return list(by_key.values())
 
@@ -165,12 +159,12 @@ def _ops(store: Store) -> dict[tuple[str, int, int], tuple[int, int]]:
     of the op message.
     """
     found: dict[tuple[str, int, int], tuple[int, int]] = {}
-    queues = store.queues((OP_TOPIC, _ROCKSDB_OP_TOPIC).__contains__)
+    queues = store.queues((OP_TOPIC, ROCKSDB_OP_TOPIC).__contains__)
     columns = ("topic", "queueId", "physicalOffset", "storeTimestampMs", "tags", "body", "TRANS_OFFSET")
     for batch in read_queues(store, queues, columns):
         for row in batch.to_pylist():
             decided = (row["storeTimestampMs"], row["physicalOffset"])
-            if row["topic"] == _ROCKSDB_OP_TOPIC:
+            if row["topic"] == ROCKSDB_OP_TOPIC:
                 offset = parse_long(row["TRANS_OFFSET"])
                 keys = [] if offset is None else [("", 0, offset)]
             else:
@@ -189,7 +183,7 @@ def _commits(store: Store, found: Sequence[Transaction]) -> tuple[dict[int, dict
     """Committed messages by the half's physical offset; and the topics that the store knows."""
     halves = np.array(sorted({copy["physicalOffset"] for each in found for copy in each.copies}), np.int64)
     first = min(int(copy["storeTimestampMs"]) for each in found for copy in each.copies)
-    topics = {each.copies[-1]["REAL_TOPIC"] for each in found}
+    topics = {each.copies[-1][REAL_TOPIC] for each in found}
     # up to 5.4 one may be delayed too
     queues = store.queues(lambda topic: topic in topics or topic in (SCHEDULE_TOPIC, TIMER_TOPIC))
     starts = {}
@@ -211,16 +205,14 @@ def _commits(store: Store, found: Sequence[Transaction]) -> tuple[dict[int, dict
 
 def _discarded(store: Store) -> set[tuple[str, str]]:
     queues = store.queues(DISCARDED_TOPIC.__eq__)
-    rows = (
-        row for batch in read_queues(store, queues, ("UNIQ_KEY", "REAL_TOPIC")) for row in batch.to_pylist()
-    )
-    return {(row["UNIQ_KEY"], row["REAL_TOPIC"]) for row in rows if row["UNIQ_KEY"] is not None}
+    rows = (row for batch in read_queues(store, queues, (UNIQ_KEY, REAL_TOPIC)) for row in batch.to_pylist())
+    return {(row[UNIQ_KEY], row[REAL_TOPIC]) for row in rows if row[UNIQ_KEY] is not None}
 
 
 def _row(store: Store, each: Transaction, now_ms: int) -> tuple[object, ...]:
     first, last, commit = each.copies[0], each.copies[-1], each.commit or {}
     return (
-        store.broker_name, each.state, last["REAL_TOPIC"], parse_long(last["REAL_QID"]), last["PGROUP"], last["msgId"],
+        store.broker_name, each.state, last[REAL_TOPIC], parse_long(last[REAL_QID]), last[PGROUP], last["msgId"],
         now_ms - first["storeTimestampMs"], parse_long(last["TRANSACTION_CHECK_TIMES"]) or 0, time_us(last["bornTimestampMs"]),
         time_us(first["storeTimestampMs"]), time_us(last["storeTimestampMs"]), time_us(each.decided_ms), last["queueOffset"],
         last["physicalOffset"], len(each.copies), commit.get("queueOffset"), commit.get("physicalOffset"),

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, DAY, LONG, TEXT, ViewColumn, batches_of
+from store_format.names import is_light_queue
 from store_format.views.files import log_end
 from store_format.views.measure import look, measure, walk_queues
 
@@ -32,7 +33,6 @@ USAGE_COLUMNS = (
 
 _DAY_MS = 86_400_000
 _DAYS = (-719162, 2932896)  # of the years 1 to 9999, counted from 1970
-_LIGHT_PREFIX = "%LMQ%"
 
 _Days = dict[tuple[str, int | None], list[int]]  # (topic, day) -> [messages, bytes]
 
@@ -44,7 +44,7 @@ def usage(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """
     queues = store.queues()
     found: _Days = defaultdict(lambda: [0, 0])
-    own = [queue for queue in queues if not queue.topic.startswith(_LIGHT_PREFIX)]
+    own = [queue for queue in queues if not is_light_queue(queue.topic)]
     for queue in own:
         if queue.scanned is None:
             _add_queue(store, queue, found)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmq_spark.produce.reserved import NOT_WRITTEN_PROPERTIES
+from store_format.names import RESERVED_PROPERTIES
 from tests.support import goldens
 from tests.support.spark.frames import read
 
@@ -34,12 +34,11 @@ BEYOND = {
 
 
 def _same(row: Row) -> str:
-    """A message as its producer made it. Without a UNIQ_KEY its id was its place, and a client gives it one.
-    """
+    """A message as its producer made it. Without a UNIQ_KEY its id was its place, and a client gives it one."""
     properties = {
         name: value
         for name, value in row.properties.items()
-        if name not in NOT_WRITTEN_PROPERTIES | {"WAIT", "UNIQ_KEY"}
+        if name not in RESERVED_PROPERTIES | {"WAIT", "UNIQ_KEY"}
     }
     unique = row.msgId if "UNIQ_KEY" in row.properties else None
     fields: list[Any] = [

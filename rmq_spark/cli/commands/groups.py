@@ -14,8 +14,8 @@ from rmq_spark.cli.filters import Filters, filter_options
 from rmq_spark.cli.opening import now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
-from rmq_spark.options.parse import nearest
 from store_format.display.text import shown
+from store_format.names import did_you_mean
 
 if TYPE_CHECKING:
     from rmq_spark.consume.reset import OffsetPlan
@@ -147,11 +147,7 @@ def _refuse_unknown(stores: list[MessageStore], group: str | None) -> None:
     keep = keep_where(group=group)
     if group is None or (keep is not None and any(keep.matches(name) for name in known)):
         return
-    meant = nearest(group, known)
-    have = ", ".join(sorted(known)) or "none"
-    raise NotFoundError(
-        f"no group is named {group!r}; " + (f"did you mean {meant}?" if meant else f"the groups are {have}")
-    )
+    raise NotFoundError(f"no group is named {group!r}; {did_you_mean(group, sorted(known), 'groups')}")
 
 
 # ---- offsets -----------------------------------------------------------------------------------------------

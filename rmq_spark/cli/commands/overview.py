@@ -12,7 +12,7 @@ from rmq_spark.cli.filters import Filters, filter_options
 from rmq_spark.cli.opening import now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.view_rows import filtered, show_batches, show_view
-from rmq_spark.options.parse import nearest
+from store_format.names import LMQ_PREFIX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,7 +123,7 @@ def _summary(store: MessageStore) -> Sequence[object]:
         configured, committed = None, set()
     groups = None if configured is None and not committed else len(set(configured or ()) | committed)
     # these share the bytes of others
-    own = queues.filter(pc.invert(pc.starts_with(queues["topic"], "%LMQ%")))
+    own = queues.filter(pc.invert(pc.starts_with(queues["topic"], LMQ_PREFIX)))
     times = [
         pc.min(queues["firstStoreTimestamp"].cast("int64")).as_py(),
         pc.max(queues["lastStoreTimestamp"].cast("int64")).as_py(),
@@ -145,8 +145,6 @@ def _view_name(name: str) -> str:
     from store_format.views.registry import VIEWS, view_named
 
     by_lower = {view.name.lower(): view.name for view in VIEWS}
-    if name.lower() not in by_lower and (meant := nearest(name, by_lower.values())):
-        raise click.UsageError(f"--view: there is no view {name!r}; did you mean {meant}?")
     return view_named(by_lower.get(name.lower(), name)).name
 
 

@@ -16,7 +16,6 @@ from rmq_spark.consume.consume_from_where import (
     ConsumeFromWhere,
     consume_from_where,
     consume_timestamp_ms,
-    is_retry_topic,
     start_offset,
 )
 from store_format.errors import OffsetOutOfRangeError, OptionError
@@ -124,12 +123,6 @@ def test_the_names_of_where() -> None:
     with pytest.raises(OptionError) as caught:
         consume_from_where("CONSUME_FROM_FIRST")
     assert "did you mean CONSUME_FROM_FIRST_OFFSET?" in str(caught.value)
-
-
-def test_retry_topics() -> None:
-    assert is_retry_topic("%RETRY%g")
-    assert not is_retry_topic("%DLQ%g")
-    assert not is_retry_topic("g%RETRY%")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from rmq_spark.options.offset_spec import EARLIEST, LATEST, Offset, OffsetSpec, QueueName, Timestamp
-from rmq_spark.options.read_options import FOREIGN_NAMES, nearest, parse_read_options, user_options
+from rmq_spark.options.read_options import FOREIGN_NAMES, parse_read_options, user_options
 from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE
 from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.options.write_options import parse_write_options
@@ -307,11 +307,6 @@ def test_foreign_names_lead_to_options_that_are_there() -> None:
     assert {meant for candidates in FOREIGN_NAMES.values() for meant in candidates} <= names
     with pytest.raises(OptionError, match="unknown option 'topics'; did you mean topic\\?"):
         parse_write_options({"path": "/a", "topics": "Orders"})
-
-
-def test_nearest() -> None:
-    assert nearest("QUEUEOFSET", ["queueOffset", "body"]) == "queueOffset"
-    assert nearest("zzz", ["queueOffset", "body"]) is None
 
 
 def test_the_table_is_one() -> None:

@@ -8,13 +8,7 @@ import pytest
 
 from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.parse import Given
-from rmq_spark.options.topic_choice import (
-    SYSTEM_TOPICS,
-    TopicChoice,
-    is_system_topic,
-    parse_assign,
-    parse_subscribe,
-)
+from rmq_spark.options.topic_choice import TopicChoice, parse_assign, parse_subscribe
 from store_format.errors import OptionError
 
 TOPICS = (
@@ -31,11 +25,6 @@ TOPICS = (
 
 def chosen(choice: TopicChoice) -> tuple[str, ...]:
     return tuple(topic for topic in TOPICS if choice.chooses_topic(topic))
-
-
-def test_system_topics() -> None:
-    assert [topic for topic in TOPICS if not is_system_topic(topic)] == ["Orders", "OrdersAll"]
-    assert all(map(is_system_topic, SYSTEM_TOPICS))
 
 
 @pytest.mark.parametrize(

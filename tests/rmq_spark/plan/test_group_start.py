@@ -15,7 +15,7 @@ from rmq_spark.consume.offset_store import StoreOffsets
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.topic_choice import TopicChoice
-from rmq_spark.plan.group_start import begin_of, retry_topic, start_of, subscribe_set, subscription_text
+from rmq_spark.plan.group_start import begin_of, start_of, subscribe_set, subscription_text
 from store_format import MessageStore
 
 
@@ -102,7 +102,6 @@ def test_a_retry_topic_begins_at_its_beginning(golden: Callable[[str], Path]) ->
         queue for queue in store.queues(lambda topic: topic.startswith("%RETRY%")) if queue.max_offset
     )
     assert start_of(queue, None, GroupOptions("g")).offset == 0
-    assert retry_topic("g") == "%RETRY%g"
 
 
 def test_subscriptions_are_compared_whatever_their_order() -> None:

@@ -7,11 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq_spark.produce.delays import TIMER_DELAY_MAX_MS, TIMER_TOPIC
+from rmq_spark.produce.delays import TIMER_DELAY_MAX_MS
 from store_format.errors import IllegalMessageError
 from store_format.java.hashes import java_hash
-from store_format.message.tags_code import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.values import TopicConfig
+from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.support.oracle import Message
 from tests.support.produced_batches import NOW_MS, batch_of, decoded, message_of, produce, routes_of, unplaced
 

@@ -14,10 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from rmq_spark.options.topic_choice import is_system_topic
 from rmq_spark.produce.messages import Producer, ProducerSettings
 from rmq_spark.produce.queues import QueueSelector
-from rmq_spark.produce.reserved import NOT_WRITTEN_PROPERTIES
 from rmq_spark.produce.routes import Routes, StoreTopics
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
@@ -26,6 +24,7 @@ from store_format.message.columns import COLUMNS
 from store_format.message.encode import encode
 from store_format.message.properties import encode_properties, java_hashmap_order
 from store_format.metadata.read import read_topics
+from store_format.names import RESERVED_PROPERTIES, is_system_topic
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
 from tests.support.oracle import Message
@@ -54,7 +53,7 @@ def rewritten(store: MessageStore, batch: pa.RecordBatch, routes: Routes | None 
     ids = UniqueIds(bytes([127, 0, 0, 1]), 1, instance=bytes(4))
     making = Producer(ProducerSettings((bytes([127, 0, 0, 1]), 0)), QueueSelector(routes), ids)
     messages = making.produce(batch, NOW_MS)
-    assert set(making.left_out) <= NOT_WRITTEN_PROPERTIES
+    assert set(making.left_out) <= RESERVED_PROPERTIES
     decoded = [oracle.decode_message(unit, 0, 0) for unit in encode(messages.columns(STORE_HOST))]
     assert messages.tags_code.tolist() == [
         java_hash(message.properties.get("TAGS", "")) for message in decoded
@@ -64,7 +63,7 @@ def rewritten(store: MessageStore, batch: pa.RecordBatch, routes: Routes | None 
 
 def check(batch: pa.RecordBatch, messages: list[Message]) -> None:
     for row, message in zip(batch.to_pylist(), messages, strict=True):
-        own = {name: value for name, value in row["properties"] if name not in NOT_WRITTEN_PROPERTIES}
+        own = {name: value for name, value in row["properties"] if name not in RESERVED_PROPERTIES}
         assert {"UNIQ_KEY": message.properties["UNIQ_KEY"], "WAIT": "true"} | own == message.properties
         assert (message.topic, message.body, message.flag, message.queue_id) == (
             row["topic"],

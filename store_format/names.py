@@ -1,0 +1,220 @@
+"""Every name that RocketMQ reserves, once: topics, prefixes, groups, message properties; and "did you mean".
+
+TopicValidator has the system topics, MixAll the prefixes, MessageConst the properties, PermName the text of
+`perm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+# ---- prefixes of topics (MixAll, TopicValidator) ----
+
+RETRY_PREFIX = "%RETRY%"  # + group: the messages that the group could not consume, to be consumed again
+DLQ_PREFIX = "%DLQ%"  # + group: the messages that the group gave up on
+LMQ_PREFIX = "%LMQ%"  # a light queue: its entries lead to messages of other topics
+SYSTEM_PREFIX = "rmq_sys_"
+# + the broker's name. TopicConfigManager: each broker that starts puts this topic into topics.json
+SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+# ---- topics (TopicValidator, TimerMessageStore) ----
+
+DEFAULT_TOPIC = "TBW102"  # the template of topics that are created on demand
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # messages with a delay level wait here, one queue a level
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a time of delivery wait here
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # half messages of transactions
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which half messages are decided
+ROCKSDB_HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"  # 5.4 and later
+ROCKSDB_OP_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
+HALF_TOPICS = (HALF_TOPIC, ROCKSDB_HALF_TOPIC)
+DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages that were checked too often
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+TRACE_PREFIXES = (TRACE_TOPIC, "rmq_sys_TRACE_DATA_")  # the broker's own, and those of regions
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"  # every broker that starts puts it into topics.json
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+
+# TopicValidator.SYSTEM_TOPIC_SET
+SYSTEM_TOPICS = frozenset(
+    (
+        DEFAULT_TOPIC,
+        SCHEDULE_TOPIC,
+        "BenchmarkTest",
+        HALF_TOPIC,
+        OP_TOPIC,
+        ROCKSDB_HALF_TOPIC,
+        ROCKSDB_OP_TOPIC,
+        DISCARDED_TOPIC,
+        TRACE_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        "CHECKPOINT_TOPIC",
+    )
+)
+# TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET: client and broker refuse a message to these topics
+NOT_ALLOWED_SEND_TOPICS = frozenset(
+    (
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_TOPIC,
+        ROCKSDB_HALF_TOPIC,
+        ROCKSDB_OP_TOPIC,
+        DISCARDED_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    )
+)
+
+# ---- groups (MixAll, TransactionalMessageUtil, PopAckConstants) ----
+
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+CHECKER_GROUP = "CID_RMQ_SYS_TRANS"  # the broker's reader of the half topic
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"  # the broker's reader of pop checkpoints
+
+# ---- message properties (MessageConst) that several rooms read or write ----
+
+KEYS = "KEYS"  # the user's keys, with spaces between them
+TAGS = "TAGS"
+UNIQ_KEY = "UNIQ_KEY"  # the message id that the client makes
+WAIT = "WAIT"
+DELAY = "DELAY"  # the delay level, from 1
+REAL_TOPIC = "REAL_TOPIC"  # where a message goes that waits in a system topic, and its queue id there
+REAL_QID = "REAL_QID"
+TIMER_OUT_MS = "TIMER_OUT_MS"  # when the timer delivers the message
+RETRY_TOPIC = "RETRY_TOPIC"  # the topic that a message of a retry topic was first sent to
+PGROUP = "PGROUP"  # the producer group of a transaction
+INNER_NUM = "INNER_NUM"  # how many messages an inner batch holds
+INNER_BASE = "INNER_BASE"  # the queue offset of the first of them
+INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # further queues of the message, with commas between them
+INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"  # its queue offset in each of them
+
+# MessageConst, without the properties that a client sets on an ordinary message (spec 2.5). Exact names:
+# ORIGIN_COUNTRY is a user's.
+RESERVED_PROPERTIES = frozenset(
+    (
+        # retry and dead letters
+        RETRY_TOPIC,
+        "ORIGIN_MESSAGE_ID",
+        "RECONSUME_TIME",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        # delay and timer
+        DELAY,
+        REAL_TOPIC,
+        REAL_QID,
+        "TIMER_DELAY_LEVEL",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS",
+        TIMER_OUT_MS,
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES",
+        "TIMER_ROLL_LABEL",
+        "TIMER_DEL_UNIQKEY",
+        # transactions
+        "TRAN_MSG",
+        PGROUP,
+        "__transactionId__",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "TRANSACTION_CHECK_TIMES",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "TRANS_OFFSET",
+        # pop
+        "POP_CK",
+        "POP_CK_OFFSET",
+        "1ST_POP_TIME",
+        "ORIGIN_GROUP",
+        # a broker puts messages with these properties into other queues than the producer names
+        "_SYS_MSG_PRIORITY_",
+        "__LITE_TOPIC",
+        # the store's and the proxy's
+        INNER_NUM,
+        INNER_BASE,
+        INNER_MULTI_DISPATCH,
+        INNER_MULTI_QUEUE_OFFSET,
+        "DUP_INFO",
+        "__CRC32#",
+        "EXTEND_UNIQ_INFO",
+        "__BORNHOST",
+        "BORN_TIMESTAMP",
+        "TRACE_CONTEXT",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+    )
+)
+
+_NEAREST_RATIO_MIN = 0.6
+_LISTED_MAX = 20
+
+
+def retry_topic(group: str) -> str:
+    """The topic in which a group's failed messages wait to be consumed again (MixAll.getRetryTopic)."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """The topic of the messages that a group gave up on (MixAll.getDLQTopic)."""
+    return DLQ_PREFIX + group
+
+
+def is_retry_topic(topic: str) -> bool:
+    """Whether the topic is a group's retry topic."""
+    return topic.startswith(RETRY_PREFIX)
+
+
+def is_light_queue(topic: str) -> bool:
+    """Whether the name is a light queue's (MixAll.isLmq): its messages are stored under other topics."""
+    return topic.startswith(LMQ_PREFIX)
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether the topic is RocketMQ's own: TopicValidator.isSystemTopic, or a name that begins with `%`.
+
+    >>> is_system_topic("%RETRY%orders"), is_system_topic("orders")
+    (True, False)
+    """
+    return topic in SYSTEM_TOPICS or topic.startswith((SYSTEM_PREFIX, "%"))
+
+
+def perm_text(perm: int) -> str:
+    """A topic's `perm` as mqadmin shows it (PermName.perm2String).
+
+    >>> perm_text(6)
+    'RW-'
+    """
+    return "".join(letter if perm & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that a misspelt name most likely means, in any case; None when none is near."""
+    import difflib  # here: errors alone need it, and `rmqlog` starts faster without it
+
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    close = difflib.get_close_matches(name.lower(), by_lower, 1, _NEAREST_RATIO_MIN)
+    return by_lower[close[0]] if close else None
+
+
+def did_you_mean(
+    name: str, candidates: Iterable[str], kind: str = "", *, listed_max: int = _LISTED_MAX
+) -> str:
+    """The advice at the end of an error about an unknown name: the nearest candidate.
+
+    Without a near candidate the advice lists the first candidates, in the order given, after their `kind` in
+    the plural. It is empty when no kind is given.
+
+    >>> did_you_mean("Oders", ["Orders", "Audit"], "topics")
+    'did you mean Orders?'
+    >>> did_you_mean("x", ["Orders", "Audit"], "topics")
+    'the topics are Orders, Audit'
+    """
+    known = list(candidates)
+    meant = nearest(name, known)
+    if meant is not None:
+        return f"did you mean {meant}?"
+    if not kind:
+        return ""
+    if not known:
+        return f"there are no {kind}"
+    return f"the {kind} are {', '.join(known[:listed_max])}{', …' if len(known) > listed_max else ''}"

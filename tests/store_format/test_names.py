@@ -1,0 +1,80 @@
+"""RocketMQ's reserved names, and the one wording of "did you mean"."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+from pathlib import Path
+
+from store_format import names
+from store_format.names import (
+    NOT_ALLOWED_SEND_TOPICS,
+    SYSTEM_TOPICS,
+    dead_letter_topic,
+    did_you_mean,
+    is_light_queue,
+    is_retry_topic,
+    is_system_topic,
+    nearest,
+    perm_text,
+    retry_topic,
+)
+
+_ROOT = Path(__file__).parents[2]
+
+
+def test_topics_of_a_group() -> None:
+    assert retry_topic("g") == "%RETRY%g"
+    assert dead_letter_topic("g") == "%DLQ%g"
+    assert is_retry_topic("%RETRY%g")
+    assert not is_retry_topic("%DLQ%g")
+    assert not is_retry_topic("g%RETRY%")
+    assert is_light_queue("%LMQ%g")
+    assert not is_light_queue("g")
+
+
+def test_system_topics() -> None:
+    topics = ("Orders", "%RETRY%g", "%DLQ%g", "%LMQ%l", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC")
+    assert [topic for topic in topics if not is_system_topic(topic)] == ["Orders"]
+    assert all(map(is_system_topic, SYSTEM_TOPICS))
+    assert NOT_ALLOWED_SEND_TOPICS < SYSTEM_TOPICS
+
+
+def test_perm_is_what_mqadmin_shows() -> None:
+    assert [perm_text(perm) for perm in (0, 1, 2, 4, 6, 7)] == ["---", "--X", "-W-", "R--", "RW-", "RWX"]
+
+
+def test_the_nearest_name_in_any_case() -> None:
+    assert nearest("QUEUEOFSET", ["queueOffset", "body"]) == "queueOffset"
+    assert nearest("zzz", ["queueOffset", "body"]) is None
+
+
+def test_the_advice_names_the_nearest_or_lists_the_names() -> None:
+    assert did_you_mean("Oders", ["Audit", "Orders"], "topics") == "did you mean Orders?"
+    assert did_you_mean("x", ["Audit", "Orders"], "topics") == "the topics are Audit, Orders"
+    assert did_you_mean("x", ["Audit", "Orders"], "topics", listed_max=1) == "the topics are Audit, …"
+    assert did_you_mean("x", [], "topics") == "there are no topics"
+    assert did_you_mean("x", ["Audit"]) == ""
+
+
+def test_the_examples_hold() -> None:
+    assert doctest.testmod(names).failed == 0
+
+
+def test_no_other_module_spells_a_reserved_name() -> None:
+    """A second spelling of a topic, a prefix or a group, or of the advice, is a rule written twice."""
+    reserved = SYSTEM_TOPICS | {
+        value
+        for name, value in vars(names).items()
+        if name.endswith(("_PREFIX", "_GROUP", "_TOPIC")) and isinstance(value, str)
+    }
+    found = []
+    for package in ("store_format", "rmq_spark"):
+        for path in sorted((_ROOT / package).rglob("*.py")):
+            if path.name == "names.py":
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                text = node.value if isinstance(node, ast.Constant) else None
+                if isinstance(text, str) and (text in reserved or "did you mean " in text):
+                    found.append(f"{path.relative_to(_ROOT)}:{node.lineno} {text!r}")  # type: ignore[attr-defined]
+    assert found == []
