@@ -17,26 +17,37 @@ DEMO := .venv-demo
 INSTALL = -m pip install --quiet --disable-pip-version-check
 SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py store_format/*/*.py rmq_spark/*.py rmq_spark/*/*.py rmq_spark/*/*/*.py)
 
-# Tests run in as many processes as there are cores, up to 4: each has a Spark of its own.
-WORKERS := -n auto --maxprocesses 4 --dist worksteal --durations 15 --durations-min 5
+# Tests run in one process more than there are cores, up to 4, because many of them wait. Each process that
+# meets a test with Spark starts a Spark of its own.
+PROCESSES := $(shell cores=$$(nproc 2>/dev/null || echo 2); test $$cores -ge 3 && echo 4 || echo $$((cores + 1)))
+WORKERS := -n $(PROCESSES) --dist worksteal --durations 15 --durations-min 5
 
 # Spark takes its settings from here, and runs its Python workers with the environment's own Python.
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
 
-.PHONY: help demo test test-all proofs notebooks lint bench clean check-java check-python
+.PHONY: help demo quick test test-all proofs notebooks docs format lint bench clean check-java check-python
 
 help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
-	@echo "make test      lint, types and every test not marked slow or interop (up to 10 minutes)"
-	@echo "make test-all  all that, the slow tests and those with a real broker (up to 30 minutes more)"
-	@echo "make proofs    the slow ones at every point, in every order, with every kill: some hours"
-	@echo "make notebooks run the notebooks again and keep what they show now"
+	@echo "make quick     lint and the tests that need no JVM and no process of their own (under a minute)"
+	@echo "make test      lint, types and every test not marked slow or interop (up to 6 minutes)"
+	@echo "make test-all  make test, the slow tests and those with a real broker (up to 25 minutes in all)"
+	@echo "make proofs    the slow tests at every point, in every order, with every kill: some hours;"
+	@echo "               PART=2/6 runs the second of six parts, each shorter than two hours"
+	@echo "make format    format the code, sort the imports"
+	@echo "make docs      write the generated tables of docs/, the README and FORMAT.md again"
+	@echo "make notebooks run the notebooks again and keep their new output"
 	@echo "make bench     fill stores, measure reading and writing"
 	@echo "make clean     remove the environments and everything that was made"
 
 demo: check-java $(DEMO)/installed
 	@$(call run_in,$(DEMO)) examples/demo.py
+
+quick: $(DEV)/installed
+	$(DEV)/bin/python -m ruff check .
+	$(DEV)/bin/python -m ruff format --check .
+	$(DEV)/bin/python -m pytest -n $(PROCESSES) --dist worksteal -q --quick
 
 test: check-java lint
 	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "not slow and not interop"
@@ -45,7 +56,15 @@ test-all: test
 	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop"
 
 proofs: check-java lint
-	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop" --whole
+	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop" --whole $(if $(PART),--part $(PART))
+
+format: $(DEV)/installed
+	$(DEV)/bin/python -m ruff check --fix --select I .
+	$(DEV)/bin/python -m ruff format .
+
+docs: $(DEV)/installed
+	$(DEV)/bin/python -m rmq_spark.reference README.md README.zh-CN.md docs/write.md docs/reference.md
+	$(DEV)/bin/python -m store_format.format_tables
 
 lint: $(DEV)/installed
 	$(DEV)/bin/python -m ruff check .

@@ -6,7 +6,10 @@ The settings of the environment are made here, so that `pytest` alone behaves as
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -33,16 +36,26 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 # time of these tests.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# Stores that tests write are synced to the disk at each commit. In memory the same tests take half the time,
+# and a SIGKILL leaves the same files behind.
+_MEMORY, _MEMORY_BYTES_MIN = Path("/dev/shm"), 8 << 30
+if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
 # A shell that runs something in the background has it ignore Ctrl-C, and what a test starts and interrupts
 # would ignore it too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The markers of tests that `--quick` leaves out.
+NOT_QUICK = ("spark", "process", "slow", "interop")
 
 # `--hypothesis-profile=explore` looks where the default, the same examples on every run, does not.
 settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
 settings.register_profile(
     "explore", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+settings.register_profile("quick", derandomize=True, deadline=None, database=None, max_examples=10)
 settings.load_profile("deterministic")
 
 
@@ -50,23 +63,51 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--whole",
         action="store_true",
-        help="proofs go over every point, every order and every kill: hours, not minutes",
+        help="run every point, every order and every kill of the proofs: hours, not minutes",
+    )
+    parser.addoption(
+        "--part",
+        metavar="K/N",
+        type=_part,
+        help="run the K-th of N parts of the selected tests, K from 1 to N",
+    )
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="run what needs no JVM and no process of its own, with 10 examples for each property",
     )
 
 
+def _part(text: str) -> tuple[int, int]:
+    """Parses "2/6" as (2, 6); raises argparse.ArgumentTypeError for anything else."""
+    match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise argparse.ArgumentTypeError(f"expected K/N with K from 1 to N, such as 2/6, found {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("quick"):
+        settings.load_profile("quick")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The markers `spark` and `golden` follow from the fixtures a test uses, so nobody can forget them;
-    `whole` needs `--whole`.
-    """
-    if not config.getoption("whole"):
-        left = [item for item in items if item.get_closest_marker("whole")]
-        if left:
-            config.hook.pytest_deselected(items=left)
-            items[:] = [item for item in items if not item.get_closest_marker("whole")]
+    """Adds the markers `spark` and `golden` to the tests that use these fixtures; deselects by the options."""
     for item in items:
         for name in ("spark", "golden"):
             if name in getattr(item, "fixturenames", ()):
                 item.add_marker(name)
+    kept = items[:]
+    if not config.getoption("whole"):
+        kept = [item for item in kept if not item.get_closest_marker("whole")]
+    if config.getoption("quick"):
+        kept = [item for item in kept if not any(map(item.get_closest_marker, NOT_QUICK))]
+    part = config.getoption("part")
+    if part is not None:
+        kept = kept[part[0] - 1 :: part[1]]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
 
 
 @pytest.fixture(scope="session")

@@ -185,6 +185,7 @@ def flip_message(store: SmallStore, name: str, step: int) -> None:
             read_and_check(store, where, allowed_columns(name, message, byte - first), MODES[bit % 2])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", KINDS)
 def test_some_flipped_bits_of_each_message(store: SmallStore, name: str) -> None:
     flip_message(store, name, 23)
@@ -393,6 +394,7 @@ def one_queue_store(root: Path, messages: list[Message], file_size: int) -> None
         (path / oracle.file_name(0)).write_bytes(content)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "inflated", [pytest.param(20 << 20, id="allowed"), pytest.param(80 << 20, id="too large")]
 )

@@ -1,5 +1,4 @@
-"""The benchmarks in their smallest form: that they run and tell the truth about what they read, not how fast.
-"""
+"""The benchmarks in their smallest form: that they run and tell the truth about what they read, not how fast."""
 
 from __future__ import annotations
 

@@ -118,6 +118,7 @@ def test_a_thousand_reads_see_prefixes(tmp_path: Path) -> None:
     assert len(set(states)) > 50  # it was growing all the while
 
 
+@pytest.mark.process
 def test_some_reads_see_prefixes(tmp_path: Path) -> None:
     root = tmp_path / "store"
     seen = set()

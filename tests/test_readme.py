@@ -127,6 +127,7 @@ def test_the_plain_python_runs(golden: Callable[[str], Path]) -> None:
     assert all("queueOffset" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_demo_shows_the_store_and_nothing_else(tmp_path: Path) -> None:
     environment = dict(

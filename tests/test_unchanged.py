@@ -1,5 +1,4 @@
-"""The proof itself is tried: each change that a reader could make by mistake must fail it, and none must not.
-"""
+"""The proof itself is tried: each change that a reader could make by mistake must fail it, and none must not."""
 
 from __future__ import annotations
 

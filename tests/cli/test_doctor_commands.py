@@ -24,6 +24,7 @@ def _states(out: str) -> dict[str, tuple[str, str, str]]:
     return {row["check"]: (row["state"], row["found"], row["advice"]) for row in json.loads(out)}
 
 
+@pytest.mark.process
 def test_a_sound_environment(rmqlog: Runner, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -79,6 +80,7 @@ def test_the_versions_are_those_of_the_project() -> None:
     } == NEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_itself_is_asked() -> None:
     done = process("doctor", "--start", "-o", "json", PYSPARK_PYTHON=sys.executable)

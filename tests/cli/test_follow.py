@@ -11,6 +11,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from rmq_spark.cli.filters import Filters
 from rmq_spark.cli.follow import Follower
 from store_format import MessageStore
@@ -49,6 +51,7 @@ def test_everything_that_is_written_comes_once(tmp_path: Path) -> None:
         assert offsets == list(range(offsets[0], MESSAGES // len(QUEUES)))
 
 
+@pytest.mark.process
 def test_a_real_tail_follows_until_ctrl_c(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with writer(root, 2000) as _:
@@ -73,11 +76,12 @@ def test_a_real_tail_follows_until_ctrl_c(tmp_path: Path) -> None:
             seen = [json.loads(process.stdout.readline()) for _ in range(60)]
             process.send_signal(signal.SIGINT)
             said = process.stderr.read()
-            assert process.wait(30) == 130
+            assert process.wait(120) == 130
     assert said == b"rmqlog: interrupted\n"
     assert len({tuple(row.values()) for row in seen}) == 60
 
 
+@pytest.mark.process
 def test_a_table_shows_rows_as_they_come(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with (
@@ -92,6 +96,6 @@ def test_a_table_shows_rows_as_they_come(tmp_path: Path) -> None:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(30)]
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     assert lines[0].startswith(b"storeTimestamp")
     assert all(b"Live" in line or b"Other" in line for line in lines[1:])

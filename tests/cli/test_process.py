@@ -126,6 +126,7 @@ def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 _LINE = re.compile(r"export: [0-9.]+ .?[Bb]\w* of 12\.\d MB \(\d+ %\), [0-9.]+ .?[Bb]\w*/s, \d+ s left")
 
 
+@pytest.mark.process
 def test_progress_goes_on_and_goes_away(long_store: Path, tmp_path: Path) -> None:
     code, seen = _terminal("export", long_store, tmp_path / "a.jsonl")
     assert code == 0
@@ -152,6 +153,7 @@ def alike_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.process
 def test_a_scan_shows_how_far_it_is(alike_store: Path) -> None:
     code, seen = _terminal("find", alike_store, "--key", "same", "-n", "1")
     assert code == 0

@@ -37,6 +37,7 @@ def lazy_spark(request: pytest.FixtureRequest) -> Iterator[Callable[[], SparkSes
             session.catalog.dropTempView(table.name)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "name",
     [

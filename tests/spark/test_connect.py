@@ -60,6 +60,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_a_connect_session(golden: Callable[[str], Path], tmp_path: Path) -> None:
     seen = json.loads(run(SCRIPT, str(golden(STORE)), directory=tmp_path).splitlines()[-1])
     rows = told(STORE, lambda row: row["topic"] == "Orders")

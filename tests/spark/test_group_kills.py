@@ -38,8 +38,7 @@ Message = tuple[int, int]  # queue, offset
 
 
 class Query:
-    """One query, its checkpoint and what it wrote; `start` again is another process with the same checkpoint.
-    """
+    """One query, its checkpoint and what it wrote; `start` again is another process with the same checkpoint."""
 
     def __init__(self, store: Path, base: Path, name: str, strategy: str) -> None:
         self.store, self.base, self.name = store, base / name, name

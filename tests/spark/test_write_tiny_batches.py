@@ -46,8 +46,7 @@ def _figures(name: str, milliseconds: Sequence[float]) -> str:
 
 
 def _clocked(lines: Sequence[str]) -> tuple[list[float], list[float]]:
-    """From the sink's own lines: milliseconds of each commit but for the disk, and those of waiting for it.
-    """
+    """From the sink's own lines: milliseconds of each commit but for the disk, and those of waiting for it."""
     found = [
         re.search(
             r": 10 messages into .*; committed in ([\d.]+) ms, of it ([\d.]+) ms waiting for the disk", line

@@ -229,8 +229,7 @@ class StoredLog:
         }
 
     def write(self, root: Path) -> None:
-        """The store of a broker that was shut down cleanly: commitlog, consume queues, checkpoint and lock.
-        """
+        """The store of a broker that was shut down cleanly: commitlog, consume queues, checkpoint and lock."""
         contents = {root / "commitlog" / oracle.file_name(start): data for start, data in self.files.items()}
         for topic, queue_id in self.queues:
             directory = root / "consumequeue" / topic / str(queue_id)

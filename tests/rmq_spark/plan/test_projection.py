@@ -1,5 +1,4 @@
-"""Columns: the table, what options and a caller's schema make of it, and that Spark would accept the batches.
-"""
+"""Columns: the table, what options and a caller's schema make of it, and that Spark would accept the batches."""
 
 from __future__ import annotations
 

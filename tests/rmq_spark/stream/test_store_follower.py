@@ -72,6 +72,7 @@ def no_further(one: Ends, other: Ends) -> bool:
 # ---- the same as a batch -----------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "choice", [TopicChoice(), TopicChoice(names=("Other",))], ids=["all", "a quiet topic"]
 )
@@ -96,6 +97,7 @@ def test_beside_a_broker_each_look_lies_between_two_batches(tmp_path: Path, choi
     assert {stop for _, stop in ends(follower).values()} == {150}
 
 
+@pytest.mark.process
 def test_beside_a_broker_looks_follow_the_log_alone(tmp_path: Path) -> None:
     """Looking at all queues anew would cost a second where there are 10,000."""
     root = tmp_path / "store"
@@ -152,6 +154,7 @@ def test_commits_are_seen_whole(tmp_path: Path) -> None:
     assert len(set(totals)) > 3
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("at", [1, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96])
 def test_a_commit_that_was_broken_off(tmp_path: Path, at: int) -> None:
     """Killed at one of its changes of files: before it is published nothing of it counts, and the next writer

@@ -280,6 +280,7 @@ def _fail(root: Path, at: int) -> tuple[Failure, StoreError | None]:
     return failure, None
 
 
+@pytest.mark.process
 def test_a_first_commit_whose_disk_fails_leaves_the_place_as_it_was_or_is_complete(place: Path) -> None:
     before, outcomes = _looks(place), set()
     changes = _fail(place.parent / "whole", 0)[0].count

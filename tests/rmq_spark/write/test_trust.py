@@ -140,6 +140,7 @@ def test_timer_messages_into_the_store_of_a_broker_without_a_timer_are_refused(
     assert len(messages_of(root)) == before + 2
 
 
+@pytest.mark.process
 def test_timer_messages_go_into_stores_of_5_and_into_new_ones(
     copy: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -237,6 +238,7 @@ def test_an_index_file_that_a_broker_made_counts_more_than_what_the_store_rememb
 # ---- what a read gives can be written ----------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_properties_that_a_read_made_columns_are_written_as_they_were(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -161,6 +161,7 @@ def test_an_index_that_was_not_there_is_gone(root: str) -> None:
     assert _index(root) == {}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("at", range(20, 120, 20))
 def test_a_commit_that_ends_while_its_state_is_read(tmp_path: Path, at: int) -> None:
     """Else a reader that began before the commit, and saw a part of it, would find the same state behind its

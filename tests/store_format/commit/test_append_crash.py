@@ -112,6 +112,7 @@ def _check_killed(root: Path) -> None:
     _check_whole(root, _FIRST + _BATCH + 7)
 
 
+@pytest.mark.process
 def test_killed_at_some_changes(before: Path, tmp_path: Path) -> None:
     """A quick look at what the slow test does everywhere."""
     for at in (3, 9, 14, 21, 30, 45):
@@ -120,6 +121,7 @@ def test_killed_at_some_changes(before: Path, tmp_path: Path) -> None:
         _check_killed(root)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1"])
 def test_killed_while_lost_queues_are_rebuilt(before: Path, tmp_path: Path, lost: str) -> None:
     """Every reader and the next writer see all messages, and the store does not look crashed to a broker."""
@@ -154,6 +156,7 @@ def _fail(root: Path, what: str, at: int) -> tuple[Failure, Exception | None]:
     return failure, None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "beside"), [("ENOSPC:once", False), ("EIO:once", False), ("EIO:once", True)]
 )
@@ -191,6 +194,7 @@ def _check_again(root: Path) -> None:
     _check_whole(root, _FIRST + _BATCH)
 
 
+@pytest.mark.process
 def test_a_disk_that_fails_for_good(before: Path, tmp_path: Path) -> None:
     """Neither complete nor undone: the error says so, readers see nothing of the batch, the next writer
     completes it.
@@ -265,6 +269,7 @@ def _kill_and_let_a_broker_run(
     return True
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("leaves_abort", [None, "its own", "ours"])
 def test_a_broker_ran_between_the_kill_and_the_next_commit(
     before: Path, tmp_path: Path, leaves_abort: str | None
@@ -304,6 +309,7 @@ class _Interference(Failure):
         self._act()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directory", ["index", "commitlog"])
 def test_files_that_a_loading_broker_removes_under_a_commit(
     before: Path, tmp_path: Path, directory: str

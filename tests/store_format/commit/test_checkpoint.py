@@ -1,5 +1,4 @@
-"""The mark of what is safe in the index: raised by a flushed commit, taken back before the last file changes.
-"""
+"""The mark of what is safe in the index: raised by a flushed commit, taken back before the last file changes."""
 
 from __future__ import annotations
 

@@ -580,6 +580,7 @@ def test_a_reader_beside_a_writer_of_this_project_does_not_wait_for_a_broker(tmp
         writer.communicate()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1"])
 def test_a_reader_beside_a_rebuild_in_another_process_sees_all_messages(tmp_path: Path, lost: str) -> None:
     root = make_store(tmp_path / "store")

@@ -423,6 +423,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return get
 
 
+@pytest.mark.process
 def test_the_steps_of_the_recovery_page_lose_nothing(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """Its commands, one block after the other, on all the stores that are there. One block damages a copy, to
     show damage.
@@ -436,6 +437,7 @@ def test_the_steps_of_the_recovery_page_lose_nothing(golden: Callable[[str], Pat
         assert "rm " not in block.text
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", CASES)
 def test_following_it_loses_nothing(whole: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     case = CASES[name]

@@ -1,5 +1,4 @@
-"""Text of a hostile store becomes plain characters: escapes, controls, overrides, broken UTF-8, long bodies.
-"""
+"""Text of a hostile store becomes plain characters: escapes, controls, overrides, broken UTF-8, long bodies."""
 
 from __future__ import annotations
 

@@ -51,6 +51,7 @@ def _told(rows: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
 # ---- ids ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("name", "broker"), STORES)
 def test_both_kinds_of_id(golden: Golden, name: str, broker: str) -> None:
     root, _ = goldens.brokers(name, golden(name))[broker]

@@ -75,6 +75,7 @@ def test_an_offset_id_leads_to_the_same_life(golden: Golden) -> None:
     assert life(root, copy["msgId"].lower()) == life(root, FAILED)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["retry-dlq-5.5.0", "delay-tx-5.5.0", "pop-5.5.0"])
 def test_every_copy_is_in_the_timeline(golden: Golden, name: str) -> None:
     root = golden(name)

@@ -652,6 +652,7 @@ def test_replays_are_marked(group: Group) -> None:
     ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("what", ["kill", "torn"])
 def test_a_member_killed_at_every_change_is_succeeded(tmp_path: Path, what: str) -> None:
     """It joins, begins at 3, records 5, leaves with 20. Whoever comes next goes on from one of these, and

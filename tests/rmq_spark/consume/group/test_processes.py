@@ -45,8 +45,7 @@ _QUICK = ("AVG", "CONFIG")
 
 @dataclass
 class Worker:
-    """A process of `tests.support.group_worker`; what it said is in a file, so that nobody has to read along.
-    """
+    """A process of `tests.support.group_worker`; what it said is in a file, so that nobody has to read along."""
 
     options: dict[str, Any]
     output: Path
@@ -226,6 +225,7 @@ def _reading_at_once(group: Group) -> list[str]:
     return [f"{a} and {b}" for a, b in pairwise(periods) if a[0] == b[0] and a[3] != b[3] and b[1] < a[2]]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "name", [name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES]
 )
@@ -249,6 +249,7 @@ def test_two_then_three_then_two_processes(group: Group, name: str) -> None:
     assert read_state(group.directory).members == {}
 
 
+@pytest.mark.process
 def test_logical_clients_and_a_restart_with_a_replay(group: Group) -> None:
     group.start("one", ["room1-1@0", "room1-1@1", "room1-1@2"])
     group.start("two")
@@ -265,6 +266,7 @@ def test_logical_clients_and_a_restart_with_a_replay(group: Group) -> None:
     _check(group, LocalOffsets(str(group.path / "offsets.json")).read())
 
 
+@pytest.mark.process
 def test_a_process_stopped_past_its_lease(group: Group) -> None:
     group.lease, group.pause = 2.0, 0.3
     one, two = group.start("one", rate=50), group.start("two", rate=1)
