@@ -20,8 +20,7 @@ from rmq_spark.produce.unique_ids import UniqueIds, own_address
 from rmq_spark.write.target import TargetStore, WriteTarget, given_settings
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile
 from store_format.commit.abandoned_staging import collect, discard
-from store_format.commit.append import CommitOptions, CommitResult, commit
-from store_format.commit.cluster import commit_cluster
+from store_format.commit.append import CommitOptions, CommitResult, commit, commit_cluster
 from store_format.commit.create_store import create_store, make_root, remove_place, remove_store
 from store_format.commit.staging import StagingWriter, begin_staging
 from store_format.commit.unsupported import refuse_timer

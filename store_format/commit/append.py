@@ -1,63 +1,53 @@
 """The one way messages get into a store: staged files become one commit, all or nothing, once for each key.
 
-The steps and their order are those of a broker that wrote the same messages, behind a journal that makes them
-one: check, assign, journal, commitlog, consume queues, index, checkpoint, ledger, and at last the removal of
-`abort`.
+The steps of a commit, for one store and for the stores of a cluster. Each step is done in all stores, in the
+order of their names, before the next step begins:
+
+ 1. Lock the store (`StoreLock`); refuse stores that are not written to and stores that a broker has open.
+ 2. Finish what a crash left (`open_store`).
+ 3. Compare the key with the ledgers. A committed key ends the commit here.
+ 4. Check the staged files (`plan.check`).
+ 5. Decide every position, as a journal (`plan.plan`).
+ 6. Write the journals (`cluster.write_journals`).
+ 7. Carry the journal out (`carry_out`): topics.json, `abort`, commitlog, consume queues and index, checkpoint,
+    ledger, removal of `abort` and of the journal (`steps.publish` and `steps.conclude`).
+ 8. Remove the staged files; report a broker that started meanwhile.
+
+A failure before step 7 leaves the store as it was. A crash in step 7 is completed by the next writer
+(`roll_forward`).
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.journal import Journal, abort_mark, journal_path, write_journal
-from store_format.bookkeeping.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
+from store_format.bookkeeping.journal import abort_mark, journal_path
+from store_format.bookkeeping.ledger import LedgerEntry, read_ledger, write_ledger
 from store_format.bookkeeping.settings import settings_of
-from store_format.bookkeeping.staged_file import StagedFile, staging_path
-from store_format.commit.append_position import WriterEnd, find_writer_end, queue_bases
-from store_format.commit.appended_crc import has_crc_property_before
-from store_format.commit.checkpoint import note_flushed
+from store_format.bookkeeping.staged_file import StagedFile
+from store_format.commit.cluster import committed_batch, write_journals
+from store_format.commit.plan import check, plan, writer_end
 from store_format.commit.prepare_store import CommitOptions, Opened, open_store
 from store_format.commit.publication import Publication
 from store_format.commit.queue_rebuild import has_queue_files, rebuild_queues
-from store_format.commit.repeats import CommittedBatch, note_repeat, totals
+from store_format.commit.repeats import note_repeat, totals
 from store_format.commit.roll_forward import open_log, repeat, roll_forward
-from store_format.commit.staged_units import check_staged, remove_staging
-from store_format.commit.staging import TIMES_SUFFIX
-from store_format.commit.steps import begin, conclude, publish, undo
-from store_format.commit.unsupported import refuse_missing_queues, refuse_store, refuse_timer, refuse_topics
-from store_format.commitlog.place import LogLayout
-from store_format.errors import OptionError, StoreInUseError, StoreWriteError
+from store_format.commit.staged_units import remove_staging
+from store_format.commit.steps import conclude, publish, undo, write_topics
+from store_format.commit.unsupported import refuse_store
+from store_format.errors import StoreInUseError, StoreWriteError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
-from store_format.index.write import last_index_file
-from store_format.metadata.read import read_topics
-from store_format.metadata.values import TopicConfig
 
-__all__ = [
-    "CommitOptions",
-    "CommitResult",
-    "carry_out",
-    "check",
-    "commit",
-    "flush",
-    "late_reports",
-    "note_empty",
-    "prepare",
-    "recover",
-    "result_of",
-]
+__all__ = ["CommitOptions", "CommitResult", "commit", "commit_cluster", "flush", "recover"]
 
 _log = logging.getLogger(__name__)
-
-# a last message further ahead of the clock than that does not drag later ones along
-_CLOCK_STEP_MAX_MS = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,36 +78,35 @@ def commit(
 ) -> CommitResult:
     """Publishes the staged files, in this order, and removes them.
 
-    `key` is (id, number): a number that is not above the highest committed one of its id is a replay, and
-    nothing is written. `store_timestamps` (ms) is one for all, made not to go below the last message's, or
-    one for each, taken as given; None is the clock.
+    `key` is (id, number). A number that is not above the highest committed number of its id is a replay:
+    nothing is written. `store_timestamps` (ms) is one for all messages, raised to the last message's where it
+    is below, or one for each message, taken as given; None is the clock.
 
-    Raises StoreInUseError when another process has the store, UnsupportedFormatError for what is not written
-    to, and StoreWriteError naming the file that could not be written: the store is then as before, or the
-    error says that the next writer will complete the batch.
+    Raises StoreInUseError when another process has the store, UnsupportedFormatError for a store or topic
+    that is not written to, and StoreWriteError naming the file that could not be written: the store is then
+    as before, or the error says that the next writer completes the batch.
     """
     options = options or CommitOptions()
-    files = FileWrites(sync=options.sync)
-    refuse_store(root)
-    with StoreLock(root, timeout=options.lock_timeout) as lock:
-        lock.refuse_other_openers()
-        opened = open_store(root, options, files)
-        if key is not None and opened.ledger.has(key):
-            entry = opened.ledger.keys[key[0]]
-            committed = CommittedBatch(entry.number, entry.messages, entry.bodies)
-            report = note_repeat(root, key, committed, staged, is_stream=options.keeps_key)
-            remove_staging(root, staged, files)
-            return CommitResult(False, reports=(report,))
-        reports = check(root, opened, staged)
-        if not any(each.units for each in staged):
-            note_empty(root, opened.ledger, key, files, keeps_key=options.keeps_key)
-            remove_staging(root, staged, files)
-            return CommitResult(True, reports=reports)
-        journal, publication = prepare(root, opened, tuple(staged), key, store_timestamps, options, files)
-        carry_out(root, journal, publication, files)
-        remove_staging(root, staged, files)
-        reports += late_reports(lock, root, journal.id, files)
-    return result_of(publication, reports, files)
+    return _commit_all({root: staged}, key, store_timestamps, (), options, is_cluster=False)[root]
+
+
+def commit_cluster(
+    members: Mapping[str, Sequence[StagedFile]],
+    *,
+    key: tuple[str, int] | None = None,
+    store_timestamp: int | None = None,
+    watched: Collection[str] = (),
+    options: CommitOptions | None = None,
+) -> dict[str, CommitResult]:
+    """`commit` for several stores at once, by root (absolute path): all of the batch is published, or nothing.
+
+    A key that any store has is committed: a commit that was broken off is finished in all stores first.
+    `watched` are stores of the cluster without a part in this commit: their keys count too, and they are only
+    read. New topics are created in every store of `members`. `options.log_directories` is ignored: each store
+    has its own `commitlog`.
+    """
+    options = replace(options or CommitOptions(), log_directories=())
+    return _commit_all(members, key, store_timestamp, watched, options, is_cluster=True)
 
 
 def recover(root: str, *, options: CommitOptions | None = None) -> None:
@@ -129,7 +118,7 @@ def recover(root: str, *, options: CommitOptions | None = None) -> None:
         files = FileWrites(sync=options.sync)
         opened = open_store(root, options, files)
         if options.cut_after_damage or not has_queue_files(root):
-            end = _writer_end(root, opened, options, files)
+            end = writer_end(root, opened, options, files)
             rebuild_queues(root, opened.log, end.last_unit, opened.rebuilding, files)
 
 
@@ -141,31 +130,178 @@ def flush(root: str, *, options: CommitOptions | None = None) -> None:
     recover(root, options=replace(options, sync=True))
 
 
-# ---- the journal -------------------------------------------------------------------------------------------
+# ---- the steps ---------------------------------------------------------------------------------------------
 
 
-def check(
-    root: str, opened: Opened, staged: Sequence[StagedFile], *, records_sum: bool = False
-) -> tuple[str, ...]:
-    """Step 3: that the staged files are there as written, and that their units fit. What happened to earlier
-    batches since is reported.
+@dataclass(slots=True)
+class _Member:
+    """A store of a commit. `publication` is None until step 6, and for a store that gets no message."""
 
-    The checksum of the records is else taken while they are appended, when a difference can still be undone.
-    """
-    for each in staged:
-        check_staged(root, each, records_sum=records_sum)
-        LogLayout(0, opened.settings.mapped_file_size_commit_log).place(
-            np.array([each.unit_size_max] if each.units else [])
+    root: str
+    staged: tuple[StagedFile, ...]
+    lock: StoreLock
+    opened: Opened
+    reports: tuple[str, ...] = ()
+    publication: Publication | None = None
+
+    def result(self, files: FileWrites) -> CommitResult:
+        if self.publication is None:
+            return CommitResult(True, reports=self.reports)
+        journal, entry = self.publication.journal, self.publication.entry
+        ends = zip(journal.queues, journal.queue_bases, self.publication.queue_stops, strict=True)
+        queues = {queue: (first, stop) for queue, first, stop in ends}
+        return CommitResult(True, journal.base, entry.stop, queues, self.reports, files.sync_seconds)
+
+
+def _commit_all(
+    parts: Mapping[str, Sequence[StagedFile]],
+    key: tuple[str, int] | None,
+    store_timestamps: int | NDArray[np.int64] | None,
+    watched: Collection[str],
+    options: CommitOptions,
+    *,
+    is_cluster: bool,
+) -> dict[str, CommitResult]:
+    files = FileWrites(sync=options.sync)
+    with ExitStack() as stack:
+        members = _open_members(parts, stack, options, files)
+        repeated = None if key is None else _repeated(members, watched, key, keeps_key=options.keeps_key)
+        if repeated is not None:
+            for member in members:
+                remove_staging(member.root, member.staged, files)
+            return {member.root: CommitResult(False, reports=(repeated,)) for member in members}
+        for member in members:
+            # A store of a cluster cannot undo its part: nothing is left to be checked in step 7.
+            member.reports = check(member.root, member.opened, member.staged, records_sum=is_cluster)
+        _plan_members(members, key, store_timestamps, options, files, is_cluster=is_cluster)
+        publications = [member.publication for member in members if member.publication is not None]
+        write_journals({each.root: each.journal for each in publications}, files)
+        for publication in publications:
+            carry_out(publication, files)
+        batch = totals(each for member in members for each in member.staged)
+        for member in members:
+            _finish(member, key, batch, files, keeps_key=options.keeps_key)
+        return {member.root: member.result(files) for member in members}
+
+
+def _open_members(
+    parts: Mapping[str, Sequence[StagedFile]], stack: ExitStack, options: CommitOptions, files: FileWrites
+) -> list[_Member]:
+    """Steps 1 and 2."""
+    roots = sorted(parts)
+    for root in roots:
+        refuse_store(root)
+    locks = [stack.enter_context(StoreLock(root, timeout=options.lock_timeout)) for root in roots]
+    for lock in locks:
+        lock.refuse_other_openers()
+    return [
+        _Member(root, tuple(parts[root]), lock, open_store(root, options, files))
+        for root, lock in zip(roots, locks, strict=True)
+    ]
+
+
+def _repeated(
+    members: Sequence[_Member], watched: Collection[str], key: tuple[str, int], *, keeps_key: bool
+) -> str | None:
+    """Step 3: the report on a batch whose key is committed in any of the stores; None for a new batch."""
+    for root in (*(member.root for member in members), *watched):
+        committed = committed_batch(root, key)
+        if committed is not None:
+            staged = [each for member in members for each in member.staged]
+            return note_repeat(root, key, committed, staged, is_stream=keeps_key)
+    return None
+
+
+def _plan_members(
+    members: Sequence[_Member],
+    key: tuple[str, int] | None,
+    store_timestamps: int | NDArray[np.int64] | None,
+    options: CommitOptions,
+    files: FileWrites,
+    *,
+    is_cluster: bool,
+) -> None:
+    """Step 5. The journals of a cluster have one id, and name all stores that get messages."""
+    filled = [member for member in members if any(each.units for each in member.staged)]
+    journals = [
+        plan(
+            member.root, member.opened, member.staged,
+            key=key, store_timestamps=store_timestamps, options=options, files=files,
         )
-    reports = tuple(opened.ledger.new_reports(opened.log))
-    for report in reports:
-        _log.warning("%s: %s", root, report)
-    return reports
+        for member in filled
+    ]  # fmt: skip
+    if is_cluster:
+        roots = tuple(member.root for member in filled)
+        messages, bodies = totals(each for member in filled for each in member.staged)
+        journals = [
+            replace(each, id=journals[0].id, members=roots, messages=messages, bodies=bodies)
+            for each in journals
+        ]
+    for member, journal in zip(filled, journals, strict=True):
+        member.publication = Publication(member.root, journal, member.opened.log, files)
+    for member in members if filled else ():
+        if member.publication is None:
+            write_topics(member.root, options.new_topics, options.clock(), files)
 
 
-def late_reports(lock: StoreLock, root: str, journal: str, files: FileWrites) -> tuple[str, ...]:
-    """Whether a broker began to start meanwhile. Too late to refuse: this journal's batch is marked; the next
-    commit looks through it.
+def carry_out(publication: Publication, files: FileWrites) -> None:
+    """Step 7 for one store. A failure is undone while no queue was touched, else rolled forward.
+
+    The part of a cluster is always rolled forward: other stores may have published theirs.
+    """
+    root, journal = publication.root, publication.journal
+    previous_mark = abort_mark(root)
+    try:
+        publish(publication, files)
+        conclude(root, journal, files)
+    except BaseException as error:
+        try:
+            if not journal.members and not publication.touched_queues:
+                undo(publication, previous_mark, files)
+                raise
+            if not isinstance(error, Exception):
+                raise  # This process is being ended: the next writer completes the commit.
+            disturbance = publication.disturbance()
+            if disturbance is not None:
+                _log.warning("%s: %s; the commit is carried out again", root, disturbance)
+                settings = settings_of(root, open_log(journal.log_directories), "")
+                # A new FileWrites: it holds no file that was removed.
+                roll_forward(root, journal, settings, FileWrites(sync=files.is_sync))
+                return
+            repeat(root, journal, files)
+            conclude(root, journal, files)
+        except Exception as second:
+            if second is error:
+                raise
+            raise StoreWriteError(
+                f"{second}; before that: {error}. The commit is neither complete nor undone: {journal_path(root)} "
+                "exists, and the next writer completes it. Run the job again only if it writes with a key"
+            ) from error
+
+
+def _finish(
+    member: _Member,
+    key: tuple[str, int] | None,
+    batch: tuple[int, int],
+    files: FileWrites,
+    *,
+    keeps_key: bool,
+) -> None:
+    """Step 8. A store that got no message notes the key, with the totals of the whole batch."""
+    root = member.root
+    if member.publication is None and key is not None:
+        messages, bodies = batch
+        entry = LedgerEntry(key[1], "", 0, 0, -1, 0, 0, messages=messages, bodies=bodies, kept=keeps_key)
+        write_ledger(root, read_ledger(root).with_key(key[0], entry), files)
+    remove_staging(root, member.staged, files)
+    if member.publication is not None:
+        member.reports += _late_reports(member.lock, root, member.publication.journal.id, files)
+
+
+def _late_reports(lock: StoreLock, root: str, journal: str, files: FileWrites) -> tuple[str, ...]:
+    """The report on a broker that began to start during the commit.
+
+    It is too late to refuse. The ledger marks the batch as suspect, and the next commit checks all of it.
     """
     try:
         lock.refuse_other_openers()
@@ -175,172 +311,3 @@ def late_reports(lock: StoreLock, root: str, journal: str, files: FileWrites) ->
         write_ledger(root, read_ledger(root).with_suspect(journal), files)
         return (report,)
     return ()
-
-
-def result_of(publication: Publication, reports: tuple[str, ...], files: FileWrites) -> CommitResult:
-    journal, entry = publication.journal, publication.entry
-    ends = zip(journal.queues, journal.queue_bases, publication.queue_stops, strict=True)
-    queues = {queue: (first, stop) for queue, first, stop in ends}
-    return CommitResult(True, journal.base, entry.stop, queues, reports, files.sync_seconds)
-
-
-def prepare(
-    root: str,
-    opened: Opened,
-    staged: tuple[StagedFile, ...],
-    key: tuple[str, int] | None,
-    store_timestamps: int | NDArray[np.int64] | None,
-    options: CommitOptions,
-    files: FileWrites,
-) -> tuple[Journal, Publication]:
-    """Step 4: every position decided. An array of store times is staged too, so that the commit can be
-    repeated.
-    """
-    now = options.clock()
-    end = _writer_end(root, opened, options, files)
-    queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
-    topics: Mapping[str, TopicConfig] = read_topics(root) or {}
-    refuse_topics(root, queues, topics)
-    refuse_timer(root, {topic for topic, _ in queues}, topics)
-    refuse_missing_queues(root, (*queues, *(queue for each in staged for queue in each.parked)), topics)
-    _refuse_missing_crc(root, opened, staged, end.offset)
-    # Of new_topics all: a message that waits in SCHEDULE_TOPIC_XXXX is for a topic that has no queue in this
-    # batch.
-    missing = {topic: number for topic, number in options.new_topics.items() if topic not in topics}
-    for topic, queue_id in queues:
-        if topic not in topics:
-            missing[topic] = max(missing.get(topic, 0), queue_id + 1)
-    times_name = None
-    timestamp = now if store_timestamps is None else 0
-    if isinstance(store_timestamps, np.ndarray):
-        if len(store_timestamps) != sum(each.units for each in staged):
-            raise OptionError(
-                f"{len(store_timestamps)} store timestamps for {sum(each.units for each in staged)} messages"
-            )
-        times_name = _stage_times(root, staged, store_timestamps, files)
-    elif store_timestamps is not None:
-        timestamp = store_timestamps
-    if timestamp < end.last_timestamp <= timestamp + _CLOCK_STEP_MAX_MS:
-        timestamp = end.last_timestamp  # never backwards, unless the clock was far wrong
-    geometry = opened.settings.geometry
-    messages, bodies = totals(staged)
-    bases = tuple(queue_bases(root, opened.log, end, queues, opened.rebuilding, files))
-    if not options.sync and abort_mark(root) is None:
-        note_flushed(root, end.last_offset, end.last_timestamp)
-    journal = Journal(
-        id=secrets.token_hex(8),
-        key=key,
-        staged=staged,
-        skip=0,
-        base=end.offset,
-        file_size=opened.settings.mapped_file_size_commit_log,
-        queue_file_size=opened.settings.queue_file_size,
-        queues=queues,
-        queue_bases=bases,
-        new_topics=missing,
-        store_timestamp=timestamp,
-        store_timestamps=times_name,
-        sync=options.sync,
-        index=options.message_index_enable,
-        hash_slot_num=geometry.hash_slot_num,
-        index_num=geometry.index_num,
-        index_base=last_index_file(f"{root}/index"),
-        written_at=now,
-        zone_seconds=time.localtime(now // 1000).tm_gmtoff,
-        log_directories=opened.log_directories,
-        messages=messages,
-        bodies=bodies,
-        keeps_key=options.keeps_key,
-    )
-    return journal, Publication(root, journal, opened.log, files)
-
-
-def _writer_end(root: str, opened: Opened, options: CommitOptions, files: FileWrites) -> WriterEnd:
-    geometry = opened.settings.geometry if options.message_index_enable else None
-    return find_writer_end(
-        root, opened.log, opened.ledger, opened.log_files, geometry, files, cut_after_damage=options.cut_after_damage
-    )  # fmt: skip
-
-
-def _refuse_missing_crc(root: str, opened: Opened, staged: Sequence[StagedFile], end: int) -> None:
-    """Units without a CRC property behind one that has it: a broker with forceVerifyPropCRC=true would
-    truncate them.
-    """
-    if all(each.crc_property for each in staged if each.units) or not has_crc_property_before(
-        opened.log, end
-    ):
-        return
-    raise StoreWriteError(
-        f"{root}: the last message of the log, which ends at {end}, has the property __CRC32# (enabledAppendPropCRC=true of a broker), "
-        "and the messages of this write were encoded without it: a broker with forceVerifyPropCRC=true would truncate them. "
-        "A broker has written since this write began; run it again"
-    )
-
-
-def _stage_times(
-    root: str, staged: tuple[StagedFile, ...], store_timestamps: NDArray[np.int64], files: FileWrites
-) -> str | None:
-    if not staged:
-        return None
-    name = f"{secrets.token_hex(8)}{TIMES_SUFFIX}"
-    path = f"{staging_path(root, staged[0].write)}/{name}"
-    files.write_whole(path, store_timestamps.astype("<i8").tobytes())
-    files.sync_directory(path.rpartition("/")[0])
-    return name
-
-
-def note_empty(
-    root: str,
-    ledger: Ledger,
-    key: tuple[str, int] | None,
-    files: FileWrites,
-    batch: tuple[int, int] = (0, 0),
-    *,
-    keeps_key: bool,
-) -> None:
-    """A batch without messages in this store only has its key noted; `batch` are its totals in the other
-    stores of a cluster.
-    """
-    if key is not None:
-        entry = LedgerEntry(key[1], "", 0, 0, -1, 0, 0, messages=batch[0], bodies=batch[1], kept=keeps_key)
-        write_ledger(root, ledger.with_key(key[0], entry), files)
-
-
-# ---- behind it ---------------------------------------------------------------------------------------------
-
-
-def carry_out(
-    root: str, journal: Journal, publication: Publication, files: FileWrites, *, may_undo: bool = True
-) -> None:
-    """Steps 5 to 7. A failure is undone while no queue was touched, and rolled forward after that, or at once
-    unless it `may_undo`.
-    """
-    previous_mark = abort_mark(root)
-    try:
-        write_journal(root, journal, files)
-        begin(root, journal, files)
-        publish(root, journal, publication, files)
-        conclude(root, journal, files)
-    except BaseException as error:
-        try:
-            if may_undo and not publication.touched_queues:
-                undo(root, publication, previous_mark, files)
-                raise
-            if not isinstance(error, Exception):
-                raise  # somebody ends this process: the next writer goes on
-            disturbance = publication.disturbance()
-            if disturbance is not None:
-                _log.warning("%s: %s; the commit is gone over again", root, disturbance)
-                settings = settings_of(root, open_log(journal.log_directories), "")
-                # which knows of no file that is gone
-                roll_forward(root, journal, settings, FileWrites(sync=files.is_sync))
-                return
-            repeat(root, journal, files)
-            conclude(root, journal, files)
-        except Exception as second:
-            if second is error:
-                raise
-            raise StoreWriteError(
-                f"{second}; before that: {error}. The commit is neither complete nor undone: {journal_path(root)} stands, and the next "
-                "writer completes it. Do not run the job again unless it writes with a key"
-            ) from error

@@ -14,7 +14,7 @@ from store_format.bookkeeping.ledger import Ledger, read_ledger
 from store_format.bookkeeping.settings import StoreSettings, is_queue_file_size_known, settings_of
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
-from store_format.commit.cluster_state import is_begun, note_begun
+from store_format.commit.cluster import is_begun, note_begun
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.queue_rebuild import Rebuilding
 from store_format.commit.repair import index_log, repair

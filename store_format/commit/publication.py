@@ -104,7 +104,7 @@ class Publication:
     """
 
     def __init__(self, root: str, journal: Journal, log: CommitLog, files: FileWrites) -> None:
-        self._root = root
+        self.root = root
         self.journal = journal
         self._files = files
         self.log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
@@ -211,7 +211,7 @@ class Publication:
             if chunk.staged is not staged:
                 staged = chunk.staged
                 # A file of which a part is skipped was checked as a whole before.
-                check = RecordsCheck(self._root, staged) if chunk.units.position == 0 else None
+                check = RecordsCheck(self.root, staged) if chunk.units.position == 0 else None
             if check is not None:
                 check.update(data)
             offsets, extents = layout.place(sizes)
@@ -254,7 +254,7 @@ class Publication:
         view: FileView | None = None
         try:
             for chunk in self._chunks(_CHUNK_SIZE):
-                path = chunk.staged.records_path(self._root)
+                path = chunk.staged.records_path(self.root)
                 if view is None or view.path != path:
                     if view is not None:
                         view.close()
@@ -272,7 +272,7 @@ class Publication:
             number_of = np.array([*(numbers[queue] for queue in staged.queues), -2, NO_QUEUE], np.int32)
             at = done + min(skip, staged.units)
             for units in read_staged(
-                self._root, staged, chunk_size=chunk_size, units_max=self._queue_units, skip=skip
+                self.root, staged, chunk_size=chunk_size, units_max=self._queue_units, skip=skip
             ):
                 yield _Chunk(staged, units, number_of[units.queue], self._store_timestamps(at, len(units)))
                 at += len(units)
@@ -290,7 +290,7 @@ class Publication:
         if journal.store_timestamps is None:
             return np.full(count, journal.store_timestamp, np.int64)
         with FileView(
-            f"{staging_path(self._root, journal.staged[0].write)}/{journal.store_timestamps}"
+            f"{staging_path(self.root, journal.staged[0].write)}/{journal.store_timestamps}"
         ) as view:
             return np.frombuffer(view.read(8 * first, 8 * count), "<i8").astype(np.int64)
 
@@ -302,7 +302,7 @@ class Publication:
         layout = LogLayout(journal.base, journal.file_size)
         counter = QueueCounter(journal.queue_bases)
         queues = QueueFiles(
-            self._root, journal.queues, journal.queue_bases, journal.queue_file_size, self._files
+            self.root, journal.queues, journal.queue_bases, journal.queue_file_size, self._files
         )
         index = None
         self.touched_queues = True
@@ -311,8 +311,8 @@ class Publication:
             self._index_end = _WRITING
             zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
             geometry = IndexGeometry(journal.hash_slot_num, journal.index_num)
-            lower_index_mark(self._root, geometry)
-            index = IndexFiles(f"{self._root}/index", geometry, journal.written_at, zone, self._files)
+            lower_index_mark(self.root, geometry)
+            index = IndexFiles(f"{self.root}/index", geometry, journal.written_at, zone, self._files)
         # queues in a thread, the index in this one: neither needs the other
         with Behind(is_little=self._is_little) as writer:
             for part in self._batches():
@@ -339,7 +339,7 @@ class Publication:
         if index is not None:
             index.close()
             self.index_msg_timestamp = index.end_timestamp
-            self._index_end = last_index_file(f"{self._root}/index")
+            self._index_end = last_index_file(f"{self.root}/index")
 
     def disturbance(self) -> str | None:
         """What somebody else has changed while this commit held the lock: files are gone, or the index has
@@ -352,11 +352,11 @@ class Publication:
         if gone:
             return f"{gone[0]} was removed by somebody else while a batch was written; a broker that was started?"
         if self.journal.index and not self._index_is_ours():
-            return f"{self._root}/index was changed by somebody else while a batch was written; a broker that was started?"
+            return f"{self.root}/index was changed by somebody else while a batch was written; a broker that was started?"
         return None
 
     def _index_is_ours(self) -> bool:
-        directory, base = f"{self._root}/index", self.journal.index_base
+        directory, base = f"{self.root}/index", self.journal.index_base
         if self._index_end is _WRITING:
             return base is None or base[0] in entry_names(directory, missing_ok=True)
         return last_index_file(directory) == self._index_end

@@ -13,14 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from store_format.bookkeeping.journal import Journal, abort_mark, write_journal
-from store_format.bookkeeping.ledger import read_ledger, write_ledger
+from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append_position import WriterEnd, queue_bases
 from store_format.commit.publication import Present, Publication, Torn
 from store_format.commit.queue_rebuild import Rebuilding
 from store_format.commit.repair import rebuild_index_from, repair
 from store_format.commit.staged_units import check_staged, remove_staging
-from store_format.commit.steps import begin, conclude, publish
+from store_format.commit.steps import conclude, note_in_ledger, publish
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import LogFiles
@@ -97,8 +97,7 @@ def repeat(root: str, journal: Journal, files: FileWrites) -> None:
             IndexGeometry(journal.hash_slot_num, journal.index_num),
             files,
         )
-    begin(root, journal, files)
-    publish(root, journal, Publication(root, journal, open_log(journal.log_directories), files), files)
+    publish(Publication(root, journal, open_log(journal.log_directories), files), files)
 
 
 def _is_in_ledger(root: str, journal: Journal) -> bool:
@@ -208,8 +207,7 @@ def _complete_behind_broker(
         _mend_queue(root, torn, journal, position, files)
     found = present.units + (torn is not None)
     if found == journal.units - journal.skip:
-        key_id = journal.key[0] if journal.key else None
-        write_ledger(root, read_ledger(root).with_entry(key_id, publication.entry), files)
+        note_in_ledger(publication, files)
         return
     last = WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
     rest = replace(
@@ -230,5 +228,4 @@ def _complete_behind_broker(
         index_base=last_index_file(f"{root}/index"),
     )
     write_journal(root, rest, files)
-    begin(root, rest, files)
-    publish(root, rest, Publication(root, rest, log, files), files)
+    publish(Publication(root, rest, log, files), files)

@@ -1,8 +1,8 @@
-"""How a commit ends: published, undone, or, after a crash, finished by the next writer from the journal and
-the staged files.
+"""The steps of a commit that change the store, in their order, and how they end: concluded or undone.
 
-Up to the first byte of a queue a failed commit is undone; after that it only goes forward. Both ways can be
-gone again.
+A store and every store of a cluster run the same list: `publish`, then `conclude`. The next writer runs the
+list again after a crash (`roll_forward`). Up to the first byte of a consume queue a failed commit is undone;
+after that it is only completed. Every step may be repeated.
 """
 
 from __future__ import annotations
@@ -25,31 +25,35 @@ from store_format.metadata.read import config_path
 from store_format.metadata.values import TopicConfig
 from store_format.metadata.write import add_topics
 
-__all__ = ["begin", "conclude", "publish", "sync_store", "undo", "write_checkpoint", "write_topics"]
+__all__ = ["conclude", "note_in_ledger", "publish", "sync_store", "undo", "write_topics"]
 
 
-def begin(root: str, journal: Journal, files: FileWrites) -> None:
-    """Step 5: the journal stands already; now new topics, and our mark with its id in `abort`."""
+def publish(publication: Publication, files: FileWrites) -> None:
+    """From the written journal to the ledger. After a failure `publication.touched_queues` decides: False, undo.
+
+    The order is that of a broker that writes the same messages: a reader that stops at the journal's base sees
+    nothing of the batch, and no queue entry is written before its message.
+    """
+    root, journal = publication.root, publication.journal
     write_topics(root, journal.new_topics, journal.written_at, files)
     write_abort_mark(root, journal.id, files)
     files.sync_directory(root)
-
-
-def publish(root: str, journal: Journal, publication: Publication, files: FileWrites) -> None:
-    """Step 6 in its order. Raises what fails; `publication.touched_queues` then tells which way is left."""
     publication.append_log()
     publication.write_queues()
     if journal.sync:
-        write_checkpoint(root, publication, files)
-    key_id = journal.key[0] if journal.key else None
-    write_ledger(root, read_ledger(root).with_entry(key_id, publication.entry), files)
+        _write_checkpoint(publication, files)
+    note_in_ledger(publication, files)
     publication.check_undisturbed()
 
 
+def note_in_ledger(publication: Publication, files: FileWrites) -> None:
+    root, key = publication.root, publication.journal.key
+    ledger = read_ledger(root).with_entry(key[0] if key else None, publication.entry)
+    write_ledger(root, ledger, files)
+
+
 def conclude(root: str, journal: Journal, files: FileWrites) -> None:
-    """Step 7: without `abort` the batch counts. An ASYNC commit leaves `abort` with our mark, and ends with
-    the journal.
-    """
+    """Makes the batch count: removes `abort`, then the journal. An ASYNC commit leaves `abort` with our mark."""
     if journal.sync and abort_mark(root) is not None:
         files.remove(f"{root}/abort")
         files.sync_directory(root)
@@ -57,8 +61,9 @@ def conclude(root: str, journal: Journal, files: FileWrites) -> None:
     files.remove(journal_path(root))
 
 
-def undo(root: str, publication: Publication, previous_mark: str | None, files: FileWrites) -> None:
-    """The log as it was before the base, `abort` and journal too. Only before a queue was touched."""
+def undo(publication: Publication, previous_mark: str | None, files: FileWrites) -> None:
+    """Restores the log and `abort`, and removes the journal. Only before a consume queue was touched."""
+    root = publication.root
     publication.log_files.clear_behind(publication.journal.base)
     if previous_mark:
         write_abort_mark(root, previous_mark, files)
@@ -72,10 +77,9 @@ def undo(root: str, publication: Publication, previous_mark: str | None, files: 
 # ---- checkpoint and topics ---------------------------------------------------------------------------------
 
 
-def write_checkpoint(root: str, publication: Publication, files: FileWrites) -> None:
-    """What is known flushed now (StoreCheckpoint as of 5.5, spec 5.1). Never after an ASYNC commit: nothing
-    is known then.
-    """
+def _write_checkpoint(publication: Publication, files: FileWrites) -> None:
+    """Notes what is flushed (StoreCheckpoint as of 5.5, spec 5.1). Never in an ASYNC commit, which flushes nothing."""
+    root = publication.root
     before = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     offset, timestamp = publication.last_queued
     after = replace(

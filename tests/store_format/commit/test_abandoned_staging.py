@@ -13,7 +13,8 @@ import pytest
 from store_format.bookkeeping.journal import write_journal
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.abandoned_staging import collect, discard
-from store_format.commit.append import CommitOptions, prepare, recover
+from store_format.commit.append import CommitOptions, recover
+from store_format.commit.plan import plan
 from store_format.commit.prepare_store import open_store
 from store_format.commit.staging import StagingWriter
 from store_format.errors import CorruptStoreError, StoreWriteError
@@ -38,8 +39,9 @@ def _age(directory: Path) -> None:
 def _begin(root: Path, staged: StagedFile) -> None:
     """A commit whose writer dies when the journal stands."""
     files, options = FileWrites(sync=False), CommitOptions()
-    journal, _ = prepare(
-        str(root), open_store(str(root), options, files), (staged,), None, None, options, files
+    opened = open_store(str(root), options, files)
+    journal = plan(
+        str(root), opened, (staged,), key=None, store_timestamps=None, options=options, files=files
     )
     write_journal(str(root), journal, files)
 

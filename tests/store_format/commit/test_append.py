@@ -154,7 +154,7 @@ def test_one_store_time_for_each_message_must_be_one_for_each(root: Path) -> Non
     staged = stage(root, numbered("T", 0, 3))
     with pytest.raises(OptionError) as caught:
         commit(str(root), [staged], store_timestamps=np.arange(2))
-    assert str(caught.value) == "2 store timestamps for 3 messages"
+    assert str(caught.value) == f"{root}: expected 3 store timestamps, one for each message, found 2"
 
 
 def test_several_staged_files_keep_their_order(root: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from store_format.bookkeeping.journal import Journal, write_journal
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.commit.append import CommitOptions, prepare, recover
-from store_format.commit.cluster import commit_cluster
+from store_format.commit.append import CommitOptions, commit_cluster, recover
+from store_format.commit.plan import plan
 from store_format.commit.prepare_store import open_store
 from store_format.errors import StoreInUseError
 from store_format.files.lock import StoreLock
@@ -100,8 +100,9 @@ def _break_off(cluster: Path, *, told: str) -> Journal:
     for i, name in enumerate(_NAMES):
         root = str(cluster / name)
         staged = stage(cluster / name, numbered("T", 10 * i, 10), write="w1")
-        journals[root], _ = prepare(
-            root, open_store(root, _OPTIONS, files), (staged,), ("q", 1), None, _OPTIONS, files
+        opened = open_store(root, _OPTIONS, files)
+        journals[root] = plan(
+            root, opened, (staged,), key=("q", 1), store_timestamps=None, options=_OPTIONS, files=files
         )
     first = next(iter(journals.values()))
     for root, journal in journals.items():
@@ -136,10 +137,9 @@ def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Pat
 _CHILD = """
 import sys
 from pathlib import Path
-from store_format.commit.cluster import commit_cluster
 from tests.support.failing_writer import Failure, install
 from tests.support.staged import numbered, stage
-from store_format.commit.append import CommitOptions
+from store_format.commit.append import CommitOptions, commit_cluster
 cluster, at = Path(sys.argv[1]), int(sys.argv[2])
 members = {str(cluster / n): [stage(cluster / n, numbered("T", 10 * i, 10), write="w1")] for i, n in enumerate(("broker-a", "broker-b"))}
 failure = Failure("kill", at)

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from store_format.bookkeeping.journal import write_journal
+from store_format.bookkeeping.journal import write_abort_mark, write_journal
 from store_format.commit import queue_repair
-from store_format.commit.append import CommitOptions, flush, prepare, recover
+from store_format.commit.append import CommitOptions, flush, recover
 from store_format.commit.checkpoint import save_checkpoint
+from store_format.commit.plan import plan
 from store_format.commit.prepare_store import open_store
-from store_format.commit.steps import begin
+from store_format.commit.publication import Publication
 from store_format.errors import OptionError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import read_checkpoint
@@ -756,11 +757,13 @@ def test_a_first_commit_that_was_broken_off_is_completed(tmp_path: Path) -> None
     root = make_store(tmp_path / "store")
     staged = stage(root, numbered("T", 0, 8))
     files = FileWrites(sync=True)
-    journal, publication = prepare(
-        str(root), open_store(str(root), _options(), files), (staged,), ("q", 0), None, _options(), files
+    opened = open_store(str(root), _options(), files)
+    journal = plan(
+        str(root), opened, (staged,), key=("q", 0), store_timestamps=None, options=_options(), files=files
     )
+    publication = Publication(str(root), journal, opened.log, files)
     write_journal(str(root), journal, files)
-    begin(str(root), journal, files)
+    write_abort_mark(str(root), journal.id, files)
     publication.append_log()
     publication.write_queues()
     shutil.rmtree(root / "commitlog")

@@ -1,0 +1,181 @@
+"""Step 5 of a commit: every position is decided, and written down as the journal.
+
+From the journal and the staged files the rest of the commit follows: doing the steps again writes the same
+bytes at the same places.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.bookkeeping.journal import Journal, abort_mark
+from store_format.bookkeeping.staged_file import StagedFile, staging_path
+from store_format.commit.append_position import WriterEnd, find_writer_end, queue_bases
+from store_format.commit.appended_crc import has_crc_property_before
+from store_format.commit.checkpoint import note_flushed
+from store_format.commit.prepare_store import CommitOptions, Opened
+from store_format.commit.repeats import totals
+from store_format.commit.staged_units import check_staged
+from store_format.commit.staging import TIMES_SUFFIX
+from store_format.commit.unsupported import refuse_missing_queues, refuse_timer, refuse_topics
+from store_format.commitlog.place import LogLayout
+from store_format.errors import OptionError, StoreWriteError
+from store_format.files.write import FileWrites
+from store_format.index.write import last_index_file
+from store_format.metadata.read import read_topics
+from store_format.metadata.values import TopicConfig
+
+__all__ = ["check", "plan", "writer_end"]
+
+_log = logging.getLogger(__name__)
+
+# A last message that is further ahead of the clock than this does not move the store times of new messages.
+_CLOCK_STEP_MAX_MS = 24 * 3_600_000
+
+
+def check(
+    root: str, opened: Opened, staged: Sequence[StagedFile], *, records_sum: bool = False
+) -> tuple[str, ...]:
+    """Checks that the staged files are complete and that each message fits into a commitlog file.
+
+    Returns a report for each earlier batch that was cut or overwritten since the last commit. Without
+    `records_sum` the checksum of the messages is left to `Publication.append_log`, where a difference can
+    still be undone.
+    """
+    for each in staged:
+        check_staged(root, each, records_sum=records_sum)
+        LogLayout(0, opened.settings.mapped_file_size_commit_log).place(
+            np.array([each.unit_size_max] if each.units else [])
+        )
+    reports = tuple(opened.ledger.new_reports(opened.log))
+    for report in reports:
+        _log.warning("%s: %s", root, report)
+    return reports
+
+
+def plan(
+    root: str,
+    opened: Opened,
+    staged: tuple[StagedFile, ...],
+    *,
+    key: tuple[str, int] | None,
+    store_timestamps: int | NDArray[np.int64] | None,
+    options: CommitOptions,
+    files: FileWrites,
+) -> Journal:
+    """The journal of a commit to one store: where the log ends, and the next offset of each queue.
+
+    Writes an array of store times into the staging directory, so that the commit can be repeated. Raises
+    UnsupportedFormatError and IllegalMessageError for topics and queues that are not written to, and
+    StoreWriteError for messages without the CRC property that the log has.
+    """
+    now = options.clock()
+    end = writer_end(root, opened, options, files)
+    queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
+    topics: Mapping[str, TopicConfig] = read_topics(root) or {}
+    refuse_topics(root, queues, topics)
+    refuse_timer(root, {topic for topic, _ in queues}, topics)
+    refuse_missing_queues(root, (*queues, *(queue for each in staged for queue in each.parked)), topics)
+    _refuse_missing_crc(root, opened, staged, end.offset)
+    timestamp, times_name = _store_times(root, staged, store_timestamps, now, files)
+    if timestamp < end.last_timestamp <= timestamp + _CLOCK_STEP_MAX_MS:
+        timestamp = end.last_timestamp  # store times never go back, unless the clock was far wrong
+    geometry = opened.settings.geometry
+    messages, bodies = totals(staged)
+    bases = tuple(queue_bases(root, opened.log, end, queues, opened.rebuilding, files))
+    if not options.sync and abort_mark(root) is None:
+        note_flushed(root, end.last_offset, end.last_timestamp)
+    return Journal(
+        id=secrets.token_hex(8),
+        key=key,
+        staged=staged,
+        skip=0,
+        base=end.offset,
+        file_size=opened.settings.mapped_file_size_commit_log,
+        queue_file_size=opened.settings.queue_file_size,
+        queues=queues,
+        queue_bases=bases,
+        new_topics=_new_topics(options.new_topics, queues, topics),
+        store_timestamp=timestamp,
+        store_timestamps=times_name,
+        sync=options.sync,
+        index=options.message_index_enable,
+        hash_slot_num=geometry.hash_slot_num,
+        index_num=geometry.index_num,
+        index_base=last_index_file(f"{root}/index"),
+        written_at=now,
+        zone_seconds=time.localtime(now // 1000).tm_gmtoff,
+        log_directories=opened.log_directories,
+        messages=messages,
+        bodies=bodies,
+        keeps_key=options.keeps_key,
+    )
+
+
+def writer_end(root: str, opened: Opened, options: CommitOptions, files: FileWrites) -> WriterEnd:
+    """Where the commit appends (`find_writer_end`)."""
+    geometry = opened.settings.geometry if options.message_index_enable else None
+    return find_writer_end(
+        root, opened.log, opened.ledger, opened.log_files, geometry, files, cut_after_damage=options.cut_after_damage
+    )  # fmt: skip
+
+
+def _new_topics(
+    wanted: Mapping[str, int], queues: Sequence[tuple[str, int]], topics: Mapping[str, TopicConfig]
+) -> dict[str, int]:
+    """The number of queues of each topic that topics.json lacks.
+
+    All of `wanted` count: a message in SCHEDULE_TOPIC_XXXX is for a topic that has no queue in this batch.
+    """
+    missing = {topic: number for topic, number in wanted.items() if topic not in topics}
+    for topic, queue_id in queues:
+        if topic not in topics:
+            missing[topic] = max(missing.get(topic, 0), queue_id + 1)
+    return missing
+
+
+def _refuse_missing_crc(root: str, opened: Opened, staged: Sequence[StagedFile], end: int) -> None:
+    """Units without a CRC property behind one that has it: a broker with forceVerifyPropCRC=true would
+    truncate them.
+    """
+    if all(each.crc_property for each in staged if each.units) or not has_crc_property_before(
+        opened.log, end
+    ):
+        return
+    raise StoreWriteError(
+        f"{root}: the last message of the log, which ends at {end}, has the property __CRC32# (enabledAppendPropCRC=true of a broker), "
+        "and the messages of this write were encoded without it: a broker with forceVerifyPropCRC=true would truncate them. "
+        "A broker has written since this write began; run it again"
+    )
+
+
+def _store_times(
+    root: str,
+    staged: tuple[StagedFile, ...],
+    store_timestamps: int | NDArray[np.int64] | None,
+    now: int,
+    files: FileWrites,
+) -> tuple[int, str | None]:
+    """(The store time of all messages in ms, None), or (0, the name of a staged file with one for each)."""
+    if store_timestamps is None:
+        return now, None
+    if not isinstance(store_timestamps, np.ndarray):
+        return store_timestamps, None
+    units = sum(each.units for each in staged)
+    if len(store_timestamps) != units:
+        raise OptionError(
+            f"{root}: expected {units} store timestamps, one for each message, found {len(store_timestamps)}"
+        )
+    if not staged:
+        return 0, None
+    name = f"{secrets.token_hex(8)}{TIMES_SUFFIX}"
+    path = f"{staging_path(root, staged[0].write)}/{name}"
+    files.write_whole(path, store_timestamps.astype("<i8").tobytes())
+    files.sync_directory(path.rpartition("/")[0])
+    return 0, name
