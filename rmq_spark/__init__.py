@@ -1,6 +1,6 @@
 """Apache RocketMQ's store files as a Spark data source, and the client side of RocketMQ in Python.
 
-Importing this package imports no pyspark: `register` does, when it is called.
+Importing this package does not import pyspark; calling `register` does.
 """
 
 from __future__ import annotations
@@ -9,18 +9,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 __all__ = ["register"]
 
 
 def register(spark: SparkSession, by_value: bool = False) -> None:
-    """Make `format("rmqlog")` known to `spark`; with `by_value`, also on executors that do not have this
-    package.
+    """Register the format `rmqlog` with a session, classic or Connect.
 
-    A thread that writes calls it itself: Spark looks up the format of a write in the active session of the
-    thread. By value means that the source of `rmq_spark` and `store_format` travels with each task; numpy and
-    pyarrow must be there.
+    With `by_value`, the source text of `rmq_spark` and `store_format` travels with each query, for clusters
+    whose Python workers have numpy and pyarrow but not this package.
+
+    Also makes the session the active session of the calling thread: call it in each thread that writes.
     """
-    from rmq_spark.spark import data_source
+    from rmq_spark.spark.data_source import RmqLogDataSource
 
-    data_source.register(spark, by_value=by_value)
+    source: type[DataSource] = RmqLogDataSource
+    if by_value:
+        from rmq_spark.spark.by_value import carried_data_source
+
+        source = carried_data_source(RmqLogDataSource.name())
+    spark.dataSource.register(source)
+    # Spark looks up the format of a write in the active session of the JVM's thread, and a new thread has
+    # none. createDataFrame is the only public function that sets the active session.
+    spark.createDataFrame([], "n int")

@@ -1,9 +1,17 @@
-"""The data source sent along with every query, for clusters whose workers have numpy and pyarrow but not this
-project.
+"""A form of the data source that carries the source text of `rmq_spark` and `store_format` with every query.
 
-The source text of the packages travels, about 200 kB, and workers import from it. (cloudpickle's own by-value
-mode copies function by function instead, and stops at the first cache, lock or compiled layout that a module
-holds.)
+It serves clusters whose workers have numpy and pyarrow, but not this project. About 200 kB of compressed text
+travel with the pickled data source, and a worker imports the packages from that text.
+
+Two shorter ways do not work:
+
+- `SparkContext.addPyFile` and `SparkSession.addArtifacts` (a zip as `pyfile`, or one archive per package). In
+  PySpark 4.3.0, classic and Connect, they reach the planner of batch reads, the writers, the commit and all
+  tasks, but not the process that holds the source of a stream: Spark gives that process the directory
+  `<SparkFiles>/streaming_job`, which does not exist, so `readStream` ends with "No module named 'rmq_spark'"
+  (`test_artifacts_do_not_reach_the_source_of_a_stream_4_3`).
+- cloudpickle's own by-value mode. It copies function by function and fails at the first cache, lock or
+  compiled layout that a module holds.
 """
 
 from __future__ import annotations
@@ -12,6 +20,7 @@ import importlib
 import json
 import pkgutil
 import zlib
+from collections.abc import Callable
 from importlib.abc import InspectLoader
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -31,62 +40,14 @@ _PACKAGES = ("rmq_spark", "store_format")
 
 
 def carried_data_source(name: str) -> type[DataSource]:
-    """A data source that needs nothing of this project where it is unpickled.
+    """The data source under `name`, in a form that a worker without this project can unpickle.
 
-    Everything inside is local to this function, which is what makes cloudpickle send it by value, on from
-    worker to worker too. It imports what it uses for the same reason: the globals of this module are not
-    there.
+    cloudpickle sends a class or function by value only if it is local to a function. So everything that
+    travels is local to this function and its two helpers, and imports what it uses inside: the globals of
+    this module do not exist on the worker. Workers send the readers on to tasks in the same way.
     """
-    packed = zlib.compress(json.dumps(_sources()).encode())
-
-    def install() -> None:
-        import sys
-        from importlib.abc import InspectLoader, MetaPathFinder
-        from importlib.util import spec_from_loader
-
-        if any(type(finder).__name__ == "CarriedSources" for finder in sys.meta_path):
-            return
-        # module name -> [text, whether it is a package]
-        sources: dict[str, list[Any]] = json.loads(zlib.decompress(packed))
-
-        class CarriedSources(MetaPathFinder, InspectLoader):
-            def find_spec(
-                self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-            ) -> ModuleSpec | None:
-                return (
-                    spec_from_loader(fullname, self, origin="sent with the query")
-                    if fullname in sources
-                    else None
-                )
-
-            def get_source(self, fullname: str) -> str:
-                return str(sources[fullname][0])
-
-            def is_package(self, fullname: str) -> bool:
-                return bool(sources[fullname][1])
-
-        sys.meta_path.insert(0, CarriedSources())
-
-    def restore(pickled: bytes) -> object:
-        import pickle
-
-        install()
-        kind, state = pickle.loads(pickled)
-        restored = kind.__new__(kind)
-        restored.__dict__.update(state)
-        return restored
-
-    def sent(what: Any) -> Any:
-        """A reader or writer, made to bring the source along when Spark pickles it to tasks. Any: whichever
-        kind it is.
-        """
-        import pickle
-
-        kind = type(what)
-        what.__class__ = type(
-            "Sent", (kind,), {"__reduce__": lambda self: (restore, (pickle.dumps((kind, self.__dict__)),))}
-        )
-        return what
+    install = _make_install(zlib.compress(json.dumps(_sources()).encode()))
+    carried = _make_carried(install)
 
     class CarriedDataSource(DataSource):
         @classmethod
@@ -103,29 +64,83 @@ def carried_data_source(name: str) -> type[DataSource]:
             return self._real().schema()
 
         def reader(self, schema: StructType) -> Any:
-            return sent(self._real().reader(schema))
+            return carried(self._real().reader(schema))
 
         def streamReader(self, schema: StructType) -> Any:
-            return sent(self._real().streamReader(schema))
+            return carried(self._real().streamReader(schema))
 
         def writer(self, schema: StructType, overwrite: bool) -> Any:
-            return sent(self._real().writer(schema, overwrite))
+            return carried(self._real().writer(schema, overwrite))
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-            return sent(self._real().streamWriter(schema, overwrite))
+            return carried(self._real().streamWriter(schema, overwrite))
 
     return CarriedDataSource
 
 
+def _make_install(packed: bytes) -> Callable[[], None]:
+    """A function that makes the packed modules importable in the process that calls it."""
+
+    def install() -> None:
+        import sys
+        from importlib.abc import InspectLoader, MetaPathFinder
+        from importlib.util import spec_from_loader
+
+        if any(type(finder).__name__ == "CarriedSources" for finder in sys.meta_path):
+            return
+        # module name -> [source text, whether the module is a package]
+        sources: dict[str, list[Any]] = json.loads(zlib.decompress(packed))
+
+        class CarriedSources(MetaPathFinder, InspectLoader):
+            def find_spec(
+                self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+            ) -> ModuleSpec | None:
+                if fullname not in sources:
+                    return None
+                return spec_from_loader(fullname, self, origin="sent with the query")
+
+            def get_source(self, fullname: str) -> str:
+                return str(sources[fullname][0])
+
+            def is_package(self, fullname: str) -> bool:
+                return bool(sources[fullname][1])
+
+        sys.meta_path.insert(0, CarriedSources())
+
+    return install
+
+
+def _make_carried(install: Callable[[], None]) -> Callable[[Any], Any]:
+    """A function that makes a reader or writer bring the sources along when Spark pickles it to tasks."""
+
+    def restore(pickled: bytes) -> object:
+        import pickle
+
+        install()
+        kind, state = pickle.loads(pickled)
+        restored = kind.__new__(kind)
+        restored.__dict__.update(state)
+        return restored
+
+    def carried(original: Any) -> Any:  # Any: any of the four kinds of readers and writers
+        import pickle
+
+        kind = type(original)
+        original.__class__ = type(
+            "Carried", (kind,), {"__reduce__": lambda self: (restore, (pickle.dumps((kind, self.__dict__)),))}
+        )
+        return original
+
+    return carried
+
+
 def _sources() -> dict[str, tuple[str, bool]]:
-    """Module name -> (source text, whether it is a package)."""
+    """Module name -> (source text, whether the module is a package)."""
     found = {}
     for package in _PACKAGES:
         root = importlib.import_module(package)
-        for name in (
-            package,
-            *(module.name for module in pkgutil.walk_packages(root.__path__, f"{package}.")),
-        ):
+        below = [module.name for module in pkgutil.walk_packages(root.__path__, f"{package}.")]
+        for name in (package, *below):
             spec = find_spec(name)
             assert spec is not None
             assert isinstance(spec.loader, InspectLoader)

@@ -30,10 +30,9 @@ from rmq_spark.write.target import WriteTarget, open_target
 from store_format.errors import OptionError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["RmqLogDataSource", "register"]
+__all__ = ["RmqLogDataSource"]
 
 
 class RmqLogDataSource(DataSource):
@@ -69,8 +68,7 @@ class RmqLogDataSource(DataSource):
         return RmqLogWriter(begin_write(self._target(schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Output mode complete arrives as `overwrite`: each whole result is appended, as Kafka's sink does.
-        """
+        """Output mode complete arrives as `overwrite`: each whole result is appended, as Kafka's sink does."""
         return RmqLogStreamWriter(self._target(schema))
 
     def _target(self, schema: StructType) -> WriteTarget:
@@ -84,26 +82,6 @@ class RmqLogDataSource(DataSource):
             options.property_columns,
         )
         return open_target(options)
-
-
-def register(spark: SparkSession, by_value: bool = False) -> None:
-    """Make `rmqlog` known to a session, classic or Connect, and the session the active one of the calling
-    thread.
-
-    `by_value` sends this package's code along, for clusters whose workers have numpy and pyarrow but not this
-    package.
-    """
-    from pyspark.sql.types import IntegerType, StructField, StructType
-
-    source: type[DataSource] = RmqLogDataSource
-    if by_value:
-        from rmq_spark.spark.by_value import carried_data_source
-
-        source = carried_data_source(RmqLogDataSource.name())
-    spark.dataSource.register(source)
-    # Spark looks up the format of a write in the active session of the JVM's thread, which a new thread does
-    # not have. createDataFrame sets it, as the only public function that does.
-    spark.createDataFrame([], StructType([StructField("n", IntegerType())]))
 
 
 def _plain(options: Any) -> dict[str, str]:  # Any: Spark's CaseInsensitiveDict, which is no public type

@@ -41,8 +41,7 @@ class GroupPositions(StreamPositions):
         self._resumed = True
 
     def initial(self) -> _Json:
-        """What the group says of starts is asked at the first boundary, which a repeated batch comes before.
-        """
+        """What the group says of starts is asked at the first boundary, which a repeated batch comes before."""
         if self._initial is None:
             self._initial = {}
         return self._initial
