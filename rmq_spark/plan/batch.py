@@ -18,13 +18,14 @@ from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.plan.by_key import narrowed, places_of_key
 from rmq_spark.plan.splits import Findings, Piece, Split, estimate_bytes, make_splits
 from rmq_spark.plan.starts import Starts, offset_at
-from rmq_spark.plan.store_queues import find_queues
 from rmq_spark.plan.stores import open_stores
-from store_format import MessageStore, Queue
+from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from store_format.metadata.read import read_topics
 from store_format.names import did_you_mean
+from store_format.read.store import Store
+from store_format.read.store_queues import find_queues
 
 __all__ = ["Plan", "available_cores", "plan", "refuse_unknown", "refuse_unknown_names", "warn_of_no_match"]
 
@@ -65,7 +66,7 @@ def available_cores() -> int:
 # ---- queues and their ranges -------------------------------------------------------------------------------
 
 
-def _look(store: MessageStore, options: ReadOptions, found: Findings, starts: Starts) -> None:
+def _look(store: Store, options: ReadOptions, found: Findings, starts: Starts) -> None:
     there = find_queues(store, options.topics)
     log_bytes = store.log.size_bytes
     known = places_of_key(store, there.queues, options)
@@ -127,7 +128,7 @@ def _stop(queue: Queue, options: ReadOptions) -> int:
             return offset_at(queue, ms, options.mode)
 
 
-def refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:
+def refuse_unknown(stores: Sequence[Store], options: ReadOptions, found: Findings) -> None:
     """Names in the options that fit nothing: a typo would otherwise look like an empty topic."""
     refuse_unknown_names(stores, options, found)
     for spec in (options.starting, options.ending):
@@ -141,7 +142,7 @@ def refuse_unknown(stores: Sequence[MessageStore], options: ReadOptions, found: 
             _refuse_offset_of_none(spec, queue, options)
 
 
-def refuse_unknown_names(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:
+def refuse_unknown_names(stores: Sequence[Store], options: ReadOptions, found: Findings) -> None:
     """The part of it that holds at a restart too: the names of `subscribe` and `assign`."""
     read = {topic for topic, _, _ in found.queues}
     missing = [topic for topic in options.topics.named_topics if topic not in read]
@@ -160,7 +161,7 @@ def refuse_unknown_names(stores: Sequence[MessageStore], options: ReadOptions, f
             raise OptionError(f"assign: no store has the queue {queue}; {have}")
 
 
-def _queues_there(stores: Sequence[MessageStore]) -> list[tuple[str, str, int]]:
+def _queues_there(stores: Sequence[Store]) -> list[tuple[str, str, int]]:
     """(topic, broker, queue id) for advice, which is worth no other error: none of a store where some may not
     be read.
     """
@@ -171,12 +172,12 @@ def _queues_there(stores: Sequence[MessageStore]) -> list[tuple[str, str, int]]:
     return found
 
 
-def _names_any(queue: QueueName, there: set[tuple[str, str, int]], stores: Sequence[MessageStore]) -> bool:
+def _names_any(queue: QueueName, there: set[tuple[str, str, int]], stores: Sequence[Store]) -> bool:
     brokers = [queue.broker] if queue.broker is not None else [store.broker_name for store in stores]
     return any((queue.topic, broker, queue.queue_id) in there for broker in brokers)
 
 
-def _configured_queues(stores: Sequence[MessageStore]) -> dict[tuple[str, str], range]:
+def _configured_queues(stores: Sequence[Store]) -> dict[tuple[str, str], range]:
     """(topic, broker name) -> the queue ids in topics.json. A broker creates the files of a queue with its
     first message.
     """
@@ -219,7 +220,7 @@ def _refuse_offset_of_none(spec: OffsetSpec, queue: QueueName, options: ReadOpti
     _log.warning("reading what is there: %s", message)
 
 
-def warn_of_no_match(stores: Sequence[MessageStore], options: ReadOptions, found: Findings) -> None:
+def warn_of_no_match(stores: Sequence[Store], options: ReadOptions, found: Findings) -> None:
     """A stream whose pattern matches no topic waits for one, perhaps for ever."""
     pattern = options.topics.pattern
     if pattern is not None and not any(options.topics.chooses_topic(topic) for topic, _, _ in found.queues):

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rmq_spark.options.read_options import ReadOptions
-from store_format import MessageStore, Queue
+from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, StorePermissionError
 from store_format.names import is_light_queue
+from store_format.read.store import Store
 from store_format.search.look_up import How, Question, bytes_to_scan, look_up
 
 __all__ = ["narrowed", "places_of_key"]
@@ -27,7 +28,7 @@ _SCAN_BYTES_MAX = 1 << 30  # about a second of planning; more is for the tasks
 
 
 def places_of_key(
-    store: MessageStore, queues: Sequence[Queue], options: ReadOptions
+    store: Store, queues: Sequence[Queue], options: ReadOptions
 ) -> Mapping[tuple[str, int], list[int]] | None:
     """The queue offsets of the messages asked for by `key` or `messageId`, by queue; None when all messages
     have to be looked at.

@@ -11,11 +11,12 @@ from rmq_spark.consume.consume_from_where import Start, start_offset
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.topic_choice import TopicChoice
-from store_format import MessageStore, Queue
+from store_format import Queue
 from store_format.errors import OffsetOutOfRangeError
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import is_retry_topic, retry_topic
+from store_format.read.store import Store
 
 __all__ = ["begin_of", "start_of", "subscribe_set", "subscription_text", "usable_offsets"]
 
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 _UNKNOWN = -1
 
 
-def subscribe_set(stores: Iterable[MessageStore], choice: TopicChoice, group: str) -> list[MessageQueue]:
+def subscribe_set(stores: Iterable[Store], choice: TopicChoice, group: str) -> list[MessageQueue]:
     """mqAll: the readable queues of the chosen topics and of the group's retry topic
     (topicRouteData2TopicSubscribeInfo), sorted.
 

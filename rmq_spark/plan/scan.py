@@ -13,12 +13,12 @@ from rmq_spark.consume.tag_filter import TagFilter
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.projection import Projection
 from rmq_spark.plan.splits import Share, Split
-from store_format import MessageStore
 from store_format.consumequeue.slices import QueueSlice
 from store_format.files.read import FileCache
 from store_format.message.columns import Projection as DecodeProjection
 from store_format.read.log_reader import LogReader
 from store_format.read.queue_reader import QueueReader
+from store_format.read.store import Store
 from store_format.read.tolerance import Tolerance
 
 __all__ = ["Scan"]
@@ -61,7 +61,7 @@ class Scan:
         self, share: Share, tolerance: Tolerance, where: CountingFilter | None
     ) -> Iterator[pa.RecordBatch]:
         _FILES.forget_deleted()
-        store = MessageStore.open(
+        store = Store.open(
             share.store_path,
             broker_name=share.broker_name,
             commit_log_paths=share.commit_log_paths,

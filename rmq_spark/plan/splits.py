@@ -16,9 +16,9 @@ from itertools import pairwise
 import numpy as np
 
 from rmq_spark.options.read_options import ReadOptions
-from store_format import MessageStore
 from store_format.consumequeue.slices import QueueSlice, cuts_at, read_slice
 from store_format.read.log_reader import LogQueue
+from store_format.read.store import Store
 
 __all__ = ["Findings", "Piece", "Share", "Split", "estimate_bytes", "make_splits", "splits_of_clients"]
 
@@ -59,7 +59,7 @@ class Split:
 class Piece:
     """A slice and the bytes of commitlog its messages take, by estimate."""
 
-    store: MessageStore
+    store: Store
     slice: QueueSlice
     bytes: int
 
@@ -69,9 +69,7 @@ class Findings:
     """What is to be read of all stores: by queue, and by scan."""
 
     pieces: list[Piece] = field(default_factory=list)
-    scanned: list[tuple[MessageStore, list[QueueSlice], list[LogQueue], list[int]]] = field(
-        default_factory=list
-    )
+    scanned: list[tuple[Store, list[QueueSlice], list[LogQueue], list[int]]] = field(default_factory=list)
     queues: list[tuple[str, str, int]] = field(default_factory=list)
     lost: int = 0
 
@@ -183,14 +181,14 @@ def _cut(piece: Piece, target: int) -> Iterator[Piece]:
 
 
 def _shares(pieces: Sequence[Piece]) -> Iterator[Share]:
-    by_store: dict[str, tuple[MessageStore, list[QueueSlice]]] = {}
+    by_store: dict[str, tuple[Store, list[QueueSlice]]] = {}
     for piece in pieces:
         by_store.setdefault(piece.store.path, (piece.store, []))[1].append(piece.slice)
     for store, slices in by_store.values():
         yield _share(store, slices)
 
 
-def _share(store: MessageStore, slices: Sequence[QueueSlice]) -> Share:
+def _share(store: Store, slices: Sequence[QueueSlice]) -> Share:
     return Share(store.path, store.broker_name, store.commit_log_paths, tuple(slices))
 
 
@@ -220,7 +218,7 @@ def _by_commitlog(pieces: list[Piece], options: ReadOptions, cores: int) -> list
     return splits
 
 
-def _slices_of(store: MessageStore, pieces: Sequence[Piece]) -> list[QueueSlice]:
+def _slices_of(store: Store, pieces: Sequence[Piece]) -> list[QueueSlice]:
     return [piece.slice for piece in pieces if piece.store is store]
 
 

@@ -12,11 +12,12 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.offset_spec import Earliest, Latest, Offset, Timestamp
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.group_start import start_of, subscribe_set, usable_offsets
-from store_format import MessageStore, Queue
+from store_format import Queue
 from store_format.consumequeue.slices import read_slice
 from store_format.errors import OffsetOutOfRangeError
 from store_format.metadata.group_offsets import known_groups
 from store_format.names import did_you_mean
+from store_format.read.store import Store
 
 __all__ = ["Starts", "offset_at", "start_offset"]
 
@@ -30,7 +31,7 @@ class Starts:
     nothing.
     """
 
-    def __init__(self, stores: Sequence[MessageStore], options: ReadOptions) -> None:
+    def __init__(self, stores: Sequence[Store], options: ReadOptions) -> None:
         self._options = options
         self._group = options.group
         self._committed: dict[MessageQueue, int] = {}
@@ -57,7 +58,7 @@ class Starts:
         return f"the {start.origin} offset of group {self._group.group}", start.offset
 
 
-def _warn_of_nothing(stores: Sequence[MessageStore], group: str) -> None:
+def _warn_of_nothing(stores: Sequence[Store], group: str) -> None:
     """A misspelt name looks like a group that has nothing to read."""
     known = {name for store in stores for name in known_groups(store.path)} - {group}
     hint = did_you_mean(group, sorted(known), "groups")

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from store_format import MessageStore
 from store_format.errors import OptionError, StoreError, StoreNotFoundError
 from store_format.files.read import (
     LOST_AND_FOUND,
@@ -17,6 +16,7 @@ from store_format.files.read import (
     is_directory,
     refuse,
 )
+from store_format.read.store import Store
 from store_format.read.store_root import looks_like_store
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = ["Newcomers", "cluster_members", "open_stores", "refuse_repeated"]
 _log = logging.getLogger(__name__)
 
 
-def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) -> list[MessageStore]:
+def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) -> list[Store]:
     """The stores of all paths, in the order of paths and of names within a cluster.
 
     With `skip_unreadable`, by default where failOnDataLoss is false, members and queues that may not be read
@@ -39,8 +39,8 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
     """
     skip = not options.fail_on_data_loss if skip_unreadable is None else skip_unreadable
     refused: list[StoreError] = []
-    stores: list[MessageStore] = []
-    given: list[tuple[str, MessageStore]] = []
+    stores: list[Store] = []
+    given: list[tuple[str, Store]] = []
     for path in options.paths:
         roots = _roots(path, options, refused.append if skip else refuse)
         if len(roots) > 1 and options.broker_name is not None:
@@ -48,7 +48,7 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
                 f"brokerName is for one store and {path} is a cluster of {len(roots)}; leave it out, each store says its own"
             )
         for root in roots:
-            store = MessageStore.open(
+            store = Store.open(
                 root,
                 broker_name=options.broker_name,
                 commit_log_paths=options.commit_log_paths,
@@ -168,6 +168,6 @@ def _roots(path: str, options: ReadOptions, refused: Refused) -> list[str]:
     for error in errors:
         (refused if members else refuse)(error)
     if not members:
-        MessageStore.open(path)  # raises, and says what was found instead
+        Store.open(path)  # raises, and says what was found instead
         raise StoreNotFoundError(f"{path} is no store root")
     return members

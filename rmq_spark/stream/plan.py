@@ -13,9 +13,10 @@ from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.batch import Plan, available_cores
 from rmq_spark.plan.splits import Findings, Piece, Split, estimate_bytes, make_splits, splits_of_clients
 from rmq_spark.stream.stores import StreamStores
-from store_format import MessageStore, Queue
+from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import OffsetOutOfRangeError, OptionError
+from store_format.read.store import Store
 
 __all__ = ["plan_stream", "ranges"]
 
@@ -88,7 +89,7 @@ def plan_stream(
 def _add(
     wanted: Mapping[QueueKey, tuple[int, int]],
     queues: Mapping[QueueKey, Queue],
-    stores: Mapping[str, MessageStore],
+    stores: Mapping[str, Store],
     cuts: Mapping[str, list[int]],
     options: ReadOptions,
     found: Findings,

@@ -15,13 +15,14 @@ from rmq_spark.consume.stream_offset import MARK, QueueKey
 from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.options.topic_choice import TopicChoice
-from rmq_spark.plan.store_queues import StoreQueues, find_queues
 from rmq_spark.plan.stores import Newcomers, open_stores
-from rmq_spark.stream.store_follower import StoreFollower
-from store_format import MessageStore, Queue
+from store_format import Queue
 from store_format.files.read import LOST_AND_FOUND, entry_names
 from store_format.follow.fingerprint import QUEUE_FOLDERS
+from store_format.follow.follower import StoreFollower
 from store_format.follow.replaced import Replaced
+from store_format.read.store import Store
+from store_format.read.store_queues import StoreQueues, find_queues
 from store_format.read.store_root import has_config
 
 __all__ = ["StreamStores"]
@@ -66,7 +67,7 @@ class StreamStores:
         """Whether no store has had a message or a broker's name so far."""
         return len(self.followers) == len(self._unnamed)
 
-    def _is_named(self, store: MessageStore) -> bool:
+    def _is_named(self, store: Store) -> bool:
         return self.options.broker_name is not None or has_config(store.path)
 
     def _named(self, place: int) -> StoreFollower | None:
@@ -92,7 +93,7 @@ class StreamStores:
         return self.followers[place]
 
     @property
-    def stores(self) -> list[MessageStore]:
+    def stores(self) -> list[Store]:
         return [follower.store for follower in self.followers]
 
     def chooses(self, key: QueueKey) -> bool:
@@ -114,7 +115,7 @@ class StreamStores:
             }
         return frozenset(deleted)
 
-    def find_unchosen(self, keys: Collection[QueueKey]) -> Iterator[tuple[MessageStore, StoreQueues]]:
+    def find_unchosen(self, keys: Collection[QueueKey]) -> Iterator[tuple[Store, StoreQueues]]:
         """Queues that the options do not choose now, as the files are at this moment: a batch that was
         planned before may have them.
         """

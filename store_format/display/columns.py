@@ -14,8 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from store_format.message.columns import TIME_MS_MIN, TIME_MS_STOP
-
 __all__ = [
     "BOOL",
     "BROKER",
@@ -26,6 +24,8 @@ __all__ = [
     "REAL",
     "TEXT",
     "TIME",
+    "TIME_MS_MIN",
+    "TIME_MS_STOP",
     "ViewColumn",
     "batch_of",
     "batches_of",
@@ -36,6 +36,11 @@ __all__ = [
 TEXT, INT, LONG, BOOL, REAL, DAY = pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.float64(), pa.date32()
 TIME = pa.timestamp("us", tz="UTC")
 NAMES = pa.list_(pa.field("element", TEXT))
+
+# What Python shows in every time zone: the years 1 to 9999 without two days at each end, since
+# `datetime.fromtimestamp`, which Spark's collect() calls, looks a day back and then takes the local time.
+# Real stores hold Long.MAX_VALUE too.
+TIME_MS_MIN, TIME_MS_STOP = -62135596800000 + 2 * 86_400_000, 253402300800000 - 2 * 86_400_000
 
 _ROWS_A_BATCH = 4096
 _BITS = {INT: 31, LONG: 63}
@@ -77,7 +82,7 @@ def batches_of(columns: Sequence[ViewColumn], rows: Iterable[Sequence[Any]]) -> 
 
 def time_us(ms: int | None) -> int | None:
     """Milliseconds as a broker stores them -> a value for a TIME column; null outside what
-    `columns.TIME_MS_MIN` says.
+    `TIME_MS_MIN` says.
     """
     return None if ms is None or not TIME_MS_MIN <= ms < TIME_MS_STOP else ms * 1000
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import mapped_array
+from store_format.display.columns import TIME_MS_MIN, TIME_MS_STOP
 from store_format.java.text import decode_utf8
 from store_format.message.hosts import format_hosts, offset_msg_ids
 from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate
@@ -38,8 +39,6 @@ __all__ = [
     "BODY_SIZE_MAX",
     "COLUMNS",
     "DEFAULT_COLUMNS",
-    "TIME_MS_MIN",
-    "TIME_MS_STOP",
     "Projection",
     "PropertyFilter",
     "arrow_schema",
@@ -83,10 +82,6 @@ DEFAULT_COLUMNS = tuple(COLUMNS)[:12]
 
 BODY_SIZE_MAX = 64 << 20  # a decompressed body: sixteen times the default maxMessageSize
 
-# What Python shows in every time zone: the years 1 to 9999 without two days at each end, since
-# `datetime.fromtimestamp`, which Spark's collect() calls, looks a day back and then takes the local time.
-# Real stores hold Long.MAX_VALUE too.
-TIME_MS_MIN, TIME_MS_STOP = -62135596800000 + 2 * 86_400_000, 253402300800000 - 2 * 86_400_000
 _PROPERTY_BACKED = frozenset({"properties", "tags", "keys", "msgId"})
 _CONSTANT_ROWS = 1 << 16
 _OPENED_BYTES_MAX = 32 << 20  # what bodies of one batch may inflate to, unless it is a single one

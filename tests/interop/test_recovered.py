@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rmq_spark.options.topic_choice import TopicChoice
-from rmq_spark.stream.store_follower import StoreFollower
 from store_format import MessageStore
 from store_format.bookkeeping.state import StoreState
 from store_format.commit.append import CommitOptions
+from store_format.follow.follower import StoreFollower
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import Line
 from tests.interop.rows import as_client, ours

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.stream import store_follower
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import OffsetOutOfRangeError
+from store_format.follow import follower as follower_module
 from tests.rmq_spark.stream.test_group_positions import Clock, Query
 from tests.rmq_spark.stream.test_positions import Place, Stream, expected
 from tests.support.oracle import Message
@@ -410,7 +410,7 @@ def test_queues_that_a_broker_makes_again_give_each_message_once(
     state: str,
 ) -> None:
     """A stream that has scanned the commitlog waits where the queues are still shorter than that."""
-    monkeypatch.setattr(store_follower, "_CATCHING_UP_NS", 0)
+    monkeypatch.setattr(follower_module, "_CATCHING_UP_NS", 0)
     root = (tmp_path / "live").rename(tmp_path / state)
     if state == "crashed":
         (root / "abort").touch()

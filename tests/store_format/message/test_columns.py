@@ -18,12 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store_format.display.columns import TIME_MS_MIN, TIME_MS_STOP
 from store_format.message import columns
 from store_format.message.columns import (
     COLUMNS,
     DEFAULT_COLUMNS,
-    TIME_MS_MIN,
-    TIME_MS_STOP,
     Projection,
     arrow_schema,
     decode,

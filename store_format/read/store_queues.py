@@ -6,15 +6,25 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from rmq_spark.options.topic_choice import TopicChoice
-from store_format import MessageStore, Queue
+from store_format.read.store import Queue, Store
 
-__all__ = ["StoreQueues", "find_queues"]
+__all__ = ["QueueChoice", "StoreQueues", "find_queues"]
 
 _log = logging.getLogger(__name__)
 
 _SCAN_CUT_BYTES = 64 << 10  # a scan may be cut between windows of a walk, 1 MiB or a file
+
+
+class QueueChoice(Protocol):
+    """Which queues a caller reads."""
+
+    def chooses_topic(self, topic: str) -> bool:
+        """False only for a topic of which no queue is read."""
+
+    def chooses_queue(self, topic: str, broker: str, queue_id: int) -> bool:
+        """Whether this queue of a topic that `chooses_topic` is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +43,7 @@ class StoreQueues:
     has_remains: bool = False
 
 
-def find_queues(store: MessageStore, choice: TopicChoice, *, level: int = logging.WARNING) -> StoreQueues:
+def find_queues(store: Store, choice: QueueChoice, *, level: int = logging.WARNING) -> StoreQueues:
     """The chosen queues as the files are now. That some are scanned for is logged at `level`."""
 
     def chosen(queues: list[Queue]) -> list[Queue]:

@@ -24,18 +24,18 @@ from benchmarks.fill import Filling, fill
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.read_table import STREAM
 from rmq_spark.options.topic_choice import TopicChoice
-from rmq_spark.plan.store_queues import find_queues
-from rmq_spark.stream import store_follower
 from rmq_spark.stream.positions import StreamPositions
-from rmq_spark.stream.store_follower import StoreFollower
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.errors import StoreError
+from store_format.follow import follower as follower_module
+from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import near_end
 from store_format.layouts import CQ_UNIT
+from store_format.read.store_queues import find_queues
 from tests.support import goldens, oracle
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
 from tests.test_live_store import writer
@@ -399,13 +399,13 @@ def test_a_first_look_walks_the_end_of_the_log_alone(tmp_path: Path, monkeypatch
     append(root, numbered("T", 0, 1000))
     last = messages_of(root)[-1]
     walked: list[tuple[int, int]] = []
-    monkeypatch.setattr(store_follower, "_MARGIN_SIZE", 4096)
+    monkeypatch.setattr(follower_module, "_MARGIN_SIZE", 4096)
 
     def noted(log: CommitLog, start: int, stop: int | None, margin_size: int) -> tuple[int, int]:
         walked.append((start, near_end(log, start, stop, margin_size)[1]))
         return near_end(log, start, stop, margin_size)
 
-    monkeypatch.setattr(store_follower, "near_end", noted)
+    monkeypatch.setattr(follower_module, "near_end", noted)
     follower = followed(root)
     [(start, end)] = walked
     assert end == last.physical_offset + last.total_size
@@ -425,13 +425,13 @@ def test_a_first_look_does_not_trust_an_entry_that_leads_to_no_message(
         units["physical_offset"][1:249] += 1  # into the middle of each; the first and the last stay right
         path.write_bytes(units.tobytes())
     walked: list[int] = []
-    monkeypatch.setattr(store_follower, "_MARGIN_SIZE", 4096)
+    monkeypatch.setattr(follower_module, "_MARGIN_SIZE", 4096)
 
     def noted(log: CommitLog, start: int, stop: int | None, margin_size: int) -> tuple[int, int]:
         walked.append(start)
         return near_end(log, start, stop, margin_size)
 
-    monkeypatch.setattr(store_follower, "near_end", noted)
+    monkeypatch.setattr(follower_module, "near_end", noted)
     assert ends(followed(root)) == in_batch(root)
     assert walked == [0]
 

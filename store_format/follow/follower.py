@@ -14,9 +14,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 
-from rmq_spark.options.topic_choice import TopicChoice
-from rmq_spark.plan.store_queues import find_queues
-from store_format import MessageStore, Queue
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
@@ -28,6 +25,8 @@ from store_format.follow.fingerprint import QUEUE_FOLDERS, Signs, read_signs
 from store_format.follow.log_tail import Newest, News, follow_queue, near_end, read_head, read_news
 from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
 from store_format.read.snapshot import list_queues, take_queue
+from store_format.read.store import Queue, Store
+from store_format.read.store_queues import QueueChoice, find_queues
 from store_format.search.by_key import stands_at
 
 __all__ = ["StoreFollower"]
@@ -57,7 +56,7 @@ class StoreFollower:
     """
 
     def __init__(
-        self, store: MessageStore, choice: TopicChoice, *, clock_ns: Callable[[], int] = time.time_ns
+        self, store: Store, choice: QueueChoice, *, clock_ns: Callable[[], int] = time.time_ns
     ) -> None:
         self.store = store
         self.queues: dict[_Key, Queue] = {}

@@ -13,10 +13,10 @@ from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.read_table import STREAM
 from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.stream.positions import StreamPositions
-from rmq_spark.stream.store_follower import StoreFollower
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError
+from store_format.follow.follower import StoreFollower
 from tests.store_format.read.test_readable_end import Broker
 from tests.store_format.read.test_written_end import broker, live, recovered, start
 

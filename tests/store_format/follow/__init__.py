@@ -1,0 +1,1 @@
+"""Tests of following a store while a broker writes."""
