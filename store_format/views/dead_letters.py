@@ -10,11 +10,12 @@ import pyarrow as pa
 from store_format.display.columns import BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.names import DLQ_PREFIX, RETRY_TOPIC
 from store_format.views.messages import read_queues
+from store_format.views.view import View
 
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["DEAD_LETTER_COLUMNS", "dead_letters"]
+__all__ = ["VIEW"]
 
 DEAD_LETTER_COLUMNS = (
     BROKER,
@@ -55,3 +56,6 @@ def _rows(store: Store) -> Iterator[tuple[object, ...]]:
                 time_us(row["bornTimestampMs"]), time_us(row["storeTimestampMs"]), row["topic"], row["queueId"], row["queueOffset"],
                 row["physicalOffset"], row["storeSize"],
             )  # fmt: skip
+
+
+VIEW = View("deadLetters", "Messages that a group has given up.", DEAD_LETTER_COLUMNS, dead_letters)

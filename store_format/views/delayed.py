@@ -16,11 +16,12 @@ from store_format.metadata.read import config_path, read_delay_offsets
 from store_format.metadata.timer import read_timer_check
 from store_format.names import REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
 from store_format.views.messages import read_queues
+from store_format.views.view import View
 
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["DELAYED_COLUMNS", "delayed"]
+__all__ = ["VIEW"]
 
 
 DELAYED_COLUMNS = (
@@ -138,3 +139,11 @@ def _row(
         row["msgId"], row["tags"], row["keys"], time_us(row["bornTimestampMs"]), time_us(row["storeTimestampMs"]),
         SCHEDULE_TOPIC if kind == "level" else TIMER_TOPIC, row["queueId"], row["queueOffset"], row["physicalOffset"], row["storeSize"],
     )  # fmt: skip
+
+
+VIEW = View(
+    "delayed",
+    "Messages that wait for their time, at a delay level or in the timer.",
+    DELAYED_COLUMNS,
+    delayed,
+)

@@ -17,11 +17,12 @@ from store_format.files.read import StoreFile, file_status, list_directories, li
 from store_format.index.file import IndexFile, open_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, INDEX_UNIT
 from store_format.read.snapshot import list_queues
+from store_format.views.view import View
 
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["FILE_COLUMNS", "files", "log_end"]
+__all__ = ["VIEW", "log_end"]
 
 FILE_COLUMNS = (
     BROKER,
@@ -191,3 +192,6 @@ def _index_fill(index: IndexFile) -> _Fill:
         None, None, header.begin_physical_offset, header.end_physical_offset, entries, used, fill, header.begin_timestamp,
         header.end_timestamp,
     )  # fmt: skip
+
+
+VIEW = View("files", "The store's files: what they hold and how full they are.", FILE_COLUMNS, files)

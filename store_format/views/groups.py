@@ -14,11 +14,12 @@ from store_format.display.columns import BOOL, BROKER, INT, LONG, NAMES, TEXT, V
 from store_format.metadata.read import Groups, read_subscription_groups, read_topics
 from store_format.names import DLQ_PREFIX, RETRY_PREFIX, is_retry_topic
 from store_format.views.lag import lag_table
+from store_format.views.view import View
 
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["GROUP_COLUMNS", "groups"]
+__all__ = ["VIEW"]
 
 
 GROUP_COLUMNS = (
@@ -102,3 +103,6 @@ def _progress(rows: list[dict[str, Any]]) -> tuple[object, ...]:
         None if not behind or None in behind else sum(behind),
         None if not ages or None in ages else max(ages),
     )
+
+
+VIEW = View("groups", "Each consumer group: its settings and how far behind it is.", GROUP_COLUMNS, groups)

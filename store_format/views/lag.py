@@ -19,11 +19,12 @@ from store_format.metadata.group_offsets import Committed, read_committed
 from store_format.metadata.read import Topics, read_topics
 from store_format.names import retry_topic
 from store_format.views.measure import Stretches, measure
+from store_format.views.view import View
 
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
 
-__all__ = ["LAG_COLUMNS", "GroupQueue", "group_queues", "lag_table"]
+__all__ = ["LAG_COLUMNS", "VIEW", "GroupQueue", "group_queues", "lag_table"]
 
 
 LAG_COLUMNS = (
@@ -191,3 +192,15 @@ def _row(
         broker_name, place.group, place.topic, place.queue_id, place.committed, low, high,
         lag, lag_bytes, lag_ms, lost, flight, time_us(last), time_us(following),
     )  # fmt: skip
+
+
+def _lag_batches(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
+    yield from lag_table(store, now_ms=now_ms).to_batches()
+
+
+VIEW = View(
+    "lag",
+    "Each group on each of its queues: how far behind in messages, bytes and time.",
+    LAG_COLUMNS,
+    _lag_batches,
+)

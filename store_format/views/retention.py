@@ -20,11 +20,12 @@ from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColu
 from store_format.files.read import file_status
 from store_format.views.lag import GroupQueue, group_queues
 from store_format.views.measure import Stretches, measure
+from store_format.views.view import View
 
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
 
-__all__ = ["FILE_RESERVED_HOURS", "RETENTION_COLUMNS", "retention", "retention_rows"]
+__all__ = ["FILE_RESERVED_HOURS", "VIEW", "retention_rows"]
 
 FILE_RESERVED_HOURS = 72  # MessageStoreConfig.fileReservedTime, which is not stored
 _HOUR_MS = 3_600_000
@@ -120,3 +121,11 @@ def _until(queue: Queue | None, start: int, stop: int, physical_stop: int) -> in
         return None
     first, *_ = split_at(queue.piece(start, stop), [physical_stop])
     return first.stop - first.start
+
+
+VIEW = View(
+    "retention",
+    "Groups that have lost messages to retention or will lose some, and when.",
+    RETENTION_COLUMNS,
+    retention,
+)

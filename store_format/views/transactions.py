@@ -34,11 +34,12 @@ from store_format.names import (
     UNIQ_KEY,
 )
 from store_format.views.messages import read_queues
+from store_format.views.view import View
 
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["TRANSACTION_COLUMNS", "Transaction", "find_transactions", "transactions"]
+__all__ = ["VIEW", "Transaction", "find_transactions"]
 
 
 TRANSACTION_COLUMNS = (
@@ -217,3 +218,11 @@ def _row(store: Store, each: Transaction, now_ms: int) -> tuple[object, ...]:
         time_us(first["storeTimestampMs"]), time_us(last["storeTimestampMs"]), time_us(each.decided_ms), last["queueOffset"],
         last["physicalOffset"], len(each.copies), commit.get("queueOffset"), commit.get("physicalOffset"),
     )  # fmt: skip
+
+
+VIEW = View(
+    "transactions",
+    "Half messages, one row a transaction, and how each ended.",
+    TRANSACTION_COLUMNS,
+    transactions,
+)

@@ -13,11 +13,12 @@ from store_format.display.columns import BROKER, DAY, LONG, TEXT, ViewColumn, ba
 from store_format.names import is_light_queue
 from store_format.views.files import log_end
 from store_format.views.measure import look, measure, walk_queues
+from store_format.views.view import View
 
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
 
-__all__ = ["USAGE_COLUMNS", "usage"]
+__all__ = ["VIEW"]
 
 USAGE_COLUMNS = (
     BROKER,
@@ -106,3 +107,6 @@ def _add_scanned(store: Store, queues: list[Queue], found: _Days) -> None:
             sums = found[topic, _day(value * _DAY_MS)]
             sums[0] += int(mine.sum())
             sums[1] += int(part.sizes[mine & part.begins].sum())
+
+
+VIEW = View("usage", "Bytes of the commitlog by topic and day.", USAGE_COLUMNS, usage)

@@ -13,6 +13,7 @@ from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.options.write_options import parse_write_options
 from rmq_spark.options.write_table import WRITE_OPTIONS
 from store_format.errors import OptionError, StoreError
+from store_format.views.registry import VIEWS
 
 NOW_MS = 1_700_000_000_000
 
@@ -226,8 +227,8 @@ def test_what_spark_adds_passes() -> None:
         (
             {"path": "/a", "view": "queue"},
             (
-                "view: expected one of messages, topics, queues, groups, lag, retention, usage, files, index, checkpoint, delayed, "
-                "transactions, deadLetters, problems, found 'queue'; did you mean queues?"
+                f"view: expected one of messages, {', '.join(view.name for view in VIEWS)}, "
+                "found 'queue'; did you mean queues?"
             ),
         ),
         (

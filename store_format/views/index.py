@@ -1,18 +1,14 @@
-"""What brokers note for themselves: the entries of index files, the numbers of checkpoints; and what
-`diagnose` finds.
-"""
+"""The view `index`: the entries of the index files."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from store_format.diagnose.problems import PROBLEM_COLUMNS
 from store_format.display.columns import (
     BROKER,
     INT,
@@ -21,25 +17,21 @@ from store_format.display.columns import (
     TIME,
     ViewColumn,
     batch_of,
-    batches_of,
     schema_of,
     time_us,
 )
 from store_format.index.file import IndexFile, open_index_files
-from store_format.metadata.checkpoint import CHECKPOINT_SINCE, read_checkpoint
-from store_format.metadata.read import config_path
-from store_format.metadata.timer import read_timer_check
+from store_format.views.view import View
 
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["CHECKPOINT_COLUMNS", "INDEX_COLUMNS", "checkpoint", "index", "problems"]
+__all__ = ["VIEW"]
 
 _log = logging.getLogger(__name__)
 
 _ENTRIES_A_BATCH = 1 << 15
 _CLAMPED = 2**31 - 1
-_TIMER_SINCE = "5.0"
 
 INDEX_COLUMNS = (
     BROKER,
@@ -52,15 +44,6 @@ INDEX_COLUMNS = (
         "storeTimestamp", TIME, "When that was stored, to the second; null where the broker could not tell."
     ),
     ViewColumn("previous", INT, "The entry before it in the slot's chain; 0 for none."),
-)
-
-CHECKPOINT_COLUMNS = (
-    BROKER,
-    ViewColumn("file", TEXT, "`checkpoint`, or `config/timercheck`."),
-    ViewColumn("name", TEXT, "What the number is, as the broker names it."),
-    ViewColumn("value", LONG, "The number; 0 where the broker has not set it."),
-    ViewColumn("timestamp", TIME, "The same as a time, if it is one."),
-    ViewColumn("since", TEXT, "The first release that writes it."),
 )
 
 
@@ -101,31 +84,4 @@ def _entries(store: Store, file: IndexFile) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(columns, schema=schema_of(INDEX_COLUMNS))
 
 
-def checkpoint(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row a number: how far the broker had flushed, and how far its timer has got."""
-    rows: list[tuple[object, ...]] = []
-    for file, read, since in (
-        ("checkpoint", read_checkpoint(f"{store.path}/checkpoint"), CHECKPOINT_SINCE),
-        ("config/timercheck", read_timer_check(config_path(store.path, "timercheck")), {}),
-    ):
-        for name, value in (asdict(read) if read is not None else {}).items():
-            time = time_us(value) if name.endswith(("timestamp", "time")) and value > 0 else None
-            rows.append((store.broker_name, file, _camel(name), value, time, since.get(name, _TIMER_SINCE)))
-    return batches_of(CHECKPOINT_COLUMNS, rows)
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
-
-
-def problems(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row a problem, in the order in which they are looked for. The whole commitlog is read."""
-    from store_format.diagnose import diagnose  # all its rooms: other views do not wait for them
-
-    found = diagnose(store.path, store.commit_log_paths)
-    rows = (
-        (store.broker_name, each.severity, each.file, each.position, each.expected, each.found, each.advice)
-        for each in found
-    )
-    return batches_of(PROBLEM_COLUMNS, rows)
+VIEW = View("index", "The entries of the index files.", INDEX_COLUMNS, index)

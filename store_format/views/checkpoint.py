@@ -1,0 +1,60 @@
+"""The view `checkpoint`: how far the broker had flushed, and how far its timer has got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from store_format.display.columns import (
+    BROKER,
+    LONG,
+    TEXT,
+    TIME,
+    ViewColumn,
+    batches_of,
+    time_us,
+)
+from store_format.metadata.checkpoint import CHECKPOINT_SINCE, read_checkpoint
+from store_format.metadata.read import config_path
+from store_format.metadata.timer import read_timer_check
+from store_format.views.view import View
+
+if TYPE_CHECKING:
+    from store_format.read.store import Store
+
+__all__ = ["VIEW"]
+
+_TIMER_SINCE = "5.0"
+
+CHECKPOINT_COLUMNS = (
+    BROKER,
+    ViewColumn("file", TEXT, "`checkpoint`, or `config/timercheck`."),
+    ViewColumn("name", TEXT, "What the number is, as the broker names it."),
+    ViewColumn("value", LONG, "The number; 0 where the broker has not set it."),
+    ViewColumn("timestamp", TIME, "The same as a time, if it is one."),
+    ViewColumn("since", TEXT, "The first release that writes it."),
+)
+
+
+def checkpoint(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
+    """One row a number: how far the broker had flushed, and how far its timer has got."""
+    rows: list[tuple[object, ...]] = []
+    for file, read, since in (
+        ("checkpoint", read_checkpoint(f"{store.path}/checkpoint"), CHECKPOINT_SINCE),
+        ("config/timercheck", read_timer_check(config_path(store.path, "timercheck")), {}),
+    ):
+        for name, value in (asdict(read) if read is not None else {}).items():
+            time = time_us(value) if name.endswith(("timestamp", "time")) and value > 0 else None
+            rows.append((store.broker_name, file, _camel(name), value, time, since.get(name, _TIMER_SINCE)))
+    return batches_of(CHECKPOINT_COLUMNS, rows)
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+VIEW = View("checkpoint", "How far the broker had flushed.", CHECKPOINT_COLUMNS, checkpoint)

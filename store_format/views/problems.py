@@ -1,0 +1,34 @@
+"""The view `problems`: what `diagnose` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from store_format.diagnose.problems import PROBLEM_COLUMNS
+from store_format.display.columns import (
+    batches_of,
+)
+from store_format.views.view import View
+
+if TYPE_CHECKING:
+    from store_format.read.store import Store
+
+__all__ = ["VIEW"]
+
+
+def problems(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
+    """One row a problem, in the order in which they are looked for. The whole commitlog is read."""
+    from store_format.diagnose import diagnose  # all its rooms: other views do not wait for them
+
+    found = diagnose(store.path, store.commit_log_paths)
+    rows = (
+        (store.broker_name, each.severity, each.file, each.position, each.expected, each.found, each.advice)
+        for each in found
+    )
+    return batches_of(PROBLEM_COLUMNS, rows)
+
+
+VIEW = View("problems", "What `diagnose` finds wrong.", PROBLEM_COLUMNS, problems)
