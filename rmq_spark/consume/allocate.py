@@ -162,7 +162,7 @@ class _NearbyMachineRoom:
             return []
         queues: dict[str, list[MessageQueue]] = {}
         for queue in mq_all:
-            queues.setdefault(_room(self.room_of_queue(queue), f"mq {queue}"), []).append(queue)
+            queues.setdefault(_room(self.room_of_queue(queue), f"mq {queue.java_text()}"), []).append(queue)
         clients: dict[str, list[str]] = {}
         for client_id in cid_all:
             clients.setdefault(_room(self.room_of_client(client_id), f"consumer id {client_id}"), []).append(
@@ -215,7 +215,7 @@ class _ConsistentHash:
         return [
             queue
             for queue in mq_all
-            if owners[bisect_left(places, _md5(str(queue))) % len(places)] == current_cid
+            if owners[bisect_left(places, _md5(queue.java_text())) % len(places)] == current_cid
         ]
 
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore
-from rmq_spark.consume.stream_offset import QueueKey, StreamOffset
+from rmq_spark.consume.stream_offset import StreamOffset
 from store_format import MessageStore
 from store_format.display.columns import BOOL, LONG, REAL, TEXT, TIME, ViewColumn, batch_of, schema_of
 from store_format.errors import OptionError
@@ -94,7 +95,7 @@ def lag_from_progress(progress: str | Mapping[str, object], *, group: str | None
     return pa.Table.from_batches([batch_of(LAG_COLUMNS, rows)])
 
 
-def _positions(offset: object) -> dict[QueueKey, int] | None:
+def _positions(offset: object) -> dict[MessageQueue, int] | None:
     """Of one offset, which Spark gives as JSON or as its text; None for one that is not of this format."""
     try:
         value = json.loads(offset) if isinstance(offset, str) else offset
@@ -104,7 +105,7 @@ def _positions(offset: object) -> dict[QueueKey, int] | None:
 
 
 def _progress_row(
-    group: str | None, queue: QueueKey, committed: int | None, latest: int | None
+    group: str | None, queue: MessageQueue, committed: int | None, latest: int | None
 ) -> tuple[object, ...]:
     topic, broker, queue_id = queue
     lag = None if committed is None or latest is None else latest - committed

@@ -1,32 +1,45 @@
-"""What a client calls a queue, and the orders that RocketMQ's clients share: of queues and of client ids.
+"""`MessageQueue`, the name of a queue, and the orders in which RocketMQ's clients sort queues and client ids.
 
-Both compare UTF-16 code units, as String.compareTo does; members of a group agree only because their lists
-have one order.
+Both orders compare UTF-16 code units, as String.compareTo does. The members of a group allocate the same
+queues to the same clients only because all of them sort both lists in this way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-__all__ = ["MessageQueue", "sort_clients", "sort_queues", "utf16"]
+if TYPE_CHECKING:
+    from store_format.read.store import Queue
+
+__all__ = ["MessageQueue", "offset_limits", "sort_clients", "sort_queues", "utf16"]
 
 
 def utf16(text: str) -> bytes:
-    """The order of String.compareTo: UTF-16 code units, which is not that of code points above U+FFFF."""
+    """A sort key in the order of String.compareTo: UTF-16 code units. Above U+FFFF code points sort otherwise."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 class MessageQueue(NamedTuple):
-    """RocketMQ's partition; equal to the plain tuple of its parts. Its text is the one that CONSISTENT_HASH
-    hashes.
+    """One queue of a topic on one broker: RocketMQ's partition. Equal to the plain tuple of its fields.
+
+    Plain comparison (`<`) is by Unicode code points; `sort_queues` has the order of RocketMQ's clients.
     """
 
     topic: str
     broker_name: str
     queue_id: int
 
+    @staticmethod
+    def of(queue: Queue) -> MessageQueue:
+        return MessageQueue(queue.topic, queue.store.broker_name, queue.queue_id)
+
     def __str__(self) -> str:
+        """The text in errors and log lines: `Orders-0 of broker-a`."""
+        return f"{self.topic}-{self.queue_id} of {self.broker_name}"
+
+    def java_text(self) -> str:
+        """MessageQueue.toString, which CONSISTENT_HASH hashes."""
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"
 
     def sort_key(self) -> tuple[bytes, bytes, int]:
@@ -34,11 +47,16 @@ class MessageQueue(NamedTuple):
         return utf16(self.topic), utf16(self.broker_name), self.queue_id
 
 
+def offset_limits(queue: Queue | None) -> tuple[int, int]:
+    """(min offset, max offset) of a queue; (0, 0) for None, a queue without a message."""
+    return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+
 def sort_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """mqAll as RebalanceImpl.rebalanceByTopic hands it to a strategy."""
+    """The queues in the order in which RebalanceImpl.rebalanceByTopic passes `mqAll` to a strategy."""
     return sorted(queues, key=MessageQueue.sort_key)
 
 
 def sort_clients(client_ids: Iterable[str]) -> list[str]:
-    """cidAll in the same order for everybody."""
+    """The client ids (`cidAll`) in the order that every member of a group uses."""
     return sorted(client_ids, key=utf16)

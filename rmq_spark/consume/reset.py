@@ -19,7 +19,7 @@ from rmq_spark.consume.group.change import Change
 from rmq_spark.consume.group.meeting import group_directory, other_places
 from rmq_spark.consume.group.ownership_log import append_events
 from rmq_spark.consume.group.state import read_state, write_state
-from rmq_spark.consume.message_queue import MessageQueue, sort_queues
+from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
 from rmq_spark.consume.offset_store import OffsetStore, make_path, offset_store
 from store_format import MessageStore, Queue
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
@@ -195,14 +195,14 @@ def reset_to(
     does not have.
     """
     queues = _queues(stores, {queue.topic for queue in targets})
-    limits = _limits(queues)
+    limits = _limits_of_all(queues)
     for queue, target in targets.items():
         if queue not in limits:
-            have = ", ".join(map(_short, sort_queues(limits)[:_NAMED_MAX])) or "none"
-            raise OptionError(f"no store has the queue {_short(queue)}; the queues of its topic are {have}")
+            have = ", ".join(map(str, sort_queues(limits)[:_NAMED_MAX])) or "none"
+            raise OptionError(f"no store has the queue {queue}; the queues of its topic are {have}")
         low, high = limits[queue]
         if not low <= target <= high:
-            raise OptionError(f"{_short(queue)}: expected an offset from {low} to {high}, found {target}")
+            raise OptionError(f"{queue}: expected an offset from {low} to {high}, found {target}")
     return OffsetPlan(place, dict(targets), place.offsets.read(), limits)
 
 
@@ -221,7 +221,7 @@ def copy_offsets(
     if not targets:
         of_topics = "" if wanted is None else f" of {', '.join(sorted(wanted))}"
         raise OptionError(f"group {source.group} has no offsets{of_topics} to copy")
-    limits = _limits(_queues(stores, {queue.topic for queue in targets}))
+    limits = _limits_of_all(_queues(stores, {queue.topic for queue in targets}))
     return OffsetPlan(place, targets, place.offsets.read(), limits)
 
 
@@ -240,7 +240,7 @@ def _plan(
     if missing and topics is not None:
         raise OptionError(f"no store has a topic {missing[0]!r}")
     return OffsetPlan(
-        place, {name: target(queue) for name, queue in queues.items()}, committed, _limits(queues)
+        place, {name: target(queue) for name, queue in queues.items()}, committed, _limits_of_all(queues)
     )
 
 
@@ -255,16 +255,9 @@ def _queues(stores: Sequence[MessageStore], topics: set[str]) -> dict[MessageQue
             for queue_id in configured[topic].read_queue_ids:
                 found[MessageQueue(topic, store.broker_name, queue_id)] = None
         for queue in store.queues(topics.__contains__):
-            found[MessageQueue(queue.topic, store.broker_name, queue.queue_id)] = queue
+            found[MessageQueue.of(queue)] = queue
     return found
 
 
-def _limits(queues: Mapping[MessageQueue, Queue | None]) -> dict[MessageQueue, tuple[int, int]]:
-    return {
-        name: (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
-        for name, queue in queues.items()
-    }
-
-
-def _short(queue: MessageQueue) -> str:
-    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+def _limits_of_all(queues: Mapping[MessageQueue, Queue | None]) -> dict[MessageQueue, tuple[int, int]]:
+    return {name: offset_limits(queue) for name, queue in queues.items()}

@@ -14,9 +14,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError
 
-__all__ = ["AGAIN", "FROM", "MARK", "RESET", "QueueKey", "StreamOffset", "queue_name"]
+__all__ = ["AGAIN", "FROM", "MARK", "RESET", "StreamOffset"]
 
 FROM = "$from"
 RESET = "$reset"
@@ -24,14 +25,6 @@ AGAIN = "$again"
 MARK = "$"  # of keys that are no topics
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 _SHOWN_MAX = 100
-
-QueueKey = tuple[str, str, int]  # topic, broker, queue id
-
-
-def queue_name(key: QueueKey) -> str:
-    """As errors say it."""
-    topic, broker, queue_id = key
-    return f"{topic}-{queue_id} of {broker}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +37,15 @@ class StreamOffset:
     does: Spark makes no batch of two equal ones.
     """
 
-    positions: dict[QueueKey, int] = field(default_factory=dict)
-    starts: dict[QueueKey, int] = field(default_factory=dict)
+    positions: dict[MessageQueue, int] = field(default_factory=dict)
+    starts: dict[MessageQueue, int] = field(default_factory=dict)
     reset: int = 0
     again: bool = False
 
     @staticmethod
     def from_json(value: Mapping[str, object]) -> StreamOffset:
         """Raises OptionError for what this project did not write: the fault is the checkpoint's."""
-        starts: dict[QueueKey, int] = {}
+        starts: dict[MessageQueue, int] = {}
         reset = 0
         again = False
         topics: dict[str, object] = {}
@@ -83,7 +76,7 @@ class StreamOffset:
         return value
 
 
-def _nested(positions: Mapping[QueueKey, int]) -> dict[str, dict[str, dict[str, int]]]:
+def _nested(positions: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str, int]]]:
     topics: dict[str, dict[str, dict[str, int]]] = {}
     here: tuple[str, str] | None = None
     for (topic, broker, queue_id), position in sorted(positions.items()):
@@ -94,8 +87,8 @@ def _nested(positions: Mapping[QueueKey, int]) -> dict[str, dict[str, dict[str, 
     return topics
 
 
-def _flat(topics: object, where: str) -> dict[QueueKey, int]:
-    found: dict[QueueKey, int] = {}
+def _flat(topics: object, where: str) -> dict[MessageQueue, int]:
+    found: dict[MessageQueue, int] = {}
     for topic, brokers in _object(topics, where).items():
         for broker, queues in _object(brokers, f"{where}/{topic}").items():
             for queue, offset in _object(queues, f"{where}/{topic}/{broker}").items():
@@ -103,7 +96,7 @@ def _flat(topics: object, where: str) -> dict[QueueKey, int]:
                     raise _refusal(f"a queue id at {where}/{topic}/{broker}, found {_shown(queue)}")
                 if type(offset) is not int or offset < 0:
                     raise _refusal(f"an offset at {where}/{topic}/{broker}/{queue}, found {_shown(offset)}")
-                found[topic, broker, int(queue)] = offset
+                found[MessageQueue(topic, broker, int(queue))] = offset
     return found
 
 

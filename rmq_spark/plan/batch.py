@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.offset_spec import Earliest, Latest, Offset, OffsetSpec, QueueName, Timestamp
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.options.topic_choice import TopicChoice
@@ -71,7 +72,7 @@ def _look(store: Store, options: ReadOptions, found: Findings, starts: Starts) -
     log_bytes = store.log.size_bytes
     known = places_of_key(store, there.queues, options)
     for queue in filter(starts.reads, there.queues):
-        found.queues.append((queue.topic, store.broker_name, queue.queue_id))
+        found.queues.append(MessageQueue.of(queue))
         piece = _slice(queue, options, found, starts)
         for part in (
             [piece] if known is None else narrowed(piece, known.get((queue.topic, queue.queue_id), ()))
@@ -81,7 +82,7 @@ def _look(store: Store, options: ReadOptions, found: Findings, starts: Starts) -
     slices = []
     repeated = []
     for queue in filter(starts.reads, there.scanned):
-        found.queues.append((queue.topic, store.broker_name, queue.queue_id))
+        found.queues.append(MessageQueue.of(queue))
         slices.append(_slice(queue, options, found, starts))
         repeated += [queue.scanned] if queue.scanned is not None and len(queue.scanned.epochs) > 1 else []
     if slices:
@@ -91,7 +92,7 @@ def _look(store: Store, options: ReadOptions, found: Findings, starts: Starts) -
 def _slice(queue: Queue, options: ReadOptions, found: Findings, starts: Starts) -> QueueSlice:
     start_option, start = starts.of(queue)
     stop = _stop(queue, options)
-    name = f"{queue.topic}-{queue.queue_id} of {queue.store.broker_name}"
+    name = MessageQueue.of(queue)
     low, high = queue.min_offset, queue.max_offset
     for option, offset in ((start_option, start), (options.ending.option, stop)):
         if not low <= offset <= high:
@@ -161,18 +162,18 @@ def refuse_unknown_names(stores: Sequence[Store], options: ReadOptions, found: F
             raise OptionError(f"assign: no store has the queue {queue}; {have}")
 
 
-def _queues_there(stores: Sequence[Store]) -> list[tuple[str, str, int]]:
+def _queues_there(stores: Sequence[Store]) -> list[MessageQueue]:
     """(topic, broker, queue id) for advice, which is worth no other error: none of a store where some may not
     be read.
     """
-    found: list[tuple[str, str, int]] = []
+    found: list[MessageQueue] = []
     for store in stores:
         with suppress(StoreError):
-            found += [(queue.topic, store.broker_name, queue.queue_id) for queue in store.queues()]
+            found += map(MessageQueue.of, store.queues())
     return found
 
 
-def _names_any(queue: QueueName, there: set[tuple[str, str, int]], stores: Sequence[Store]) -> bool:
+def _names_any(queue: QueueName, there: set[MessageQueue], stores: Sequence[Store]) -> bool:
     brokers = [queue.broker] if queue.broker is not None else [store.broker_name for store in stores]
     return any((queue.topic, broker, queue.queue_id) in there for broker in brokers)
 
@@ -240,9 +241,7 @@ def _listed(known: Sequence[str]) -> str:
     return f"the topics are {shown}" if plain else "the store is empty"
 
 
-def _queue_advice(
-    topic: str | None, queues: Iterable[tuple[str, str, int]], what: str = "the queues read"
-) -> str:
+def _queue_advice(topic: str | None, queues: Iterable[MessageQueue], what: str = "the queues read") -> str:
     names = [
         f"{name}/{broker}/{number}" for name, broker, number in queues if topic is None or name == topic
     ] or [f"{name}/{broker}/{number}" for name, broker, number in queues]

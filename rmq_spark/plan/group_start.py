@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from rmq_spark.consume.consume_from_where import Start, start_offset
-from rmq_spark.consume.message_queue import MessageQueue, sort_queues
+from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.topic_choice import TopicChoice
 from store_format import Queue
@@ -76,7 +76,7 @@ def usable_offsets(
         first = named[0]
         others = f" (and {len(named) - 1} more queues)" if len(named) > 1 else ""
         message = (
-            f"{first.topic}-{first.queue_id} of {first.broker_name}: the committed offset of group {group} is {bad[first]}, "
+            f"{first}: the committed offset of group {group} is {bad[first]}, "
             f"expected 0 or more, or -1 for none{others}"
         )
         if fail_on_data_loss:
@@ -88,7 +88,7 @@ def usable_offsets(
 
 def start_of(queue: Queue | None, committed: int | None, options: GroupOptions) -> Start:
     """Where the group begins on a queue; None is one that has no message yet."""
-    low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+    low, high = offset_limits(queue)
     return start_offset(
         committed,
         where=options.where,

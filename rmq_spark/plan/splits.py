@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.read_options import ReadOptions
 from store_format.consumequeue.slices import QueueSlice, cuts_at, read_slice
 from store_format.read.log_reader import LogQueue
@@ -70,7 +71,7 @@ class Findings:
 
     pieces: list[Piece] = field(default_factory=list)
     scanned: list[tuple[Store, list[QueueSlice], list[LogQueue], list[int]]] = field(default_factory=list)
-    queues: list[tuple[str, str, int]] = field(default_factory=list)
+    queues: list[MessageQueue] = field(default_factory=list)
     lost: int = 0
 
 
@@ -81,7 +82,7 @@ def make_splits(found: Findings, options: ReadOptions, cores: int) -> list[Split
     return (splits + by(found.pieces, options, cores)) or [Split()]
 
 
-def splits_of_clients(found: Findings, clients: Sequence[frozenset[tuple[str, str, int]]]) -> list[Split]:
+def splits_of_clients(found: Findings, clients: Sequence[frozenset[MessageQueue]]) -> list[Split]:
     """One split for each client, in their order, with exactly its queues (topic, broker, queue id); empty
     where it has none.
     """

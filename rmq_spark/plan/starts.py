@@ -48,13 +48,13 @@ class Starts:
         """Whether the queue is read: a group sees those that may be read (topics.json), in whatever files
         there are.
         """
-        return self._group is None or _name(queue) in self._shared
+        return self._group is None or MessageQueue.of(queue) in self._shared
 
     def of(self, queue: Queue) -> tuple[str, int]:
         """(what says it, the first offset); perhaps outside of the queue."""
         if self._group is None:
             return self._options.starting.option, start_offset(queue, self._options)
-        start = start_of(queue, self._committed.get(_name(queue)), self._group)
+        start = start_of(queue, self._committed.get(MessageQueue.of(queue)), self._group)
         return f"the {start.origin} offset of group {self._group.group}", start.offset
 
 
@@ -67,10 +67,6 @@ def _warn_of_nothing(stores: Sequence[Store], group: str) -> None:
         "group's messages set consumeFromWhere=%s",
         group, hint if hint.endswith("?") else f"{hint}.", ConsumeFromWhere.FIRST,
     )  # fmt: skip
-
-
-def _name(queue: Queue) -> MessageQueue:
-    return MessageQueue(queue.topic, queue.store.broker_name, queue.queue_id)
 
 
 def start_offset(queue: Queue, options: ReadOptions) -> int:
@@ -87,7 +83,7 @@ def start_offset(queue: Queue, options: ReadOptions) -> int:
             missing = offset == queue.max_offset > queue.min_offset
             if missing and options.starting_offsets_by_timestamp_strategy == "error":
                 raise OffsetOutOfRangeError(
-                    f"{queue.topic}-{queue.queue_id} of {queue.store.broker_name}: no message at or after {Timestamp(ms)}; "
+                    f"{MessageQueue.of(queue)}: no message at or after {Timestamp(ms)}; "
                     f"take an earlier time, or set startingOffsetsByTimestampStrategy=latest to read none of this queue"
                 )
             return offset

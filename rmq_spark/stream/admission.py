@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_spark.consume.stream_offset import QueueKey
+from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.plan.splits import estimate_bytes
 from rmq_spark.stream.rates import Limits, admit_bytes, admit_offsets
 from rmq_spark.stream.stores import StreamStores
@@ -23,8 +23,11 @@ _READ_MAX = 1 << 16
 
 
 def admit(
-    stores: StreamStores, begins: Mapping[QueueKey, int], stops: Mapping[QueueKey, int], limits: Limits
-) -> dict[QueueKey, int]:
+    stores: StreamStores,
+    begins: Mapping[MessageQueue, int],
+    stops: Mapping[MessageQueue, int],
+    limits: Limits,
+) -> dict[MessageQueue, int]:
     """How many messages of each queue go into the next micro-batch."""
     keys = sorted(key for key, stop in stops.items() if stop > begins[key])
     waiting = [stops[key] - begins[key] for key in keys]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from rmq_spark.consume.client_ids import BROADCASTING
 from rmq_spark.consume.group.meeting import group_directory, inherit, other_places, refuse_members_elsewhere
@@ -18,13 +17,12 @@ from rmq_spark.consume.group.membership import Assignment, Clocks, Membership
 from rmq_spark.consume.group.sole_member import Alone
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import CheckedOffsets, OffsetStore
-from rmq_spark.consume.stream_offset import QueueKey, StreamOffset
+from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.plan.batch import refuse_unknown
 from rmq_spark.plan.group_start import begin_of, subscribe_set, usable_offsets
 from rmq_spark.plan.splits import Findings
 from rmq_spark.stream.stores import StreamStores
-from store_format import Queue
 from store_format.bookkeeping.state import StoreState
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.read import stat_identity
@@ -61,7 +59,7 @@ class StreamGroup:
         stores or the other members.
         """
         part = self._part or self._join()
-        queues, positions = self._shared(), _of_members(previous.positions)
+        queues, positions = self._shared(), previous.positions
         if self._first is None:
             self._first = frozenset(queues)
         if is_bounded and not self._has_waited:
@@ -72,30 +70,29 @@ class StreamGroup:
     def correct(self, targets: Mapping[MessageQueue, int], previous: StreamOffset) -> Assignment:
         """Right after `settle`: moves own queues back whose offsets are beyond the end of their queues."""
         assert self._part is not None, "not joined"
-        return self._part.correct(targets, _of_members(previous.positions), previous.reset)
+        return self._part.correct(targets, previous.positions, previous.reset)
 
-    def note_replay(self, queues: Sequence[QueueKey]) -> None:
+    def note_replay(self, queues: Sequence[MessageQueue]) -> None:
         """Before a micro-batch that Spark repeats: others may own its queues by now, so the ownership log
         says it.
         """
         part = self._part or self._join()
-        part.note_replay([MessageQueue(*queue) for queue in queues])
+        part.note_replay(queues)
 
-    def allocate(self, queues: Sequence[QueueKey]) -> dict[MessageQueue, str]:
+    def allocate(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, str]:
         """Clients for the queues of a repeated batch, by the strategy as if there were no others, and each
         queue to one of them.
         """
         assert self._membership is not None, "not joined"
-        names = [MessageQueue(*queue) for queue in queues]
-        found: dict[MessageQueue, str] = self._membership.allocate(self.clients, names)
-        for number, queue in enumerate(names):
+        found: dict[MessageQueue, str] = self._membership.allocate(self.clients, queues)
+        for number, queue in enumerate(queues):
             found.setdefault(queue, self.clients[number % len(self.clients)])
         return found
 
     def leave(self, previous: StreamOffset) -> None:
         """Records, and gives everything back: a bounded run has read all that it was to read."""
         if self._part is not None:
-            self._part.leave(_of_members(previous.positions), previous.reset)
+            self._part.leave(previous.positions, previous.reset)
 
     def _join(self) -> Member | Alone:
         options, stores = self._options, self._stores.stores
@@ -186,14 +183,7 @@ class StreamGroup:
         """The start of a queue of which nobody knows a position. One that was made while the query runs is
         read from its first message.
         """
-        there = cast(Mapping[MessageQueue, Queue], self._stores.queues)  # keys are equal
+        there = self._stores.queues
         if self._first is not None and queue not in self._first:
             return there[queue].min_offset if queue in there else 0
         return begin_of(there, self._options)(queue)
-
-
-def _of_members(positions: Mapping[QueueKey, int]) -> Mapping[MessageQueue, int]:
-    """The same object: a MessageQueue is equal to the tuple of its parts, and members tell by identity that
-    nothing changed.
-    """
-    return cast(Mapping[MessageQueue, int], positions)

@@ -11,14 +11,13 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from rmq_spark.consume.group.membership import Assignment, Clocks
-from rmq_spark.consume.message_queue import MessageQueue, sort_queues
-from rmq_spark.consume.stream_offset import QueueKey, StreamOffset, queue_name
+from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
+from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.stream.group import StreamGroup
 from rmq_spark.stream.plan import ranges
 from rmq_spark.stream.positions import Step, StreamPositions
 from rmq_spark.stream.stores import StreamStores
-from store_format import Queue
 from store_format.errors import OffsetOutOfRangeError
 
 __all__ = ["GroupPositions"]
@@ -66,7 +65,7 @@ class GroupPositions(StreamPositions):
         if not self._is_own(end):
             self._group.note_replay(list(ranges(start, end)))
 
-    def clients_of(self, start: StreamOffset, end: StreamOffset) -> Sequence[frozenset[QueueKey]] | None:
+    def clients_of(self, start: StreamOffset, end: StreamOffset) -> Sequence[frozenset[MessageQueue]] | None:
         """With `consumers`: what each client reads, which is one partition. Of a repeated batch as if there
         were no other clients.
         """
@@ -78,10 +77,7 @@ class GroupPositions(StreamPositions):
             if self._is_own(end)
             else self._group.allocate(keys)
         )
-        return [
-            frozenset(key for key in keys if owner[MessageQueue(*key)] == client)
-            for client in self._group.clients
-        ]
+        return [frozenset(key for key in keys if owner[key] == client) for client in self._group.clients]
 
     def _is_own(self, end: StreamOffset) -> bool:
         return self._last is not None and self._last[1] == end
@@ -104,7 +100,7 @@ class GroupPositions(StreamPositions):
         found: dict[MessageQueue, tuple[int, int]] = {}
         for key in self._now.owned:
             before = previous.positions.get(key)
-            low, high = _limits(self.stores.queues.get(key))
+            low, high = offset_limits(self.stores.queues.get(key))
             begin = _told(self._now.starts, key, before)
             replaced = self.stores.replaced.get(key) if before is not None else None
             if replaced is not None and replaced.begin is not None:
@@ -124,13 +120,13 @@ class GroupPositions(StreamPositions):
         group, told = self._options.group, []
         for key, (begin, _) in beyond.items():
             queue = self.stores.queues.get(key)
-            low, high = _limits(queue)
+            low, high = offset_limits(queue)
             there = (
                 "the store no longer has the queue" if queue is None else f"the queue holds {low} to {high}"
             )
             back = f"its offsets went back by {begin - high} " if begin > high else ""
             why = "an older copy of the store, or a topic that was deleted and created again?"
-            told.append(f"{queue_name(key)}: the next offset is {begin} and {there}: {back}({why})")
+            told.append(f"{key}: the next offset is {begin} and {there}: {back}({why})")
         if told and self.stores.options.fail_on_data_loss:
             others = f" (and {len(told) - 1} more queues)" if len(told) > 1 else ""
             advice = f"move group {group} with rmqlog offsets, or set failOnDataLoss=false to set it back to the end of the queue"
@@ -189,10 +185,6 @@ class GroupPositions(StreamPositions):
     def _end(self, step: Step, *, is_first: bool) -> StreamOffset:
         end = super()._end(step, is_first=is_first)
         return StreamOffset(end.positions, end.starts, self._now.reset)
-
-
-def _limits(queue: Queue | None) -> tuple[int, int]:
-    return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
 
 
 def _told(starts: Mapping[MessageQueue, int], key: MessageQueue, before: int | None) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from rmq_spark.consume.stream_offset import QueueKey, queue_name
+from rmq_spark.consume.message_queue import MessageQueue
 from store_format import Queue
 from store_format.errors import OffsetOutOfRangeError
 from store_format.follow.replaced import Replaced
@@ -29,9 +29,9 @@ class Losses:
         self._fail = fail_on_data_loss
         self._found: list[tuple[int, str, str]] = []
         self._told: set[str] = set()
-        self._replaced: dict[QueueKey, Replaced] = {}  # told of, until a micro-batch begins there
+        self._replaced: dict[MessageQueue, Replaced] = {}  # told of, until a micro-batch begins there
 
-    def begin(self, key: QueueKey, position: int, queue: Queue) -> int:
+    def begin(self, key: MessageQueue, position: int, queue: Queue) -> int:
         """Where to go on in a queue whose next message should be at `position`."""
         low, high = queue.min_offset, queue.max_offset
         if position < low:
@@ -49,7 +49,7 @@ class Losses:
             return high
         return position
 
-    def replaced(self, key: QueueKey, position: int, queue: Queue, replaced: Replaced) -> int:
+    def replaced(self, key: MessageQueue, position: int, queue: Queue, replaced: Replaced) -> int:
         """Where to go on in a queue that has other messages at offsets that were read before."""
         low, high = queue.min_offset, queue.max_offset
         if self._replaced.get(key) is replaced and replaced.begin is not None:
@@ -76,12 +76,12 @@ class Losses:
         self.add(key, position - low, what, f"begin with a new checkpoint, or {_GO_ON} at {position}")
         return position
 
-    def vanished(self, key: QueueKey, position: int) -> None:
+    def vanished(self, key: MessageQueue, position: int) -> None:
         what = f"the next offset is {position} and the store no longer has the queue: deleted?"
         self.add(key, 0, what, f"{_GO_ON} without it")
 
-    def add(self, key: QueueKey, count: int, what: str, advice: str) -> None:
-        message = f"{queue_name(key)}: {what}"
+    def add(self, key: MessageQueue, count: int, what: str, advice: str) -> None:
+        message = f"{key}: {what}"
         if message not in self._told:
             self._found.append((count, message, advice))
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from rmq_spark.consume.stream_offset import FROM, QueueKey, StreamOffset, queue_name
+from rmq_spark.consume.message_queue import MessageQueue, offset_limits
+from rmq_spark.consume.stream_offset import FROM, StreamOffset
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.batch import Plan, available_cores
 from rmq_spark.plan.splits import Findings, Piece, Split, estimate_bytes, make_splits, splits_of_clients
@@ -23,21 +24,19 @@ __all__ = ["plan_stream", "ranges"]
 _log = logging.getLogger(__name__)
 
 
-def ranges(start: StreamOffset, end: StreamOffset) -> dict[QueueKey, tuple[int, int]]:
+def ranges(start: StreamOffset, end: StreamOffset) -> dict[MessageQueue, tuple[int, int]]:
     """[start, stop) of every queue that has messages in the micro-batch: from `$from`, else from the offset
     before.
     """
-    found: dict[QueueKey, tuple[int, int]] = {}
+    found: dict[MessageQueue, tuple[int, int]] = {}
     for key, stop in end.positions.items():
         low = end.starts.get(key, start.positions.get(key))
         if low is None:
             raise OptionError(
-                f'the checkpoint tells no start of {queue_name(key)}, neither in "{FROM}" nor before; was it edited?'
+                f'the checkpoint tells no start of {key}, neither in "{FROM}" nor before; was it edited?'
             )
         if low > stop:
-            raise OptionError(
-                f"the checkpoint has {queue_name(key)} from {low} back to {stop}; was it edited?"
-            )
+            raise OptionError(f"the checkpoint has {key} from {low} back to {stop}; was it edited?")
         if low < stop:
             found[key] = low, stop
     return found
@@ -49,7 +48,7 @@ def plan_stream(
     start: StreamOffset,
     end: StreamOffset,
     *,
-    clients: Sequence[frozenset[QueueKey]] | None = None,
+    clients: Sequence[frozenset[MessageQueue]] | None = None,
     cores: int | None = None,
 ) -> Plan:
     """The splits of a micro-batch, at least one. `clients` are the queues of each partition, where a group's
@@ -68,10 +67,7 @@ def plan_stream(
     cuts = {follower.store.broker_name: follower.cuts for follower in stores.followers}
     _add(wanted, stores.queues, {store.broker_name: store for store in stores.stores}, cuts, options, found)
     for store, there in stores.find_unchosen(unchosen):
-        queues = {
-            (queue.topic, store.broker_name, queue.queue_id): queue
-            for queue in (*there.queues, *there.scanned)
-        }
+        queues = {MessageQueue.of(queue): queue for queue in (*there.queues, *there.scanned)}
         _add(
             {key: unchosen.pop(key) for key in queues},
             queues,
@@ -87,8 +83,8 @@ def plan_stream(
 
 
 def _add(
-    wanted: Mapping[QueueKey, tuple[int, int]],
-    queues: Mapping[QueueKey, Queue],
+    wanted: Mapping[MessageQueue, tuple[int, int]],
+    queues: Mapping[MessageQueue, Queue],
     stores: Mapping[str, Store],
     cuts: Mapping[str, list[int]],
     options: ReadOptions,
@@ -120,16 +116,14 @@ def _holds(queue: Queue | None, low: int, high: int) -> bool:
 
 
 def _slice(
-    key: QueueKey, queue: Queue | None, low: int, high: int, options: ReadOptions, found: Findings
+    key: MessageQueue, queue: Queue | None, low: int, high: int, options: ReadOptions, found: Findings
 ) -> QueueSlice | None:
-    there = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+    there = offset_limits(queue)
     start, stop = min(max(low, there[0]), high), max(min(high, there[1]), low)
     lost = (high - low) - max(stop - start, 0)
     if lost:
         held = "the queue is gone" if queue is None else f"the queue holds {there[0]} to {there[1]}"
-        message = (
-            f"{queue_name(key)}: of offsets {low} to {high} of this batch {lost} are no longer there; {held}"
-        )
+        message = f"{key}: of offsets {low} to {high} of this batch {lost} are no longer there; {held}"
         if options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{message}. Set failOnDataLoss=false to go on without them")
         found.lost += lost

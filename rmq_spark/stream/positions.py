@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rmq_spark.consume.stream_offset import QueueKey, StreamOffset
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.plan.batch import refuse_unknown, refuse_unknown_names, warn_of_no_match
 from rmq_spark.plan.splits import Findings
 from rmq_spark.plan.starts import start_offset
@@ -38,7 +39,7 @@ class Starting:
     def __init__(self, stores: StreamStores) -> None:
         self._stores = stores
 
-    def first(self) -> dict[QueueKey, int]:
+    def first(self) -> dict[MessageQueue, int]:
         """The starts of a new query. Raises for names and offsets in the options that do not fit the stores."""
         options = self._stores.options
         found = Findings(queues=list(self._stores.queues))
@@ -46,7 +47,7 @@ class Starting:
         warn_of_no_match(self._stores.stores, options, found)
         return {key: self._first(key, queue) for key, queue in self._stores.queues.items()}
 
-    def _first(self, key: QueueKey, queue: Queue) -> int:
+    def _first(self, key: MessageQueue, queue: Queue) -> int:
         options = self._stores.options
         offset = start_offset(queue, options)
         low, high = queue.min_offset, queue.max_offset
@@ -63,7 +64,7 @@ class Starting:
         losses.tell()
         return min(max(offset, low), high)
 
-    def later(self, key: QueueKey, queue: Queue) -> int:
+    def later(self, key: MessageQueue, queue: Queue) -> int:
         """The start of a queue that is new."""
         return queue.min_offset
 
@@ -74,13 +75,13 @@ class Step:
     in the offset before.
     """
 
-    begins: dict[QueueKey, int] = field(default_factory=dict)
-    stops: dict[QueueKey, int] = field(default_factory=dict)
-    moved: dict[QueueKey, int] = field(default_factory=dict)
+    begins: dict[MessageQueue, int] = field(default_factory=dict)
+    stops: dict[MessageQueue, int] = field(default_factory=dict)
+    moved: dict[MessageQueue, int] = field(default_factory=dict)
     # starts of empty queues: they alone make no batch
-    waiting: dict[QueueKey, int] = field(default_factory=dict)
+    waiting: dict[MessageQueue, int] = field(default_factory=dict)
     # positions of queues that the options do not choose now
-    kept: dict[QueueKey, int] = field(default_factory=dict)
+    kept: dict[MessageQueue, int] = field(default_factory=dict)
     left_out: int = 0  # queues of the offset before that the next one does not have
 
 
@@ -108,7 +109,7 @@ class StreamPositions:
         self._pace = Pace(self._limits)
         self._losses = Losses(stores.options.fail_on_data_loss)
         self._initial: _Json | None = None
-        self._bound: dict[QueueKey, int] | None = None
+        self._bound: dict[MessageQueue, int] | None = None
         self._resumed = False
         # (topic, broker) of the checkpoint that the stores no longer have
         self._deleted: frozenset[tuple[str, str]] = frozenset()
@@ -209,7 +210,7 @@ class StreamPositions:
     def begin_batch(self, start: StreamOffset, end: StreamOffset) -> None:
         """Told before a micro-batch is planned, one that Spark repeats too."""
 
-    def clients_of(self, start: StreamOffset, end: StreamOffset) -> Sequence[frozenset[QueueKey]] | None:
+    def clients_of(self, start: StreamOffset, end: StreamOffset) -> Sequence[frozenset[MessageQueue]] | None:
         """The queues of each partition, where it is not for the planning to decide."""
         return None
 
@@ -256,7 +257,7 @@ class StreamPositions:
         self._losses.tell()
         return step
 
-    def _stop(self, key: QueueKey, begin: int, queue: Queue) -> int:
+    def _stop(self, key: MessageQueue, begin: int, queue: Queue) -> int:
         stop = queue.max_offset if self._bound is None else min(queue.max_offset, self._bound.get(key, begin))
         return max(begin, stop)
 

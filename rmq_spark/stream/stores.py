@@ -11,7 +11,8 @@ import logging
 import os
 from collections.abc import Collection, Iterator
 
-from rmq_spark.consume.stream_offset import MARK, QueueKey
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.stream_offset import MARK
 from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.options.topic_choice import TopicChoice
@@ -37,8 +38,10 @@ class StreamStores:
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self.queues: dict[QueueKey, Queue] = {}
-        self.replaced: dict[QueueKey, Replaced] = {}  # until whoever positions the stream has dealt with them
+        self.queues: dict[MessageQueue, Queue] = {}
+        self.replaced: dict[
+            MessageQueue, Replaced
+        ] = {}  # until whoever positions the stream has dealt with them
         self.version = 0
         self._left_out: set[str] = set()
         self._followers: list[StoreFollower] | None = None
@@ -96,7 +99,7 @@ class StreamStores:
     def stores(self) -> list[Store]:
         return [follower.store for follower in self.followers]
 
-    def chooses(self, key: QueueKey) -> bool:
+    def chooses(self, key: MessageQueue) -> bool:
         """Whether the options ask for the queue."""
         choice = self.options.topics
         return choice.chooses_topic(key[0]) and choice.chooses_queue(*key)
@@ -115,7 +118,7 @@ class StreamStores:
             }
         return frozenset(deleted)
 
-    def find_unchosen(self, keys: Collection[QueueKey]) -> Iterator[tuple[Store, StoreQueues]]:
+    def find_unchosen(self, keys: Collection[MessageQueue]) -> Iterator[tuple[Store, StoreQueues]]:
         """Queues that the options do not choose now, as the files are at this moment: a batch that was
         planned before may have them.
         """
@@ -139,11 +142,12 @@ class StreamStores:
                 if topic.startswith(MARK):
                     self._leave_out(topic)
                 elif queue is None:
-                    self.queues.pop((topic, broker, queue_id), None)
+                    self.queues.pop(MessageQueue(topic, broker, queue_id), None)
                 else:
-                    self.queues[topic, broker, queue_id] = queue
+                    self.queues[MessageQueue(topic, broker, queue_id)] = queue
             self.replaced |= {
-                (topic, broker, queue_id): each for (topic, queue_id), each in follower.replaced.items()
+                MessageQueue(topic, broker, queue_id): each
+                for (topic, queue_id), each in follower.replaced.items()
             }
         for newcomers in self._newcomers:
             newcomers.look()

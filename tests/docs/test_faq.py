@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.write_options import parse_write_options
 from rmq_spark.produce.reserved import topic_name
@@ -115,14 +116,14 @@ def _system_topic(root: Path) -> None:
 def _overtaken(root: Path) -> None:
     queue = MessageStore.open(str(root)).queue("Orders", 0)
     losses = Losses(True)
-    losses.begin(("Orders", "broker-a", 0), queue.min_offset - 5, queue)
+    losses.begin(MessageQueue("Orders", "broker-a", 0), queue.min_offset - 5, queue)
     losses.tell()
 
 
 def _gone_back(root: Path) -> None:
     queue = MessageStore.open(str(root)).queue("Orders", 0)
     losses = Losses(True)
-    losses.begin(("Orders", "broker-a", 0), queue.max_offset + 5, queue)
+    losses.begin(MessageQueue("Orders", "broker-a", 0), queue.max_offset + 5, queue)
     losses.tell()
 
 

@@ -115,8 +115,7 @@ class Change:
                 self.is_changed = True
 
     def take(self, queue: MessageQueue, member: str, client: str, position: int) -> int:
-        """Gives a free queue to a member, from a position on that is not below the recorded one; the epoch.
-        """
+        """Gives a free queue to a member, from a position on that is not below the recorded one; the epoch."""
         entry = self.state.entry(queue)
         assert entry.owner is None, f"{queue} has an owner"
         entry.owner, entry.client, entry.position, entry.is_unattended = member, client, position, False

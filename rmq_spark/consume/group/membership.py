@@ -1,5 +1,4 @@
-"""What a query brings into a group, and what it gets: plain values between the stream reader and `members`.
-"""
+"""What a query brings into a group, and what it gets: plain values between the stream reader and `members`."""
 
 from __future__ import annotations
 

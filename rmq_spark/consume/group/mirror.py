@@ -39,8 +39,7 @@ _SHOWN_MAX = 3
 
 
 class Mirror:
-    """One member's view of the offset file. All methods are called under the lock of the group's directory.
-    """
+    """One member's view of the offset file. All methods are called under the lock of the group's directory."""
 
     def __init__(self, group: str, offsets: OffsetStore) -> None:
         self._group = group
@@ -104,8 +103,7 @@ class Mirror:
                 gone[queue] = position
         if back:
             shown = _shown(
-                f"{_short(queue)} at {found} instead of {position}"
-                for queue, (position, found) in back.items()
+                f"{queue} at {found} instead of {position}" for queue, (position, found) in back.items()
             )
             _log.warning(
                 "group %s: its offsets were moved while no query of it ran; it goes on where they say: %s",
@@ -113,7 +111,7 @@ class Mirror:
                 shown,
             )
         if gone:
-            shown = _shown(f"{_short(queue)} was at {position}" for queue, position in gone.items())
+            shown = _shown(f"{queue} was at {position}" for queue, position in gone.items())
             told = "group %s: the offset file no longer has offsets of %d queues, which begin where consumeFromWhere says: %s"
             _log.warning(told, self._group, len(gone), shown)
         return set(back)
@@ -146,19 +144,17 @@ class Mirror:
                     "group %s: %s was set to offset %d by somebody else, and its query is at %d: ignored while queries of the group run. "
                     "To skip messages, use rmqlog offsets or stop all queries of the group first"
                 )
-                _log.warning(told, self._group, _short(queue), found, entry.position)
+                _log.warning(told, self._group, queue, found, entry.position)
         if lowered:
             before = {queue: change.state.queues[queue].position for queue in lowered}
-            shown = _shown(
-                f"{_short(queue)} from {before[queue]} to {found}" for queue, found in lowered.items()
-            )
+            shown = _shown(f"{queue} from {before[queue]} to {found}" for queue, found in lowered.items())
             _log.warning(
                 "group %s: its offsets were set back, its queries go on there: %s", self._group, shown
             )
             change.reset(lowered, why="the offset file was set back")
         if missing and self._is_kept:
             told = "group %s: the offset file no longer has offsets of %d queues, its running queries write them again: %s"
-            _log.warning(told, self._group, len(missing), _shown(map(_short, missing)))
+            _log.warning(told, self._group, len(missing), _shown(map(str, missing)))
 
     def correct(self, change: Change, targets: Mapping[MessageQueue, int]) -> None:
         """Moves positions that are beyond the end of their queue back to it; `save` then lowers the file."""
@@ -205,10 +201,6 @@ def _set_mirrored(change: Change, entry: QueueEntry, offset: int) -> None:
 def _offset_of(known: Mapping[MessageQueue, int], queue: MessageQueue) -> int:
     """RocketMQ's -1 is "unknown", as is no entry."""
     return max(known.get(queue, NOT_IN_FILE), NOT_IN_FILE)
-
-
-def _short(queue: MessageQueue) -> str:
-    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 
 def _shown(each: Iterable[str]) -> str:

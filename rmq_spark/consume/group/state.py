@@ -135,8 +135,7 @@ def state_serial(directory: str) -> int | None:
 
 
 def read_state(directory: str) -> GroupState:
-    """The state; an empty one where there is none. Raises CorruptStoreError for a file that is none of ours.
-    """
+    """The state; an empty one where there is none. Raises CorruptStoreError for a file that is none of ours."""
     path = _path(directory)
     data = read_bytes(path)
     if data is None:

@@ -107,7 +107,7 @@ def test_the_orders_of_queues_and_clients() -> None:
 
 def test_the_text_of_a_queue() -> None:
     for case in VECTORS["message_queue_to_string"]:
-        assert str(MessageQueue(case["topic"], case["brokerName"], case["queueId"])) == case["string"]
+        assert MessageQueue(case["topic"], case["brokerName"], case["queueId"]).java_text() == case["string"]
 
 
 def test_the_places_on_the_ring() -> None:

@@ -115,10 +115,10 @@ def test_to_given_offsets(store: MessageStore, place: GroupPlace) -> None:
     for targets, said in [
         (
             {MessageQueue("Orders", store.broker_name, 99): 1},
-            f"no store has the queue Orders/{store.broker_name}/99; the queues",
+            f"no store has the queue Orders-99 of {store.broker_name}; the queues",
         ),
         ({MessageQueue("Oders", store.broker_name, 0): 1}, "the queues of its topic are none"),
-        (_orders(store, 10**6), f"Orders/{store.broker_name}/0: expected an offset from 0 to "),
+        (_orders(store, 10**6), f"Orders-0 of {store.broker_name}: expected an offset from 0 to "),
         (_orders(store, -1), "found -1"),
     ]:
         with pytest.raises(OptionError) as caught:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.consume.stream_offset import FROM, QueueKey, StreamOffset
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.stream_offset import FROM, StreamOffset
 from store_format.errors import OptionError
 
 NAMES = st.text(min_size=1, max_size=4).filter(lambda name: not name.startswith("$"))
@@ -22,7 +23,13 @@ POSITIONS = st.dictionaries(
 
 def test_topics_and_brokers_by_name_and_queues_by_number() -> None:
     offset = StreamOffset(
-        {("b", "x", 10): 3, ("b", "x", 9): 2, ("a", "y", 0): 1, ("b", "a", 1): 5}, {("b", "x", 10): 0}
+        {
+            MessageQueue("b", "x", 10): 3,
+            MessageQueue("b", "x", 9): 2,
+            MessageQueue("a", "y", 0): 1,
+            MessageQueue("b", "a", 1): 5,
+        },
+        {MessageQueue("b", "x", 10): 0},
     )
     assert json.dumps(offset.to_json()) == (
         '{"a": {"y": {"0": 1}}, "b": {"a": {"1": 5}, "x": {"9": 2, "10": 3}}, "$from": {"b": {"x": {"10": 0}}}}'
@@ -30,7 +37,7 @@ def test_topics_and_brokers_by_name_and_queues_by_number() -> None:
 
 
 def test_the_number_of_a_reset_comes_last() -> None:
-    offset = StreamOffset({("z", "b", 1): 5}, {("z", "b", 1): 0}, 3)
+    offset = StreamOffset({MessageQueue("z", "b", 1): 5}, {MessageQueue("z", "b", 1): 0}, 3)
     assert (
         json.dumps(offset.to_json()) == '{"z": {"b": {"1": 5}}, "$from": {"z": {"b": {"1": 0}}}, "$reset": 3}'
     )
@@ -38,7 +45,7 @@ def test_the_number_of_a_reset_comes_last() -> None:
 
 @given(POSITIONS, POSITIONS, st.integers(0, 9), st.randoms())
 def test_any_order_is_one_text_and_comes_back(
-    positions: dict[QueueKey, int], starts: dict[QueueKey, int], reset: int, random: Any
+    positions: dict[MessageQueue, int], starts: dict[MessageQueue, int], reset: int, random: Any
 ) -> None:
     offset = StreamOffset(positions, starts, reset)
     text = json.dumps(offset.to_json())
@@ -49,7 +56,7 @@ def test_any_order_is_one_text_and_comes_back(
 
 
 def test_without_starts_there_is_no_key_for_them() -> None:
-    assert FROM not in StreamOffset({("a", "b", 0): 1}).to_json()
+    assert FROM not in StreamOffset({MessageQueue("a", "b", 0): 1}).to_json()
     assert StreamOffset().to_json() == {}
 
 

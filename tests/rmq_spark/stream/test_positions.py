@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.read_table import STREAM
@@ -531,12 +532,12 @@ def test_a_checkpoint_that_tells_no_start_or_goes_back_is_refused(root: Path) ->
     for start, end, said in (
         (
             {},
-            {("T", "broker-a", 0): 3},
+            {MessageQueue("T", "broker-a", 0): 3},
             'the checkpoint tells no start of T-0 of broker-a, neither in "$from" nor before',
         ),
         (
-            {("T", "broker-a", 0): 4},
-            {("T", "broker-a", 0): 3},
+            {MessageQueue("T", "broker-a", 0): 4},
+            {MessageQueue("T", "broker-a", 0): 3},
             "the checkpoint has T-0 of broker-a from 4 back to 3",
         ),
     ):

@@ -54,7 +54,7 @@ def test_a_reset_that_others_made_while_no_query_ran_counts(
     with caplog.at_level(logging.WARNING):
         assert _settle(member).starts == _at(q0=0, q1=10, q2=400, q3=329)
     assert "group g: its offsets were moved while no query of it ran" in caplog.text
-    assert "T/b/0 at 0 instead of 300, T/b/1 at 10 instead of 332" in caplog.text
+    assert "T-0 of b at 0 instead of 300, T-1 of b at 10 instead of 332" in caplog.text
     member.leave(_at(q0=5, q1=10, q2=400, q3=329))
     assert group.offsets.read() == _at(q0=5, q1=10, q2=400, q3=329)
 
@@ -65,7 +65,7 @@ def test_a_group_that_was_deleted_begins_by_the_rule(group: Group, caplog: pytes
     with caplog.at_level(logging.WARNING):
         assert group.join("a").settle(QUEUES, {}, begin=lambda queue: 3).starts == dict.fromkeys(QUEUES, 3)
     assert (
-        "no longer has offsets of 4 queues, which begin where consumeFromWhere says: T/b/0 was at 10"
+        "no longer has offsets of 4 queues, which begin where consumeFromWhere says: T-0 of b was at 10"
         in caplog.text
     )
 
@@ -169,7 +169,9 @@ def test_a_lower_offset_is_a_reset_that_running_queries_follow(
         for _ in range(2):
             found = _settle(a, _at(q0=110, q1=110))
             assert (found.starts, found.reset) == (_at(q0=40), 1)
-    assert "group g: its offsets were set back, its queries go on there: T/b/0 from 110 to 40" in caplog.text
+    assert (
+        "group g: its offsets were set back, its queries go on there: T-0 of b from 110 to 40" in caplog.text
+    )
     assert _settle(b, _at(q2=110, q3=110)).starts == _at(q2=60)
     assert _settle(a, _at(q0=50, q1=110), reset=2).starts == {}
     _settle(b, _at(q2=61, q3=110), reset=2)
@@ -197,7 +199,7 @@ def test_a_higher_offset_is_ignored_with_a_warning_and_counts_when_nobody_runs(
             group.now += 2
             assert _settle(a, dict.fromkeys(QUEUES, position)).starts == {}
     assert (
-        caplog.text.count("T/b/1 was set to offset 500 by somebody else, and its query is at 110: ignored")
+        caplog.text.count("T-1 of b was set to offset 500 by somebody else, and its query is at 110: ignored")
         == 1
     )
     assert group.offsets.read() == _at(q0=120, q1=500, q2=120, q3=120)
