@@ -19,9 +19,8 @@ from rmq_spark.options.group_table import GROUP_OPTIONS
 from rmq_spark.options.offset_spec import OffsetSpec, Timestamp
 from rmq_spark.options.parse import Given
 from rmq_spark.options.read_table import BATCH, CHOICES, OPTIONS, PRECEDENCE, STREAM, Option
-from rmq_spark.options.topic_choice import TopicChoice
+from rmq_spark.options.topic_choice import TopicChoice, subscription_text
 from rmq_spark.options.view_name import refuse_beside_view
-from rmq_spark.plan.group_start import subscription_text
 from store_format.errors import OptionError
 from store_format.names import did_you_mean, retry_topic
 

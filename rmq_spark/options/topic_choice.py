@@ -16,7 +16,7 @@ from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.parse import Given, found_json, json_object, names
 from store_format.names import is_system_topic
 
-__all__ = ["TopicChoice", "parse_assign", "parse_subscribe"]
+__all__ = ["TopicChoice", "parse_assign", "parse_subscribe", "subscription_text"]
 
 _ASSIGN_EXAMPLE = '{"TopicTest":[0,1]} or {"TopicTest":{"broker-a":[0,1]}}'
 
@@ -81,6 +81,22 @@ class TopicChoice:
         if self.names or self.queues or self.include_system_topics or not is_system_topic(topic):
             return False
         return not (topic.startswith("%") and (self.pattern or "").startswith("%"))
+
+
+def subscription_text(choice: TopicChoice, expression_type: str, expression: str) -> str:
+    """The text by which members of a group compare their subscriptions: topics, whatever their order, and filter.
+
+    Two members of one group must have the same subscription, as in RocketMQ.
+    """
+    if choice.names:
+        what = ",".join(sorted(set(choice.names)))
+    elif choice.queues:
+        what = ",".join(sorted({str(queue) for queue in choice.queues}))
+    elif choice.pattern is not None:
+        what = f"/{choice.pattern}/"
+    else:
+        what = "every topic" + (" and the system's" if choice.include_system_topics else "")
+    return f"{what} {expression_type} {expression}"
 
 
 def parse_subscribe(given: Given) -> tuple[str, ...]:

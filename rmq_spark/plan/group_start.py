@@ -18,7 +18,7 @@ from store_format.metadata.values import TopicConfig
 from store_format.names import is_retry_topic, retry_topic
 from store_format.read.store import Store
 
-__all__ = ["begin_of", "start_of", "subscribe_set", "subscription_text", "usable_offsets"]
+__all__ = ["begin_of", "start_of", "subscribe_set", "usable_offsets"]
 
 _log = logging.getLogger(__name__)
 
@@ -107,18 +107,3 @@ def start_of(queue: Queue | None, committed: int | None, options: GroupOptions) 
 def begin_of(queues: Mapping[MessageQueue, Queue], options: GroupOptions) -> Callable[[MessageQueue], int]:
     """What `Member.settle` asks for a queue of which nobody knows a position. `queues` may be filled later."""
     return lambda queue: start_of(queues.get(queue), None, options).offset
-
-
-def subscription_text(choice: TopicChoice, expression_type: str, expression: str) -> str:
-    """A subscription as members compare it: topics by name, queue or pattern in an order that does not count,
-    and the expression.
-    """
-    if choice.names:
-        what = ",".join(sorted(set(choice.names)))
-    elif choice.queues:
-        what = ",".join(sorted({str(queue) for queue in choice.queues}))
-    elif choice.pattern is not None:
-        what = f"/{choice.pattern}/"
-    else:
-        what = "every topic" + (" and the system's" if choice.include_system_topics else "")
-    return f"{what} {expression_type} {expression}"

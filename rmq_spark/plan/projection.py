@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from rmq_spark.options.read_options import ReadOptions
+from store_format.arrays.sql_types import type_name
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
 from store_format.names import did_you_mean
@@ -31,7 +32,6 @@ __all__ = [
     "projection_from_schema",
     "same_type",
     "to_spark_schema",
-    "type_name",
 ]
 
 CORRUPT_RECORD = "_corrupt_record"
@@ -269,38 +269,6 @@ def _refuse_duplicates(where: str, names: Iterable[str]) -> None:
                 + ("" if both == name else ", which Spark takes for one")
             )
         seen[name.lower()] = name
-
-
-_DDL = {
-    pa.null(): "void",
-    pa.string(): "string",
-    pa.large_string(): "string",
-    pa.binary(): "binary",
-    pa.large_binary(): "binary",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.bool_(): "boolean",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.date32(): "date",
-}
-
-
-def type_name(arrow_type: pa.DataType) -> str:
-    """The type as SQL writes it; Arrow's own name of one that Spark does not have."""
-    if pa.types.is_map(arrow_type):
-        return f"map<{type_name(arrow_type.key_type)},{type_name(arrow_type.item_type)}>"
-    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
-        return f"array<{type_name(arrow_type.value_type)}>"
-    if pa.types.is_struct(arrow_type):
-        return f"struct<{','.join(f'{field.name}:{type_name(field.type)}' for field in arrow_type)}>"
-    if pa.types.is_decimal(arrow_type):
-        return f"decimal({arrow_type.precision},{arrow_type.scale})"
-    if pa.types.is_timestamp(arrow_type):
-        return "timestamp_ntz" if arrow_type.tz is None else "timestamp"
-    return _DDL.get(arrow_type, str(arrow_type))
 
 
 def to_spark_schema(schema: pa.Schema) -> StructType:

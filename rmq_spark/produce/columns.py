@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rmq_spark.plan.projection import type_name
+from store_format.arrays.sql_types import type_name
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
 

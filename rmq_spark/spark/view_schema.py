@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from rmq_spark.options.read_options import ReadOptions
-from rmq_spark.plan.projection import same_type, to_spark_schema, type_name
+from rmq_spark.plan.projection import same_type, to_spark_schema
+from store_format.arrays.sql_types import type_name
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
 from store_format.views.registry import view_named

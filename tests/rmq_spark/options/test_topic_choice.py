@@ -8,7 +8,7 @@ import pytest
 
 from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.parse import Given
-from rmq_spark.options.topic_choice import TopicChoice, parse_assign, parse_subscribe
+from rmq_spark.options.topic_choice import TopicChoice, parse_assign, parse_subscribe, subscription_text
 from store_format.errors import OptionError
 
 TOPICS = (
@@ -108,3 +108,20 @@ def test_assign_that_is_refused(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_assign(Given("assign", text, 0))
     assert str(caught.value) == f"assign: {message}"
+
+
+def test_subscriptions_are_compared_whatever_their_order() -> None:
+    assert subscription_text(TopicChoice(names=("b", "a")), "TAG", "*") == subscription_text(
+        TopicChoice(names=("a", "b")), "TAG", "*"
+    )
+    texts = {
+        subscription_text(choice, kind, expression)
+        for choice in (
+            TopicChoice(names=("a",)),
+            TopicChoice(pattern="a"),
+            TopicChoice(),
+            TopicChoice(include_system_topics=True),
+        )
+        for kind, expression in (("TAG", "*"), ("TAG", "x"), ("SQL92", "x"))
+    } | {subscription_text(TopicChoice(queues=(QueueName("a", None, 0),)), "TAG", "*")}
+    assert len(texts) == 13

@@ -15,7 +15,7 @@ from rmq_spark.consume.offset_store import StoreOffsets
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.topic_choice import TopicChoice
-from rmq_spark.plan.group_start import begin_of, start_of, subscribe_set, subscription_text
+from rmq_spark.plan.group_start import begin_of, start_of, subscribe_set
 from store_format import MessageStore
 
 
@@ -102,20 +102,3 @@ def test_a_retry_topic_begins_at_its_beginning(golden: Callable[[str], Path]) ->
         queue for queue in store.queues(lambda topic: topic.startswith("%RETRY%")) if queue.max_offset
     )
     assert start_of(queue, None, GroupOptions("g")).offset == 0
-
-
-def test_subscriptions_are_compared_whatever_their_order() -> None:
-    assert subscription_text(TopicChoice(names=("b", "a")), "TAG", "*") == subscription_text(
-        TopicChoice(names=("a", "b")), "TAG", "*"
-    )
-    texts = {
-        subscription_text(choice, kind, expression)
-        for choice in (
-            TopicChoice(names=("a",)),
-            TopicChoice(pattern="a"),
-            TopicChoice(),
-            TopicChoice(include_system_topics=True),
-        )
-        for kind, expression in (("TAG", "*"), ("TAG", "x"), ("SQL92", "x"))
-    } | {subscription_text(TopicChoice(queues=(QueueName("a", None, 0),)), "TAG", "*")}
-    assert len(texts) == 13
