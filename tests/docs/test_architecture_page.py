@@ -1,0 +1,49 @@
+"""The architecture page and CONTRIBUTING.md name files, names and commands that exist, and every room."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+_PATH = re.compile(r"`((?:store_format|rmq_spark|tests|docs|conf)/[\w./-]+)`")
+
+
+def test_every_path_exists() -> None:
+    paths = set(_PATH.findall(ARCHITECTURE + CONTRIBUTING))
+    assert len(paths) > 40
+    assert sorted(path for path in paths if not (ROOT / path).exists()) == []
+
+
+def test_every_question_names_a_definition_of_its_file() -> None:
+    rows = re.findall(r"^\| (Where .*\?) \| `([^`]+)` \| `([^`]+)` \|$", ARCHITECTURE, re.MULTILINE)
+    assert len(rows) == 12
+    for question, path, name in rows:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^(?:def |class |)(?<![\w.]){name}\b(?: =|:|\(|\[)", text, re.MULTILINE), question
+
+
+def test_every_room_is_described() -> None:
+    for package in ("store_format", "rmq_spark"):
+        rooms = [path.parent.name for path in (ROOT / package).glob("*/__init__.py")]
+        modules = [path.name for path in (ROOT / package).glob("*.py") if path.name != "__init__.py"]
+        table = ARCHITECTURE.split(f"### {package}\n")[1].split("\n## ")[0].split("\n### ")[0]
+        missing = [name for name in (*(f"{room}/" for room in rooms), *modules) if f"`{name}`" not in table]
+        assert missing == []
+
+
+def test_every_make_target_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"`make ([a-z-]+)", ARCHITECTURE + CONTRIBUTING))
+    assert targets >= {"quick", "test", "test-all", "proofs", "format", "docs"}
+    assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
+
+
+def test_the_hosted_ci_runs_the_pythons_that_the_package_claims() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    claimed = re.findall(r'Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    matrix = re.search(r"python: \[(.*)\]", workflow)
+    assert matrix is not None
+    assert re.findall(r'"([\d.]+)"', matrix[1]) == claimed
