@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from store_format.bookkeeping.journal import read_commit_state
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.diagnose.commitlog import Lost, check_log, report_cut
@@ -28,7 +28,6 @@ from store_format.diagnose.state import (
     check_topics,
 )
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.files.lock import lock_holder
 from store_format.files.read import entry_names
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.readable_end import ReadableEnd, find_readable_end
@@ -53,21 +52,27 @@ def diagnose(
     between listing and reading, which is a StoreError that says so.
     """
     findings = Findings()
-    state = _state(root)
+    entry_names(root)  # raises where the root cannot be listed
+    state = store_state(root)
     check_state(findings, root, state)
     check_formats(findings, root)
     check_config(findings, root)
     directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
     log, file_size, unplaced_bytes = usable_log(findings, directories)
     check_commits(findings, root, log)
-    readable = (
-        _end_after_crash(root, log) if state is StoreState.CRASHED else _end_before_remains(root, log, state)
-    )
+    base = _hidden_commit(root) if state is not StoreState.CRASHED else None
+    readable = _readable_end(root, log, state) if base is None else ReadableEnd(base, base)
     log_end = None if readable is None else readable.offset
     lost = Lost()
     # A clean store with remains has entries that lead to them, as one that crashed.
-    seen_as = state if readable is None or state is StoreState.LIVE else StoreState.CRASHED
-    queues = QueueCheck(findings, root, log, seen_as, log_end, has_queues=not _in_rocksdb(findings, root))
+    seen_as = (
+        state if readable is None or base is not None or state is StoreState.LIVE else StoreState.CRASHED
+    )
+    # Entries of a commit that is not complete are no more wrong than those that are being written.
+    behind_as = seen_as if base is None else StoreState.LIVE
+    queues = QueueCheck(
+        findings, root, log, (seen_as, behind_as), log_end, has_queues=not _in_rocksdb(findings, root)
+    )
 
     def visit(run: UnitRun) -> None:
         queues.add(run)
@@ -83,22 +88,15 @@ def diagnose(
     check_topics(findings, root, queues.topics, queues.absent)
     check_queue_ids(findings, root, queues.filled)
     check_index_files(
-        findings, f"{root}/index", log, state, summary.log_end if log_end is None else log_end, lost
+        findings,
+        f"{root}/index",
+        log,
+        state if base is None else behind_as,
+        summary.log_end if log_end is None else log_end,
+        lost,
     )
     check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
     return Diagnosis(findings.problems(), summary)
-
-
-def _state(root: str) -> StoreState:
-    if lock_holder(f"{root}/lock") is not None:
-        return StoreState.LIVE
-    try:
-        own = read_commit_state(root)
-    except CorruptStoreError:  # told by check_commits
-        own = None
-    if own is not None and own.is_own and own.base is None:
-        return StoreState.CLEAN  # a commit without flush
-    return StoreState.CRASHED if "abort" in entry_names(root) else StoreState.CLEAN
 
 
 def _in_rocksdb(findings: Findings, root: str) -> bool:
@@ -108,6 +106,21 @@ def _in_rocksdb(findings: Findings, root: str) -> bool:
         for name in ("consumequeue", "consumequeue_rocksdb")
         for entry in entries_of(findings, f"{root}/{name}")
     )
+
+
+def _hidden_commit(root: str) -> int | None:
+    """The base of a commit that was broken off or goes on: readers see nothing behind it. None without one."""
+    try:
+        return read_commit_state(root).base
+    except CorruptStoreError:  # check_commits has reported the file
+        return None
+
+
+def _readable_end(root: str, log: CommitLog, state: StoreState) -> ReadableEnd | None:
+    """The log's end where its bytes alone do not show it, else None."""
+    if state is StoreState.CRASHED:
+        return _end_after_crash(root, log)
+    return _end_before_remains(root, log, state)
 
 
 def _end_after_crash(root: str, log: CommitLog) -> ReadableEnd:

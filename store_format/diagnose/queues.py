@@ -91,17 +91,19 @@ class QueueCheck:
         findings: Findings,
         root: str,
         log: CommitLog,
-        state: StoreState,
+        states: tuple[StoreState, StoreState],
         log_end: int | None,
         *,
         has_queues: bool,
     ) -> None:
-        """`log_end`: where the log ends by the broker's rule after a crash, else None; messages behind it
+        """`states`: as which store missing entries are judged, and as which entries behind the log's end.
+
+        `log_end`: where the log ends by the broker's rule after a crash, else None; messages behind it
         need no entry.
         """
         self._findings = findings
         self._log = log
-        self._state = state
+        self._lag, self._behind = _LAG[states[0]], states[1]
         self._log_end = log_end
         self._root = root
         self._queues: dict[tuple[str, int], _Queue] = {}
@@ -192,7 +194,7 @@ class QueueCheck:
             entries = Entries(queue.topic, queue.queue_id, queue.layout, queue.unit_range, queue.place)
             with queue.open() as files:
                 seen = check_entries(
-                    self._findings, self._log, files, entries, self._state, end, lost, equal=queue.equal
+                    self._findings, self._log, files, entries, self._behind, end, lost, equal=queue.equal
                 )
             stranded += seen.lost
             self._name_lacking(queue, seen.first_physical, seen.stop)
@@ -221,7 +223,7 @@ class QueueCheck:
         )
         tail = offsets >= stop
         severities: tuple[tuple[Severity | None, NDArray[np.bool_]], ...] = (
-            (_LAG[self._state], tail),
+            (self._lag, tail),
             ("damage", ~tail),
         )
         for severity, mask in severities:
