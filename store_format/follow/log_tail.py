@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun
 from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.slices import QueueRange
 from store_format.errors import StoreError
 from store_format.files.read import FileView, offset_file_name
@@ -27,7 +28,6 @@ from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT
 from store_format.message.locate import UnitRefs, locate
 from store_format.message.property_table import PropertyTable
 from store_format.names import SCHEDULE_TOPIC, TAGS, is_light_queue
-from store_format.read.log_reader import find_entries
 
 __all__ = ["Newest", "News", "follow_queue", "near_end", "read_head", "read_news"]
 

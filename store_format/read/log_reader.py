@@ -9,7 +9,6 @@ later message counts.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -20,25 +19,24 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import as_bytes
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
-from store_format.consumequeue.dispatch import light_queues
+from store_format.consumequeue.message_entries import (
+    QUEUE_OFFSET_MAX,
+    FoundEntries,
+    find_entries,
+    has_queue_offset,
+)
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.java.text import decode_utf8
-from store_format.message import sysflag
 from store_format.message.columns import Projection, decode_parts
-from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate
-from store_format.message.property_table import PropertyTable
-from store_format.message.tags_code import parse_long
-from store_format.names import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, is_light_queue
+from store_format.message.locate import BadUnit, UnitRefs, Units, locate
 from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
 
 __all__ = [
-    "FoundEntries",
     "LogQueue",
     "LogReader",
     "Survey",
-    "find_entries",
     "is_written",
     "scan_units",
     "survey",
@@ -46,10 +44,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_LIGHT = re.compile(INNER_MULTI_DISPATCH.encode() + b"\x01")
-_BATCH_SIZE_MAX = 0x7FFF  # INNER_NUM is a Java short
 _UNIT_CHUNK = 1 << 14
-_OFFSET_MAX = 2**63 - 1 - 2**15  # the end of a batch above it would not be a queue offset
 _EPOCHS_MAX = 1000  # each costs a pass over the entries; a topic is deleted and made again now and then
 _QUEUE_OFFSET_AT = 20  # in a unit
 _FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
@@ -133,18 +128,6 @@ class Survey:
     queues: dict[tuple[str, int], LogQueue]
     cuts: list[int]
     damage: list[Damage]
-
-
-@dataclass(frozen=True, slots=True)
-class FoundEntries:
-    """Queue entries read off units: `key` indexes `keys`, (topic, queue id)."""
-
-    keys: list[tuple[str, int]]
-    key: _Ints
-    offset: _Ints
-    count: _Ints
-    physical: _Ints
-    size: _Ints
 
 
 def survey(
@@ -257,49 +240,11 @@ def _refs(log: CommitLog, run: UnitRun) -> Iterator[UnitRefs]:
         yield UnitRefs(path, buffer, run.file.start, run.positions[part], run.sizes[part], None)
 
 
-def find_entries(units: Units, select: Callable[[str], bool]) -> FoundEntries:
-    """The queue entries that a broker would make of these units
-    (DefaultMessageStore.CommitLogDispatcherBuildConsumeQueue).
-    """
-    kind = units.sys_flag & sysflag.TRANSACTION_MASK
-    queued = np.flatnonzero((kind == sysflag.TRANSACTION_NONE) | (kind == sysflag.TRANSACTION_COMMIT))
-    if len(queued) < len(units):
-        units = units.select(queued)
-    topics = units.stored_topics().dictionary_encode()
-    names = [decode_utf8(value) for value in topics.dictionary.to_pylist()]
-    combined = (
-        topics.indices.to_numpy().astype(np.int64) << 32
-        | units.integers("queue_id").astype(np.int64) & 0xFFFFFFFF
-    )
-    distinct, key = np.unique(combined, return_inverse=True)
-    keys = list(
-        zip((names[i] for i in (distinct >> 32).tolist()), distinct.astype(np.int32).tolist(), strict=True)
-    )
-    chosen = np.array([select(topic) for topic, _ in keys], bool)
-    offset = units.integers("queue_offset").astype(np.int64)
-    rows = np.flatnonzero(chosen[key] & _is_place(offset)) if len(keys) else np.empty(0, np.int64)
-    physical, size = units.refs.positions + units.refs.base, units.refs.sizes
-    normal = FoundEntries(keys, key[rows], offset[rows], _counts(units)[rows], physical[rows], size[rows])
-    light = _light_entries(units, select)
-    if light is None:
-        return normal
-    columns = (
-        np.concatenate([getattr(normal, name), getattr(light, name)])
-        for name in ("offset", "count", "physical", "size")
-    )
-    return FoundEntries(keys + light.keys, np.concatenate([normal.key, light.key + len(keys)]), *columns)
-
-
-def _is_place(offset: _Ints) -> NDArray[np.bool_]:
-    """Whether a queue can have these offsets, and those of a batch behind them."""
-    return (offset >= 0) & (offset <= _OFFSET_MAX)
-
-
 def _without_place(units: Units, select: Callable[[str], bool]) -> list[BadUnit]:
     """Units of selected topics whose queue offset no queue can have: nothing else says where they belong."""
     offsets = units.integers("queue_offset").astype(np.int64)
     bad = []
-    for i in np.flatnonzero(~_is_place(offsets)).tolist():
+    for i in np.flatnonzero(~has_queue_offset(offsets)).tolist():
         topic = decode_utf8(
             as_bytes(
                 units.refs.buffer,
@@ -312,53 +257,11 @@ def _without_place(units: Units, select: Callable[[str], bool]) -> list[BadUnit]
             error = CorruptStoreError(
                 units.refs.path,
                 position + _QUEUE_OFFSET_AT,
-                f"a queueOffset from 0 to {_OFFSET_MAX}",
+                f"a queueOffset from 0 to {QUEUE_OFFSET_MAX}",
                 str(int(offsets[i])),
             )
             bad.append(BadUnit(i, error))
     return bad
-
-
-def _counts(units: Units) -> _Ints:
-    """Queue offsets that each unit covers (CommitLog.getMessageNum)."""
-    counts = np.ones(len(units), np.int64)
-    inner = np.flatnonzero(inner_batches(units))
-    if len(inner):
-        numbers = PropertyTable(units.select(inner).raw_properties()).values(INNER_NUM).to_pylist()
-        counts[inner] = [
-            number if (number := parse_long(text)) is not None and 0 < number <= _BATCH_SIZE_MAX else 1
-            for text in numbers
-        ]
-    return counts
-
-
-def _light_entries(units: Units, select: Callable[[str], bool]) -> FoundEntries | None:
-    """Entries of light queues (LmqDispatch): named in one property of the unit, their offsets in another."""
-    if not len(units):
-        return None
-    low, high = int(units.refs.positions[0]), int(units.refs.positions[-1] + units.refs.sizes[-1])
-    if _LIGHT.search(units.refs.buffer[low:high]) is None:  # type: ignore[call-overload] # re takes any buffer
-        return None
-    table = PropertyTable(units.raw_properties())
-    names, offsets = (
-        table.values(INNER_MULTI_DISPATCH).to_pylist(),
-        table.values(INNER_MULTI_QUEUE_OFFSET).to_pylist(),
-    )
-    keys: dict[tuple[str, int], int] = {}
-    entries = []
-    for i, (queues, numbers) in enumerate(zip(names, offsets, strict=True)):
-        if queues is None or numbers is None:
-            continue
-        for queue, number in light_queues(queues, numbers):
-            if is_light_queue(queue) and 0 <= number <= _OFFSET_MAX and select(queue):
-                entries.append((keys.setdefault((queue, 0), len(keys)), number, i))
-    if not entries:
-        return None
-    key, offset, row = (np.array(column, np.int64) for column in zip(*entries, strict=True))
-    physical = units.refs.positions + units.refs.base
-    return FoundEntries(
-        list(keys), key, offset, np.ones(len(key), np.int64), physical[row], units.refs.sizes[row]
-    )
 
 
 @dataclass(slots=True)

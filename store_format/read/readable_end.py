@@ -38,12 +38,13 @@ import numpy as np
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun
 from store_format.consumequeue.files import UnitFiles, file_run
+from store_format.consumequeue.message_entries import FoundEntries, find_entries
 from store_format.consumequeue.write import queue_directory
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.read import FileCache, StoreFile
 from store_format.layouts import CQ_UNIT
 from store_format.message.locate import UnitRefs, locate
-from store_format.read.log_reader import FoundEntries, LogQueue, find_entries
+from store_format.read.log_reader import LogQueue
 from store_format.read.recovery import LogEnd
 
 __all__ = ["ReadableEnd", "find_readable_end", "has_own_entry", "refuse_cut", "warn_once"]
@@ -217,7 +218,7 @@ def _found_entries(log: CommitLog, run: UnitRun) -> FoundEntries:
     buffer, start = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
     refs = UnitRefs(run.file.path, buffer, run.file.start + start, run.positions - start, run.sizes, None)
     units, _ = locate(refs, verify_crc=False)
-    return find_entries(units, lambda topic: True)
+    return find_entries(units)
 
 
 def _entry_at(root: str, queue: _Queue, offset: int) -> int | None:

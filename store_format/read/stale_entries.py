@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import MissingEntries
+from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.slices import QueueRange, read_slice
 from store_format.errors import StoreError
 from store_format.java.hashes import java_hash
@@ -25,7 +26,6 @@ from store_format.message import sysflag
 from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.property_table import PropertyTable
 from store_format.names import SCHEDULE_TOPIC, TAGS, is_light_queue
-from store_format.read.log_reader import find_entries
 from store_format.read.readable_end import has_own_entry
 
 __all__ = ["settled", "without_cut", "without_overwritten", "without_stale"]

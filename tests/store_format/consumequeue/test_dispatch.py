@@ -139,7 +139,7 @@ def test_the_delay_levels_are_the_brokers() -> None:
     ("names", "offsets", "expected"),
     [
         ("%LMQ%a,%LMQ%b", "4,7", {("%LMQ%a", 0): 4, ("%LMQ%b", 0): 7}),
-        ("%LMQ%a,other", "4,7", {("%LMQ%a", 0): 4, ("other", 2): 7}),
+        ("%LMQ%a,other", "4,7", {("%LMQ%a", 0): 4}),  # a 5.x broker gives `other` no offset
         ("%LMQ%a,other", "4,", {}),  # a null offset: the lists differ in length, and the broker skips both
         ("%LMQ%a/../b,%LMQ%b", "4,7", {("%LMQ%b", 0): 7}),
         ("%LMQ%a,%LMQ%b", "x,7", {("%LMQ%b", 0): 7}),
