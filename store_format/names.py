@@ -47,6 +47,7 @@ __all__ = [
     "TRACE_TOPIC",
     "UNIQ_KEY",
     "WAIT",
+    "QueueKey",
     "dead_letter_topic",
     "did_you_mean",
     "is_light_queue",
@@ -56,6 +57,8 @@ __all__ = [
     "perm_text",
     "retry_topic",
 ]
+
+QueueKey = tuple[str, int]  # a queue of one store: its topic and its queue id
 
 # ---- prefixes of topics (MixAll, TopicValidator) ----
 

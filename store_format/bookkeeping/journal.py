@@ -16,6 +16,7 @@ from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile
 from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
+from store_format.names import QueueKey
 
 __all__ = [
     "CommitState",
@@ -52,7 +53,7 @@ class Journal:
     base: int
     file_size: int
     queue_file_size: int
-    queues: tuple[tuple[str, int], ...]
+    queues: tuple[QueueKey, ...]
     queue_bases: tuple[int, ...]
     new_topics: Mapping[str, int]
     store_timestamp: int

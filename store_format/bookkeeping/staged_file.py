@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from store_format.names import QueueKey
+
 __all__ = ["OWN_DIRECTORY", "RECORDS_SUFFIX", "STAGING", "StagedFile", "staging_path"]
 
 OWN_DIRECTORY = ".rmqlog"  # brokers leave it alone
@@ -30,10 +32,10 @@ class StagedFile:
     records_sum: int
     meta_size: int
     meta_sum: int
-    queues: tuple[tuple[str, int], ...]  # (topic, queue id) by number
+    queues: tuple[QueueKey, ...]  # (topic, queue id) by number
     crc_property: bool
     unit_size_max: int
-    parked: tuple[tuple[str, int], ...] = ()  # the queues that its delayed messages are for
+    parked: tuple[QueueKey, ...] = ()  # the queues that its delayed messages are for
     bodies: int = -1  # tells batches apart, see `StagingWriter.append`; -1 of an older release
 
     def as_json(self) -> dict[str, Any]:  # Any: JSON

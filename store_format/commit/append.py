@@ -44,6 +44,7 @@ from store_format.commit.unsupported import refuse_store
 from store_format.errors import StoreInUseError, StoreWriteError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
+from store_format.names import QueueKey
 
 __all__ = ["CommitOptions", "CommitResult", "commit", "commit_cluster", "flush", "recover"]
 
@@ -63,7 +64,7 @@ class CommitResult:
     committed: bool
     start: int = 0
     stop: int = 0
-    queues: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    queues: Mapping[QueueKey, tuple[int, int]] = field(default_factory=dict)
     reports: tuple[str, ...] = ()
     sync_seconds: float = 0.0
 

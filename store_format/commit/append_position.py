@@ -24,6 +24,7 @@ from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.names import QueueKey
 from store_format.read.readable_end import refuse_cut
 from store_format.read.recovery import find_end, scan_to_end
 from store_format.read.stale_entries import without_stale
@@ -122,7 +123,7 @@ def queue_bases(
     root: str,
     log: CommitLog,
     end: WriterEnd,
-    queues: Sequence[tuple[str, int]],
+    queues: Sequence[QueueKey],
     rebuilding: Rebuilding,
     files: FileWrites,
 ) -> list[int]:
@@ -137,9 +138,9 @@ def queue_bases(
 
 
 def _all_bounds(
-    root: str, log: CommitLog, end: int, queues: Sequence[tuple[str, int]]
-) -> dict[tuple[str, int], QueueBounds | None]:
-    found: dict[tuple[str, int], QueueBounds | None] = {}
+    root: str, log: CommitLog, end: int, queues: Sequence[QueueKey]
+) -> dict[QueueKey, QueueBounds | None]:
+    found: dict[QueueKey, QueueBounds | None] = {}
     for topic, queue_id in queues:
         bounds = simple_queue_bounds(
             queue_directory(root, topic, queue_id), topic, queue_id, log.min_offset, commit_log_stop=end

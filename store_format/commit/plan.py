@@ -30,6 +30,7 @@ from store_format.files.write import FileWrites
 from store_format.index.write import last_index_file
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
+from store_format.names import QueueKey
 
 __all__ = ["check", "plan", "writer_end"]
 
@@ -127,7 +128,7 @@ def writer_end(root: str, opened: Opened, options: CommitOptions, files: FileWri
 
 
 def _new_topics(
-    wanted: Mapping[str, int], queues: Sequence[tuple[str, int]], topics: Mapping[str, TopicConfig]
+    wanted: Mapping[str, int], queues: Sequence[QueueKey], topics: Mapping[str, TopicConfig]
 ) -> dict[str, int]:
     """The number of queues of each topic that topics.json lacks.
 

@@ -14,12 +14,13 @@ from contextlib import suppress
 
 from store_format.bookkeeping.journal import rebuild_path
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
-from store_format.commit.queue_repair import Lacking, Queue, QueueState, truncate, write_lacking
+from store_format.commit.queue_repair import Lacking, QueueState, truncate, write_lacking
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.write import queue_directory
 from store_format.errors import StoreError
 from store_format.files.read import list_directories, list_store_files, stat_identity
 from store_format.files.write import FileWrites
+from store_format.names import QueueKey
 from store_format.read.snapshot import list_queues
 
 __all__ = ["complete_queues", "end_rebuild", "is_rebuild_begun"]
@@ -38,7 +39,7 @@ def complete_queues(
     root: str,
     log: CommitLog,
     lacking: Lacking,
-    states: Mapping[Queue, QueueState],
+    states: Mapping[QueueKey, QueueState],
     index: Callable[[str], None] | None = None,
 ) -> None:
     """Writes what the queues lack; `end_rebuild` follows when the caller has noted it. `index` makes index
@@ -87,8 +88,8 @@ def _make_index(root: str, aside: str, index: Callable[[str], None], files: File
 
 
 def _moved_in(
-    root: str, aside: str, new: list[Queue], is_all_new: bool, files: FileWrites
-) -> Collection[Queue]:
+    root: str, aside: str, new: list[QueueKey], is_all_new: bool, files: FileWrites
+) -> Collection[QueueKey]:
     """Moves the new queues in: all at once where the store has no other, for a broker that finds no queue
     makes all of them itself.
 

@@ -19,7 +19,7 @@ from zlib import crc32
 from store_format.bookkeeping.journal import note_path
 from store_format.bookkeeping.state import StoreState
 from store_format.commit.queue_moves import complete_queues, end_rebuild, is_rebuild_begun
-from store_format.commit.queue_repair import NEVER, Lacking, Queue, QueueState, find_lacking, queue_states
+from store_format.commit.queue_repair import NEVER, Lacking, QueueState, find_lacking, queue_states
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch
@@ -33,7 +33,7 @@ from store_format.layouts import CQ_UNIT
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import read_topics
-from store_format.names import REVIVE_GROUP
+from store_format.names import REVIVE_GROUP, QueueKey
 from store_format.read.log_reader import LogQueue, survey
 from store_format.read.snapshot import list_queues, take_queue
 from store_format.read.unfiled_queues import is_left_over
@@ -88,7 +88,7 @@ def rebuild_lost_queues(
     root: str,
     log: CommitLog,
     end: LastUnit,
-    bounds: Mapping[Queue, QueueBounds | None],
+    bounds: Mapping[QueueKey, QueueBounds | None],
     rebuilding: Rebuilding,
     files: FileWrites,
 ) -> bool:
@@ -199,10 +199,10 @@ def _floors(
     log: CommitLog,
     end: int,
     lacking: Lacking,
-    states: Mapping[Queue, QueueState],
+    states: Mapping[QueueKey, QueueState],
     written: Collection[str],
     lost: bool | None,
-) -> dict[Queue, int]:
+) -> dict[QueueKey, int]:
     """Up to which physical offset messages of queues without files do not count: their topic was deleted and
     created again.
 
@@ -214,8 +214,8 @@ def _floors(
     if not new or not filed:
         return {}
     seen = survey(log, {topic for topic, _ in new}.__contains__, stop=end).queues
-    floors: dict[Queue, int] = {}
-    unknown: list[Queue] = []
+    floors: dict[QueueKey, int] = {}
+    unknown: list[QueueKey] = []
     for key in new:
         if key not in seen or is_left_over(seen, key, filed):
             floors[key] = NEVER
@@ -250,7 +250,9 @@ def _floors(
     return floors | dict.fromkeys(unknown, NEVER)
 
 
-def _begins_before(queue: Queue, state: QueueState, seen: Mapping[Queue, LogQueue], physical: int) -> bool:
+def _begins_before(
+    queue: QueueKey, state: QueueState, seen: Mapping[QueueKey, LogQueue], physical: int
+) -> bool:
     """Whether the queue, which has files, had its first message before that place: then its topic was not
     created behind it.
     """
@@ -283,7 +285,7 @@ def _consumed(root: str) -> frozenset[str]:
 # ---- what may be missing -----------------------------------------------------------------------------------
 
 
-def _of_known_topics(root: str, queues: Sequence[Queue]) -> list[Queue]:
+def _of_known_topics(root: str, queues: Sequence[QueueKey]) -> list[QueueKey]:
     """Those whose topic is in topics.json or has a queue directory: they may have had messages. Without the
     file nobody can tell.
     """
@@ -299,7 +301,9 @@ def _has_directory(root: str, topic: str) -> bool:
     return bool(entry_names(f"{root}/consumequeue/{topic}", missing_ok=True))
 
 
-def _is_queued(root: str, log: CommitLog, end: LastUnit, bounds: Mapping[Queue, QueueBounds | None]) -> bool:
+def _is_queued(
+    root: str, log: CommitLog, end: LastUnit, bounds: Mapping[QueueKey, QueueBounds | None]
+) -> bool:
     """Whether the last message has its entry, or needs none."""
     dispatch = Dispatch({}, {}, frozenset(), tuple(DELAY_LEVELS_MS))
     if end.offset >= log.min_offset:
@@ -332,7 +336,7 @@ class _Note(NamedTuple):
     stop: int
     last_offset: int
     last_crc: int
-    queues: frozenset[Queue]
+    queues: frozenset[QueueKey]
 
 
 def _read_note(root: str, log: CommitLog) -> _Note | None:
@@ -353,7 +357,7 @@ def _read_note(root: str, log: CommitLog) -> _Note | None:
 
 
 def _write_note(
-    root: str, log: CommitLog, end: LastUnit, queues: frozenset[Queue], files: FileWrites
+    root: str, log: CommitLog, end: LastUnit, queues: frozenset[QueueKey], files: FileWrites
 ) -> None:
     if end.offset < log.min_offset:
         return

@@ -27,12 +27,12 @@ from store_format.files.write import FileWrites
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.read import read_topics
+from store_format.names import QueueKey
 from store_format.read.snapshot import list_queues
 
 __all__ = [
     "NEVER",
     "Lacking",
-    "Queue",
     "QueueState",
     "find_lacking",
     "queue_state",
@@ -41,7 +41,6 @@ __all__ = [
     "write_lacking",
 ]
 
-Queue = tuple[str, int]
 
 _log = logging.getLogger(__name__)
 
@@ -73,14 +72,14 @@ class Lacking:
 
     start: int
     stop: int
-    entries: dict[Queue, MissingEntries]
+    entries: dict[QueueKey, MissingEntries]
     is_all: bool
-    firsts: Mapping[Queue, int]
-    met: frozenset[Queue]
+    firsts: Mapping[QueueKey, int]
+    met: frozenset[QueueKey]
     file_size: int | None
     make: Callable[[], Dispatch]
 
-    def has_gap(self, states: Mapping[Queue, QueueState]) -> bool:
+    def has_gap(self, states: Mapping[QueueKey, QueueState]) -> bool:
         """Whether some queue lacks more than this: there are offsets between its end and the first of these."""
         return any(
             first > (states[key].max_offset or 0 if key in states else 0)
@@ -88,7 +87,7 @@ class Lacking:
         )
 
 
-def queue_states(root: str, log: CommitLog, end: int) -> dict[Queue, QueueState]:
+def queue_states(root: str, log: CommitLog, end: int) -> dict[QueueKey, QueueState]:
     return {
         (topic, queue_id): queue_state(log, end, topic, queue_id, directory, kind)
         for topic, queue_id, directory, kind in list_queues(root, lambda _: True)
@@ -111,12 +110,12 @@ def find_lacking(
     log: CommitLog,
     start: int,
     stop: int,
-    states: Mapping[Queue, QueueState],
+    states: Mapping[QueueKey, QueueState],
     *,
     file_size: int | None,
     is_crashed: bool,
     deleted_from: int,
-    floors: Mapping[Queue, int] | None = None,
+    floors: Mapping[QueueKey, int] | None = None,
 ) -> Lacking:
     """Goes over the log from `start`, where a unit begins, to `stop`; nothing is changed.
 
@@ -129,8 +128,8 @@ def find_lacking(
     """
     make = _dispatches(root, states, deleted_from, floors or {})
     dispatch = make()
-    first: dict[Queue, MissingEntries] | None = None
-    firsts: dict[Queue, int] = {}
+    first: dict[QueueKey, MissingEntries] | None = None
+    firsts: dict[QueueKey, int] = {}
     is_all = True
     for part in _parts(log, start, stop, dispatch):
         is_all = first is None
@@ -153,7 +152,7 @@ def find_lacking(
 
 
 def _dispatches(
-    root: str, states: Mapping[Queue, QueueState], deleted_from: int, floors: Mapping[Queue, int]
+    root: str, states: Mapping[QueueKey, QueueState], deleted_from: int, floors: Mapping[QueueKey, int]
 ) -> Callable[[], Dispatch]:
     topics = read_topics(root)
     # also without queues yet
@@ -162,7 +161,7 @@ def _dispatches(
     is_any_left = any(state.max_offset is not None for state in states.values())
     known = {topic for topic, _ in states} | set(topics) if topics is not None and is_any_left else None
 
-    def floor(queue: Queue) -> int:
+    def floor(queue: QueueKey) -> int:
         if not can_be_queue(*queue):
             return NEVER
         return max(floors.get(queue, -1), -1 if known is None or queue[0] in known else deleted_from - 1)
@@ -181,7 +180,7 @@ def _dispatches(
 
 def _parts(
     log: CommitLog, start: int, stop: int, dispatch: Dispatch
-) -> Iterator[dict[Queue, MissingEntries]]:
+) -> Iterator[dict[QueueKey, MissingEntries]]:
     """The entries that are missing, in parts of bounded size; at least one part."""
     if start < stop:
         walk = log.walk(start, stop, resync=True)
@@ -206,11 +205,11 @@ def write_lacking(
     root: str,
     log: CommitLog,
     lacking: Lacking,
-    states: Mapping[Queue, QueueState],
+    states: Mapping[QueueKey, QueueState],
     files: FileWrites,
     *,
-    aside: tuple[str, Collection[Queue]] = ("", ()),
-    only: Collection[Queue] | None = None,
+    aside: tuple[str, Collection[QueueKey]] = ("", ()),
+    only: Collection[QueueKey] | None = None,
 ) -> None:
     """Writes those entries, of all queues or `only` of these; doing it again after a death in the middle
     completes what is there.
@@ -245,7 +244,7 @@ def truncate(queue: QueueState, files: FileWrites) -> None:
 
 
 def _write_entries(
-    root: str, queue: Queue, max_offset: int, entries: MissingEntries, file_size: int, files: FileWrites
+    root: str, queue: QueueKey, max_offset: int, entries: MissingEntries, file_size: int, files: FileWrites
 ) -> None:
     """Writes the entries. Places of messages that are lost get pre-blank units: a zero unit would end the
     queue for a broker.

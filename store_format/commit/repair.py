@@ -16,7 +16,7 @@ import numpy as np
 
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.queue_moves import complete_queues, end_rebuild, is_rebuild_begun
-from store_format.commit.queue_repair import Lacking, Queue, QueueState, find_lacking, queue_states, truncate
+from store_format.commit.queue_repair import Lacking, QueueState, find_lacking, queue_states, truncate
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import LogFiles
@@ -28,6 +28,7 @@ from store_format.index.write import IndexFiles
 from store_format.message.locate import UnitRefs, locate
 from store_format.message.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.names import QueueKey
 from store_format.read.readable_end import refuse_cut
 from store_format.read.recovery import LogEnd, find_end
 
@@ -101,7 +102,7 @@ def repair(
 
 
 def _lacking(
-    root: str, log: CommitLog, end: LogEnd, states: Mapping[Queue, QueueState], file_size: int | None
+    root: str, log: CommitLog, end: LogEnd, states: Mapping[QueueKey, QueueState], file_size: int | None
 ) -> Lacking:
     """From where the checkpoint says, unless queues are gone or end before that: then from the log's first
     message on.

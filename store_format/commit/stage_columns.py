@@ -17,7 +17,7 @@ from store_format.message.encode import MESSAGE_SIZE_MAX, MessageColumns, encode
 from store_format.message.encode_parts import Integers
 from store_format.message.property_table import PropertyTable
 from store_format.message.tags_code import tags_codes
-from store_format.names import DELAY, KEYS, SCHEDULE_TOPIC, TAGS, UNIQ_KEY
+from store_format.names import DELAY, KEYS, SCHEDULE_TOPIC, TAGS, UNIQ_KEY, QueueKey
 
 __all__ = ["stage_columns"]
 
@@ -85,7 +85,7 @@ def _spread(values: Integers, count: int) -> NDArray[np.int64]:
 
 def _queues(
     names: list[str], codes: NDArray[np.int64], queue_ids: NDArray[np.int64], sys_flags: NDArray[np.int64]
-) -> tuple[list[tuple[str, int]], NDArray[np.int64]]:
+) -> tuple[list[QueueKey], NDArray[np.int64]]:
     """The queues of the batch, and the place in that list of each message's; prepared and rolled back ones
     have none.
     """

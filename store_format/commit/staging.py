@@ -27,6 +27,7 @@ from store_format.bookkeeping.staged_file import (
 from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.files.write import FileWrites, WritableFile
 from store_format.layouts import MESSAGE_HEADS
+from store_format.names import QueueKey
 
 if TYPE_CHECKING:  # whoever reads a store comes by here, and needs no encoder
     from store_format.message.encode import EncodedUnits
@@ -134,9 +135,9 @@ class StagingWriter:
         self._sizes = [0, 0]
         self._units = 0
         self._unit_size_max = 0
-        self._queues: dict[tuple[str, int], int] = {}
+        self._queues: dict[QueueKey, int] = {}
         self._bodies = 0
-        self._parked: dict[tuple[str, int], None] = {}
+        self._parked: dict[QueueKey, None] = {}
         self._crc_property = False
 
     def _make(self, root: str) -> tuple[str, WritableFile, WritableFile]:
@@ -162,13 +163,13 @@ class StagingWriter:
     def append(
         self,
         units: EncodedUnits,
-        queues: Sequence[tuple[str, int]],
+        queues: Sequence[QueueKey],
         queue_index: NDArray[np.integer[Any]],
         tags_codes: NDArray[np.int64],
         key_hashes: NDArray[np.int32] | None = None,
         message_index: NDArray[np.int64] | None = None,
         timed: NDArray[np.bool_] | None = None,
-        parked: Iterable[tuple[str, int]] = (),
+        parked: Iterable[QueueKey] = (),
         body_crcs: NDArray[np.int64] | None = None,
     ) -> None:
         """Unit i goes to queues[queue_index[i]]. `message_index` says, ascending, whose each of `key_hashes`

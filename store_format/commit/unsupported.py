@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
 from store_format.files.read import entry_names
 from store_format.metadata.values import TopicConfig
-from store_format.names import SELF_TEST_TOPIC, TIMER_TOPIC, is_light_queue
+from store_format.names import SELF_TEST_TOPIC, TIMER_TOPIC, QueueKey, is_light_queue
 
 __all__ = ["refuse_missing_queues", "refuse_store", "refuse_timer", "refuse_topics"]
 
@@ -44,7 +44,7 @@ def refuse_store(root: str) -> None:
             raise UnsupportedFormatError(f"{root} is {meaning}, as {name} says: it is not written to")
 
 
-def refuse_topics(root: str, queues: Iterable[tuple[str, int]], topics: Mapping[str, TopicConfig]) -> None:
+def refuse_topics(root: str, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:
     """Raises UnsupportedFormatError for a topic of another kind of queue, and IllegalMessageError for a name
     that is no directory's.
     """
@@ -84,9 +84,7 @@ def refuse_timer(root: str, used: Iterable[str], topics: Mapping[str, TopicConfi
         )
 
 
-def refuse_missing_queues(
-    root: str, queues: Iterable[tuple[str, int]], topics: Mapping[str, TopicConfig]
-) -> None:
+def refuse_missing_queues(root: str, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:
     """Raises IllegalMessageError for a queue that its topic does not have: no consumer reads it, or no
     producer writes to it.
     """

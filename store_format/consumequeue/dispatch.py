@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
-from store_format.consumequeue.message_entries import FoundEntries, QueueKey, find_entries
+from store_format.consumequeue.message_entries import FoundEntries, find_entries
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.message.locate import UnitRefs, Units, locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.tags_code import tags_codes
-from store_format.names import SCHEDULE_TOPIC
+from store_format.names import SCHEDULE_TOPIC, QueueKey
 
 __all__ = ["Dispatch", "MissingEntries"]
 

@@ -24,6 +24,7 @@ from store_format.errors import (
     TruncatedRecordError,
 )
 from store_format.files.read import FileView, StoreFile, list_store_files, offset_file_name
+from store_format.names import QueueKey
 
 __all__ = [
     "FileRun",
@@ -179,9 +180,7 @@ class UnitFiles:
         "directory",
     )
 
-    def __init__(
-        self, directory: str, layout: np.dtype[np.void], run: FileRun, queue: tuple[str, int]
-    ) -> None:
+    def __init__(self, directory: str, layout: np.dtype[np.void], run: FileRun, queue: QueueKey) -> None:
         self.directory = directory
         self._layout = layout
         self._run = run
@@ -358,7 +357,7 @@ def valid_below(is_valid: Validity, commit_log_stop: int | None) -> Validity:
 def find_bounds(
     directory: str,
     layout: np.dtype[np.void],
-    queue: tuple[str, int],
+    queue: QueueKey,
     find: Callable[[UnitFiles, FileRun], QueueBounds],
     *,
     clean: bool = False,

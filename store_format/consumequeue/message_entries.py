@@ -26,10 +26,11 @@ from store_format.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SYSTEM_PREFIX,
+    QueueKey,
     is_light_queue,
 )
 
-__all__ = ["QUEUE_OFFSET_MAX", "FoundEntries", "QueueKey", "find_entries", "has_queue_offset"]
+__all__ = ["QUEUE_OFFSET_MAX", "FoundEntries", "find_entries", "has_queue_offset"]
 
 _LIGHT_QUEUE_ID = 0
 _NOT_MULTI_DISPATCHED = (RETRY_PREFIX, SYSTEM_PREFIX)  # MultiDispatchUtils.isNeedHandleMultiDispatch
@@ -38,8 +39,6 @@ _BATCH_SIZE_MAX = 0x7FFF  # INNER_NUM is a Java short
 QUEUE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a batch is a queue offset, too
 
 _Ints = NDArray[np.int64]
-
-QueueKey = tuple[str, int]  # topic and queue id
 
 
 @dataclass(frozen=True, slots=True)

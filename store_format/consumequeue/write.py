@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from store_format.consumequeue.updates import CqBatch, CqUpdate, QueueEnd, cq_updates, pre_blank_bytes
 from store_format.files.read import list_store_files, offset_file_name
 from store_format.files.write import FileWrites, WritableFile
+from store_format.names import QueueKey
 
 __all__ = ["QueueFiles", "can_be_queue", "queue_directory"]
 
@@ -34,7 +35,7 @@ class QueueFiles:
     def __init__(
         self,
         root: str,
-        queues: Sequence[tuple[str, int]],
+        queues: Sequence[QueueKey],
         bases: Sequence[int],
         file_size: int,
         files: FileWrites,

@@ -24,7 +24,7 @@ from store_format.diagnose.queue_entries import Entries, check_entries
 from store_format.files.read import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT
 from store_format.message.tags_code import DELAY_LEVELS_MS
-from store_format.names import SCHEDULE_TOPIC
+from store_format.names import SCHEDULE_TOPIC, QueueKey
 
 __all__ = ["QueueCheck"]
 
@@ -106,9 +106,9 @@ class QueueCheck:
         self._lag, self._behind = _LAG[states[0]], states[1]
         self._log_end = log_end
         self._root = root
-        self._queues: dict[tuple[str, int], _Queue] = {}
+        self._queues: dict[QueueKey, _Queue] = {}
         # messages without a queue: how many, the first
-        self._absent: dict[tuple[str, int], tuple[int, int]] = {}
+        self._absent: dict[QueueKey, tuple[int, int]] = {}
         self._has_queues = has_queues
         for topic, queue_id, directory, kind in queue_directories(findings, root):
             layout = BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT
@@ -123,12 +123,12 @@ class QueueCheck:
         return {topic: queue.directory for (topic, _), queue in self._queues.items()}
 
     @property
-    def filled(self) -> dict[tuple[str, int], tuple[str, int]]:
+    def filled(self) -> dict[QueueKey, tuple[str, int]]:
         """(topic, queue id) -> (directory, messages of the log that it has) of queues with messages."""
         return {key: (queue.directory, queue.equal) for key, queue in self._queues.items() if queue.equal}
 
     @property
-    def absent(self) -> dict[tuple[str, int], tuple[int, int]]:
+    def absent(self) -> dict[QueueKey, tuple[int, int]]:
         """(topic, queue id) -> (messages, physical offset of the first) of queues that have no files."""
         return self._absent if self._has_queues else {}
 
@@ -152,7 +152,7 @@ class QueueCheck:
                 self._compare(key, entries)
         self._begin()
 
-    def _compare(self, key: tuple[str, int], entries: MissingEntries) -> None:
+    def _compare(self, key: QueueKey, entries: MissingEntries) -> None:
         queue = self._queues.get(key)
         if queue is None or (queue.run is None and queue.usable):
             count, first = self._absent.get(key, (0, int(entries.units["physical_offset"][0])))

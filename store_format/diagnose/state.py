@@ -22,7 +22,7 @@ from store_format.metadata import read as config_json
 from store_format.metadata import read_state as config_state
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.metadata.values import TopicConfig
-from store_format.names import SCHEDULE_TOPIC, is_light_queue
+from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 
 __all__ = [
     "check_checkpoint",
@@ -232,7 +232,7 @@ def check_topics(
     findings: Findings,
     root: str,
     directories: Mapping[str, str],
-    absent: Mapping[tuple[str, int], tuple[int, int]],
+    absent: Mapping[QueueKey, tuple[int, int]],
 ) -> None:
     """Queues against topics.json: `directories` are topics that have queues, `absent` queues that have
     messages and no files.
@@ -280,7 +280,7 @@ def check_topics(
             )
 
 
-def check_queue_ids(findings: Findings, root: str, queues: Mapping[tuple[str, int], tuple[str, int]]) -> None:
+def check_queue_ids(findings: Findings, root: str, queues: Mapping[QueueKey, tuple[str, int]]) -> None:
     """Queues, with their directory and number of messages, that consumers do not read: they ask for the ids
     below readQueueNums.
     """

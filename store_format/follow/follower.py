@@ -24,6 +24,7 @@ from store_format.files.read import FileCache, entry_names
 from store_format.follow.fingerprint import QUEUE_FOLDERS, Signs, read_signs
 from store_format.follow.log_tail import Newest, News, follow_queue, near_end, read_head, read_news
 from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
+from store_format.names import QueueKey
 from store_format.read.snapshot import list_queues, take_queue
 from store_format.read.store import Queue, Store
 from store_format.read.store_queues import QueueChoice, find_queues
@@ -33,7 +34,6 @@ __all__ = ["StoreFollower"]
 
 _logger = logging.getLogger(__name__)
 
-_Key = tuple[str, int]
 
 # how far a broker may be behind with its consume queues, when a store is first looked at
 _MARGIN_SIZE = 16 << 20
@@ -59,9 +59,9 @@ class StoreFollower:
         self, store: Store, choice: QueueChoice, *, clock_ns: Callable[[], int] = time.time_ns
     ) -> None:
         self.store = store
-        self.queues: dict[_Key, Queue] = {}
-        self.changed: dict[_Key, Queue | None] = {}
-        self.replaced: dict[_Key, Replaced] = {}
+        self.queues: dict[QueueKey, Queue] = {}
+        self.changed: dict[QueueKey, Queue | None] = {}
+        self.replaced: dict[QueueKey, Replaced] = {}
         self.cuts: list[int] = []
         self._choice = choice
         self._clock_ns = clock_ns
@@ -72,7 +72,7 @@ class StoreFollower:
         self._samples = LogSamples()
         self._grows = False  # although it looks crashed
         # messages of the log that their consume queues do not hold yet
-        self._pending: dict[_Key, Newest] = {}
+        self._pending: dict[QueueKey, Newest] = {}
         self._follows = False
         # a file that was made, and is not yet as long as it will be, changes no directory when it is
         self._is_full = False
@@ -149,7 +149,9 @@ class StoreFollower:
 
     # ---- all of it, as a batch read looks ------------------------------------------------------------------
 
-    def _look_anew(self, signs: Signs, changed: dict[_Key, Queue | None], intact: int | None = None) -> bool:
+    def _look_anew(
+        self, signs: Signs, changed: dict[QueueKey, Queue | None], intact: int | None = None
+    ) -> bool:
         """`changed` is what an attempt to follow has found already; from `intact` on the log is another one,
         if it is given.
         """
@@ -203,7 +205,7 @@ class StoreFollower:
             self._remember(signs)
         return bool(self.changed)
 
-    def _catching_up(self, signs: Signs, found: dict[_Key, Queue]) -> dict[_Key, Queue]:
+    def _catching_up(self, signs: Signs, found: dict[QueueKey, Queue]) -> dict[QueueKey, Queue]:
         """Queues that were scanned for, and that a broker makes again: what was seen of them counts until
         they are as long.
         """
@@ -223,7 +225,7 @@ class StoreFollower:
         since = self._catching_up_since
         return since is not None and self._clock_ns() - since >= _CATCHING_UP_NS
 
-    def _warn_of_growth(self, signs: Signs, found: dict[_Key, Queue]) -> None:
+    def _warn_of_growth(self, signs: Signs, found: dict[QueueKey, Queue]) -> None:
         """Once, where a store that looks crashed gets messages: whoever writes them cannot be seen to hold
         its lock.
         """
@@ -352,7 +354,7 @@ class StoreFollower:
         self._remember(signs, was_unwritten=news.is_unwritten)
         return True
 
-    def _news(self, signs: Signs, size_max: int | None) -> tuple[News | None, dict[_Key, Queue]]:
+    def _news(self, signs: Signs, size_max: int | None) -> tuple[News | None, dict[QueueKey, Queue]]:
         """The log's news and the ends that follow. When a commit of ours went on meanwhile: of what was
         complete before.
         """
@@ -374,8 +376,8 @@ class StoreFollower:
         return (None, {}) if is_part else (news, ends)
 
     def _ends(
-        self, newest: dict[_Key, Newest], state: StoreState, stop: int | None, *, is_first: bool
-    ) -> dict[_Key, Queue]:
+        self, newest: dict[QueueKey, Newest], state: StoreState, stop: int | None, *, is_first: bool
+    ) -> dict[QueueKey, Queue]:
         """`is_first`: the queues were looked at just now, so the log's newest messages are mostly in them."""
         ends = {}
         for (topic, queue_id), told in newest.items():
@@ -401,7 +403,7 @@ class StoreFollower:
                 ends[topic, queue_id] = Queue(self.store, found, None)
         return ends
 
-    def _lacks(self, key: _Key, newest: Newest) -> bool:
+    def _lacks(self, key: QueueKey, newest: Newest) -> bool:
         queue = self.queues.get(key)
         return self._choice.chooses_queue(key[0], self.store.broker_name, key[1]) and (
             queue is None or queue.max_offset < newest.stop

@@ -27,7 +27,7 @@ from store_format.java.hashes import tags_code_many
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT
 from store_format.message.locate import UnitRefs, locate
 from store_format.message.property_table import PropertyTable
-from store_format.names import SCHEDULE_TOPIC, TAGS, is_light_queue
+from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 
 __all__ = ["Newest", "News", "follow_queue", "near_end", "read_head", "read_news"]
 
@@ -62,7 +62,7 @@ class News:
     `last` is the physical offset of the last unit, -1 when nothing came.
     """
 
-    queues: dict[tuple[str, int], Newest] = field(default_factory=dict)
+    queues: dict[QueueKey, Newest] = field(default_factory=dict)
     end: int = 0
     last: int = -1
     is_torn: bool = False
@@ -147,7 +147,7 @@ def _refs(log: CommitLog, run: UnitRun) -> UnitRefs:
     )
 
 
-def _add(queues: dict[tuple[str, int], Newest], refs: UnitRefs, select: Callable[[str], bool]) -> None:
+def _add(queues: dict[QueueKey, Newest], refs: UnitRefs, select: Callable[[str], bool]) -> None:
     units, _ = locate(refs, verify_crc=False)
     if not len(units):
         return

@@ -25,7 +25,7 @@ from store_format.metadata.read import (
     without_backup,
 )
 from store_format.metadata.values import ConsumerOffsets
-from store_format.names import REVIVE_GROUP
+from store_format.names import REVIVE_GROUP, QueueKey
 
 __all__ = [
     "Committed",
@@ -57,7 +57,7 @@ class GroupOffsets:
     """A group's next offsets in one store, by (topic, queue id), and the file that has them."""
 
     file: str
-    offsets: Mapping[tuple[str, int], int]
+    offsets: Mapping[QueueKey, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def read_group_offsets(root: str, group: str) -> GroupOffsets:
     """
     refuse_foreign_offsets(root)
     name, found = read_broker_offsets(root, is_needed=True)
-    offsets: dict[tuple[str, int], int] = {}
+    offsets: dict[QueueKey, int] = {}
     for topic, owner, table in found.by_topic_and_group() if found is not None else ():
         if owner == group:
             offsets |= {(topic, queue_id): offset for queue_id, offset in table.items()}
@@ -164,7 +164,7 @@ def _fill(
 def write_group_offsets(
     root: str,
     group: str,
-    offsets: Mapping[tuple[str, int], int],
+    offsets: Mapping[QueueKey, int],
     *,
     timestamp: int,
     is_reset: bool = False,

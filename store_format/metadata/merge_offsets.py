@@ -15,7 +15,7 @@ from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
 from store_format.metadata.beans import UnlikeBeanError, integer, integer_map, items, members
 from store_format.metadata.write import Dialect, dumps, with_integer_keys
-from store_format.names import is_light_queue
+from store_format.names import QueueKey, is_light_queue
 
 __all__ = ["merge_consumer_offsets", "merge_local_offsets"]
 
@@ -27,7 +27,7 @@ _OLD_OBJECT_KEYS = re.compile(rb'"offsetTable":\{\{')
 def merge_consumer_offsets(
     data: bytes | None,
     group: str,
-    offsets: Mapping[tuple[str, int], int],
+    offsets: Mapping[QueueKey, int],
     *,
     timestamp: int,
     is_reset: bool = False,
@@ -73,7 +73,7 @@ def merge_consumer_offsets(
     return dumps(raw, Dialect.FASTJSON if is_old else Dialect.FASTJSON2)
 
 
-def _merge(raw: dict[str, Any], group: str, offsets: Mapping[tuple[str, int], int], is_reset: bool) -> bool:
+def _merge(raw: dict[str, Any], group: str, offsets: Mapping[QueueKey, int], is_reset: bool) -> bool:
     table = dict(members(raw.get("offsetTable"), "offsetTable"))
     changed = False
     by_topic: dict[str, dict[int, int]] = {}
@@ -94,9 +94,7 @@ def _merge(raw: dict[str, Any], group: str, offsets: Mapping[tuple[str, int], in
     return changed
 
 
-def _merge_light(
-    raw: dict[str, Any], group: str, offsets: Mapping[tuple[str, int], int], is_reset: bool
-) -> bool:
+def _merge_light(raw: dict[str, Any], group: str, offsets: Mapping[QueueKey, int], is_reset: bool) -> bool:
     table = dict(members(raw.get("lmqOffsetTable"), "lmqOffsetTable"))
     changed = False
     for (topic, _), offset in offsets.items():
@@ -109,7 +107,7 @@ def _merge_light(
     return changed
 
 
-def _name_topics(raw: dict[str, Any], group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+def _name_topics(raw: dict[str, Any], group: str, offsets: Mapping[QueueKey, int]) -> None:
     if raw.get("groupTopicMap") is None:
         return
     table = dict(members(raw["groupTopicMap"], "groupTopicMap"))

@@ -30,6 +30,7 @@ from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.java.text import decode_utf8
 from store_format.message.columns import Projection, decode_parts
 from store_format.message.locate import BadUnit, UnitRefs, Units, locate
+from store_format.names import QueueKey
 from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
 
@@ -125,7 +126,7 @@ class Survey:
     first and end included.
     """
 
-    queues: dict[tuple[str, int], LogQueue]
+    queues: dict[QueueKey, LogQueue]
     cuts: list[int]
     damage: list[Damage]
 
@@ -215,7 +216,7 @@ def is_written(refs: UnitRefs) -> bool:
     return bool(refs.buffer[last])
 
 
-def _collect(queues: dict[tuple[str, int], LogQueue], found: FoundEntries, units: Units) -> None:
+def _collect(queues: dict[QueueKey, LogQueue], found: FoundEntries, units: Units) -> None:
     order = np.argsort(found.key, kind="stable")
     edges = np.flatnonzero(np.diff(found.key[order])) + 1
     for rows in np.split(order, edges) if len(order) else []:
@@ -273,7 +274,7 @@ class LogReader:
 
     reader: QueueReader
     slices: Sequence[QueueSlice]
-    queues: dict[tuple[str, int], LogQueue]
+    queues: dict[QueueKey, LogQueue]
 
     def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """The rows of units that begin in [start, stop), in the order of the log. `start` is one of the
@@ -304,7 +305,7 @@ class LogReader:
         _log.warning("messages lost, uncounted because only the deleted bytes could tell: %s", what)
         return minimum
 
-    def _rows(self, found: FoundEntries, pieces: dict[tuple[str, int], int]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, found: FoundEntries, pieces: dict[QueueKey, int]) -> Iterator[pa.RecordBatch]:
         piece_of_key = np.array([pieces.get(key, -1) for key in found.keys], np.int32)
         if not len(found.key):
             return

@@ -44,6 +44,7 @@ from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.read import FileCache, StoreFile
 from store_format.layouts import CQ_UNIT
 from store_format.message.locate import UnitRefs, locate
+from store_format.names import QueueKey
 from store_format.read.log_reader import LogQueue
 from store_format.read.recovery import LogEnd
 
@@ -51,7 +52,6 @@ __all__ = ["ReadableEnd", "find_readable_end", "has_own_entry", "refuse_cut", "w
 
 _log = logging.getLogger(__name__)
 
-_Queue = tuple[str, int]
 
 _DAMAGED_MAX = 10_000
 _CLOCK_STEP_MAX_MS = 1000
@@ -132,7 +132,7 @@ class _Behind:
     is_recovery_known: bool = False
     may_continue: bool = False  # what `_continues` has found last
     disputed: CorruptStoreError | None = None
-    known: dict[_Queue, int] | None = None
+    known: dict[QueueKey, int] | None = None
     damaged: list[tuple[int, int]] = field(default_factory=list)
     hidden: list[tuple[int, int]] = field(default_factory=list)
 
@@ -196,7 +196,7 @@ class _Behind:
         return False
 
 
-def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[_Queue, int, int]]:
+def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[QueueKey, int, int]]:
     """(queue, queue offset, physical offset) of every entry that the messages have in their queues."""
     found = _found_entries(log, run)
     rows = zip(found.key.tolist(), found.offset.tolist(), found.physical.tolist(), strict=True)
@@ -221,7 +221,7 @@ def _found_entries(log: CommitLog, run: UnitRun) -> FoundEntries:
     return find_entries(units)
 
 
-def _entry_at(root: str, queue: _Queue, offset: int) -> int | None:
+def _entry_at(root: str, queue: QueueKey, offset: int) -> int | None:
     """The physical offset in a queue's entry on disk; None where the queue has no valid one."""
     topic, queue_id = queue
     # a name from the log, not from a listing
@@ -238,9 +238,9 @@ def _entry_at(root: str, queue: _Queue, offset: int) -> int | None:
     return None
 
 
-def _max_offsets(log: CommitLog, end: LogEnd) -> dict[_Queue, int]:
+def _max_offsets(log: CommitLog, end: LogEnd) -> dict[QueueKey, int]:
     """The offset behind the last message of each queue, of the messages that recovery scans."""
-    known: dict[_Queue, LogQueue] = {}
+    known: dict[QueueKey, LogQueue] = {}
     for run in _runs(log, end):
         found = _found_entries(log, run)
         for number in np.unique(found.key).tolist():
@@ -259,7 +259,7 @@ def _runs(log: CommitLog, end: LogEnd) -> Iterator[UnitRun]:
 
 # ---- what is said, and refused -----------------------------------------------------------------------------
 
-_warned: WeakKeyDictionary[FileCache, set[tuple[str, int]]] = WeakKeyDictionary()
+_warned: WeakKeyDictionary[FileCache, set[QueueKey]] = WeakKeyDictionary()
 
 
 def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:

@@ -19,6 +19,7 @@ from store_format.commitlog.walk import Damage, EndKind, WalkEnd
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.checkpoint import Checkpoint
+from store_format.names import QueueKey
 
 __all__ = ["LogEnd", "find_end", "missing_entries", "scan_to_end"]
 
@@ -122,14 +123,14 @@ def missing_entries(
     commit_log: CommitLog,
     scan_start: int,
     end: int,
-    max_offsets: Mapping[tuple[str, int], int],
+    max_offsets: Mapping[QueueKey, int],
     *,
-    last_physical_offsets: Mapping[tuple[str, int], int] | None = None,
+    last_physical_offsets: Mapping[QueueKey, int] | None = None,
     batch_topics: Collection[str] = (),
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
     known_damage_bytes: int = 0,
     hidden: Sequence[tuple[int, int]] = (),
-) -> dict[tuple[str, int], MissingEntries]:
+) -> dict[QueueKey, MissingEntries]:
     """The consume queue entries of messages in `scan_start` to `end` that their queues do not have, by
     (topic, queue id).
 

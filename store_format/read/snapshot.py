@@ -28,6 +28,7 @@ from store_format.errors import CorruptStoreError, StoreError, StorePermissionEr
 from store_format.files.read import Refused, list_directories, list_store_files, offset_file_name, refuse
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.names import QueueKey
 from store_format.read.readable_end import find_readable_end, warn_once
 from store_format.read.recovery import find_end, missing_entries
 from store_format.read.stale_entries import settled, without_cut, without_overwritten, without_stale
@@ -54,10 +55,10 @@ class Snapshot:
     """
 
     state: StoreState
-    queues: dict[tuple[str, int], QueueRange]
-    damaged: dict[tuple[str, int], StoreError]
+    queues: dict[QueueKey, QueueRange]
+    damaged: dict[QueueKey, StoreError]
     log_end: int | None = None
-    lost: frozenset[tuple[str, int]] = frozenset()
+    lost: frozenset[QueueKey] = frozenset()
     has_remains: bool = False
 
 
@@ -163,9 +164,9 @@ def _settled_queues(
     root: str,
     log: CommitLog,
     state: StoreState,
-    queues: dict[tuple[str, int], QueueRange],
+    queues: dict[QueueKey, QueueRange],
     end: WrittenEnd | None,
-) -> dict[tuple[str, int], QueueRange]:
+) -> dict[QueueKey, QueueRange]:
     """Without newest entries that count not yet, or not any more."""
     if state is StoreState.LIVE:
         queues = {key: settled(queue, log) for key, queue in queues.items()}
@@ -244,12 +245,12 @@ def _queues_on_disk(
     log_end: int | None = None,
     *,
     clean: bool = False,
-) -> tuple[dict[tuple[str, int], QueueRange], dict[tuple[str, int], StoreError]]:
+) -> tuple[dict[QueueKey, QueueRange], dict[QueueKey, StoreError]]:
     """What the consume queue files say, and which of them cannot be used. With `log_end` nothing at or behind
     it counts.
     """
-    queues: dict[tuple[str, int], QueueRange] = {}
-    damaged: dict[tuple[str, int], StoreError] = {}
+    queues: dict[QueueKey, QueueRange] = {}
+    damaged: dict[QueueKey, StoreError] = {}
     for topic, queue_id, directory, kind in list_queues(root, select, refused):
         try:
             _refuse_foreign_name(topic, directory)
@@ -281,13 +282,13 @@ def _refuse_links(*paths: str) -> None:
             )
 
 
-def _cut_queues(root: str, queues: dict[tuple[str, int], QueueRange]) -> dict[tuple[str, int], StoreError]:
+def _cut_queues(root: str, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey, StoreError]:
     """Queues whose files are shorter than those of the other queues, which all have one size
     (mappedFileSizeConsumeQueue).
 
     A file cut at a multiple of a unit looks whole when it is alone.
     """
-    cut: dict[tuple[str, int], StoreError] = {}
+    cut: dict[QueueKey, StoreError] = {}
     for kind in _FOLDERS:
         mine = {
             key: queue.bounds

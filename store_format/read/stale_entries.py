@@ -25,7 +25,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, MAGIC_V2
 from store_format.message import sysflag
 from store_format.message.locate import Identity, UnitRefs, locate
 from store_format.message.property_table import PropertyTable
-from store_format.names import SCHEDULE_TOPIC, TAGS, is_light_queue
+from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.read.readable_end import has_own_entry
 
 __all__ = ["settled", "without_cut", "without_overwritten", "without_stale"]
@@ -79,8 +79,8 @@ def settled(queue: QueueRange, log: CommitLog) -> QueueRange:
 
 
 def without_overwritten(
-    log: CommitLog, queues: dict[tuple[str, int], QueueRange], start: int, stop: int
-) -> tuple[dict[tuple[str, int], QueueRange], set[tuple[str, int]]]:
+    log: CommitLog, queues: dict[QueueKey, QueueRange], start: int, stop: int
+) -> tuple[dict[QueueKey, QueueRange], set[QueueKey]]:
     """After a crash: without newest entries whose messages are written over. The log was recovered from
     `start` to `stop`.
 
@@ -130,8 +130,8 @@ def without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, M
 
 
 def without_stale(
-    root: str, log: CommitLog, queues: dict[tuple[str, int], QueueRange], stop: int, *, is_live: bool = False
-) -> dict[tuple[str, int], QueueRange]:
+    root: str, log: CommitLog, queues: dict[QueueKey, QueueRange], stop: int, *, is_live: bool = False
+) -> dict[QueueKey, QueueRange]:
     """The same for a store without a crash, whose log ends at `stop`: a read a queue, and more only where its
     newest entry is wrong.
 

@@ -31,7 +31,7 @@ from store_format.files.read import FileCache, list_store_files, stat_identity
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import config_path, read_topics
-from store_format.names import REVIVE_GROUP, is_system_topic
+from store_format.names import REVIVE_GROUP, QueueKey, is_system_topic
 from store_format.read.log_reader import LogQueue, survey
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.written_end import last_unit, written_stop
@@ -52,8 +52,6 @@ _DOUBT = (
     ". A topic without any consume queue file may also have been deleted and created again: its old messages are then among those that "
     "are read, and a write to it asks which it was (rebuildLostQueues)"
 )
-
-_Key = tuple[str, int]
 
 
 class _Opened(Protocol):
@@ -77,20 +75,22 @@ class UnfiledQueues:
     it.
     """
 
-    _lost: dict[_Key, LogQueue] = field(default_factory=dict)
+    _lost: dict[QueueKey, LogQueue] = field(default_factory=dict)
     # what the log, as far as it was looked at, has of topics that lack queues
-    _seen: dict[_Key, LogQueue] | None = None
+    _seen: dict[QueueKey, LogQueue] | None = None
     _is_complete: bool = False  # all of the log was looked at
-    _decided: set[_Key] = field(default_factory=set)
+    _decided: set[QueueKey] = field(default_factory=set)
     # of them: a broker may dispatch their messages soon
-    _behind: dict[_Key, LogQueue] = field(default_factory=dict)
-    _hiding: set[_Key] = field(default_factory=set)
+    _behind: dict[QueueKey, LogQueue] = field(default_factory=dict)
+    _hiding: set[QueueKey] = field(default_factory=set)
     _has_warned: bool = False
     _has_waited: bool = False
     # what topics.json was, and the number of queues of its topics
     _topics: tuple[object, dict[str, int]] = (None, {})
 
-    def among(self, store: _Opened, taken: Snapshot, select: Callable[[str], bool]) -> dict[_Key, StoreError]:
+    def among(
+        self, store: _Opened, taken: Snapshot, select: Callable[[str], bool]
+    ) -> dict[QueueKey, StoreError]:
         """The queues of the selected topics that only a scan of the commitlog can serve, with the reason.
 
         `taken` is the store's snapshot of these topics.
@@ -119,7 +119,7 @@ class UnfiledQueues:
             told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
             _log.warning(told, store.path, _advice(store.state))
 
-    def warn_of_hidden(self, store: _Opened, found: Mapping[_Key, LogQueue]) -> None:
+    def warn_of_hidden(self, store: _Opened, found: Mapping[QueueKey, LogQueue]) -> None:
         """Says once of which queues the commitlog has messages that no offset leads to any more."""
         hiding = {
             key: queue for key, queue in found.items() if key not in self._hiding and queue.hides_messages
@@ -132,7 +132,7 @@ class UnfiledQueues:
             )
             _log.warning(told, store.path, len(hiding), _named(hiding))
 
-    def _configured(self, store: _Opened, select: Callable[[str], bool]) -> list[_Key]:
+    def _configured(self, store: _Opened, select: Callable[[str], bool]) -> list[QueueKey]:
         """The queues that topics.json names, of selected topics."""
         return [
             (topic, queue_id)
@@ -157,7 +157,7 @@ class UnfiledQueues:
         self._topics = (now, {topic: number for topic, number in numbers.items() if number})
         return self._topics[1]
 
-    def _decide(self, store: _Opened, taken: Snapshot, undecided: list[_Key]) -> None:
+    def _decide(self, store: _Opened, taken: Snapshot, undecided: list[QueueKey]) -> None:
         if self._seen is None:
             self._seen, self._is_complete = _looked_at(
                 store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE
@@ -169,7 +169,7 @@ class UnfiledQueues:
             topics = frozenset(topic for topic, _ in unfiled)
             seen, _ = _looked_at(store, taken, topics, None)
             self._seen = {key: queue for key, queue in self._seen.items() if key[0] not in topics} | seen
-            unknown: list[_Key] = []
+            unknown: list[QueueKey] = []
         else:
             unknown = (
                 []
@@ -192,12 +192,12 @@ class UnfiledQueues:
             )
             _log.warning(told, store.path, len(unknown), _named(dict.fromkeys(unknown)), _WINDOW_SIZE >> 20)
 
-    def _take_lost(self, store: _Opened, taken: Snapshot, seen: dict[_Key, LogQueue]) -> None:
+    def _take_lost(self, store: _Opened, taken: Snapshot, seen: dict[QueueKey, LogQueue]) -> None:
         """Notes which of the queues that the log has are lost, and which may only wait for a broker."""
         candidates, self._behind = {**self._behind, **seen}, {}
         # first: what was dispatched before has its files then
         dispatched = _dispatched(store, taken) if candidates else 0
-        lost: dict[_Key, LogQueue] = {}
+        lost: dict[QueueKey, LogQueue] = {}
         short = {
             key
             for key, queue in candidates.items()
@@ -246,7 +246,7 @@ def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:
     )
 
 
-def _error(store: _Opened, taken: Snapshot, key: _Key) -> StoreError:
+def _error(store: _Opened, taken: Snapshot, key: QueueKey) -> StoreError:
     directory = f"{store.path}/consumequeue/{key[0]}/{key[1]}"
     if _lacks_entries(taken, key):
         there = taken.queues[key]
@@ -257,7 +257,7 @@ def _error(store: _Opened, taken: Snapshot, key: _Key) -> StoreError:
     return CorruptStoreError(directory, 0, "consume queue files", "none, and messages in the commitlog")
 
 
-def _named(keys: Mapping[_Key, object]) -> str:
+def _named(keys: Mapping[QueueKey, object]) -> str:
     names = [f"{topic}-{queue_id}" for topic, queue_id in sorted(keys)]
     return ", ".join(names[:_NAMED_MAX]) + (", …" if len(names) > _NAMED_MAX else "")
 
@@ -275,12 +275,12 @@ def _in_rocksdb(root: str) -> bool:
 # ---- what a snapshot has -----------------------------------------------------------------------------------
 
 
-def _has_files(taken: Snapshot, key: _Key) -> bool:
+def _has_files(taken: Snapshot, key: QueueKey) -> bool:
     queue = taken.queues.get(key)
     return queue is not None and queue.bounds is not None
 
 
-def _has_entries(taken: Snapshot, key: _Key) -> bool:
+def _has_entries(taken: Snapshot, key: QueueKey) -> bool:
     bounds = taken.queues[key].bounds if key in taken.queues else None
     return bounds is not None and bounds.unit_stop * _unit_size(bounds) > bounds.first_file
 
@@ -289,12 +289,12 @@ def _unit_size(bounds: QueueBounds) -> int:
     return (BATCH_CQ_UNIT if bounds.kind == "batch" else CQ_UNIT).itemsize
 
 
-def _is_whole(taken: Snapshot, key: _Key) -> bool:
+def _is_whole(taken: Snapshot, key: QueueKey) -> bool:
     """Whether nothing cheap says that the queue may lack files or entries: then the log is not looked at."""
     return _has_files(taken, key) and not _lacks_entries(taken, key)
 
 
-def _lacks_entries(taken: Snapshot, key: _Key) -> bool:
+def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
     """Whether files of a queue may be lost, or zeros.
 
     Its files have no entry; or its first file is not that of offset 0, although the log has lost nothing; or
@@ -308,7 +308,7 @@ def _lacks_entries(taken: Snapshot, key: _Key) -> bool:
     return not _has_entries(taken, key) or (bounds.first_file > 0 == bounds.commit_log_min) or ends_full
 
 
-def _covers(taken: Snapshot, key: _Key, queue: LogQueue) -> bool:
+def _covers(taken: Snapshot, key: QueueKey, queue: LogQueue) -> bool:
     """Whether the snapshot has the queue from the first message on that the log was seen to have; without a
     broker, to the last one.
     """
@@ -342,13 +342,13 @@ def _dispatched(store: _Opened, taken: Snapshot) -> int:
     return max((bounds.last_physical_offset for bounds in ends), default=-1)
 
 
-def _had_messages(taken: Snapshot, key: _Key) -> bool:
+def _had_messages(taken: Snapshot, key: QueueKey) -> bool:
     """Whether messages came before those that a crash left without an entry."""
     queue = taken.queues.get(key)
     return queue is not None and queue.min_offset > 0
 
 
-def _files(root: str, key: _Key) -> bool:
+def _files(root: str, key: QueueKey) -> bool:
     """Whether the queue has files now: a broker may have made them since the snapshot. Those that may not be
     read are there.
     """
@@ -361,7 +361,7 @@ def _files(root: str, key: _Key) -> bool:
         return True
 
 
-def is_left_over(seen: Mapping[_Key, LogQueue], key: _Key, filed: Collection[_Key]) -> bool:
+def is_left_over(seen: Mapping[QueueKey, LogQueue], key: QueueKey, filed: Collection[QueueKey]) -> bool:
     """Whether the queue's messages are older than the topic, which was deleted and created again since, as
     the log shows.
 
@@ -381,7 +381,7 @@ def is_left_over(seen: Mapping[_Key, LogQueue], key: _Key, filed: Collection[_Ke
     )
 
 
-def _committed(store: _Opened) -> set[_Key]:
+def _committed(store: _Opened) -> set[QueueKey]:
     """Queues of which a group has consumed messages. What the broker commits for pop's revival is no sign."""
     try:
         offsets = read_committed(store.path).offsets
@@ -401,7 +401,7 @@ def _committed(store: _Opened) -> set[_Key]:
 
 def _looked_at(
     store: _Opened, taken: Snapshot, topics: frozenset[str], window: int | None
-) -> tuple[dict[_Key, LogQueue], bool]:
+) -> tuple[dict[QueueKey, LogQueue], bool]:
     """The queues of the topics as the log shows them, and whether all of it was looked at. `window` None: all
     of it.
     """
@@ -416,7 +416,7 @@ def _looked_at(
 
 def _look(
     store: _Opened, taken: Snapshot, topics: frozenset[str], window: int | None, stop: int | None
-) -> tuple[dict[_Key, LogQueue], bool]:
+) -> tuple[dict[QueueKey, LogQueue], bool]:
     log = CommitLog.open(store.commit_log_paths, store.files)
     is_live = taken.state is StoreState.LIVE
     high = stop if stop is not None else log.files[-1].stop if log.files else 0

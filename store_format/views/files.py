@@ -16,6 +16,7 @@ from store_format.errors import StorePermissionError
 from store_format.files.read import StoreFile, file_status, list_directories, list_entries, list_store_files
 from store_format.index.file import IndexFile, open_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, INDEX_UNIT
+from store_format.names import QueueKey
 from store_format.read.snapshot import list_queues
 from store_format.views.view import View
 
@@ -143,11 +144,11 @@ def _reading(store: Store, listing: Callable[[str], Iterable[_T]]) -> Callable[[
     return listed
 
 
-def _ranges(store: Store) -> dict[tuple[str, int], QueueRange]:
+def _ranges(store: Store) -> dict[QueueKey, QueueRange]:
     return {(queue.topic, queue.queue_id): queue.range for queue in store.queues()}
 
 
-def log_end(store: Store, ranges: dict[tuple[str, int], QueueRange]) -> int:
+def log_end(store: Store, ranges: dict[QueueKey, QueueRange]) -> int:
     """The physical offset behind the last message that any queue has. Messages of no queue (rolled back ones)
     may follow.
     """

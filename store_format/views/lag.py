@@ -17,7 +17,7 @@ import pyarrow as pa
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.metadata.group_offsets import Committed, read_committed
 from store_format.metadata.read import Topics, read_topics
-from store_format.names import retry_topic
+from store_format.names import QueueKey, retry_topic
 from store_format.views.measure import Stretches, measure
 from store_format.views.view import View
 
@@ -148,10 +148,10 @@ def lag_table(
     return pa.Table.from_batches([batch_of(LAG_COLUMNS, rows)])
 
 
-def _questions(places: list[GroupQueue]) -> tuple[list[Queue], dict[tuple[str, int], list[int]]]:
+def _questions(places: list[GroupQueue]) -> tuple[list[Queue], dict[QueueKey, list[int]]]:
     """Each queue once, with the offsets at which groups stand in it."""
-    queues: dict[tuple[str, int], Queue] = {}
-    edges: dict[tuple[str, int], list[int]] = {}
+    queues: dict[QueueKey, Queue] = {}
+    edges: dict[QueueKey, list[int]] = {}
     for place in places:
         if place.queue is not None:
             key = (place.topic, place.queue_id)
@@ -166,7 +166,7 @@ def _edges(place: GroupQueue) -> Iterator[int]:
 
 
 def _row(
-    broker_name: str, place: GroupQueue, measured: dict[tuple[str, int], Stretches], now: int
+    broker_name: str, place: GroupQueue, measured: dict[QueueKey, Stretches], now: int
 ) -> tuple[object, ...]:
     low, high = place.limits if place.limits is not None else (None, None)
     lag = lag_bytes = lag_ms = lost = last = following = None

@@ -19,6 +19,7 @@ from store_format.consumequeue.slices import cut_slice, read_slice
 from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT
 from store_format.message.columns import Projection
+from store_format.names import QueueKey
 from store_format.read.log_reader import LogReader
 from store_format.read.tolerance import Tolerance
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["LogPart", "Stretches", "look", "measure", "walk_queues"]
 
 _COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs")
-
-_Key = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -60,13 +59,13 @@ class Stretches:
 
 
 def measure(
-    store: Store, queues: Sequence[Queue], edges: Mapping[_Key, Sequence[int]]
-) -> dict[_Key, Stretches]:
+    store: Store, queues: Sequence[Queue], edges: Mapping[QueueKey, Sequence[int]]
+) -> dict[QueueKey, Stretches]:
     """For each queue what lies between its edges, as far as they are inside of [min_offset, max_offset].
 
     What retention deletes meanwhile counts nothing.
     """
-    found: dict[_Key, Stretches] = {}
+    found: dict[QueueKey, Stretches] = {}
     scanned: list[Queue] = []
     for queue in queues:
         key = (queue.topic, queue.queue_id)
@@ -123,7 +122,7 @@ def look(store: Store, queue: Queue, offset: int) -> tuple[int | None, int | Non
     return (time if time >= 0 else None), place, max(cut, 0)
 
 
-def _measure_scanned(store: Store, queues: Sequence[Queue], found: Mapping[_Key, Stretches]) -> None:
+def _measure_scanned(store: Store, queues: Sequence[Queue], found: Mapping[QueueKey, Stretches]) -> None:
     for queue in queues:
         stretches = found[queue.topic, queue.queue_id]
         count = len(stretches.edges)
@@ -146,7 +145,7 @@ class LogPart:
     begins: NDArray[np.bool_]
 
 
-def walk_queues(store: Store, queues: Sequence[Queue]) -> Iterator[tuple[_Key, LogPart]]:
+def walk_queues(store: Store, queues: Sequence[Queue]) -> Iterator[tuple[QueueKey, LogPart]]:
     """One pass over the log for all queues that no consume queue describes (`Queue.scanned`)."""
     log_queues = {
         (queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None
@@ -163,7 +162,7 @@ def walk_queues(store: Store, queues: Sequence[Queue]) -> Iterator[tuple[_Key, L
         yield from _by_queue(batch)
 
 
-def _by_queue(batch: pa.RecordBatch) -> Iterator[tuple[_Key, LogPart]]:
+def _by_queue(batch: pa.RecordBatch) -> Iterator[tuple[QueueKey, LogPart]]:
     topics = batch["topic"].dictionary_encode()
     combined = topics.indices.to_numpy().astype(np.int64) << 32 | batch["queueId"].to_numpy().astype(np.int64)
     columns = [

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from store_format.message.columns import Projection
+from store_format.names import QueueKey
 from store_format.read.log_reader import LogReader
 from store_format.read.tolerance import Tolerance
 
@@ -26,7 +27,7 @@ def read_queues(
     store: Store,
     queues: Sequence[Queue],
     columns: Sequence[str],
-    starts: Mapping[tuple[str, int], int] | None = None,
+    starts: Mapping[QueueKey, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of the queues, those of one queue in order, from `starts` on where given. Names that are
     no column are properties.

@@ -18,6 +18,7 @@ import pyarrow as pa
 from store_format.consumequeue.slices import split_at
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.files.read import file_status
+from store_format.names import QueueKey
 from store_format.views.lag import GroupQueue, group_queues
 from store_format.views.measure import Stretches, measure
 from store_format.views.view import View
@@ -67,7 +68,7 @@ def retention_rows(
     """The same for another fileReservedTime."""
     places = [place for place in group_queues(store) if place.next_readable is not None]
     queues = {(place.topic, place.queue_id): place.queue for place in places if place.queue is not None}
-    edges: dict[tuple[str, int], list[int]] = {}
+    edges: dict[QueueKey, list[int]] = {}
     for place in places:
         edges.setdefault((place.topic, place.queue_id), []).append(place.next_readable or 0)
     measured = measure(store, list(queues.values()), edges)
@@ -87,7 +88,7 @@ def _expiry(store: Store, hours: float) -> list[int]:
 def _row(
     store: Store,
     place: GroupQueue,
-    measured: dict[tuple[str, int], Stretches],
+    measured: dict[QueueKey, Stretches],
     expiry: list[int],
     now_ms: int,
 ) -> tuple[object, ...] | None:
