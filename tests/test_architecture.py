@@ -1,8 +1,8 @@
-"""The rules of the house that a machine can hold: who may import whom, who may open files, what is public,
-what is said.
+"""The rules of the house that a machine can hold: which room imports which, who opens files, what is public,
+what has a docstring.
 
-Everything is read from the syntax trees, so a rule also holds for imports inside functions and for code no
-test runs.
+All of it is read from the syntax trees, so a rule also holds for imports inside functions, for annotations
+(`if TYPE_CHECKING`) and for code that no test runs.
 """
 
 from __future__ import annotations
@@ -10,44 +10,70 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import shutil
 import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-
-# The only modules that may import pyspark when they run; others may for the type checker alone.
-SPARK_ROOM = "rmq_spark/spark/"
-
-# These speak of Spark's types: they may import pyspark.sql.types, and only inside functions, so that
-# importing them stays free of it.
-TYPE_ROOMS = {"rmq_spark/plan/projection.py"}
-
-# The only modules that open, map or list files: those of a store (write_files.py is the half that changes
-# them), and the project's own pages with generated tables.
-FILE_ROOMS = {
-    "store_format/files/read.py",
-    "store_format/files/write.py",
-    "rmq_spark/reference.py",
-    "store_format/format_tables.py",
-}
-FILE_ROOMS |= {"rmq_spark/cli/output_file.py"}  # what an export writes
-
 PACKAGES = ("store_format", "rmq_spark")
 
+# A room imports itself and the rooms before it. A module of the top level is a room of its own; "" is the
+# package's __init__.
+ROOMS = [
+    *(f"store_format.{room}" for room in (
+        "errors", "names", "layouts", "format_tables", "kernels", "arrays", "java", "display", "files",
+        "message", "metadata", "commitlog", "consumequeue", "index", "bookkeeping", "read", "search", "follow",
+        "commit", "diagnose", "views", "notebook", "store", "",
+    )),
+    *(f"rmq_spark.{room}" for room in (
+        "consume", "produce", "options", "plan", "stream", "write", "services", "pop", "charts", "show",
+        "spark", "", "cli", "reference",
+    )),
+    "pyspark_rmqlog.",  # what Spark imports to register the data source
+]  # fmt: skip
 
-def _modules() -> list[str]:
-    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    return [*sorted(str(path.relative_to(ROOT)) for path in paths), "pyspark_rmqlog.py"]
+# Third-party modules that one room alone imports. `reference` prints the command line's help as a page.
+ONE_ROOM = {
+    "pyspark": "rmq_spark.spark",
+    "py4j": "rmq_spark.spark",
+    "click": "rmq_spark.cli",
+    "numba": "store_format.kernels",
+}
+ALSO = {("rmq_spark/reference.py", "click"), ("rmq_spark/plan/projection.py", "pyspark")}
+
+# Modules that open, map or list files: the room of store files, what an export writes, and the two that
+# rewrite the tables in this project's own pages.
+FILE_ROOM = "store_format/files/"
+ALSO_FILES = {"rmq_spark/cli/output_file.py", "rmq_spark/reference.py", "store_format/format_tables.py"}
+
+# The modules whose names are public; everything else may move at any time.
+PUBLIC = {
+    "store_format/__init__.py",
+    "store_format/errors.py",
+    "store_format/layouts.py",
+    "rmq_spark/__init__.py",
+    "rmq_spark/charts/__init__.py",
+    "rmq_spark/consume/__init__.py",
+    "rmq_spark/show.py",
+}
+
+
+def _modules(root: Path = ROOT) -> list[str]:
+    paths = [path for package in PACKAGES for path in (root / package).rglob("*.py")]
+    found = sorted(path.relative_to(root).as_posix() for path in paths)
+    return [*found, "pyspark_rmqlog.py"] if root == ROOT else found
 
 
 MODULES = _modules()
 
 
+@cache
 def _tree(module: str) -> ast.Module:
     return ast.parse((ROOT / module).read_text(encoding="utf-8"), module)
 
@@ -57,7 +83,7 @@ def _is_type_checking(node: ast.AST) -> bool:
 
 
 def _runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below, except what stands under `if TYPE_CHECKING`."""
+    """Every node below, except those under `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and _is_type_checking(child):
             for other in child.orelse:
@@ -75,10 +101,7 @@ def _imports(nodes: Iterator[ast.AST]) -> set[str]:
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            names.update(
-                [f"{module}.{alias.name}" for alias in node.names] if module == "pyspark.sql" else [module]
-            )
+            names.add("." * node.level + (node.module or ""))
     return names
 
 
@@ -91,27 +114,133 @@ def test_the_modules_are_found() -> None:
     assert "rmq_spark/__init__.py" in MODULES
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if module.startswith("store_format/")])
-def test_store_format_needs_only_numpy_pyarrow_and_the_standard_library(module: str) -> None:
-    imported = _top(_imports(ast.walk(_tree(module))))  # for types neither
-    allowed = {"numpy", "pyarrow", "store_format"} | set(sys.stdlib_module_names)
-    assert imported <= allowed, f"{module} imports {sorted(imported - allowed)}"
+# ---- rooms -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "module",
-    [module for module in MODULES if module.startswith("rmq_spark/") and not module.startswith(SPARK_ROOM)],
-)
-def test_pyspark_is_imported_only_where_spark_calls_us(module: str) -> None:
-    imported = {
-        name for name in _imports(_runtime_nodes(_tree(module))) if name.split(".")[0] in ("pyspark", "py4j")
+def _dotted(module: str) -> str:
+    return module.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+def _room(module: str) -> str:
+    """The room of a dotted module: `store_format.read.store` -> `store_format.read`."""
+    package, _, rest = module.partition(".")
+    return f"{package}.{rest.split('.')[0]}"
+
+
+def _graph(root: Path) -> dict[str, set[str]]:
+    """Dotted module -> the modules of both packages that it imports, wherever it does."""
+    modules = {_dotted(module): module for module in _modules(root)}
+    graph: dict[str, set[str]] = {}
+    for name, module in modules.items():
+        tree = ast.parse((root / module).read_text(encoding="utf-8"), module)
+        package = name.split(".") if module.endswith("__init__.py") else name.split(".")[:-1]
+        found: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                above = package[: len(package) + 1 - node.level] if node.level else []
+                base = ".".join([*above, *([node.module] if node.module else [])])
+                found.update(
+                    f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base
+                    for alias in node.names
+                )
+        graph[name] = (found & modules.keys()) - {name}
+    return graph
+
+
+def _against_the_order(graph: dict[str, set[str]]) -> list[str]:
+    """Each import of a later room, and each module whose room has no place in the order."""
+    place = {room: number for number, room in enumerate(ROOMS)}
+    homeless = sorted(f"{module}: no such room in ROOMS" for module in graph if _room(module) not in place)
+    return homeless or sorted(
+        f"{module} imports {other}"
+        for module, others in graph.items()
+        for other in others
+        if place[_room(other)] > place[_room(module)]
+    )
+
+
+def _cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The sets of modules that import each other, directly or not: none is left when every module can be
+    taken away after those it imports.
+    """
+    left = {module: set(others) for module, others in graph.items()}
+    while free := {module for module, others in left.items() if not others & left.keys()}:
+        left = {module: others for module, others in left.items() if module not in free}
+    reached: dict[str, set[str]] = {}
+    for module in left:
+        seen, ahead = set(), list(left[module])
+        while ahead:
+            other = ahead.pop()
+            if other in left and other not in seen:
+                seen.add(other)
+                ahead += left[other]
+        reached[module] = seen
+    groups = {
+        frozenset(m for m in seen if module in reached[m])
+        for module, seen in reached.items()
+        if module in seen
     }
-    at_the_top = {
-        name for name in _imports(iter(_tree(module).body)) if name.split(".")[0] in ("pyspark", "py4j")
+    return sorted(sorted(group) for group in groups)
+
+
+def test_a_room_imports_itself_and_earlier_rooms() -> None:
+    assert _against_the_order(_graph(ROOT)) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert _cycles(_graph(ROOT)) == []
+
+
+_PLANTS = {
+    "at the top": "import {0}\n",
+    "in a function": "def planted() -> None:\n    from {0} import nothing\n",
+    "for the type checker": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import {0}\n",
+}
+
+
+@pytest.mark.parametrize("plant", _PLANTS.values(), ids=_PLANTS)
+def test_a_planted_import_is_found(tmp_path: Path, plant: str) -> None:
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "store_format/files/lock.py").open("a") as file:
+        file.write(plant.format("store_format.views.lag"))
+    graph = _graph(tmp_path)
+    assert _against_the_order(graph) == ["store_format.files.lock imports store_format.views.lag"]
+    (cycle,) = _cycles(graph)
+    assert {"store_format.files.lock", "store_format.views.lag"} <= set(cycle)
+
+
+def test_a_relative_import_and_a_new_room_are_found(tmp_path: Path) -> None:
+    (tmp_path / "store_format/attic").mkdir(parents=True)
+    (tmp_path / "store_format/attic/box.py").write_text("from ..errors import StoreError\n")
+    (tmp_path / "store_format/errors.py").write_text("from . import attic\nfrom .attic import box\n")
+    graph = _graph(tmp_path)
+    assert graph["store_format.errors"] == {"store_format.attic.box"}
+    assert _cycles(graph) == [["store_format.attic.box", "store_format.errors"]]
+    assert _against_the_order(graph) == ["store_format.attic.box: no such room in ROOMS"]
+
+
+def test_store_format_needs_only_numpy_pyarrow_and_the_standard_library() -> None:
+    allowed = {"numpy", "numba", "pyarrow", "store_format"} | set(sys.stdlib_module_names)
+    found = {
+        module: names
+        for module in MODULES
+        if module.startswith("store_format/")
+        and (names := _top(_imports(ast.walk(_tree(module)))) - allowed)  # for the type checker neither
     }
-    allowed = {"pyspark.sql.types"} if module in TYPE_ROOMS else set()
-    assert imported <= allowed, f"{module} imports {sorted(imported)} when it runs; only {SPARK_ROOM} may"
-    assert at_the_top == set(), f"{module} imports pyspark when it is imported"
+    assert found == {}
+
+
+def test_pyspark_click_and_numba_have_one_room_each() -> None:
+    """Others import them for the type checker alone."""
+    found = []
+    for module in MODULES:
+        for name in sorted(_top(_imports(_runtime_nodes(_tree(module)))) & ONE_ROOM.keys()):
+            if _room(_dotted(module)) != ONE_ROOM[name] and (module, name) not in ALSO:
+                found.append(f"{module} imports {name}; only {ONE_ROOM[name]} may")
+    assert found == []
 
 
 def test_importing_the_packages_does_not_import_pyspark() -> None:
@@ -192,9 +321,14 @@ def _opens_files(tree: ast.Module) -> Iterator[str]:
                 yield f"line {node.lineno}: calls {name}"
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if module not in FILE_ROOMS])
-def test_files_are_opened_in_one_room(module: str) -> None:
-    assert list(_opens_files(_tree(module))) == [], f"{module} opens files; only {sorted(FILE_ROOMS)} may"
+def test_files_are_opened_in_one_room() -> None:
+    found = {
+        module: calls
+        for module in MODULES
+        if not module.startswith(FILE_ROOM) and module not in ALSO_FILES
+        if (calls := list(_opens_files(_tree(module))))
+    }
+    assert found == {}, f"only {FILE_ROOM} opens files"
 
 
 @pytest.mark.parametrize(
@@ -233,14 +367,17 @@ def _public_definitions(tree: ast.Module) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if not module.endswith("__main__.py")])
-def test_public_names_are_listed(module: str) -> None:
-    names = getattr(_import(module), "__all__", [])  # that it is sorted is ruff's RUF022
-    assert len(names) == len(set(names))
-    missing = [name for name in names if not hasattr(_import(module), name)]
-    assert missing == [], f"{module}: __all__ names what is not there"
-    unlisted = _public_definitions(_tree(module)) - set(names)
-    assert unlisted == set(), f"{module}: public by name and not in __all__"
+def test_public_names_are_listed() -> None:
+    """In the modules that draw the line of the public API, and there alone."""
+    found = []
+    for module in sorted(PUBLIC):
+        names = getattr(_import(module), "__all__", [])  # that they are sorted is ruff's RUF022
+        found += [f"{module}: {name} twice" for name in set(names) if names.count(name) > 1]
+        found += [f"{module}: {name} is not there" for name in names if not hasattr(_import(module), name)]
+        found += [
+            f"{module}: {name} is not listed" for name in _public_definitions(_tree(module)) - set(names)
+        ]
+    assert found == []
 
 
 def _documented() -> list[str]:
@@ -253,10 +390,10 @@ def _documented() -> list[str]:
     return MODULES + sorted(str(path.relative_to(ROOT)) for path in more)
 
 
-@pytest.mark.parametrize("module", _documented())
-def test_every_room_says_what_lives_in_it(module: str) -> None:
-    docstring = ast.get_docstring(_tree(module)) or ""
-    assert len(docstring.split()) >= 5, f"{module} has no docstring that says what lives there"
+def test_every_room_says_what_lives_in_it() -> None:
+    docstrings = {module: ast.get_docstring(_tree(module)) or "" for module in _documented()}
+    found = [module for module, docstring in docstrings.items() if len(docstring.split()) < 5]
+    assert found == [], "modules without a docstring that says what they hold"
 
 
 _TEXT_SUFFIXES = {
