@@ -327,6 +327,8 @@ class StoreFollower:
             )
             if self._is_full or not was_quiet:
                 self._list_log(signs.state)
+            if self._end < self._log.min_offset:
+                return False  # retention deleted everything up to a later file
             if (
                 known is not None
                 and signs.queue_directories != known.queue_directories

@@ -229,6 +229,22 @@ def test_what_a_look_changed_is_told(tmp_path: Path) -> None:
     assert not follower.look()
 
 
+def test_retention_that_deletes_the_file_of_the_last_look(tmp_path: Path) -> None:
+    """The log begins behind the end of the last look: the next look has all queues, and later looks follow."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40))
+    follower = followed(root)
+    for number in range(40, 400, 40):
+        append(root, numbered("T", number, 40))
+    for path in sorted((root / "commitlog").iterdir())[:3]:
+        path.unlink()
+    assert follower.look()
+    assert ends(follower) == in_batch(root)
+    append(root, numbered("T", 400, 4))
+    assert follower.look()
+    assert {queue.max_offset for queue in follower.queues.values()} == {101}
+
+
 def test_damage_in_the_log_does_not_hide_what_is_committed_behind_it(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
