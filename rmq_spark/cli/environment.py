@@ -59,8 +59,7 @@ def environment_checks(environment: Mapping[str, str], python: str) -> list[Chec
 
 
 def _run(*command: str) -> tuple[int, str]:
-    """(exit code, the output's last line, or all that stderr ends with); 127 where there is no such program.
-    """
+    """(exit code, the output's last line, or all that stderr ends with); 127 where there is no such program."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=_SECONDS_MAX, check=False

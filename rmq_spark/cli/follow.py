@@ -1,93 +1,104 @@
-"""`tail -f`: the last messages of stores, then what is written to them, for as long as somebody listens."""
+"""`tail -f`: the last messages of stores, then what is written to them, until somebody interrupts.
+
+The store follower reports which queues changed; this module reads their new messages. Positions that a store
+no longer has are handled as a stream with failOnDataLoss=false handles them: a warning with a count.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_spark.cli.filters import Filters
-from rmq_spark.cli.reading import chosen_queues, last_messages, read_range
+from rmq_spark.cli.reading import last_messages, read_range
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.stream.losses import Losses
+from store_format.follow.follower import StoreFollower
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from store_format import MessageStore, Queue
 
-__all__ = ["Follower"]
-
-_PLACE = ("topic", "queueId")
-_Key = tuple[str, str, int]
+__all__ = ["Tail"]
 
 
-class Follower:
-    """Where each queue of the stores has been read to. First `last` once, then `news` for ever."""
+class Tail:
+    """The next offset of each chosen queue of some stores. Call `last` once, then `news`."""
 
     def __init__(
         self, stores: Sequence[MessageStore], filters: Filters, names: Sequence[str], tolerance: Tolerance
     ) -> None:
-        self._stores, self._filters, self._names, self._tolerance = stores, filters, names, tolerance
-        self._ends: dict[_Key, int] = {}
+        self._filters, self._names, self._tolerance = filters, names, tolerance
+        self._followers = [StoreFollower(store, _Choice(filters)) for store in stores]
+        self._next: dict[MessageQueue, int] = {}
+        self._deleted: set[MessageQueue] = set()
+        self._losses = Losses(fail_on_data_loss=False)
 
     def last(self, count: int) -> list[pa.RecordBatch]:
-        """The last messages there are. The ends of the queues are noted before they are read, so that nothing
-        falls between.
-        """
-        found = []
-        for store in self._stores:
-            for queue in chosen_queues(store, self._filters):
-                self._ends[_key(store, queue)] = queue.max_offset
-            for batch in last_messages(
-                store, self._filters, (*self._names, *_PLACE), count, self._tolerance
-            ).to_batches():
-                found.append(_before(batch, store, self._ends).select(self._names))
+        """The last `count` messages of each store."""
+        found: list[pa.RecordBatch] = []
+        for follower in self._followers:
+            follower.look()
+            queues = list(follower.queues.values())
+            self._next |= {_name(queue): queue.max_offset for queue in queues}
+            table = last_messages(follower.store, queues, self._filters, self._names, count, self._tolerance)
+            found += table.select(self._names).to_batches()
         return found
 
     def news(self, pause: Callable[[], object]) -> Iterator[pa.RecordBatch]:
-        """What is written from then on, each message once. `pause` is called before each look; what it raises
-        ends it.
+        """Messages written after `last`, each once, in the order of their log. `pause` is called before each
+        look; an exception that it raises ends the iteration.
         """
         while True:
             pause()
-            for store in self._stores:
-                yield from _news(store, self._filters, self._names, self._tolerance, self._ends)
+            for follower in self._followers:
+                if follower.look():
+                    yield from self._read(follower)
+
+    def _read(self, follower: StoreFollower) -> Iterator[pa.RecordBatch]:
+        ranges = []
+        for (topic, queue_id), queue in follower.changed.items():
+            if queue is None:
+                self._deleted.add(MessageQueue(topic, follower.store.broker_name, queue_id))
+            else:
+                ranges.append((queue, self._start(follower, queue), queue.max_offset))
+        self._losses.tell()
+        self._next |= {_name(queue): stop for queue, _, stop in ranges}
+        batches = list(read_range(follower.store, ranges, self._filters, self._names, self._tolerance))
+        if batches:
+            table = pa.Table.from_batches(batches)
+            order = pc.sort_indices(table, [("physicalOffset", "ascending"), ("queueOffset", "ascending")])
+            yield from table.take(order).select(self._names).combine_chunks().to_batches()
+
+    def _start(self, follower: StoreFollower, queue: Queue) -> int:
+        name = _name(queue)
+        position = self._next.get(name, queue.min_offset)
+        if name in self._deleted:
+            self._deleted.remove(name)
+            if queue.max_offset < position:  # created again: all its messages are new
+                return queue.min_offset
+        replaced = follower.replaced.get((queue.topic, queue.queue_id))
+        if replaced is not None:
+            return self._losses.replaced(name, position, queue, replaced)
+        return self._losses.begin(name, position, queue)
 
 
-def _key(store: MessageStore, queue: Queue) -> _Key:
-    return store.path, queue.topic, queue.queue_id
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The topics and queues of the filters, as the follower asks for them."""
+
+    filters: Filters
+
+    def chooses_topic(self, topic: str) -> bool:
+        return self.filters.chooses_topic(topic)
+
+    def chooses_queue(self, topic: str, broker: str, queue_id: int) -> bool:
+        return self.filters.chooses_queue(queue_id)
 
 
-def _before(batch: pa.RecordBatch, store: MessageStore, ends: dict[_Key, int]) -> pa.RecordBatch:
-    """Without what was written while the last messages were read: it comes with the next look."""
-    places = zip(
-        batch["topic"].to_pylist(),
-        batch["queueId"].to_pylist(),
-        batch["queueOffset"].to_pylist(),
-        strict=True,
-    )
-    return batch.filter(
-        pa.array(
-            [offset < ends.get((store.path, topic, queue), 0) for topic, queue, offset in places], pa.bool_()
-        )
-    )
-
-
-def _news(
-    store: MessageStore, filters: Filters, names: Sequence[str], tolerance: Tolerance, ends: dict[_Key, int]
-) -> Iterator[pa.RecordBatch]:
-    """What came since the last look, in the order of the log. A queue that was cut back begins again at its
-    end.
-    """
-    ranges = []
-    for queue in chosen_queues(store, filters):
-        key = _key(store, queue)
-        start = max(ends.get(key, queue.min_offset), queue.min_offset)
-        if queue.max_offset > start:
-            ranges.append((queue, start, queue.max_offset))
-        ends[key] = queue.max_offset
-    batches = list(read_range(store, ranges, filters, names, tolerance)) if ranges else []
-    if batches:
-        table = pa.Table.from_batches(batches)
-        order = pc.sort_indices(table, [("physicalOffset", "ascending"), ("queueOffset", "ascending")])
-        yield from table.take(order).select(names).combine_chunks().to_batches()
+def _name(queue: Queue) -> MessageQueue:
+    return MessageQueue(queue.topic, queue.store.broker_name, queue.queue_id)

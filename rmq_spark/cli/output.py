@@ -54,8 +54,7 @@ class Output:
 
 
 def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
-    """`--output` and what belongs to it; the command gets an `output`. `raw` says that it has bodies to give.
-    """
+    """`--output` and what belongs to it; the command gets an `output`. `raw` says that it has bodies to give."""
     forms = FORMATS if raw else FORMATS[:-1]
 
     def decorate(command: Command) -> Command:

@@ -1,5 +1,4 @@
-"""How far long work has got, on one line of stderr: bytes, rate, time left. Only where stderr is a terminal.
-"""
+"""How far long work has got, on one line of stderr: bytes, rate, time left. Only where stderr is a terminal."""
 
 from __future__ import annotations
 

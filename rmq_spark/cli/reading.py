@@ -23,6 +23,7 @@ from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from store_format import MessageStore, Queue
+    from store_format.read.store import Store
 
 __all__ = [
     "SIZE",
@@ -43,7 +44,7 @@ _WINDOW = 256
 _WINDOW_MAX = 1 << 18
 
 
-def chosen_queues(store: MessageStore, filters: Filters) -> list[Queue]:
+def chosen_queues(store: Store, filters: Filters) -> list[Queue]:
     """The queues that the filters mean."""
     return [queue for queue in store.queues(filters.chooses_topic) if filters.chooses_queue(queue.queue_id)]
 
@@ -85,7 +86,7 @@ def bytes_to_read(stores: Sequence[MessageStore], filters: Filters) -> int:
     )
 
 
-def _reader(store: MessageStore, filters: Filters, names: Sequence[str], tolerance: Tolerance) -> QueueReader:
+def _reader(store: Store, filters: Filters, names: Sequence[str], tolerance: Tolerance) -> QueueReader:
     tags = frozenset(filters.tags) or None
     projection = Projection(
         tuple(dict.fromkeys((*names, *_HELPERS))),
@@ -106,7 +107,7 @@ def _in_time(batch: pa.RecordBatch, filters: Filters) -> pa.RecordBatch:
 
 
 def read_range(
-    store: MessageStore,
+    store: Store,
     ranges: Sequence[tuple[Queue, int, int]],
     filters: Filters,
     names: Sequence[str],
@@ -175,24 +176,24 @@ class _Kept:
 _Range = tuple["Queue", int, int]
 
 
-def _ranges(store: MessageStore, filters: Filters, tolerance: Tolerance) -> tuple[list[_Range], list[_Range]]:
+def _ranges(
+    queues: Sequence[Queue], filters: Filters, tolerance: Tolerance
+) -> tuple[list[_Range], list[_Range]]:
     """Of queues with files of their own, and of those that only the commitlog has: these are read in one pass
     over it.
     """
-    ranges = [
-        (queue, *wanted_range(queue, filters, tolerance.mode)) for queue in chosen_queues(store, filters)
-    ]
+    ranges = [(queue, *wanted_range(queue, filters, tolerance.mode)) for queue in queues]
     return [each for each in ranges if each[0].scanned is None], [
         each for each in ranges if each[0].scanned is not None
     ]
 
 
 def first_messages(
-    store: MessageStore, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance
+    store: Store, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance
 ) -> pa.Table:
-    """The first so many in the log, in its order."""
+    """The first `count` messages in the order of the log."""
     kept = _Kept(names, count, last=False)
-    ranges, scanned = _ranges(store, filters, tolerance)
+    ranges, scanned = _ranges(chosen_queues(store, filters), filters, tolerance)
     at_once = [(queue, start, min(stop, start + count)) for queue, start, stop in ranges]
     for batch in read_range(
         store, scanned if filters.looks_at_messages else at_once + scanned, filters, names, tolerance
@@ -210,11 +211,16 @@ def first_messages(
 
 
 def last_messages(
-    store: MessageStore, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance
+    store: Store,
+    queues: Sequence[Queue],
+    filters: Filters,
+    names: Sequence[str],
+    count: int,
+    tolerance: Tolerance,
 ) -> pa.Table:
-    """The last so many in the log, in its order. Queues are looked at from their ends backwards."""
+    """The last `count` messages of `queues` in the order of the log. Reads each queue from its end backwards."""
     kept = _Kept(names, count, last=True)
-    ranges, scanned = _ranges(store, filters, tolerance)
+    ranges, scanned = _ranges(queues, filters, tolerance)
     for batch in read_range(store, scanned, filters, names, tolerance):
         kept.add(batch)
     for queue, start, stop in ranges:

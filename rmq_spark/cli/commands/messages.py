@@ -115,21 +115,24 @@ def tail_(
     rmqlog tail -f /data/store --topic Orders --where "region = 'north'"
     """
     from rmq_spark.cli.message_columns import message_columns
-    from rmq_spark.cli.reading import last_messages
+    from rmq_spark.cli.reading import chosen_queues, last_messages
 
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
     if follow:
         if output.form == "json":
             raise click.UsageError("a JSON array that never ends is none: use --output jsonl with --follow")
-        from rmq_spark.cli.follow import Follower
+        from rmq_spark.cli.follow import Tail
 
-        follower = Follower(stores, filters, names, tolerance)
-        last = follower.last(filters.limit)
-        news = follower.news(partial(time.sleep, interval))
+        tail = Tail(stores, filters, names, tolerance)
+        last = tail.last(filters.limit)
+        news = tail.news(partial(time.sleep, interval))
         write_rows(output, chain(last, news), names, following=sum(batch.num_rows for batch in last))
         return warn_of_damage(tolerance)
-    tables = [last_messages(store, filters, names, filters.limit, tolerance) for store in stores]
+    tables = [
+        last_messages(store, chosen_queues(store, filters), filters, names, filters.limit, tolerance)
+        for store in stores
+    ]
     if not write_rows(
         output, (batch for table in tables for batch in table.select(names).to_batches()), names
     ):
