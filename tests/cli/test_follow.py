@@ -52,7 +52,7 @@ class _Looks:
 
 
 def _rows(batches: list[pa.RecordBatch]) -> list[_Row]:
-    return sorted(tuple(row.values()) for batch in batches for row in batch.to_pylist())  # type: ignore[type-var]
+    return sorted(tuple(row.values()) for batch in batches for row in batch.to_pylist())
 
 
 def _queues(start: int, stop: int, topic: str = "T") -> list[_Row]:
