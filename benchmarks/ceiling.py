@@ -32,7 +32,7 @@ def prepare_batches(scan: Scan, path: Path) -> None:
     held = 0
     with (
         pa.OSFile(str(path), "wb") as sink,
-        pa.ipc.new_file(sink, scan.projection.to_arrow_schema()) as writer,
+        pa.ipc.new_file(sink, scan.fields.to_arrow_schema()) as writer,
     ):
         for batch in scan.read(splits[0]):
             writer.write_batch(batch)

@@ -15,8 +15,9 @@ from benchmarks.ceiling import prepare_batches, split_rows
 from benchmarks.processes import WorkerMemory, cpu_seconds
 from benchmarks.rounds import Figure, Rates, interleave
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
+from rmq_spark.spark.types import to_spark_schema
 
 __all__ = ["Comparison", "Memory", "measure_queues", "measure_spark"]
 
@@ -41,8 +42,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The most that one Python worker held: everything resident (mapped store files included), and its own.
-    """
+    """The most that one Python worker held: everything resident (mapped store files included), and its own."""
 
     resident_bytes: int
     own_bytes: int
@@ -81,10 +81,10 @@ def _consume(frame: DataFrame) -> Callable[[], int]:
 
 def _ceiling(spark: SparkSession, root: Path, options: Mapping[str, str], batches: Path) -> DataFrame:
     read = parse_read_options({"path": str(root), **options})
-    projection = projection_from_options(read)
-    scan = Scan(projection, read)
+    fields = fields_from_options(read)
+    scan = Scan(fields, read)
     prepare_batches(scan, batches)
-    source = spark.read.format("rmqlog_ceiling").schema(projection.to_spark_schema())
+    source = spark.read.format("rmqlog_ceiling").schema(to_spark_schema(fields.to_arrow_schema()))
     return source.options(batches=str(batches), rows=",".join(map(str, split_rows(scan)))).load()
 
 

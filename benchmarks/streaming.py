@@ -24,8 +24,9 @@ from benchmarks.rounds import Figure, interleave
 from benchmarks.spark_read import Comparison
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.read_table import STREAM
-from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
+from rmq_spark.spark.types import to_spark_schema
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.commit.append import CommitOptions, commit
@@ -87,9 +88,9 @@ def _run(frame: DataFrame, places: Iterator[str]) -> int:
 
 def _ceiling(spark: SparkSession, root: Path, rows: int, rows_per_batch: int) -> DataFrame:
     read = parse_read_options({"path": str(root)})
-    projection = projection_from_options(read)
+    fields = fields_from_options(read)
     batches = root.with_name(f"{root.name}-stream.arrow")
-    prepare_batches(Scan(projection, read), batches)
+    prepare_batches(Scan(fields, read), batches)
     options: Mapping[str, str | int] = {
         "batches": str(batches),
         "rows": rows,
@@ -98,7 +99,7 @@ def _ceiling(spark: SparkSession, root: Path, rows: int, rows_per_batch: int) ->
     }
     return (
         spark.readStream.format("rmqlog_ceiling")
-        .schema(projection.to_spark_schema())
+        .schema(to_spark_schema(fields.to_arrow_schema()))
         .options(**options)
         .load()
     )

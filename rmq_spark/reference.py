@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from rmq_spark.options.read_table import OPTIONS, Option
 from rmq_spark.options.write_table import WRITE_OPTIONS
-from rmq_spark.plan.projection import COLUMN_TABLE
+from rmq_spark.plan.output_fields import COLUMN_TABLE
 from rmq_spark.produce.columns import WRITE_COLUMNS
 from store_format.arrays.sql_types import type_name
 from store_format.views.registry import VIEWS

@@ -22,7 +22,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.log import CommitLog
 from store_format.index.geometry import DEFAULT_GEOMETRY
 from store_format.message.columns import DEFAULT_COLUMNS
-from store_format.read.store import Queue, Store, projection_of
+from store_format.read.store import Queue, Store, decode_options_of
 
 # Writing, searching, views and diagnosis are imported where they are used: half of all rooms, and a command
 # line waits for each.
@@ -141,7 +141,7 @@ class MessageStore(Store):
         """
         from store_format.search.look_up import How, Question, look_up
 
-        projection_of(columns, verify_crc)
+        decode_options_of(columns, verify_crc)
         how = How(tuple(columns), on_damage, verify_crc, use_index, hash_slot_num, index_num, on_scanned)
         return look_up(
             self,

@@ -45,7 +45,7 @@ ONE_ROOM = {
     "click": "rmq_spark.cli",
     "numba": "store_format.kernels",
 }
-ALSO = {("rmq_spark/reference.py", "click"), ("rmq_spark/plan/projection.py", "pyspark")}
+ALSO = {("rmq_spark/reference.py", "click")}
 
 # Modules that open, map or list files: the room of store files, what an export writes, and the two that
 # rewrite the tables in this project's own pages.

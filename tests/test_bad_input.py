@@ -23,7 +23,7 @@ from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from store_format import MessageStore
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.message.columns import Projection
+from store_format.message.columns import DecodeOptions
 from store_format.read.log_reader import LogReader
 from store_format.read.tolerance import Tolerance
 from tests.support import oracle
@@ -69,7 +69,7 @@ def read(root: Path, mode: str = "FAILFAST") -> tuple[Rows, Tolerance, StoreErro
     try:
         store = MessageStore.open(str(root), broker_name=BROKER)
         queues = store.queues()
-        reader = store.reader(Projection(ALL), tolerance)
+        reader = store.reader(DecodeOptions(ALL), tolerance)
         _collect(rows, reader.read([queue.piece() for queue in queues if queue.scanned is None]))
         scanned = {
             (queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None
@@ -408,7 +408,7 @@ def test_bombs_do_not_fill_the_memory(tmp_path: Path, inflated: int) -> None:
     tolerance = Tolerance("DROPMALFORMED")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sizes = []
-    for batch in store.reader(Projection(("body",)), tolerance).read([store.queue("T", 0).piece()]):
+    for batch in store.reader(DecodeOptions(("body",)), tolerance).read([store.queue("T", 0).piece()]):
         sizes += [len(value.as_buffer()) for value in batch["body"]]
         del batch
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10

@@ -16,7 +16,7 @@ from rmq_spark.cli.filters import Filters
 from rmq_spark.consume.sql92 import CountingFilter
 from store_format.consumequeue.slices import QueueSlice
 from store_format.java.hashes import tags_code
-from store_format.message.columns import BODY_SIZE_MAX, Projection, arrow_schema
+from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema
 from store_format.read.log_reader import LogReader
 from store_format.read.queue_reader import QueueReader
 from store_format.read.tolerance import Tolerance
@@ -88,7 +88,7 @@ def bytes_to_read(stores: Sequence[MessageStore], filters: Filters) -> int:
 
 def _reader(store: Store, filters: Filters, names: Sequence[str], tolerance: Tolerance) -> QueueReader:
     tags = frozenset(filters.tags) or None
-    projection = Projection(
+    decode_options = DecodeOptions(
         tuple(dict.fromkeys((*names, *_HELPERS))),
         True,
         BODY_SIZE_MAX,
@@ -96,7 +96,7 @@ def _reader(store: Store, filters: Filters, names: Sequence[str], tolerance: Tol
         key=filters.key,
         where=None if filters.where is None else CountingFilter(filters.where),
     )
-    return store.reader(projection, tolerance, None if tags is None else frozenset(map(tags_code, tags)))
+    return store.reader(decode_options, tolerance, None if tags is None else frozenset(map(tags_code, tags)))
 
 
 def _in_time(batch: pa.RecordBatch, filters: Filters) -> pa.RecordBatch:

@@ -79,7 +79,7 @@ class ReadOptions:
     sql_filter: Sql92Filter | None
     key: str | None
     message_id: str | None
-    columns: tuple[str, ...] | None  # as the caller spelled them; schema.projection_from_options checks them
+    columns: tuple[str, ...] | None  # as the caller spelled them; plan.output_fields checks them
     property_columns: tuple[str, ...]
     view: str
     starting: OffsetSpec

@@ -11,11 +11,11 @@ import pyarrow as pa
 from rmq_spark.consume.sql92 import CountingFilter
 from rmq_spark.consume.tag_filter import TagFilter
 from rmq_spark.options.read_options import ReadOptions
-from rmq_spark.plan.projection import Projection
+from rmq_spark.plan.output_fields import OutputFields
 from rmq_spark.plan.splits import Share, Split
 from store_format.consumequeue.slices import QueueSlice
 from store_format.files.read import FileCache
-from store_format.message.columns import Projection as DecodeProjection
+from store_format.message.columns import DecodeOptions
 from store_format.read.log_reader import LogReader
 from store_format.read.queue_reader import QueueReader
 from store_format.read.store import Store
@@ -36,12 +36,12 @@ _LOG_ORDER_ENTRIES = 1 << 21  # one pass over the files needs all entries of a p
 class Scan:
     """A read: the columns it gives and the options that shape it. Plain values, pickled to every task."""
 
-    projection: Projection
+    fields: OutputFields
     options: ReadOptions
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """The batches of one split, of exactly the projection's Arrow schema."""
-        schema = self.projection.to_arrow_schema()
+        """The batches of one split, with the Arrow schema of the fields."""
+        schema = self.fields.to_arrow_schema()
         tolerance = Tolerance(self.options.mode, self.options.fail_on_data_loss)
         where = None if self.options.sql_filter is None else CountingFilter(self.options.sql_filter)
         for share in split.shares:
@@ -75,8 +75,8 @@ class Scan:
             # What a group gets again it asked for once: brokers do not filter it another time (the
             # subscription of it is "*").
             tags = TagFilter() if is_retry else self.options.tag_filter
-            decoding = DecodeProjection(
-                self.projection.sources,
+            decode_options = DecodeOptions(
+                self.fields.sources,
                 self.options.verify_crc,
                 self.options.max_message_size,
                 None if tags.subscribe_all else tags.tags,
@@ -85,7 +85,7 @@ class Scan:
                 None if is_retry else where,
                 self.options.group is not None,
             )
-            reader = store.reader(decoding, tolerance, None if tags.subscribe_all else tags.codes)
+            reader = store.reader(decode_options, tolerance, None if tags.subscribe_all else tags.codes)
             if share.in_log_order:
                 reader.chunk_entries = _LOG_ORDER_ENTRIES
             yield from reader.read(slices) if share.scan is None else _scanned(reader, slices, share)

@@ -16,12 +16,14 @@ from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.read_table import STREAM
 from rmq_spark.options.view_name import MESSAGES
 from rmq_spark.options.write_options import parse_write_options
-from rmq_spark.plan.projection import projection_from_options, projection_from_schema
+from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.produce.columns import check_columns
 from rmq_spark.spark.batch_reader import RmqLogReader
+from rmq_spark.spark.message_schema import fields_from_schema
 from rmq_spark.spark.stream_reader import RmqLogStreamReader
 from rmq_spark.spark.table_options import recall_options, remember_options
+from rmq_spark.spark.types import to_spark_schema
 from rmq_spark.spark.view_reader import RmqLogViewReader
 from rmq_spark.spark.view_schema import view_from_options, view_from_schema
 from rmq_spark.spark.writers import RmqLogStreamWriter, RmqLogWriter
@@ -47,18 +49,18 @@ class RmqLogDataSource(DataSource):
     def schema(self) -> StructType:
         options = _plain(self.options)
         parsed = parse_read_options(options, where=None)  # Spark does not say what it is for
-        columns = projection_from_options(parsed) if parsed.view == MESSAGES else view_from_options(parsed)
-        return remember_options(columns.to_spark_schema(), options)
+        fields = fields_from_options(parsed) if parsed.view == MESSAGES else view_from_options(parsed)
+        return remember_options(to_spark_schema(fields.to_arrow_schema()), options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_read_options(recall_options(schema, _plain(self.options)))
         if options.view != MESSAGES:
             return RmqLogViewReader(view_from_schema(schema, options), options)
-        return RmqLogReader(Scan(projection_from_schema(schema, options), options))
+        return RmqLogReader(Scan(fields_from_schema(schema, options), options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_read_options(recall_options(schema, _plain(self.options), STREAM), where=STREAM)
-        return RmqLogStreamReader(Scan(projection_from_schema(schema, options), options))
+        return RmqLogStreamReader(Scan(fields_from_schema(schema, options), options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:

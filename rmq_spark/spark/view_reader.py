@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.stores import open_stores
-from rmq_spark.spark.view_schema import ViewProjection
+from rmq_spark.spark.view_schema import ViewFields
 from store_format import MessageStore
 from store_format.errors import StoreError, UnsupportedFormatError
 from store_format.views.registry import view_batches
@@ -40,8 +40,8 @@ class _StoreAt:
 class RmqLogViewReader(DataSourceReader):
     """A view is computed in its task, so that a large one needs no room on the driver."""
 
-    def __init__(self, projection: ViewProjection, options: ReadOptions) -> None:
-        self._projection = projection
+    def __init__(self, fields: ViewFields, options: ReadOptions) -> None:
+        self._fields = fields
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
@@ -63,7 +63,7 @@ class RmqLogViewReader(DataSourceReader):
             at.path, broker_name=at.broker_name, commit_log_paths=at.commit_log_paths, skip_unreadable=True
         )
         try:
-            for batch in view_batches(store, self._projection.view, now_ms=at.now_ms):
-                yield self._projection.apply(batch)
+            for batch in view_batches(store, self._fields.view, now_ms=at.now_ms):
+                yield self._fields.apply(batch)
         except UnsupportedFormatError as error:
             raise StoreError(str(error)) from error

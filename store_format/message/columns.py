@@ -39,7 +39,7 @@ __all__ = [
     "BODY_SIZE_MAX",
     "COLUMNS",
     "DEFAULT_COLUMNS",
-    "Projection",
+    "DecodeOptions",
     "PropertyFilter",
     "arrow_schema",
     "decode",
@@ -97,7 +97,7 @@ class PropertyFilter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Projection:
+class DecodeOptions:
     """Which columns to build, in order; names outside COLUMNS are property columns. Plain values: it travels
     to tasks.
 
@@ -130,57 +130,57 @@ def arrow_schema(names: Collection[str]) -> pa.Schema:
     return pa.schema([pa.field(name, COLUMNS.get(name, _STRING)) for name in names])
 
 
-def decode(refs: UnitRefs, projection: Projection, broker_name: str) -> tuple[pa.RecordBatch, list[BadUnit]]:
-    """Check and decode units into one RecordBatch with `projection.names`, rows in the order of the units.
+def decode(refs: UnitRefs, options: DecodeOptions, broker_name: str) -> tuple[pa.RecordBatch, list[BadUnit]]:
+    """Check and decode units into one RecordBatch with `options.names`, rows in the order of the units.
 
     Units that fail a check are left out and returned with their reason, by place in `refs`; nothing is raised
     for them.
     """
-    return _decode(refs, projection, broker_name, None)
+    return _decode(refs, options, broker_name, None)
 
 
 def decode_parts(
-    refs: UnitRefs, projection: Projection, broker_name: str
+    refs: UnitRefs, options: DecodeOptions, broker_name: str
 ) -> Iterator[tuple[UnitRefs, pa.RecordBatch, list[BadUnit]]]:
     """The same for parts of `refs`, one after the other: more than one where bodies inflate to more than
     should be held at once.
     """
     try:
-        decoded = _decode(refs, projection, broker_name, _OPENED_BYTES_MAX)
+        decoded = _decode(refs, options, broker_name, _OPENED_BYTES_MAX)
     except TooMuchOpenedError:
         decoded = None  # on from outside of this block: the error keeps alive what was opened
     if decoded is not None:
         yield refs, *decoded
         return
     half = len(refs) // 2
-    yield from decode_parts(refs.select(np.arange(half)), projection, broker_name)
-    yield from decode_parts(refs.select(np.arange(half, len(refs))), projection, broker_name)
+    yield from decode_parts(refs.select(np.arange(half)), options, broker_name)
+    yield from decode_parts(refs.select(np.arange(half, len(refs))), options, broker_name)
 
 
 def _decode(
-    refs: UnitRefs, projection: Projection, broker_name: str, opened_max: int | None
+    refs: UnitRefs, options: DecodeOptions, broker_name: str, opened_max: int | None
 ) -> tuple[pa.RecordBatch, list[BadUnit]]:
-    units, bad = locate(refs, verify_crc=projection.verify_crc)
+    units, bad = locate(refs, verify_crc=options.verify_crc)
     # of the units in refs
     places = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad]) if bad else None
-    seen = _look(units, projection, broker_name)
+    seen = _look(units, options, broker_name)
     keep = None if seen is None else seen.wanted()
     # Beginning anew with what stays pays where that is less than half: at one message in five 5 to 15 % of
     # the time of default columns, three quarters of it where bodies of 8 KiB are compressed.
     if keep is not None and 2 * np.count_nonzero(keep) < len(units):
         units, seen = units.select(keep), None
         places = np.flatnonzero(keep) if places is None else places[keep]
-        keep, projection = None, replace(projection, tags=None, key=None, message_id=None, where=None)
-    rows = _Rows(units, projection, broker_name, opened_max)
+        keep, options = None, replace(options, tags=None, key=None, message_id=None, where=None)
+    rows = _Rows(units, options, broker_name, opened_max)
     if places is not None and rows.bad:
         rows.bad = [BadUnit(int(places[unit.index]), unit.error) for unit in rows.bad]
     if seen is None or rows.bad:
         keep = rows.wanted()
     else:
         rows.share_properties(seen)
-    arrays = [rows.column(name) for name in projection.names]
+    arrays = [rows.column(name) for name in options.names]
     batch = (
-        pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(projection.names))
+        pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(options.names))
         if arrays
         else rows.empty_batch()
     )
@@ -189,13 +189,13 @@ def _decode(
     return batch, sorted(bad + rows.bad, key=lambda unit: unit.index)
 
 
-def _look(units: Units, projection: Projection, broker_name: str) -> _Rows | None:
+def _look(units: Units, options: DecodeOptions, broker_name: str) -> _Rows | None:
     """The rows as far as a filter looks at them, before bodies are opened; None where that does not settle
     which units to keep.
     """
-    if not projection.filters or inner_batches(units).any():
+    if not options.filters or inner_batches(units).any():
         return None
-    rows = _Rows(units, replace(projection, names=()), broker_name, None)
+    rows = _Rows(units, replace(options, names=()), broker_name, None)
     return None if rows.bad else rows
 
 
@@ -203,15 +203,15 @@ class _Rows(UnitRows):
     """The rows of units, and what the columns have in common."""
 
     def __init__(
-        self, units: Units, projection: Projection, broker_name: str, opened_max: int | None
+        self, units: Units, options: DecodeOptions, broker_name: str, opened_max: int | None
     ) -> None:
         super().__init__(
             units,
-            open_bodies="body" in projection.names,
-            body_size_max=projection.body_size_max,
+            open_bodies="body" in options.names,
+            body_size_max=options.body_size_max,
             opened_max=opened_max,
         )
-        self.projection = projection
+        self.options = options
         self.broker_name = broker_name
         self._table: PropertyTable | None = None
 
@@ -243,8 +243,8 @@ class _Rows(UnitRows):
         return None if keep is None or keep.all() else keep
 
     def _matches(self) -> Iterator[pa.BooleanArray]:
-        """One array for each filter of the projection."""
-        wanted = self.projection
+        """One array for each filter of the options."""
+        wanted = self.options
         if wanted.tags is not None:
             yield pc.is_in(self.properties().values(TAGS), pa.array(sorted(wanted.tags), _STRING))
         if wanted.key is not None:
@@ -288,7 +288,7 @@ def _text(raw: pa.BinaryArray) -> pa.StringArray:
 
 def _topic(rows: _Rows) -> pa.Array:
     topics = _queue_topic(rows)
-    if not rows.projection.original_topics or rows.units.refs.identity is None:
+    if not rows.options.original_topics or rows.units.refs.identity is None:
         return topics
     names = rows.units.refs.identity.topics
     is_scheduled = SCHEDULE_TOPIC in names

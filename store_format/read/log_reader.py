@@ -28,7 +28,7 @@ from store_format.consumequeue.message_entries import (
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.java.text import decode_utf8
-from store_format.message.columns import Projection, decode_parts
+from store_format.message.columns import DecodeOptions, decode_parts
 from store_format.message.locate import BadUnit, UnitRefs, Units, locate
 from store_format.names import QueueKey
 from store_format.read.queue_reader import Entries, QueueReader
@@ -167,7 +167,7 @@ def survey(
 
 def scan_units(
     log: CommitLog,
-    projection: Projection,
+    decode_options: DecodeOptions,
     broker_name: str,
     tolerance: Tolerance,
     stop: int | None = None,
@@ -179,7 +179,7 @@ def scan_units(
         if isinstance(refs, Damage):
             tolerance.damage(CorruptStoreError(refs.file.path, refs.start, refs.expected, refs.found))
             continue
-        for _, batch, bad in decode_parts(refs, projection, broker_name):
+        for _, batch, bad in decode_parts(refs, decode_options, broker_name):
             tolerance.drop(bad)
             if batch.num_rows:
                 yield batch

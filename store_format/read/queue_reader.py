@@ -23,7 +23,7 @@ from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.consumequeue.slices import CHUNK_ENTRIES, QueueSlice, cut_slice, place_of_entry, read_slice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
-from store_format.message.columns import COLUMNS, Projection, arrow_schema, decode_parts
+from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema, decode_parts
 from store_format.message.locate import BadUnit, Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, is_light_queue
 from store_format.read.tolerance import Tolerance
@@ -83,7 +83,7 @@ class QueueReader:
 
     log: CommitLog
     broker_name: str
-    projection: Projection = field(default_factory=Projection)
+    decode_options: DecodeOptions = field(default_factory=DecodeOptions)
     tolerance: Tolerance = field(default_factory=Tolerance)
     tags_codes: frozenset[int] | None = None
     ext_directory: str = ""
@@ -282,12 +282,12 @@ class QueueReader:
                 "", nowhere, 0, entries.physical_offset, entries.size, entries.tags_code, identity
             )
             for unit in bad:
-                yield _corrupt_row(refs, unit, self.projection.names, self.broker_name)
+                yield _corrupt_row(refs, unit, self.decode_options.names, self.broker_name)
 
     def _cuts(self, sizes: _Ints) -> Iterator[tuple[int, int]]:
         """Ranges of about 2 MB, more where that is few rows (`_BATCH_SIZES`), at least one row."""
         sizes = np.maximum(sizes, MESSAGE_SIZE_MIN)  # less is damage, and must not make room for others
-        if not _CONTENT.intersection(self.projection.names):
+        if not _CONTENT.intersection(self.decode_options.names):
             sizes = np.maximum(sizes >> _WITHOUT_CONTENT_SHIFT, _ROW_BYTES_WITHOUT_CONTENT)
         ends = np.cumsum(sizes)
         start, total = 0, len(sizes)
@@ -302,7 +302,7 @@ class QueueReader:
             start = stop
 
     def _decode(self, refs: UnitRefs) -> Iterator[pa.RecordBatch]:
-        for part, batch, bad in decode_parts(refs, self.projection, self.broker_name):
+        for part, batch, bad in decode_parts(refs, self.decode_options, self.broker_name):
             self.tolerance.drop(bad)
             if bad and self.tolerance.mode == "PERMISSIVE":
                 yield from self._with_corrupt_rows(part, bad)
@@ -314,14 +314,14 @@ class QueueReader:
         start = 0
         for unit in bad:
             yield from self._good(refs, start, unit.index)
-            yield _corrupt_row(refs, unit, self.projection.names, self.broker_name)
+            yield _corrupt_row(refs, unit, self.decode_options.names, self.broker_name)
             start = unit.index + 1
         yield from self._good(refs, start, len(refs))
 
     def _good(self, refs: UnitRefs, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         if start < stop:
             for _, batch, _ in decode_parts(
-                refs.select(np.arange(start, stop)), self.projection, self.broker_name
+                refs.select(np.arange(start, stop)), self.decode_options, self.broker_name
             ):
                 if batch.num_rows:
                     yield batch

@@ -30,7 +30,7 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.files.read import LOST_AND_FOUND, FileCache, entry_names, is_directory, refuse
-from store_format.message.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, Projection
+from store_format.message.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, DecodeOptions
 from store_format.metadata.read import read_topics
 from store_format.read.log_reader import LogQueue, LogReader, Survey, scan_units, survey
 from store_format.read.queue_reader import QueueReader
@@ -39,7 +39,7 @@ from store_format.read.store_root import broker_name_of, refuse_root
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
 
-__all__ = ["Queue", "Store", "projection_of"]
+__all__ = ["Queue", "Store", "decode_options_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -271,11 +271,11 @@ class Store:
         return frozenset(read_topics(self.path) or ())
 
     def reader(
-        self, projection: Projection, tolerance: Tolerance, tags_codes: frozenset[int] | None = None
+        self, decode_options: DecodeOptions, tolerance: Tolerance, tags_codes: frozenset[int] | None = None
     ) -> QueueReader:
         """What reads slices of this store's queues; see `QueueReader`."""
         return QueueReader(
-            self.log, self.broker_name, projection, tolerance, tags_codes, f"{self.path}/consumequeue_ext"
+            self.log, self.broker_name, decode_options, tolerance, tags_codes, f"{self.path}/consumequeue_ext"
         )
 
     def scan(
@@ -291,9 +291,9 @@ class Store:
         and a count.
         """
         is_live = self.state is StoreState.LIVE
-        projection, tolerance = projection_of(columns, verify_crc), Tolerance(on_damage)
+        decode_options, tolerance = decode_options_of(columns, verify_crc), Tolerance(on_damage)
         yield from scan_units(
-            self.log, projection, self.broker_name, tolerance, self._log_stop(), is_live=is_live
+            self.log, decode_options, self.broker_name, tolerance, self._log_stop(), is_live=is_live
         )
 
 
@@ -347,12 +347,12 @@ class Queue:
             raise OffsetOutOfRangeError(
                 f"{self.topic}-{self.queue_id}: offset {start} is not in the queue; {have}"
             )
-        yield from self._read(self.piece(start, stop), projection_of(columns, verify_crc), Tolerance())
+        yield from self._read(self.piece(start, stop), decode_options_of(columns, verify_crc), Tolerance())
 
     def _read(
-        self, piece: QueueSlice, projection: Projection, tolerance: Tolerance
+        self, piece: QueueSlice, decode_options: DecodeOptions, tolerance: Tolerance
     ) -> Iterator[pa.RecordBatch]:
-        reader = self.store.reader(projection, tolerance)
+        reader = self.store.reader(decode_options, tolerance)
         if self.scanned is None:
             yield from reader.read([piece])
         else:
@@ -435,7 +435,7 @@ class Queue:
         found, before = self.max_offset, self.min_offset
         tolerance = Tolerance("FAILFAST" if on_damage == "FAILFAST" else "DROPMALFORMED")
         for batch in self._read(
-            self.piece(), projection_of(["queueOffset", "storeTimestampMs"], False), tolerance
+            self.piece(), decode_options_of(["queueOffset", "storeTimestampMs"], False), tolerance
         ):
             offsets, times = batch["queueOffset"].to_numpy(), batch["storeTimestampMs"].to_numpy()
             found = min([found, *offsets[times >= timestamp_ms].tolist()])
@@ -449,11 +449,11 @@ def _head_found(head: bytes) -> str:
     return f"0x{head[4:8].hex().upper()}, {int.from_bytes(head[28:36], 'big', signed=True)}"
 
 
-def projection_of(columns: Sequence[str], verify_crc: bool) -> Projection:
+def decode_options_of(columns: Sequence[str], verify_crc: bool) -> DecodeOptions:
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
         raise OptionError(f"unknown column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
-    return Projection(tuple(columns), verify_crc, BODY_SIZE_MAX)
+    return DecodeOptions(tuple(columns), verify_crc, BODY_SIZE_MAX)
 
 
 def _log_range(queue: LogQueue) -> QueueRange:

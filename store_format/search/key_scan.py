@@ -21,7 +21,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.message import sysflag
-from store_format.message.columns import BODY_SIZE_MAX, Projection, decode
+from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, decode
 from store_format.message.locate import UnitRefs, Units, inner_batches, locate
 from store_format.message.property_table import PropertyTable
 from store_format.names import KEYS, UNIQ_KEY, is_light_queue
@@ -193,14 +193,14 @@ class KeySearch:
     def _decode(self, refs: UnitRefs, key: str | None) -> Iterator[pa.RecordBatch]:
         # A key with a space is no word; as `message_id` it is compared with UNIQ_KEY alone.
         by_id = key is not None and " " in key
-        projection = Projection(
+        decode_options = DecodeOptions(
             self.names,
             self.verify_crc,
             BODY_SIZE_MAX,
             key=None if by_id else key,
             message_id=key if by_id else None,
         )
-        batch, bad = decode(refs, projection, self.broker_name)
+        batch, bad = decode(refs, decode_options, self.broker_name)
         self.tolerance.drop(bad)
         if batch.num_rows:
             yield batch

@@ -20,7 +20,7 @@ from store_format.bookkeeping.journal import read_commit_state
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError
 from store_format.java.hashes import tags_code
-from store_format.message.columns import BODY_SIZE_MAX, Projection, arrow_schema, decode
+from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema, decode
 from store_format.message.locate import UnitRefs
 from store_format.names import is_light_queue
 from store_format.read.log_reader import LogReader
@@ -179,7 +179,7 @@ def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found
     buffer, positions = log.view(file).map(), np.array([offset - file.start], np.int64)
     refs = UnitRefs(file.path, buffer, file.start, positions, unit_sizes(buffer, positions), None)
     names = tuple(dict.fromkeys((*_names(how), "offsetMsgId", "topic")))
-    batch, bad = decode(refs, Projection(names, how.verify_crc, BODY_SIZE_MAX), store.broker_name)
+    batch, bad = decode(refs, DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX), store.broker_name)
     Tolerance(how.on_damage).drop(bad)
     table = pa.Table.from_batches([batch], arrow_schema(names))
     assert question.message_id is not None
@@ -207,7 +207,7 @@ def _by_queues(store: Store, question: Question, how: How) -> Found:
     codes = None if tags is None else frozenset(tags_code(tag) for tag in tags)
     tolerance = Tolerance(how.on_damage)
     names = _names(how)
-    reader = store.reader(Projection(names, how.verify_crc, BODY_SIZE_MAX, tags), tolerance, codes)
+    reader = store.reader(DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX, tags), tolerance, codes)
     queues = store.queues(
         lambda topic: topic == question.topic if question.topic else not is_light_queue(topic)
     )

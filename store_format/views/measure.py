@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from store_format.consumequeue.slices import cut_slice, read_slice
 from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT
-from store_format.message.columns import Projection
+from store_format.message.columns import DecodeOptions
 from store_format.names import QueueKey
 from store_format.read.log_reader import LogReader
 from store_format.read.tolerance import Tolerance
@@ -153,7 +153,7 @@ def walk_queues(store: Store, queues: Sequence[Queue]) -> Iterator[tuple[QueueKe
     if not log_queues:
         return
     reader = store.reader(
-        Projection(_COLUMNS, verify_crc=False), Tolerance("DROPMALFORMED", fail_on_data_loss=False)
+        DecodeOptions(_COLUMNS, verify_crc=False), Tolerance("DROPMALFORMED", fail_on_data_loss=False)
     )
     stop = max(queue.physical_stop for queue in log_queues.values())
     for batch in LogReader(reader, [queue.piece() for queue in queues], log_queues).read(

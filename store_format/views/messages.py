@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from store_format.message.columns import Projection
+from store_format.message.columns import DecodeOptions
 from store_format.names import QueueKey
 from store_format.read.log_reader import LogReader
 from store_format.read.tolerance import Tolerance
@@ -33,7 +33,7 @@ def read_queues(
     no column are properties.
     """
     tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
-    reader = store.reader(Projection(tuple(columns), verify_crc=False), tolerance)
+    reader = store.reader(DecodeOptions(tuple(columns), verify_crc=False), tolerance)
     from_files = [queue for queue in queues if queue.scanned is None]
     pieces = [queue.piece((starts or {}).get((queue.topic, queue.queue_id))) for queue in from_files]
     yield from reader.read([piece for piece in pieces if piece.start < piece.stop])

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from rmq_spark.consume.sql92 import parse_sql92
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
-from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from store_format.errors import OptionError
 from tests.interop.harness import Client, RocketMQ
@@ -152,7 +152,7 @@ def read(root: Path, topic: str, condition: str) -> list[tuple[int, int]]:
         "columns": "queueId,queueOffset",
     }
     options = parse_read_options(given)
-    scan = Scan(projection_from_options(options), options)
+    scan = Scan(fields_from_options(options), options)
     return [
         (row["queueId"], row["queueOffset"])
         for split in plan(options).splits

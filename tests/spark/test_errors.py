@@ -72,7 +72,7 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a column as property": (
         {"propertyColumns": "TAGS"},
-        "OptionError: propertyColumns: expected names that are no column, found 'TAGS'; the column tags is there already",
+        "OptionError: propertyColumns: expected names of message properties, found 'TAGS'; tags is already a column",
     ),
     "misspelt topic": (
         {"subscribe": "Order"},
@@ -114,8 +114,8 @@ SCHEMAS = {
     "queueOfset long": "schema: unknown column 'queueOfset'; did you mean queueOffset?",
     "queueOffset int": "schema: expected queueOffset bigint, found queueOffset int",
     "body string": "schema: expected body binary, found body string",
-    "tags string not null": "schema: expected tags to allow null, found tags NOT NULL; leave NOT NULL out",
-    "region string": "schema: unknown column 'region'; a message property becomes a column by the option propertyColumns",
+    "tags string not null": "schema: expected tags to allow null, found tags NOT NULL; remove NOT NULL",
+    "region string": "schema: unknown column 'region'; to get a message property as a column, name it in the option propertyColumns",
 }
 
 

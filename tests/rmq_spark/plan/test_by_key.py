@@ -15,7 +15,7 @@ import pytest
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from rmq_spark.plan.by_key import narrowed
-from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.errors import CorruptStoreError
@@ -32,7 +32,7 @@ def _read(root: Path, **options: str) -> tuple[list[Place], int]:
     parsed = parse_read_options(
         {"path": str(root), "columns": COLUMNS, "includeSystemTopics": "true", **options}
     )
-    scan = Scan(projection_from_options(parsed), parsed)
+    scan = Scan(fields_from_options(parsed), parsed)
     splits = plan(parsed).splits
     places = [
         tuple(row.values()) for split in splits for batch in scan.read(split) for row in batch.to_pylist()

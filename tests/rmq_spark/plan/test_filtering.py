@@ -15,7 +15,7 @@ import pytest
 
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
-from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from store_format.errors import CorruptStoreError
 from store_format.java.hashes import java_hash
@@ -55,7 +55,7 @@ def write(root: Path, *, extended: bool = False) -> Path:
 
 def offsets(root: Path, **options: str) -> list[int]:
     read = parse_read_options({"path": str(root), "columns": "queueOffset", **options})
-    scan = Scan(projection_from_options(read), read)
+    scan = Scan(fields_from_options(read), read)
     return [row["queueOffset"] for split in plan(read).splits for row in table_rows(scan.read(split))]
 
 
@@ -165,7 +165,7 @@ def rows(root: Path, condition: str, mode: str) -> list[tuple[int, bytes | None,
         "subExpression": condition,
     }
     read = parse_read_options(given)
-    scan = Scan(projection_from_options(read), read)
+    scan = Scan(fields_from_options(read), read)
     found = [row for split in plan(read).splits for row in table_rows(scan.read(split))]
     return [(row["queueOffset"], row["body"], row.get("_corrupt_record") is not None) for row in found]
 

@@ -16,7 +16,7 @@ import pytest
 
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
-from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.stores import open_stores
 from rmq_spark.stream.stores import StreamStores
@@ -49,7 +49,7 @@ def rows_of(store: SmallStore, **options: str) -> set[tuple[str, int, int]]:
         "brokerName": "broker-a",
     } | options
     read = parse_read_options(given)
-    scan = Scan(projection_from_options(read), read)
+    scan = Scan(fields_from_options(read), read)
     rows = [row for split in plan(read).splits for row in table_rows(scan.read(split))]
     return {(row["topic"], row["queueId"], row["queueOffset"]) for row in rows}
 

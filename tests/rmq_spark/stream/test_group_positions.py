@@ -26,7 +26,7 @@ from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.read_table import STREAM
 from rmq_spark.plan.batch import plan
-from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
 from rmq_spark.stream.group_positions import GroupPositions
@@ -120,7 +120,7 @@ class Query:
 
 def _places(query: Query, split: Split) -> list[Place]:
     found: list[Place] = []
-    for batch in Scan(projection_from_options(query.options), query.options).read(split):
+    for batch in Scan(fields_from_options(query.options), query.options).read(split):
         found += zip(*(batch[name].to_pylist() for name in ("topic", "queueId", "queueOffset")), strict=True)
     return found
 
@@ -612,6 +612,6 @@ def test_what_waits_for_its_time_shows_the_topic_it_was_sent_to(
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "columns": "topic,storedTopic",
         }
     )  # fmt: skip
-    scan = Scan(projection_from_options(options), options)
+    scan = Scan(fields_from_options(options), options)
     rows = [row for split in plan(options).splits for batch in scan.read(split) for row in batch.to_pylist()]
     assert rows == [{"topic": "Jobs", "storedTopic": "SCHEDULE_TOPIC_XXXX"}] * 20

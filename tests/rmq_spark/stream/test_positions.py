@@ -20,7 +20,7 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.read_table import STREAM
-from rmq_spark.plan.projection import projection_from_options
+from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.stream.plan import plan_stream
 from rmq_spark.stream.positions import StreamPositions
@@ -68,7 +68,7 @@ class Stream:
         start, end = (StreamOffset.from_json(offset) for offset in self.log[batch])
         planned = plan_stream(self.options, stores or self.stores, start, end)
         self.lost = planned.lost
-        scan = Scan(projection_from_options(self.options), self.options)
+        scan = Scan(fields_from_options(self.options), self.options)
         return sorted(
             place for split in planned.splits for batch in scan.read(split) for place in _places(batch)
         )

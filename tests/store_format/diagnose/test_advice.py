@@ -25,7 +25,7 @@ from store_format.commit.append import CommitOptions
 from store_format.diagnose import diagnose
 from store_format.errors import StoreError
 from store_format.read.log_reader import LogReader
-from store_format.read.store import Queue, projection_of
+from store_format.read.store import Queue, decode_options_of
 from store_format.read.tolerance import Tolerance
 from tests.support import goldens
 from tests.support.doc_pages import Session, blocks, read_page
@@ -101,7 +101,9 @@ def rows(root: Path) -> set[Row]:
 
 
 def _rows_of(store: MessageStore, queue: Queue) -> set[Row]:
-    reader = store.reader(projection_of(COLUMNS, True), Tolerance("DROPMALFORMED", fail_on_data_loss=False))
+    reader = store.reader(
+        decode_options_of(COLUMNS, True), Tolerance("DROPMALFORMED", fail_on_data_loss=False)
+    )
     if queue.scanned is None:
         batches = reader.read([queue.piece()])
     else:

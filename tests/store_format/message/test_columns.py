@@ -23,7 +23,7 @@ from store_format.message import columns
 from store_format.message.columns import (
     COLUMNS,
     DEFAULT_COLUMNS,
-    Projection,
+    DecodeOptions,
     arrow_schema,
     decode,
     decode_parts,
@@ -36,16 +36,16 @@ from tests.support.strategies import inner_batches, messages
 from tests.test_oracle import vector_message
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
-EVERYTHING = Projection(ALL)
+EVERYTHING = DecodeOptions(ALL)
 
 
 def rows(
-    data: bytes, stored: list[Message], base: int = 0, projection: Projection = EVERYTHING, **refs: Any
+    data: bytes, stored: list[Message], base: int = 0, decode_options: DecodeOptions = EVERYTHING, **refs: Any
 ) -> list[dict[str, Any]]:
-    batch, bad = decode(refs_of(data, stored, base, **refs), projection, BROKER)
+    batch, bad = decode(refs_of(data, stored, base, **refs), decode_options, BROKER)
     assert not bad
     batch.validate(full=True)
-    assert batch.schema == arrow_schema(projection.names)
+    assert batch.schema == arrow_schema(decode_options.names)
     return rows_of(batch)
 
 
@@ -88,7 +88,7 @@ def test_columns_asked_for_alone_are_the_same(drawn: list[Message], names: list[
     whole = rows(data, stored, tags_codes=codes)
     for row in whole:
         row |= {name: dict(row["properties"]).get(name) for name in ("KEYS", "a", "nobody")}
-    batch, _ = decode(refs_of(data, stored, 0, tags_codes=codes), Projection(tuple(names)), BROKER)
+    batch, _ = decode(refs_of(data, stored, 0, tags_codes=codes), DecodeOptions(tuple(names)), BROKER)
     assert batch.num_rows == len(whole)
     assert (
         rows_of(batch) == [{name: row[name] for name in names} for row in whole][: len(whole) if names else 0]
@@ -272,8 +272,8 @@ def test_the_asked_for_part_of_a_batch() -> None:
     found = rows(data, stored, identity=who, tags_codes=[0, 0])
     assert [row["queueOffset"] for row in found] == [1, 2, 3, 4]
     assert [row["body"] for row in found] == [b"x1", b"x2", b"x0", b"x1"]
-    assert rows(data, stored, projection=Projection(()), identity=who) == []
-    batch, _ = decode(refs_of(data, stored, 0, identity=who), Projection(()), BROKER)
+    assert rows(data, stored, decode_options=DecodeOptions(()), identity=who) == []
+    batch, _ = decode(refs_of(data, stored, 0, identity=who), DecodeOptions(()), BROKER)
     assert batch.num_rows == 4
 
 
@@ -304,7 +304,9 @@ TAGGED = [
 def test_filters(wanted: dict[str, Any], bodies: list[bytes]) -> None:
     data, stored = placed(TAGGED, 0)
     assert stored[2].physical_offset == 232
-    assert [row["body"] for row in rows(data, stored, projection=Projection(("body",), **wanted))] == bodies
+    assert [
+        row["body"] for row in rows(data, stored, decode_options=DecodeOptions(("body",), **wanted))
+    ] == bodies
 
 
 # ---- memory ------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from store_format import MessageStore
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError
 from store_format.files.read import FileCache
-from store_format.message.columns import Projection
+from store_format.message.columns import DecodeOptions
 from store_format.read.log_reader import LogQueue, LogReader, survey
 from store_format.read.tolerance import Tolerance
 from tests.support import oracle
@@ -63,7 +63,7 @@ def test_a_read_in_parts_is_the_read_of_the_whole(small: SmallStore, cut_bytes: 
     store = MessageStore.open(str(small.root), broker_name=BROKER)
     queues, cuts = store.scanned_queues(lambda topic: True, cut_bytes)
     assert cuts == found.cuts
-    reader = store.reader(Projection(ALL), Tolerance())
+    reader = store.reader(DecodeOptions(ALL), Tolerance())
     pieces = [queue.piece() for queue in queues]
     rows = []
     for start, stop in pairwise(cuts):
@@ -157,7 +157,7 @@ def test_an_offset_that_no_queue_can_have_is_told(tmp_path: Path, offset: int) -
     queue = store.queue("T", 0)
     assert queue.scanned is not None
     tolerance = Tolerance("DROPMALFORMED")
-    reader = LogReader(store.reader(Projection(("body",)), tolerance), [queue.piece()], {})
+    reader = LogReader(store.reader(DecodeOptions(("body",)), tolerance), [queue.piece()], {})
     assert [row["body"] for row in table_rows(reader.read(0, queue.scanned.physical_stop))] == [b"a", b"c"]
     assert tolerance.dropped == 1
 

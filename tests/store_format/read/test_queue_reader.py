@@ -19,7 +19,7 @@ from store_format import MessageStore
 from store_format.consumequeue import slices as slices_room
 from store_format.consumequeue.slices import QueueSlice, read_slice, split_at
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
-from store_format.message.columns import COLUMNS, Projection
+from store_format.message.columns import COLUMNS, DecodeOptions
 from store_format.read.queue_reader import QueueReader
 from store_format.read.tolerance import Tolerance
 from tests.support import oracle
@@ -41,7 +41,7 @@ def opened(small: SmallStore) -> MessageStore:
 def reader_of(
     store: MessageStore, mode: str = "FAILFAST", names: tuple[str, ...] = ALL, **more: object
 ) -> QueueReader:
-    return store.reader(Projection(names), Tolerance(mode, **more))  # type: ignore[arg-type] # fail_on_data_loss is the only one
+    return store.reader(DecodeOptions(names), Tolerance(mode, **more))  # type: ignore[arg-type] # fail_on_data_loss is the only one
 
 
 # ---- slices ------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_tags_codes_skip_entries_before_their_messages_are_touched(small: SmallS
     data = path.read_bytes()
     path.write_bytes(data[:first] + b"\xff" * size + data[first + size :])
     codes = frozenset({oracle.java_hash("red")})
-    reader = store.reader(Projection(("body",)), Tolerance(), codes)
+    reader = store.reader(DecodeOptions(("body",)), Tolerance(), codes)
     assert [row["body"] for row in table_rows(reader.read([store.queue("Orders", 0).piece()]))] == [
         b"some body",
         b"sealed",

@@ -17,7 +17,7 @@ from store_format import MessageStore
 from store_format.commit.append import CommitOptions, commit, recover
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
-from store_format.message.columns import Projection
+from store_format.message.columns import DecodeOptions
 from store_format.metadata.checkpoint import Checkpoint
 from store_format.read.readable_end import ReadableEnd, find_readable_end
 from store_format.read.recovery import find_end
@@ -46,7 +46,7 @@ def told(name: str) -> list[dict[str, Any]]:
 def rows_of(root: Path, mode: str = "FAILFAST") -> Rows:
     """(topic, queue id, queue offset) of every message that a reader sees."""
     store = MessageStore.open(str(root))
-    reader = store.reader(Projection(("topic", "queueId", "queueOffset"), True), Tolerance(mode))
+    reader = store.reader(DecodeOptions(("topic", "queueId", "queueOffset"), True), Tolerance(mode))
     batches = list(reader.read([queue.piece() for queue in store.queues()]))
     return sorted(
         (row["topic"], row["queueId"], row["queueOffset"]) for batch in batches for row in batch.to_pylist()

@@ -1,0 +1,100 @@
+"""Columns: the table, and the fields of a read that options choose from it."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from rmq_spark.options.read_options import ReadOptions, parse_read_options
+from rmq_spark.plan.output_fields import COLUMN_TABLE, OutputFields, fields_from_options
+from store_format.errors import OptionError
+from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
+
+DEFAULT = (
+    "topic string, flag int, body binary, properties map<string,string>, brokerName string, queueId int, queueOffset bigint, "
+    "bornTimestamp timestamp, storeTimestamp timestamp, tags string, keys array<string>, msgId string"
+)
+ON_REQUEST = (
+    "bornTimestampMs bigint, storeTimestampMs bigint, offsetMsgId string, bornHost string, storeHost string, sysFlag int, bodyCRC int, "
+    "reconsumeTimes int, preparedTransactionOffset bigint, physicalOffset bigint, storeSize int, tagsCode bigint, storedTopic string, "
+    "rawBody binary, _corrupt_record string"
+)
+
+
+def options(**more: str) -> ReadOptions:
+    return parse_read_options({"path": "/a", **more})
+
+
+PROPERTY_ADVICE = "to get a message property as a column, name it in the option propertyColumns"
+
+
+def test_the_columns_are_those_of_the_design() -> None:
+    rows = [(column.default, f"{column.name} {column.ddl}") for column in COLUMN_TABLE]
+    assert ", ".join(row for default, row in rows if default) == DEFAULT
+    assert ", ".join(row for default, row in rows if not default) == ON_REQUEST
+    assert [column.name for column in COLUMN_TABLE] == list(COLUMNS)
+
+
+def test_default_columns() -> None:
+    fields = fields_from_options(options())
+    assert fields.names == fields.sources == DEFAULT_COLUMNS
+    assert fields == OutputFields()
+    assert (fields.properties, fields.corrupt_record) == ((), None)
+
+
+def test_columns_and_property_columns() -> None:
+    fields = fields_from_options(options(columns="QUEUEOFFSET, body", propertyColumns="region,traceId"))
+    assert fields.names == ("queueOffset", "body", "region", "traceId")
+    assert fields.properties == ("region", "traceId")
+    assert fields.to_arrow_schema() == pa.schema(
+        [
+            ("queueOffset", pa.int64()),
+            ("body", pa.binary()),
+            ("region", pa.string()),
+            ("traceId", pa.string()),
+        ]
+    )
+    assert pickle.loads(pickle.dumps(fields)) == fields
+
+
+def test_permissive_adds_the_reason_at_the_end_unless_columns_are_named() -> None:
+    assert fields_from_options(options(mode="PERMISSIVE", propertyColumns="a")).names == (
+        *DEFAULT_COLUMNS,
+        "a",
+        "_corrupt_record",
+    )
+    assert fields_from_options(options(mode="PERMISSIVE")).corrupt_record == 12
+    assert fields_from_options(options(mode="PERMISSIVE", columns="body")).names == ("body",)
+    assert fields_from_options(options(columns="_corrupt_record,body")).corrupt_record == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"columns": "queueOfset"},
+            f"columns: unknown column 'queueOfset'; did you mean queueOffset? T{PROPERTY_ADVICE[1:]}",
+        ),
+        (
+            {"columns": "region"},
+            f"columns: unknown column 'region'; {PROPERTY_ADVICE}",
+        ),
+        ({"columns": "body,Body"}, "columns: expected each column once, found 'body' twice"),
+        (
+            {"propertyColumns": "TAGS"},
+            "propertyColumns: expected names of message properties, found 'TAGS'; tags is already a column",
+        ),
+        (
+            {"propertyColumns": "Region,region"},
+            "propertyColumns: expected each column once, found 'Region' and 'region', which are one column to Spark",
+        ),
+        ({"propertyColumns": "a,a"}, "propertyColumns: expected each column once, found 'a' twice"),
+    ],
+)
+def test_columns_that_are_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        fields_from_options(options(**given))
+    assert str(caught.value) == message
+    assert str(pickle.loads(pickle.dumps(caught.value))) == message
