@@ -22,6 +22,9 @@ SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py store_format/*/*.py rm
 PROCESSES := $(shell cores=$$(nproc 2>/dev/null || echo 2); test $$cores -ge 3 && echo 4 || echo $$((cores + 1)))
 WORKERS := -n $(PROCESSES) --dist worksteal --durations 15 --durations-min 5
 
+# The tests start many processes, and each would compile all modules again (see tests/conftest.py).
+unexport PYTHONDONTWRITEBYTECODE
+
 # Spark takes its settings from here, and runs its Python workers with the environment's own Python.
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python

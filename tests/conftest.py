@@ -36,6 +36,11 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 # time of these tests.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# Without bytecode files each of the tests' many processes compiles the packages again: 0.3 s of a core each,
+# and pytest rewrites every assertion again: 8 s for each of its processes.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Stores that tests write are synced to the disk at each commit. In memory the same tests take half the time,
 # and a SIGKILL leaves the same files behind.
 _MEMORY, _MEMORY_BYTES_MIN = Path("/dev/shm"), 8 << 30
