@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -40,12 +39,6 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # and pytest rewrites every assertion again: 8 s for each of its processes.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-
-# Stores that tests write are synced to the disk at each commit. In memory the same tests take half the time,
-# and a SIGKILL leaves the same files behind.
-_MEMORY, _MEMORY_BYTES_MIN = Path("/dev/shm"), 8 << 30
-if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 # A shell that runs something in the background has it ignore Ctrl-C, and what a test starts and interrupts
 # would ignore it too.
