@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.arrays.flat import fixed_width, from_flat
+from store_format.arrays.ranges import fixed_width, from_flat
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import BLANK_HEAD, CHECKPOINT, CHECKPOINT_FILE_SIZE, CQ_UNIT, MAGIC_BLANK, pack
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rmq_spark.produce.delays import Parked
 from rmq_spark.produce.rows import Rows
 from rmq_spark.produce.unique_ids import UniqueIds
-from store_format.arrays.flat import flat_bytes
+from store_format.arrays.ranges import flat_bytes
 from store_format.layouts import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from store_format.message.property_encoder import encode_property_columns
 from store_format.message.property_maps import PropertyMaps

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.arrays.flat import fixed_width
+from store_format.arrays.ranges import fixed_width
 
 __all__ = ["UniqueIds", "format_ids", "own_address"]
 

@@ -25,7 +25,7 @@ from store_format.index.file import IndexFile, IndexHeader, list_index_files
 from store_format.index.keys import unit_key_hashes
 from store_format.index.updates import IndexBatch
 from store_format.index.write import IndexFiles
-from store_format.message.locate import UnitRefs, locate
+from store_format.message.locate import locate
 from store_format.message.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
@@ -246,16 +246,7 @@ def _index_units(
     for run in log.walk(start, stop, resync=True):
         if isinstance(run, Damage):
             continue  # counted in a warning when the queues were completed
-        buffer, at = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
-        refs = UnitRefs(
-            run.file.path,
-            buffer,
-            run.file.start + at,
-            run.positions - at,
-            run.sizes,
-            np.zeros(len(run.positions), np.int64),
-        )
-        units, _ = locate(refs, verify_crc=False)
+        units, _ = locate(log.refs_of(run), verify_crc=False)
         # A broker would index the last message of a file that is not full once more.
         is_new = units.refs.positions + units.refs.base > indexed
         units = units.select(((units.sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK) & is_new)

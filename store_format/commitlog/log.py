@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.commitlog.walk import Walk
+from store_format.commitlog.walk import UnitRun, Walk
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
@@ -23,25 +23,13 @@ from store_format.errors import (
     TruncatedRecordError,
 )
 from store_format.files.read import FileCache, FileView, StoreFile, list_store_files, offset_file_name
-from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS
-from store_format.message import sysflag
+from store_format.layouts import MAGIC_V1, MAGIC_V2
+from store_format.message.parts import HEAD_SIZE_MAX, read_head, stored_sizes
+from store_format.message.unit_refs import Identity, UnitRefs
 
 __all__ = ["CommitLog"]
 
 _OFFSET_MAX = 2**63 - 1
-
-
-def _offset(layout: np.dtype[np.void], name: str) -> int:
-    assert layout.fields is not None
-    return int(layout.fields[name][1])
-
-
-_HEAD_READ_SIZE = _offset(MESSAGE_HEADS[1], "store_timestamp") + 8
-
-
-def _integer(head: bytes, name: str, size: int, layout: np.dtype[np.void] = MESSAGE_HEADS[0]) -> int:
-    at = _offset(layout, name)
-    return int.from_bytes(head[at : at + size], "big", signed=True)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -188,17 +176,14 @@ class CommitLog:
         if file is None:
             return -1
         try:
-            head = self.view(file).read(physical_offset - file.start, _HEAD_READ_SIZE)
+            head = read_head(self.view(file).read(physical_offset - file.start, HEAD_SIZE_MAX))
         except StorePermissionError:
             raise  # a search that takes it for a message without a time would end elsewhere
         except (StoreError, OSError):
             return -1  # deleted or unreadable: for the caller's search that is a message without a time
-        if len(head) < _HEAD_READ_SIZE or _integer(head, "magic", 4) & 0xFFFFFFFF not in (MAGIC_V1, MAGIC_V2):
+        if head is None or head.magic not in (MAGIC_V1, MAGIC_V2):
             return -1
-        if _integer(head, "physical_offset", 8) != physical_offset:
-            return -1
-        born_host_v6 = bool(_integer(head, "sys_flag", 4) & sysflag.BORN_HOST_V6)
-        return _integer(head, "store_timestamp", 8, MESSAGE_HEADS[born_host_v6])
+        return head.store_timestamp if head.physical_offset == physical_offset else -1
 
     def walk(
         self, start: int, stop: int | None = None, *, verify_crc: bool = False, resync: bool = False
@@ -213,6 +198,26 @@ class CommitLog:
                 f"physical offset {start} is no longer in the commitlog; {self._range()}"
             )
         return Walk(self.files, self._cache, start, stop, verify_crc=verify_crc, resync=resync)
+
+    def refs_of(self, run: UnitRun, *, mapped: bool = False) -> UnitRefs:
+        """Returns references to the units of a run, over the bytes that the walk checked.
+
+        With `mapped` over the whole mapped file: positions in errors are then positions in the file. Units of
+        a run lie below the end that the walk has seen, so that no page behind the file's end is touched.
+        """
+        if mapped or run.buffer is None:  # None: one unit longer than a window; a map costs no memory
+            buffer, start = self.view(run.file).map(), 0
+        else:
+            buffer, start = run.buffer, run.buffer_start
+        return UnitRefs(run.file.path, buffer, run.file.start + start, run.positions - start, run.sizes, None)
+
+    def refs_at(
+        self, file: StoreFile, physical_offsets: NDArray[np.int64], identity: Identity | None = None
+    ) -> UnitRefs:
+        """Returns references to the units at these offsets of one file, each with the size that it stores."""
+        buffer, positions = self.view(file).map(), physical_offsets - file.start
+        sizes = stored_sizes(buffer, positions)
+        return UnitRefs(file.path, buffer, file.start, positions, sizes, None, identity)
 
     def _range(self) -> str:
         return (

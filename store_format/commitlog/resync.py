@@ -16,7 +16,7 @@ from store_format.arrays.ranges import gather_units
 from store_format.files.read import FileView, StoreFile
 from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
 
-__all__ = ["FileBytes", "search_unit"]
+__all__ = ["search_unit"]
 
 _BLOCK_SIZE_MIN = 4096
 _BLOCK_SIZE_MAX = 1 << 18
@@ -24,16 +24,6 @@ _HEAD_SIZE = MESSAGE_HEADS[0].itemsize
 _MAGIC_AT = 4
 _BLANK_BYTES = MAGIC_BLANK.to_bytes(4, "big")
 _MAGIC_BYTES = MAGIC_V1.to_bytes(4, "big")  # V2 differs in the last byte only
-
-
-class FileBytes:
-    """A file as something to slice, for checks of one unit: it may be longer than any window."""
-
-    def __init__(self, view: FileView) -> None:
-        self._view = view
-
-    def __getitem__(self, part: slice) -> bytes:
-        return self._view.read(part.start, part.stop - part.start)
 
 
 def search_unit(

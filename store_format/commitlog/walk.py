@@ -22,7 +22,7 @@ from struct import Struct
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.commitlog.resync import FileBytes, search_unit
+from store_format.commitlog.resync import search_unit
 from store_format.files.read import FileCache, FileView, StoreFile, offset_file_name
 from store_format.layouts import MESSAGE_SIZE_MIN
 from store_format.message.check import UnitCheck, UnitKind, check_unit, count_valid
@@ -301,9 +301,9 @@ class Walk:
         """What stands at the position. With `resync`, sums are taken only as long as the allowance for vain
         ones lasts.
         """
-        data, remaining, offset = FileBytes(view), file.size - position, file.start + position
+        remaining, offset = file.size - position, file.start + position
         check = check_unit(
-            data, position, remaining, physical_offset=offset, verify_crc=verify_crc and not self._resync
+            view, position, remaining, physical_offset=offset, verify_crc=verify_crc and not self._resync
         )
         if check.kind is not UnitKind.OK or not verify_crc or not self._resync:
             return check
@@ -316,7 +316,7 @@ class Walk:
                 "a unit that can be checked",
                 "too many with a wrong CRC before it to look at its own",
             )
-        summed = check_unit(data, position, remaining, physical_offset=offset, verify_crc=True)
+        summed = check_unit(view, position, remaining, physical_offset=offset, verify_crc=True)
         if summed.kind is not UnitKind.OK:
             self._crc_wasted += check.size
         return summed

@@ -16,7 +16,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.message_entries import FoundEntries, find_entries
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
-from store_format.message.locate import UnitRefs, Units, locate
+from store_format.message.locate import Units, locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.tags_code import tags_codes
 from store_format.names import SCHEDULE_TOPIC, QueueKey
@@ -84,14 +84,7 @@ class Dispatch:
 
     def add(self, run: UnitRun, commit_log: CommitLog) -> None:
         """Raises nothing for what the units say: a unit that names no queue sensibly adds no entry."""
-        if run.buffer is None:
-            # One unit longer than a window. Mapping it costs no memory, and no broker has a crashed store
-            # open.
-            buffer, start = commit_log.view(run.file).map(), 0
-        else:
-            buffer, start = run.buffer, run.buffer_start
-        refs = UnitRefs(run.file.path, buffer, run.file.start + start, run.positions - start, run.sizes, None)
-        units, _ = locate(refs, verify_crc=False)
+        units, _ = locate(commit_log.refs_of(run), verify_crc=False)
         found = find_entries(units, batch_topics=self._batch_topics)
         numbers = np.array([self._number(queue) for queue in found.keys], np.int64)
         if not len(found.key):

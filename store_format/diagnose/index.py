@@ -20,13 +20,12 @@ from store_format.diagnose.commitlog import Lost
 from store_format.diagnose.files import INDEX_ADVICE, checked_files
 from store_format.diagnose.index_links import check_links
 from store_format.diagnose.problems import Findings, Severity
-from store_format.diagnose.queue_entries import stored_sizes
 from store_format.errors import CorruptStoreError
 from store_format.files.read import FileView
 from store_format.index.file import IndexFile, IndexHeader, key_hash_many
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry
 from store_format.layouts import INDEX_UNIT
-from store_format.message.locate import UnitRefs, Units, locate
+from store_format.message.locate import Units, locate
 from store_format.message.property_table import PropertyTable
 from store_format.names import KEYS, TAGS, UNIQ_KEY
 
@@ -167,13 +166,8 @@ def _wrong_units(
     commitlog file.
     """
     file = log.files[index]
-    buffer = log.view(file).map()
     physical, message = np.unique(part["physical_offset"][rows].astype(np.int64), return_inverse=True)
-    positions = physical - file.start
-    refs = UnitRefs(
-        file.path, buffer, file.start, positions, stored_sizes(buffer, positions), np.zeros_like(positions)
-    )
-    good, bad = locate(refs, verify_crc=False)
+    good, bad = locate(log.refs_at(file, physical), verify_crc=False)
     wrong = []
     place = np.full(len(physical), -1)  # of each message among the good ones
     place[np.setdiff1d(np.arange(len(physical)), [unit.index for unit in bad])] = np.arange(len(good))

@@ -22,11 +22,12 @@ from store_format.diagnose.files import QUEUE_ADVICE
 from store_format.diagnose.problems import Findings, Severity
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
-from store_format.message.locate import Identity, UnitRefs, locate
+from store_format.message.locate import locate
 from store_format.message.property_table import PropertyTable
+from store_format.message.unit_refs import Identity
 from store_format.names import SCHEDULE_TOPIC, TAGS, is_light_queue
 
-__all__ = ["Entries", "Seen", "check_entries", "stored_sizes"]
+__all__ = ["Entries", "Seen", "check_entries"]
 
 _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
 _BEHIND_ADVICE = "A broker that starts on this store cuts them off (ConsumeQueue.truncateDirtyLogicFiles)"
@@ -169,13 +170,12 @@ def _check_in_file(
     rows: NDArray[np.int64],
 ) -> None:
     file = log.files[index]
-    buffer = log.view(file).map()
-    positions = units["physical_offset"][rows].astype(np.int64) - file.start
-    sizes = stored_sizes(buffer, positions)
+    physical = units["physical_offset"][rows].astype(np.int64)
     offsets = _offsets(queue, number, units)[rows]
     light = (is_light_queue(queue.topic),)
     identity = Identity((queue.topic,), None, np.full(len(rows), queue.queue_id, np.int32), offsets, light)
-    refs = UnitRefs(file.path, buffer, file.start, positions, sizes, np.zeros(len(rows), np.int64), identity)
+    refs = log.refs_at(file, physical, identity)
+    positions, sizes = refs.positions, refs.sizes
     good, bad = locate(refs, verify_crc=False)
     who = f"{queue.topic}-{queue.queue_id} offset"
     for unit in bad:
@@ -209,11 +209,3 @@ def _check_in_file(
         where, position = queue.place(number + int(rows[kept[i]]))
         expected = f"tagsCode {int(codes[i])} of the message {who} {int(offsets[kept[i]])}"
         findings.add("damage", where, position + 12, expected, str(int(tags[i])), QUEUE_ADVICE, kind="entry")
-
-
-def stored_sizes(buffer: NDArray[np.uint8], positions: _IntArray) -> _IntArray:
-    """The total size that stands at each position; 0, which `locate` refuses, where none fits."""
-    sizes = np.zeros(len(positions), np.int64)
-    inside = (positions >= 0) & (positions <= len(buffer) - 4)
-    sizes[inside] = buffer[positions[inside, None] + np.arange(4)].copy().view(">i4")[:, 0]
-    return sizes

@@ -364,6 +364,10 @@ class FileView:
             length -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def __getitem__(self, part: slice) -> bytes:
+        """The bytes of a slice with both ends given: a file is looked at like a buffer."""
+        return self.read(part.start, part.stop - part.start)
+
     def read_into(self, position: int, buffer: NDArray[np.uint8]) -> int:
         """Fills `buffer` from `position`; how many bytes there were, fewer only at the end of the file."""
         view, done = memoryview(buffer.data), 0

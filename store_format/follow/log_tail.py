@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage, EndKind, UnitRun
+from store_format.commitlog.walk import Damage, EndKind
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.slices import QueueRange
@@ -25,8 +25,9 @@ from store_format.errors import StoreError
 from store_format.files.read import FileView, offset_file_name
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT
-from store_format.message.locate import UnitRefs, locate
+from store_format.message.locate import locate
 from store_format.message.property_table import PropertyTable
+from store_format.message.unit_refs import UnitRefs
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 
 __all__ = ["Newest", "News", "follow_queue", "near_end", "read_head", "read_news"]
@@ -96,7 +97,7 @@ def read_news(
     walk = log.walk(start, stop)
     for run in walk:
         assert not isinstance(run, Damage)  # that is for walks which look for the next unit
-        _add(news.queues, _refs(log, run), select)
+        _add(news.queues, log.refs_of(run), select)
         news.end, news.last = run.file.start + run.stop, run.file.start + int(run.positions[-1])
         if size_max is not None and news.end - start > size_max:
             return None
@@ -123,28 +124,6 @@ def near_end(log: CommitLog, start: int, stop: int | None, margin_size: int) -> 
         while len(begins) > 1 and begins[1] <= begins[-1] - margin_size:
             begins.popleft()
     return begins[0], begins[-1]
-
-
-def _refs(log: CommitLog, run: UnitRun) -> UnitRefs:
-    """The units of a run over the very bytes that were checked."""
-    if run.buffer is None:
-        buffer = np.frombuffer(log.read(int(run.positions[0]) + run.file.start, int(run.sizes[0])), np.uint8)
-        return UnitRefs(
-            run.file.path,
-            buffer,
-            run.file.start + int(run.positions[0]),
-            np.zeros(1, np.int64),
-            run.sizes,
-            None,
-        )
-    return UnitRefs(
-        run.file.path,
-        run.buffer,
-        run.file.start + run.buffer_start,
-        run.positions - run.buffer_start,
-        run.sizes,
-        None,
-    )
 
 
 def _add(queues: dict[QueueKey, Newest], refs: UnitRefs, select: Callable[[str], bool]) -> None:

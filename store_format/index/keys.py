@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.arrays.flat import flat_bytes, from_flat
+from store_format.arrays.ranges import flat_bytes, from_flat
 from store_format.java.hashes import hash_powers, java_hash_many
 from store_format.message import sysflag
 from store_format.message.locate import Units

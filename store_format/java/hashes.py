@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.arrays.flat import flat_bytes
+from store_format.arrays.ranges import flat_bytes
 from store_format.java.text import decode_utf8
 
 __all__ = ["hash_powers", "java_hash", "java_hash_many", "tags_code", "tags_code_many"]

@@ -10,14 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from struct import Struct
-from typing import Any, Protocol
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import gather_units
 from store_format.layouts import (
     BLANK_HEAD,
     CRC_PROPERTY_NAME,
@@ -25,46 +21,25 @@ from store_format.layouts import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
-    MESSAGE_HEADS,
     MESSAGE_SIZE_MIN,
+    as_struct,
+)
+from store_format.message.crc import intact_bodies, range_crc
+from store_format.message.parts import (
+    HEAD_SIZE_MAX,
+    Sliceable,
+    find_all_parts,
+    find_parts,
+    head_layout,
+    head_offset,
+    read_head,
 )
 
-__all__ = ["Sliceable", "UnitCheck", "UnitKind", "check_unit", "count_valid"]
+__all__ = ["UnitCheck", "UnitKind", "check_unit", "count_valid"]
 
-_CRC_MASK = 0x7FFFFFFF  # UtilAll.crc32 drops the top bit
-_CRC_PIECE_SIZE = 1 << 20  # a body may be as long as a file; it is summed without holding it
-_TOPIC_LENGTH_MAX_V1 = 0x7F  # MessageDecoder reads one signed byte
-_LENGTH_MAX = 0x7FFF  # lengths of V2 topics and of properties are signed shorts
-_HEAD_SIZES = np.array([layout.itemsize for layout in MESSAGE_HEADS], np.int64)
-_HEAD_SIZE = MESSAGE_HEADS[0].itemsize
-_HEAD_SIZE_MAX = MESSAGE_HEADS[3].itemsize
 _CRC_PROPERTY = re.compile(re.escape(CRC_PROPERTY_NAME) + rb"\x01([0-9]{10})\x02", re.ASCII)
 
-_CODES = {"i4": "i", "u4": "I", "i8": "q"}
-
-
-def _struct(layout: np.dtype[np.void]) -> Struct:
-    """The scalar twin of a layout; numpy needs a microsecond for each field of a single record."""
-    fields = (layout[name] for name in layout.names or ())
-    return Struct(
-        ">"
-        + "".join(f"{field.itemsize}s" if field.kind == "V" else _CODES[field.str[1:]] for field in fields)
-    )
-
-
-_START = _struct(BLANK_HEAD)  # size and magic, of every kind of unit
-_HEADS = tuple(_struct(layout) for layout in MESSAGE_HEADS)
-_BODY_CRC, _PHYSICAL_OFFSET, _SYS_FLAG, _BODY_LENGTH = (
-    (MESSAGE_HEADS[0].names or ()).index(name)
-    for name in ("body_crc", "physical_offset", "sys_flag", "body_length")
-)
-
-
-class Sliceable(Protocol):
-    """Bytes by slice: `bytes`, a `memoryview`, a uint8 array, or a file that reads what is asked."""
-
-    # anything with the buffer protocol, which 3.11 cannot name
-    def __getitem__(self, part: slice, /) -> Any: ...
+_START = as_struct(BLANK_HEAD)  # size and magic, of every kind of unit
 
 
 class UnitKind(StrEnum):
@@ -116,7 +91,7 @@ def check_unit(
     `verify_property_crc` is forceVerifyPropCRC: the sum at the unit's end must be there and right, and the
     body's is not looked at.
     """
-    head = bytes(buffer[position : position + min(remaining, _HEAD_SIZE_MAX)])
+    head = bytes(buffer[position : position + min(remaining, HEAD_SIZE_MAX)])
     if len(head) < _START.size:
         if len(head) == remaining and not any(head):
             return _UNWRITTEN
@@ -139,67 +114,36 @@ def check_unit(
 def _check_message(
     buffer: Sliceable,
     position: int,
-    head: bytes,
+    data: bytes,
     physical_offset: int | None,
     verify_crc: bool,
     verify_property_crc: bool,
 ) -> UnitCheck:
-    if len(head) < _HEAD_SIZE:
-        return _torn(0, f"a head of {_HEAD_SIZE} bytes", f"{len(head)} bytes")
-    fields = _HEADS[0].unpack_from(head)
-    size = fields[0]
-    if physical_offset is not None and fields[_PHYSICAL_OFFSET] != physical_offset:
-        return _torn(28, f"physicalOffset {physical_offset}", str(fields[_PHYSICAL_OFFSET]))
-    layout = _HEADS[(fields[_SYS_FLAG] >> 4) & 3]
-    if len(head) < layout.size or size < layout.size:
-        return _torn(0, f"a head of {layout.size} bytes", f"total size {size}")
-    fields = layout.unpack_from(head)
-    body_length = max(fields[_BODY_LENGTH], 0)
-    wrong = _check_lengths(
-        buffer, position, size, layout.size, body_length, 2 if fields[1] == MAGIC_V2 else 1
-    )
+    head = read_head(data)
+    if head is None:
+        return _torn(0, f"a head of {head_layout(data).itemsize} bytes", f"{len(data)} bytes")
+    if physical_offset is not None and head.physical_offset != physical_offset:
+        at = head_offset("physical_offset")
+        return _torn(at, f"physicalOffset {physical_offset}", str(head.physical_offset))
+    size = head.total_size
+    parts, wrong = find_parts(buffer, position, size, head)
     if wrong is not None:
-        return wrong
+        return _torn(*wrong)
     if verify_property_crc:
         return _check_property_crc(buffer, position, size)
-    if verify_crc and body_length:
+    if verify_crc and parts.body_length:
         # Last, though the broker sums before it adds up: a length that nothing confirms must not cost a pass
         # over the file.
-        computed = _crc(buffer, position + layout.size, position + layout.size + body_length)
-        if computed != fields[_BODY_CRC]:
+        computed = range_crc(
+            buffer, position + parts.body_start, position + parts.body_start + parts.body_length
+        )
+        if computed != head.body_crc:
             return _torn(
-                8,
-                f"body CRC 0x{computed:08X} of the {body_length} stored bytes",
-                f"0x{fields[_BODY_CRC] & 0xFFFFFFFF:08X}",
+                head_offset("body_crc"),
+                f"body CRC 0x{computed:08X} of the {parts.body_length} stored bytes",
+                f"0x{head.body_crc & 0xFFFFFFFF:08X}",
             )
     return UnitCheck(UnitKind.OK, size)
-
-
-def _check_lengths(
-    buffer: Sliceable, position: int, size: int, head_size: int, body_length: int, topic_width: int
-) -> UnitCheck | None:
-    """None when body, topic and properties add up to the unit's size (CommitLog.calMsgLength)."""
-    room = size - head_size - topic_width - 2
-    if not body_length <= room:
-        return _torn(head_size - 4, f"a body of at most {room} bytes", f"body length {body_length}")
-    at = head_size + body_length
-    topic_length = int.from_bytes(bytes(buffer[position + at : position + at + topic_width]), "big")
-    topic_max = min(room - body_length, _TOPIC_LENGTH_MAX_V1 if topic_width == 1 else _LENGTH_MAX)
-    if topic_length > topic_max:
-        return _torn(at, f"a topic of at most {topic_max} bytes", f"topic length {topic_length}")
-    at += topic_width + topic_length
-    rest = room - body_length - topic_length
-    properties_length = int.from_bytes(bytes(buffer[position + at : position + at + 2]), "big", signed=True)
-    if properties_length != rest:
-        return _torn(at, f"properties of {rest} bytes", f"properties length {properties_length}")
-    return None
-
-
-def _crc(buffer: Sliceable, start: int, stop: int) -> int:
-    value = 0
-    for at in range(start, stop, _CRC_PIECE_SIZE):
-        value = crc32(buffer[at : min(at + _CRC_PIECE_SIZE, stop)], value)
-    return value & _CRC_MASK
 
 
 def _check_property_crc(buffer: Sliceable, position: int, size: int) -> UnitCheck:
@@ -210,7 +154,7 @@ def _check_property_crc(buffer: Sliceable, position: int, size: int) -> UnitChec
     if match is None:
         return _torn(at, f"the property {CRC_PROPERTY_NAME.decode()} at the unit's end", repr(tail))
     stored = int(match[1][::-1])  # least significant digit first
-    computed = _crc(buffer, position, position + at)
+    computed = range_crc(buffer, position, position + at)
     if computed != stored:
         return _torn(at, f"property CRC {computed}", str(stored))
     return UnitCheck(UnitKind.OK, size)
@@ -233,79 +177,14 @@ def count_valid(
     the buffer, and `sizes` are the stored ones. Each step looks only at the units that passed those before
     it, so no gather leaves a unit.
     """
-    heads = gather_units(buffer, positions, MESSAGE_HEADS[0])
-    magic = heads["magic"]
-    v2 = magic == MAGIC_V2
-    count = _prefix((v2 | (magic == MAGIC_V1)) & (heads["physical_offset"] == positions + base))
-    variants = (heads["sys_flag"][:count].astype(np.int32) >> 4) & 3
-    body_length = heads["body_length"][:count].astype(np.int64)
-    head_size: NDArray[np.int64] | int = _HEAD_SIZE
-    if variants.any():
-        head_sizes = _HEAD_SIZES[variants]
-        count = _prefix(sizes[:count] >= head_sizes + 3)  # the two lengths behind the body
-        head_size = head_sizes[:count]
-        body_length = _body_lengths(buffer, positions[:count], variants[:count])
-    np.maximum(body_length, 0, out=body_length)
-    topic_width: NDArray[np.int64] | int = v2[:count].astype(np.int64) + 1 if v2[:count].any() else 1
-    fits, body_start = _lengths_fit(
-        buffer, positions[:count], sizes[:count], head_size, body_length, topic_width
-    )
-    count = _prefix(fits)
-    if verify_crc:
-        view = buffer.data
-        starts = body_start[:count].tolist()
-        stops = (body_start[:count] + body_length[:count]).tolist()
-        sums = (
-            np.array([crc32(view[start:stop]) for start, stop in zip(starts, stops, strict=True)], np.int64)
-            & _CRC_MASK
-        )
-        count = _prefix((sums == heads["body_crc"][:count]) | (body_length[:count] == 0))
+    parts = find_all_parts(buffer, positions, sizes, base)
+    count = _prefix(parts.fits)
+    if verify_crc and count:
+        stored = parts.integers("body_crc")[:count]
+        count = _prefix(intact_bodies(buffer, parts.body_start[:count], parts.body_length[:count], stored))
     return count
 
 
 def _prefix(passed: NDArray[np.bool_]) -> int:
-    """The number of leading True."""
+    """Returns the number of leading True."""
     return len(passed) if passed.all() else int(passed.argmin())
-
-
-def _body_lengths(
-    buffer: NDArray[np.uint8], positions: NDArray[np.int64], variants: NDArray[np.int32]
-) -> NDArray[np.int64]:
-    lengths = np.empty(len(positions), np.int64)
-    for variant, layout in enumerate(MESSAGE_HEADS):
-        rows = np.flatnonzero(variants == variant)
-        lengths[rows] = gather_units(buffer, positions[rows], layout)["body_length"]
-    return lengths
-
-
-def _lengths_fit(
-    buffer: NDArray[np.uint8],
-    positions: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    head_size: NDArray[np.int64] | int,
-    body_length: NDArray[np.int64],
-    topic_width: NDArray[np.int64] | int,
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """(whether each unit's parts add up to its size, where its body begins); False behind the first that does
-    not.
-    """
-    body_start = positions + head_size
-    room = sizes - head_size - topic_width - 2 - body_length  # of topic and properties
-    fits = np.zeros(len(positions), bool)
-    count = _prefix(room >= 0)
-    room = room[:count]
-    at = (body_start + body_length)[:count]
-    topic_length = buffer[at].astype(np.int64)
-    topic_max: NDArray[np.int64] | int = _TOPIC_LENGTH_MAX_V1
-    width: NDArray[np.int64] | int = 1
-    if not isinstance(topic_width, int):
-        width = topic_width[:count]
-        wide = np.flatnonzero(width == 2)
-        topic_length[wide] = topic_length[wide] << 8 | buffer[at[wide] + 1]
-        topic_max = np.where(width == 2, _LENGTH_MAX, _TOPIC_LENGTH_MAX_V1)
-    count = _prefix((topic_length <= room) & (topic_length <= topic_max))
-    rest = (room - topic_length)[:count]
-    at = (at + width + topic_length)[:count]
-    stored = buffer[at].astype(np.int64) << 8 | buffer[at + 1]
-    fits[:count] = (stored == rest) & (rest <= _LENGTH_MAX)
-    return fits, body_start

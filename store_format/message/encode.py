@@ -16,20 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.arrays.flat import fixed_width, flat_bytes
-from store_format.arrays.ranges import gather_units
+from store_format.arrays.ranges import fixed_width, flat_bytes, gather_units
 from store_format.errors import IllegalMessageError
-from store_format.layouts import CRC_PROPERTY_SIZE, MESSAGE_HEADS, WIRE_MESSAGE_HEAD
+from store_format.layouts import CRC_PROPERTY_SIZE, WIRE_MESSAGE_HEAD
+from store_format.message.crc import body_crcs, range_crcs
 from store_format.message.encode_parts import (
     Addresses,
     Integers,
     Topics,
-    body_crcs,
     fitting,
     heads,
     lengths,
-    range_crcs,
 )
+from store_format.message.parts import head_offset
 from store_format.message.properties import crc_properties
 from store_format.message.property_encoder import without_crc_property
 from store_format.message.sysflag import BORN_HOST_V6
@@ -156,9 +155,8 @@ def assign(
     starts, data = units.offsets[:-1], units.data
     if not len(starts):
         return
-    fields: Any = MESSAGE_HEADS[0].fields  # name -> (dtype, offset)
     place = {
-        name: fields[name][1] for name in ("sys_flag", "queue_offset", "physical_offset", "store_timestamp")
+        name: head_offset(name) for name in ("sys_flag", "queue_offset", "physical_offset", "store_timestamp")
     }
     born_v6 = gather_units(data, starts + place["sys_flag"], np.dtype(">i4")) & BORN_HOST_V6 != 0
     _scatter(data, starts + place["queue_offset"], queue_offset.astype(">i8"))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.arrays.flat import fixed_width, flat_bytes
+from store_format.arrays.ranges import fixed_width
 from store_format.errors import IllegalMessageError
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS
 from store_format.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
@@ -26,11 +25,9 @@ __all__ = [
     "Addresses",
     "Integers",
     "Topics",
-    "body_crcs",
     "fitting",
     "heads",
     "lengths",
-    "range_crcs",
 ]
 
 # CommitLog.asyncPutMessage: with more UTF-16 units the message is V2; V1's length is a signed byte, too
@@ -40,33 +37,12 @@ TOPIC_SIZE_MAX = 255  # HookUtils.checkBeforePutMessage
 Integers: TypeAlias = NDArray[np.integer[Any]] | int
 Addresses: TypeAlias = NDArray[np.void] | bytes
 
-_CRC_MASK = 0x7FFFFFFF
-_LARGE_BODY_SIZE = 1024  # from here on a body is cheaper to slice than to copy
 _HOSTS = (("born_ip", BORN_HOST_V6), ("store_ip", STORE_HOST_V6))
 
 
 def lengths(values: pa.LargeBinaryArray) -> NDArray[np.int64]:
     sizes: NDArray[np.int64] = pc.binary_length(values).to_numpy()
     return sizes
-
-
-def body_crcs(body: pa.Array) -> NDArray[np.int64]:
-    """CRC32 of each body as stored, without its top bit (UtilAll.crc32); 0 for an empty one. Takes (large)
-    binary arrays without nulls.
-    """
-    data, offsets = flat_bytes(body)
-    if len(data) > _LARGE_BODY_SIZE * len(body):
-        return range_crcs(data, offsets[:-1], offsets[1:])
-    return np.fromiter(map(crc32, body.to_numpy(zero_copy_only=False)), np.int64, len(body)) & _CRC_MASK
-
-
-def range_crcs(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """The same for data[start:stop]."""
-    view = data.data
-    sums = (crc32(view[start:stop]) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True))
-    return np.fromiter(sums, np.int64, len(starts)) & _CRC_MASK
 
 
 def fitting(name: str, values: Integers, size: int) -> Integers:

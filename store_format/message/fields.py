@@ -20,12 +20,12 @@ from store_format.layouts import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
-    MESSAGE_HEADS,
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
 )
 from store_format.message import sysflag
 from store_format.message.hosts import format_host
+from store_format.message.parts import find_parts, head_layout, read_head
 
 __all__ = ["UnitField", "unit_fields"]
 
@@ -34,7 +34,6 @@ _MAGICS = {
     MAGIC_V2: "a message, its topic length in two bytes",
     MAGIC_BLANK: "blank",
 }
-_SYS_FLAG_AT = 36
 _LENGTHS = {"topic": "bytes of the topic", "properties": "bytes of the properties"}
 
 
@@ -51,14 +50,11 @@ class UnitField:
 
 def unit_fields(unit: bytes) -> list[UnitField]:
     """The fields in their order. What does not fit, and what is left over, is a field `rest`."""
-    flag = (
-        int.from_bytes(unit[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big") if len(unit) >= _SYS_FLAG_AT + 4 else 0
-    )
-    layout = MESSAGE_HEADS[flag >> 4 & 3]
+    layout = head_layout(unit)
     fields = list(_head(unit, layout))
     at = sum(field.size for field in fields)
     if at == layout.itemsize:
-        fields += _tail(unit, at)
+        fields += _tail(unit)
         at = sum(field.size for field in fields)
     if at < len(unit):
         fields.append(UnitField(at, len(unit) - at, "rest", "bytes that are no field of a message"))
@@ -101,28 +97,30 @@ def _moment(ms: int) -> str:
         return ""
 
 
-def _tail(unit: bytes, at: int) -> Iterator[UnitField]:
+def _tail(unit: bytes) -> Iterator[UnitField]:
     """Body, topic and properties, each behind its length, as far as the lengths fit."""
-    body_length = int.from_bytes(unit[at - 4 : at], "big", signed=True)
-    if body_length > len(unit) - at:
+    head = read_head(unit)
+    assert head is not None
+    parts, _ = find_parts(unit, 0, len(unit), head)
+    if parts.body_start + parts.body_length > len(unit):
         return
-    if body_length > 0:
-        yield UnitField(at, body_length, "body", f"{body_length} bytes", "as stored, perhaps compressed")
-        at += body_length
-    width = 2 if unit[4:8] == MAGIC_V2.to_bytes(4, "big") else 1
-    for name, size in (("topic", width), ("properties", 2)):
-        length = int.from_bytes(unit[at : at + size], "big", signed=True)
-        if at + size > len(unit):
+    if parts.body_length:
+        size = parts.body_length
+        yield UnitField(parts.body_start, size, "body", f"{size} bytes", "as stored, perhaps compressed")
+    for name, start, length in (
+        ("topic", parts.topic_start, parts.topic_length),
+        ("properties", parts.properties_start, parts.properties_length),
+    ):
+        if length is None:
             return
-        yield UnitField(at, size, f"{name}_length", str(length), _LENGTHS[name])
-        at += size
-        if not 0 <= length <= len(unit) - at:
+        at = parts.body_start + parts.body_length if name == "topic" else start - 2
+        yield UnitField(at, start - at, f"{name}_length", str(length), _LENGTHS[name])
+        if not 0 <= length <= len(unit) - start:
             return
         if name == "topic" and length:
-            yield UnitField(at, length, "topic", decode_utf8(unit[at : at + length]))
+            yield UnitField(start, length, "topic", decode_utf8(unit[start : start + length]))
         elif length:
-            yield from _properties(unit[at : at + length], at)
-        at += length
+            yield from _properties(unit[start : start + length], start)
 
 
 def _properties(raw: bytes, at: int) -> Iterator[UnitField]:

@@ -6,18 +6,18 @@ The run is walked once, recording starts; flags, bodies and properties of all me
 from __future__ import annotations
 
 from dataclasses import dataclass
-from struct import unpack_from
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_ranges, gather_units
-from store_format.layouts import WIRE_MESSAGE_HEAD
+from store_format.layouts import WIRE_MESSAGE_HEAD, as_struct
 
 __all__ = ["WireMessages", "split_batches"]
 
 _HEAD = WIRE_MESSAGE_HEAD.itemsize
+_STRUCT = as_struct(WIRE_MESSAGE_HEAD)
 _SIZE_MIN = _HEAD + 2  # no body, no properties
 _COUNT_MAX = 2**15 - 1  # INNER_NUM and the batch size in the queue are shorts
 
@@ -85,14 +85,14 @@ def _starts(body: bytes) -> tuple[list[int], tuple[int, str, str] | None]:
                 f"a wire message of at least {_SIZE_MIN} bytes",
                 f"{end - position} bytes left of the batch",
             )
-        size, body_length = unpack_from(">i12xi", body, position)
+        size, _, _, _, body_length = _STRUCT.unpack_from(body, position)
         if size < _SIZE_MIN or size > end - position:
             return starts, (position, f"a wire message size up to {end - position}", str(size))
         if body_length < 0 or body_length > size - _SIZE_MIN:
             return starts, (position + 16, f"a body length up to {size - _SIZE_MIN}", str(body_length))
-        (properties_length,) = unpack_from(">h", body, position + _HEAD + body_length)
+        where = position + _HEAD + body_length
+        properties_length = int.from_bytes(body[where : where + 2], "big", signed=True)
         if properties_length != size - _SIZE_MIN - body_length:
-            where = position + _HEAD + body_length
             return starts, (
                 where,
                 f"properties length {size - _SIZE_MIN - body_length}",

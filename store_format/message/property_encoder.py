@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.arrays.flat import flat_bytes, from_flat
+from store_format.arrays.ranges import flat_bytes, from_flat
 from store_format.errors import IllegalMessageError
 from store_format.layouts import CRC_PROPERTY_NAME, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from store_format.message.properties import (

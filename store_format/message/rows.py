@@ -17,8 +17,9 @@ from store_format.errors import CorruptStoreError
 from store_format.message import sysflag
 from store_format.message.compression import DecompressionError, decompress
 from store_format.message.inner_batch import WireMessages, split_batches
-from store_format.message.locate import BadUnit, Units, inner_batches
+from store_format.message.locate import Units, inner_batches
 from store_format.message.property_table import PropertyTable
+from store_format.message.unit_refs import BadUnit
 from store_format.names import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 
 __all__ = ["TooMuchOpenedError", "UnitRows"]
@@ -96,7 +97,11 @@ class UnitRows:
             if (queue, offset) not in pairs:
                 found = f"{names[i]} at {offsets[i]}"
                 self._reject(
-                    units, i, int(units.properties_start[i]), f"light queue {queue} at offset {offset}", found
+                    units,
+                    i,
+                    int(units.parts.properties_start[i]),
+                    f"light queue {queue} at offset {offset}",
+                    found,
                 )
 
     # ---- opening and splitting -----------------------------------------------------------------------------
@@ -114,7 +119,7 @@ class UnitRows:
                 try:
                     body = decompress(body, int(units.sys_flag[i]), size_max=self._body_size_max)
                 except DecompressionError as error:
-                    self._reject(units, i, int(units.body_start[i]), error.expected, error.found)
+                    self._reject(units, i, int(units.parts.body_start[i]), error.expected, error.found)
                     continue
             opened[i] = body
             total += len(body)
@@ -132,7 +137,7 @@ class UnitRows:
         if counts is not None:
             for i in np.flatnonzero(~inner & (counts != 1)).tolist():
                 self._reject(
-                    units, i, int(units.body_start[i]), _as_told(int(counts[i])), "one that is no batch"
+                    units, i, int(units.parts.body_start[i]), _as_told(int(counts[i])), "one that is no batch"
                 )
         if not inner.any():
             return None
@@ -141,9 +146,9 @@ class UnitRows:
             [opened[i] for i in index], None if counts is None else counts[index].tolist()
         )
         for at, (byte, expected, found) in wrong.items():
-            self._reject(units, index[at], int(units.body_start[index[at]]) + byte, expected, found)
+            self._reject(units, index[at], int(units.parts.body_start[index[at]]) + byte, expected, found)
         # each row has its topic
-        self._refuse_too_much(int((messages.counts * units.topic_length[index]).sum()), len(index))
+        self._refuse_too_much(int((messages.counts * units.parts.topic_length[index]).sum()), len(index))
         return messages
 
     def _spread(self, inner: NDArray[np.bool_], messages: WireMessages) -> None:

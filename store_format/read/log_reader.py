@@ -29,7 +29,9 @@ from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.java.text import decode_utf8
 from store_format.message.columns import DecodeOptions, decode_parts
-from store_format.message.locate import BadUnit, UnitRefs, Units, locate
+from store_format.message.locate import Units, locate
+from store_format.message.parts import head_offset
+from store_format.message.unit_refs import BadUnit, UnitRefs
 from store_format.names import QueueKey
 from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
@@ -47,7 +49,6 @@ _log = logging.getLogger(__name__)
 
 _UNIT_CHUNK = 1 << 14
 _EPOCHS_MAX = 1000  # each costs a pass over the entries; a topic is deleted and made again now and then
-_QUEUE_OFFSET_AT = 20  # in a unit
 _FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
 
 _Ints = NDArray[np.int64]
@@ -212,7 +213,11 @@ def is_written(refs: UnitRefs) -> bool:
     units, bad = locate(refs.select(np.array([len(refs) - 1])), verify_crc=True)
     if bad:
         return False
-    last = stop - 1 if units.properties_length[0] else int(units.topic_start[0] + units.topic_length[0]) - 1
+    last = (
+        stop - 1
+        if units.parts.properties_length[0]
+        else int(units.parts.topic_start[0] + units.parts.topic_length[0]) - 1
+    )
     return bool(refs.buffer[last])
 
 
@@ -235,10 +240,9 @@ def _collect(queues: dict[QueueKey, LogQueue], found: FoundEntries, units: Units
 
 def _refs(log: CommitLog, run: UnitRun) -> Iterator[UnitRefs]:
     """The units of a run, over the mapped file: they are below the end that the walk has seen."""
-    buffer, path = log.view(run.file).map(), run.file.path
-    for start in range(0, len(run.positions), _UNIT_CHUNK):
-        part = slice(start, start + _UNIT_CHUNK)
-        yield UnitRefs(path, buffer, run.file.start, run.positions[part], run.sizes[part], None)
+    refs = log.refs_of(run, mapped=True)
+    for start in range(0, len(refs), _UNIT_CHUNK):
+        yield refs.select(np.arange(start, min(start + _UNIT_CHUNK, len(refs))))
 
 
 def _without_place(units: Units, select: Callable[[str], bool]) -> list[BadUnit]:
@@ -249,15 +253,15 @@ def _without_place(units: Units, select: Callable[[str], bool]) -> list[BadUnit]
         topic = decode_utf8(
             as_bytes(
                 units.refs.buffer,
-                int(units.topic_start[i]),
-                int(units.topic_start[i] + units.topic_length[i]),
+                int(units.parts.topic_start[i]),
+                int(units.parts.topic_start[i] + units.parts.topic_length[i]),
             )
         )
         if select(topic):
             position = int(units.refs.positions[i])
             error = CorruptStoreError(
                 units.refs.path,
-                position + _QUEUE_OFFSET_AT,
+                position + head_offset("queue_offset"),
                 f"a queueOffset from 0 to {QUEUE_OFFSET_MAX}",
                 str(int(offsets[i])),
             )

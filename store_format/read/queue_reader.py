@@ -24,7 +24,7 @@ from store_format.consumequeue.slices import CHUNK_ENTRIES, QueueSlice, cut_slic
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema, decode_parts
-from store_format.message.locate import BadUnit, Identity, UnitRefs
+from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, is_light_queue
 from store_format.read.tolerance import Tolerance
 

@@ -43,7 +43,7 @@ from store_format.consumequeue.write import queue_directory
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.read import FileCache, StoreFile
 from store_format.layouts import CQ_UNIT
-from store_format.message.locate import UnitRefs, locate
+from store_format.message.locate import locate
 from store_format.names import QueueKey
 from store_format.read.log_reader import LogQueue
 from store_format.read.recovery import LogEnd
@@ -215,9 +215,7 @@ def has_own_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
 
 
 def _found_entries(log: CommitLog, run: UnitRun) -> FoundEntries:
-    buffer, start = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
-    refs = UnitRefs(run.file.path, buffer, run.file.start + start, run.positions - start, run.sizes, None)
-    units, _ = locate(refs, verify_crc=False)
+    units, _ = locate(log.refs_of(run), verify_crc=False)
     return find_entries(units)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +20,17 @@ from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.slices import QueueRange, read_slice
 from store_format.errors import StoreError
 from store_format.java.hashes import java_hash
-from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, MAGIC_V2
-from store_format.message import sysflag
-from store_format.message.locate import Identity, UnitRefs, locate
+from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
+from store_format.message.locate import locate
+from store_format.message.parts import find_parts, read_head
 from store_format.message.property_table import PropertyTable
+from store_format.message.unit_refs import Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.read.readable_end import has_own_entry
 
 __all__ = ["settled", "without_cut", "without_overwritten", "without_stale"]
 
 _UNSETTLED_MAX = 64  # newest entries of a live queue that may still be half written
-_HEAD = Struct(">iIiiiqqi")  # size, magic, CRC, queue id, flag, queue offset, physical offset, system flag
-_BODY_LENGTH_AT = 84  # with addresses of 4 bytes
-_V6_MORE = 12
 _READ_SIZE = 1024
 _SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads elsewhere
 
@@ -186,30 +183,25 @@ def _leads_to_own(queue: QueueRange, log: CommitLog) -> bool:
     if file is None or bounds.max_offset != queue.max_offset:
         return False
     try:
-        data = log.view(file).read(physical - file.start, _READ_SIZE)
-        if len(data) < _BODY_LENGTH_AT + 2 * _V6_MORE + 4:
-            return False
-        size, magic, _, queue_id, _, offset, place, flag = _HEAD.unpack_from(data)
-        if (size, queue_id, offset, place) != (
+        view, position = log.view(file), physical - file.start
+        data = view.read(position, _READ_SIZE)
+        head = read_head(data)
+        if head is None or (head.total_size, head.queue_id, head.queue_offset, head.physical_offset) != (
             bounds.last_size,
             queue.queue_id,
             queue.max_offset - 1,
             physical,
         ):
             return False
-        at = _BODY_LENGTH_AT + _V6_MORE * (
-            bool(flag & sysflag.BORN_HOST_V6) + bool(flag & sysflag.STORE_HOST_V6)
-        )
-        at += 4 + int.from_bytes(data[at : at + 4], "big", signed=True)
-        topic, word = queue.topic.encode(), 2 if magic == MAGIC_V2 else 1
-        if not 0 < at <= size:
-            return False
-        named = (
-            data[at : at + word + len(topic)]
-            if at + word + len(topic) <= len(data)
-            else log.read(physical + at, word + len(topic))
-        )
-        return named == len(topic).to_bytes(word, "big") + topic
+        if len(data) >= head.total_size:
+            parts, wrong = find_parts(data, 0, head.total_size, head)
+        else:
+            parts, wrong = find_parts(view, position, head.total_size, head)
+        topic = queue.topic.encode()
+        stored = data[parts.topic_start : parts.topic_start + len(topic)]
+        if len(stored) < len(topic):
+            stored = view.read(position + parts.topic_start, len(topic))
+        return wrong is None and parts.topic_length == len(topic) and stored == topic
     except (StoreError, OSError):
         return False
 
@@ -285,11 +277,7 @@ def _is_elsewhere(queue: QueueRange, cut: QueueRange, log: CommitLog, stop: int)
     for run in log.walk(first, stop, resync=True) if first < stop else ():
         if not isinstance(run, UnitRun):
             continue
-        buffer, at = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
-        units, _ = locate(
-            UnitRefs(run.file.path, buffer, run.file.start + at, run.positions - at, run.sizes, None),
-            verify_crc=False,
-        )
+        units, _ = locate(log.refs_of(run), verify_crc=False)
         found = find_entries(units, queue.topic.__eq__)
         mine = [i for i, key in enumerate(found.keys) if key == (queue.topic, queue.queue_id)]
         if len(found.key) and bool(

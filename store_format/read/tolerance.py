@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
-from store_format.message.locate import BadUnit
+from store_format.message.unit_refs import BadUnit
 
 __all__ = ["Tolerance"]
 

@@ -34,7 +34,7 @@ from store_format.commitlog.walk import UnitRun
 from store_format.errors import StoreError
 from store_format.files.read import FileCache, FileView, file_status
 from store_format.index.file import IndexFile, list_index_files
-from store_format.message.locate import UnitRefs, locate
+from store_format.message.locate import locate
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.readable_end import find_readable_end
 from store_format.read.recovery import LogEnd, find_end
@@ -362,11 +362,7 @@ def _runs(log: CommitLog, start: int, stop: int) -> Iterator[UnitRun]:
 
 
 def _times(log: CommitLog, run: UnitRun) -> NDArray[np.int64]:
-    buffer, at = (log.view(run.file).map(), 0) if run.buffer is None else (run.buffer, run.buffer_start)
-    units, _ = locate(
-        UnitRefs(run.file.path, buffer, run.file.start + at, run.positions - at, run.sizes, None),
-        verify_crc=False,
-    )
+    units, _ = locate(log.refs_of(run), verify_crc=False)
     return units.integers("store_timestamp").astype(np.int64)
 
 

@@ -22,16 +22,18 @@ from store_format.commitlog.walk import Damage, UnitRun
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.message import sysflag
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, decode
-from store_format.message.locate import UnitRefs, Units, inner_batches, locate
+from store_format.message.locate import Units, inner_batches, locate
+from store_format.message.parts import head_offset
 from store_format.message.property_table import PropertyTable
+from store_format.message.unit_refs import UnitRefs
 from store_format.names import KEYS, UNIQ_KEY, is_light_queue
 from store_format.read.log_reader import is_written
 from store_format.read.tolerance import Tolerance
 
-__all__ = ["KeySearch", "Wanted", "unit_sizes"]
+__all__ = ["KeySearch", "Wanted"]
 
 _INNER = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
-_SYS_FLAG_LOW = 39  # the byte of a unit that has these bits
+_SYS_FLAG_LOW = head_offset("sys_flag") + 3  # the byte of a unit that has these bits
 _OCCURRENCES_MAX = 256  # of a key in one window, before all of its units are looked at
 _WINDOWS_AHEAD = 4
 
@@ -88,11 +90,7 @@ class KeySearch:
                 self.tolerance.damage(CorruptStoreError(path, 0, expected, "a gap in the commitlog"))
                 continue
             file = self.log.files[index]
-            buffer = self.log.view(file).map()
-            positions = mine - file.start
-            yield from self._matching(
-                UnitRefs(file.path, buffer, file.start, positions, unit_sizes(buffer, positions), None)
-            )
+            yield from self._matching(self.log.refs_at(file, mine))
 
     # ---- from the log --------------------------------------------------------------------------------------
 
@@ -142,8 +140,7 @@ class KeySearch:
         """Over the mapped file, so that errors name its bytes; the units are below the end that the walk has
         seen.
         """
-        buffer = self.log.view(run.file).map()
-        refs = UnitRefs(run.file.path, buffer, run.file.start, run.positions[rows], run.sizes[rows], None)
+        refs = self.log.refs_of(run, mapped=True).select(rows)
         if self.is_live and int(rows[-1]) == len(run.positions) - 1 and not is_written(refs):
             return refs.select(np.arange(len(refs) - 1))
         return refs
@@ -210,12 +207,3 @@ def _count_in(few: NDArray[np.int64], ascending: NDArray[np.int64]) -> int:
     """How many of `few` are among many in ascending order."""
     places = np.minimum(np.searchsorted(ascending, few), len(ascending) - 1)
     return int((ascending[places] == few).sum())
-
-
-def unit_sizes(buffer: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The stored total size of the unit at each position; 0, which `locate` refuses, where none fits."""
-    sizes = np.zeros(len(positions), np.int64)
-    inside = positions <= len(buffer) - 4
-    starts = positions[inside, None] + np.arange(4)
-    sizes[inside] = buffer[starts].copy().view(">i4")[:, 0]
-    return sizes

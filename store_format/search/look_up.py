@@ -21,14 +21,12 @@ from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError
 from store_format.java.hashes import tags_code
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema, decode
-from store_format.message.locate import UnitRefs
 from store_format.names import is_light_queue
 from store_format.read.log_reader import LogReader
 from store_format.read.snapshot import take_snapshot
 from store_format.read.tolerance import Tolerance
 from store_format.search.by_key import Wanted, cover, find, ordered, scan_size, stands_at
 from store_format.search.found import Found, Searched
-from store_format.search.key_scan import unit_sizes
 
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
@@ -176,8 +174,7 @@ def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found
     stop = take_snapshot(store.path, log, store.state, lambda topic: False).log_end
     if file is None or (stop is not None and offset >= stop) or not stands_at(log, offset):
         return None
-    buffer, positions = log.view(file).map(), np.array([offset - file.start], np.int64)
-    refs = UnitRefs(file.path, buffer, file.start, positions, unit_sizes(buffer, positions), None)
+    refs = log.refs_at(file, np.array([offset]))
     names = tuple(dict.fromkeys((*_names(how), "offsetMsgId", "topic")))
     batch, bad = decode(refs, DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX), store.broker_name)
     Tolerance(how.on_damage).drop(bad)

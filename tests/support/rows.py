@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from store_format.message.columns import COLUMNS
-from store_format.message.locate import Identity, UnitRefs
+from store_format.message.unit_refs import Identity, UnitRefs
 from tests.support import oracle
 from tests.support.oracle import Message
 

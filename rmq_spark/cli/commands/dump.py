@@ -100,7 +100,6 @@ def _records(stores: list[MessageStore], place: str) -> list[_Record]:
 
 
 def _at(store: MessageStore, offset: int) -> _Record:
-    from store_format.commitlog.resync import FileBytes
     from store_format.message.check import check_unit
 
     file = store.log.file_at(offset)
@@ -110,7 +109,7 @@ def _at(store: MessageStore, offset: int) -> _Record:
             f"the commitlog has no offset {offset}; it holds {store.log.min_offset} to {stop}"
         )
     view, position = store.log.view(file), offset - file.start
-    check = check_unit(FileBytes(view), position, file.size - position, physical_offset=offset)
+    check = check_unit(view, position, file.size - position, physical_offset=offset)
     size = check.size if check.kind == "ok" else _UNREADABLE_BYTES
     return _Record(
         file.path,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.arrays.flat import fixed_width, flat_bytes, from_flat
+from store_format.arrays.ranges import fixed_width, flat_bytes, from_flat
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])

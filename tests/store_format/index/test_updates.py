@@ -31,7 +31,8 @@ from store_format.index.updates import (
     index_updates,
     next_index_file_name,
 )
-from store_format.message.locate import UnitRefs, Units, locate
+from store_format.message.locate import Units, locate
+from store_format.message.unit_refs import UnitRefs
 from tests.support import goldens
 from tests.support.index_writer import IndexWriter, message_index_keys
 

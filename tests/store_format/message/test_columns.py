@@ -28,7 +28,7 @@ from store_format.message.columns import (
     decode,
     decode_parts,
 )
-from store_format.message.locate import Identity
+from store_format.message.unit_refs import Identity
 from tests.support import oracle
 from tests.support.oracle import Message, OracleError, SubMessage
 from tests.support.rows import ALL, BROKER, expected_row, inner_rows, placed, refs_of, rows_of

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.errors import IllegalMessageError
+from store_format.message.crc import body_crcs
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode, encode_wire_batch
-from store_format.message.encode_parts import body_crcs
 from store_format.message.properties import encode_properties
 from store_format.message.property_encoder import without_crc_property
 from tests.support import oracle

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.errors import ChecksumError, TruncatedRecordError
-from store_format.message.locate import Identity, Units, inner_batches, locate
+from store_format.message.locate import Units, inner_batches, locate
+from store_format.message.unit_refs import Identity
 from tests.support import oracle
 from tests.support.oracle import Message, OracleError
 from tests.support.rows import placed, refs_of
@@ -162,17 +163,17 @@ V6 = ("1:2:3:4:5:6:7:8", 9)
         (
             84,
             b"\0\0\0\xff",
-            "at byte 84: expected a body that fits the message of 113 bytes, found body length 255",
+            "at byte 84: expected a body of at most 22 bytes, found body length 255",
         ),
         (
             97,
             b"\xff",
-            "at byte 97: expected a topic that fits the message of 113 bytes, found topic length 255",
+            "at byte 97: expected a topic of at most 13 bytes, found topic length 255",
         ),
         (
             97,
             b"\x0e",
-            "at byte 97: expected a topic that fits the message of 113 bytes, found topic length 14",
+            "at byte 97: expected a topic of at most 13 bytes, found topic length 14",
         ),
         (105, b"\x06", "at byte 104: expected properties of 7 bytes, found properties length 6"),
         (90, b"?", "at byte 8: expected body CRC 0x1BD3E951 of the 9 stored bytes, found 0x2F9911CF"),
