@@ -8,14 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from store_format.errors import OptionError, StoreError, StoreNotFoundError
-from store_format.files.read import (
-    LOST_AND_FOUND,
-    Refused,
-    directory_identity,
-    entry_names,
-    is_directory,
-    refuse,
-)
+from store_format.files.read import LOST_AND_FOUND, Refused, entry_names, refuse
+from store_format.files.status import directory_identity, is_directory
 from store_format.read.store import Store
 from store_format.read.store_root import looks_like_store
 

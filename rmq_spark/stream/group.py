@@ -25,7 +25,7 @@ from rmq_spark.plan.splits import Findings
 from rmq_spark.stream.stores import StreamStores
 from store_format.bookkeeping.state import StoreState
 from store_format.errors import OptionError, StoreWriteError
-from store_format.files.read import stat_identity
+from store_format.files.status import stat_identity
 from store_format.names import retry_topic
 
 __all__ = ["StreamGroup"]

@@ -22,7 +22,8 @@ from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.unsupported import refuse_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.files.lock import described, foreign_holder, lock_holder
-from store_format.files.read import disk_usage, entry_names
+from store_format.files.read import entry_names
+from store_format.files.status import disk_usage
 from store_format.metadata.read import read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.store import MessageStore

@@ -18,7 +18,8 @@ from store_format.commit.queue_repair import Lacking, QueueState, truncate, writ
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.write import queue_directory
 from store_format.errors import StoreError
-from store_format.files.read import list_directories, list_store_files, stat_identity
+from store_format.files.read import list_directories, list_store_files
+from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 from store_format.read.snapshot import list_queues

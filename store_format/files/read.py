@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import re
 import stat
 from collections import OrderedDict
@@ -21,8 +20,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.display.text import shown
-from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError, StorePermissionError
+from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
+from store_format.files.status import denied, symbolic_link
 
 __all__ = [
     "LOST_AND_FOUND",
@@ -31,11 +30,7 @@ __all__ = [
     "FileView",
     "Refused",
     "StoreFile",
-    "directory_identity",
-    "disk_usage",
     "entry_names",
-    "file_status",
-    "is_directory",
     "list_directories",
     "list_entries",
     "list_store_files",
@@ -43,7 +38,6 @@ __all__ = [
     "open_descriptor",
     "read_bytes",
     "refuse",
-    "stat_identity",
 ]
 
 # What fsck makes at the root of a file system, for root alone. No topic has such a name: `+` is not allowed
@@ -79,71 +73,51 @@ class StoreFile:
         return self.start + self.size
 
 
-def _refuse_link(path: str) -> StoreError:
-    return CorruptStoreError(
-        path, 0, "a file or directory", "a symbolic link, which is not followed below the root level"
-    )
-
-
-def _denied(path: str) -> StorePermissionError:
-    owner, me, place = None, os.geteuid(), path
-    while owner is None:
-        try:
-            owner = os.stat(place).st_uid
-        except OSError:  # in a directory that may not be searched, which is then the reason
-            place = os.path.dirname(place)
-    advice = f"give {_user(me)} the right to read it"
-    if owner != me:
-        advice = f"run this as {_user(owner)}, as in `sudo -u {_user(owner)} …`, or {advice}"
-    return StorePermissionError(
-        f"{shown(path)}: {_user(me)} may not read it, it belongs to {_user(owner)}; {advice}"
-    )
-
-
-def _user(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"#{number}"
-
-
 def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> list[StoreFile]:
-    """The files of a file queue by start offset; [] when the directory is missing.
+    """Returns the files of a file queue by start offset; [] when the directory is missing.
 
-    Only names of 20 digits count (others are a finding of `diagnose`, not of a listing). Another `name`
-    pattern lists other files; their `start` is the number in its last group, else the whole name. Raises
-    CorruptStoreError for a link and for what is no regular file: what it stands for would be missing in
-    silence.
+    Only names of 20 digits count; `diagnose` reports other names. Another `name` pattern lists other files,
+    whose `start` is the number in the last group of the pattern, or the whole name. Raises CorruptStoreError
+    for a link and for an entry that is not a regular file: without the error its bytes would be missing silently.
     """
     found = []
+    for entry in _scan(directory):
+        match = name.match(entry.name)
+        if match is None:
+            continue
+        if entry.is_symlink():
+            raise symbolic_link(entry.path)
+        if not entry.is_file(follow_symlinks=False):
+            found_kind = "a directory, a pipe, a socket or a device"
+            raise CorruptStoreError(entry.path, 0, "a regular file", found_kind)
+        size = _file_size(entry)
+        if size is not None:
+            found.append(StoreFile(entry.path, int(match[match.lastindex or 0]), size))
+    found.sort(key=lambda file: file.start)
+    return found
+
+
+def _scan(directory: str) -> list[os.DirEntry[str]]:
+    """Returns the entries of a directory in any order; [] when the directory is missing."""
     try:
         with os.scandir(directory) as entries:
-            for entry in entries:
-                match = name.match(entry.name)
-                if match is None:
-                    continue
-                if entry.is_symlink():
-                    raise _refuse_link(entry.path)
-                if entry.is_file(follow_symlinks=False):
-                    found.append(
-                        StoreFile(
-                            entry.path,
-                            int(match[match.lastindex or 0]),
-                            entry.stat(follow_symlinks=False).st_size,
-                        )
-                    )
-                else:
-                    raise CorruptStoreError(
-                        entry.path, 0, "a regular file", "a directory, a pipe, a socket or a device"
-                    )
+            return list(entries)
     except FileNotFoundError:
         return []
     except NotADirectoryError as error:
         raise CorruptStoreError(directory, 0, "a directory", "a file") from error
     except PermissionError as error:
-        raise _denied(directory) from error
-    found.sort(key=lambda file: file.start)
-    return found
+        raise denied(directory) from error
+
+
+def _file_size(entry: os.DirEntry[str]) -> int | None:
+    """Returns the length of a file in bytes; None when the file was deleted since the scan (retention)."""
+    try:
+        return entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:  # the directory may be read, but not searched
+        raise denied(os.path.dirname(entry.path)) from error
 
 
 def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
@@ -163,32 +137,7 @@ def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
             f"{directory} is a file; give the broker's store directory (storePathRootDir)"
         ) from error
     except PermissionError as error:
-        raise _denied(directory) from error
-
-
-def is_directory(path: str) -> bool:
-    """Whether it is one, or a link to one. Raises StorePermissionError when that cannot be told: it is not
-    the same as no.
-    """
-    try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
-    except PermissionError as error:
-        raise _denied(path) from error
-    except (OSError, ValueError):
-        return False
-
-
-def directory_identity(path: str) -> tuple[int, int, int] | None:
-    """(device, inode, mtime in ns) of a directory, or of the one that a link leads to; None when it is
-    missing.
-    """
-    try:
-        status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except PermissionError as error:
-        raise _denied(path) from error
-    return status.st_dev, status.st_ino, status.st_mtime_ns
+        raise denied(directory) from error
 
 
 def refuse(error: StoreError) -> None:
@@ -205,21 +154,13 @@ def list_directories(
     raise it.
     """
     found = []
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name == LOST_AND_FOUND or not select(entry.name):
-                    continue
-                if entry.is_symlink():
-                    refused(_refuse_link(entry.path))
-                elif entry.is_dir(follow_symlinks=False):
-                    found.append((entry.name, entry.path))
-    except FileNotFoundError:
-        return []
-    except NotADirectoryError as error:
-        raise CorruptStoreError(directory, 0, "a directory", "a file") from error
-    except PermissionError as error:
-        raise _denied(directory) from error
+    for entry in _scan(directory):
+        if entry.name == LOST_AND_FOUND or not select(entry.name):
+            continue
+        if entry.is_symlink():
+            refused(symbolic_link(entry.path))
+        elif entry.is_dir(follow_symlinks=False):
+            found.append((entry.name, entry.path))
     found.sort()
     return found
 
@@ -230,9 +171,9 @@ def open_descriptor(path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise _refuse_link(path) from error
+            raise symbolic_link(path) from error
         if isinstance(error, PermissionError):
-            raise _denied(path) from error
+            raise denied(path) from error
         raise
 
 
@@ -252,15 +193,7 @@ def list_entries(directory: str) -> list[Entry]:
 
     Raises CorruptStoreError when it is a file.
     """
-    try:
-        with os.scandir(directory) as entries:
-            found = [_entry(entry) for entry in entries if entry.name != LOST_AND_FOUND]
-    except FileNotFoundError:
-        return []
-    except NotADirectoryError as error:
-        raise CorruptStoreError(directory, 0, "a directory", "a file") from error
-    except PermissionError as error:
-        raise _denied(directory) from error
+    found = [_entry(entry) for entry in _scan(directory) if entry.name != LOST_AND_FOUND]
     return sorted(found, key=lambda entry: entry.name)
 
 
@@ -270,7 +203,7 @@ def _entry(entry: os.DirEntry[str]) -> Entry:
     if entry.is_dir(follow_symlinks=False):
         return Entry(entry.name, entry.path, "directory", 0)
     if entry.is_file(follow_symlinks=False):
-        return Entry(entry.name, entry.path, "file", entry.stat(follow_symlinks=False).st_size)
+        return Entry(entry.name, entry.path, "file", _file_size(entry) or 0)
     return Entry(entry.name, entry.path, "other", 0)
 
 
@@ -290,47 +223,6 @@ def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
         if status.st_size > size_max:
             raise CorruptStoreError(path, 0, f"at most {size_max} bytes", f"{status.st_size} bytes")
         return file.read(size_max)
-
-
-def stat_identity(path: str) -> tuple[int, int, int] | None:
-    """(inode, size, mtime in ns): another value for a file that was replaced; None when it is missing."""
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except PermissionError as error:
-        raise _denied(path) from error
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def file_status(path: str) -> tuple[int, int] | None:
-    """(bytes on disk, which a file with holes has fewer of than its length; mtime in ms); None when it is
-    missing.
-    """
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except PermissionError as error:
-        raise _denied(path) from error
-    return status.st_blocks * 512, status.st_mtime_ns // 1_000_000
-
-
-def disk_usage(path: str) -> tuple[str, int]:
-    """The file system a path is on, or will be, by its mount point, and its used share in percent, rounded
-    up.
-
-    As a broker counts it, without the blocks kept for root (UtilAll.getDiskPartitionSpaceUsedPercent).
-    """
-    place = os.path.realpath(path)
-    while not os.path.lexists(place):
-        place = os.path.dirname(place)
-    status = os.statvfs(place)
-    while not os.path.ismount(place):
-        place = os.path.dirname(place)
-    used = status.f_blocks - status.f_bfree
-    entire = used + status.f_bavail
-    return place, -(-100 * used // entire) if entire else 0
 
 
 class FileView:
@@ -453,7 +345,7 @@ class FileCache:
             ) from error
         except PermissionError as error:
             self._forget(path)
-            raise error if isinstance(error, StoreError) else _denied(path) from error
+            raise error if isinstance(error, StoreError) else denied(path) from error
         self._views[path] = view
         self._bytes += view.size
         while len(self._views) > 1 and (len(self._views) > self._capacity or self._bytes > self._bytes_max):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from store_format.bookkeeping.journal import CommitState, read_commit_state
 from store_format.bookkeeping.state import StoreState
-from store_format.files.read import stat_identity
+from store_format.files.status import stat_identity
 from store_format.read.store import Store
 
 __all__ = ["QUEUE_FOLDERS", "Signs", "read_signs"]

@@ -29,7 +29,8 @@ from store_format.errors import (
     StorePermissionError,
     UnsupportedFormatError,
 )
-from store_format.files.read import LOST_AND_FOUND, FileCache, entry_names, is_directory, refuse
+from store_format.files.read import LOST_AND_FOUND, FileCache, entry_names, refuse
+from store_format.files.status import is_directory
 from store_format.message.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, DecodeOptions
 from store_format.metadata.read import read_topics
 from store_format.read.log_reader import LogQueue, LogReader, Survey, scan_units, survey

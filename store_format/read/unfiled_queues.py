@@ -27,7 +27,8 @@ from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.write import can_be_queue
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
 from store_format.files.lock import own_holder
-from store_format.files.read import FileCache, list_store_files, stat_identity
+from store_format.files.read import FileCache, list_store_files
+from store_format.files.status import stat_identity
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import config_path, read_topics

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from store_format.consumequeue.slices import split_at
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
-from store_format.files.read import file_status
+from store_format.files.status import file_status
 from store_format.names import QueueKey
 from store_format.views.lag import GroupQueue, group_queues
 from store_format.views.measure import Stretches, measure

@@ -16,7 +16,8 @@ from typing import Any
 
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import CorruptStoreError
-from store_format.files.read import FileView, read_bytes, stat_identity
+from store_format.files.read import FileView, read_bytes
+from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 
 __all__ = [

@@ -29,7 +29,7 @@ from store_format.errors import (
     StoreWriteError,
     UnsupportedFormatError,
 )
-from store_format.files.read import disk_usage
+from store_format.files.status import disk_usage
 from tests.support import goldens
 from tests.support.failing_writer import Failure, install
 from tests.support.staged import append, make_store, numbered

@@ -1,14 +1,15 @@
-"""Files held open: how many, how large together, and let go of once they are deleted or replaced."""
+"""Files listed, and files held open: how many, how large together, and closed once deleted or replaced."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from store_format.errors import StoreNotFoundError
-from store_format.files.read import FileCache, FileView
+from store_format.files.read import FileCache, FileView, list_store_files
 
 
 def _file(directory: Path, name: str, size: int) -> str:
@@ -97,3 +98,17 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match="deleted"):
         cache.open(path)
     assert not len(cache)
+
+
+def test_a_file_deleted_during_a_listing_hides_no_other_file(tmp_path: Path) -> None:
+    """Retention deletes the oldest file at any time: the listing used to be empty then."""
+    oldest, newest = _file(tmp_path, "0" * 20, 100), _file(tmp_path, "0" * 17 + "100", 100)
+
+    class Deleting:
+        def match(self, name: str) -> re.Match[str] | None:
+            if os.path.exists(oldest):
+                os.unlink(oldest)
+            return re.match("[0-9]{20}", name)
+
+    pattern: re.Pattern[str] = Deleting()  # type: ignore[assignment] # only match() is called
+    assert [file.path for file in list_store_files(str(tmp_path), pattern)] == [newest]

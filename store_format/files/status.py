@@ -1,0 +1,115 @@
+"""What the file system says of a path: identity, size on disk, and why it may not be read."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+
+from store_format.display.text import shown
+from store_format.errors import CorruptStoreError, StorePermissionError
+
+__all__ = [
+    "denied",
+    "directory_identity",
+    "disk_usage",
+    "file_status",
+    "is_directory",
+    "stat_identity",
+    "symbolic_link",
+]
+
+
+def symbolic_link(path: str) -> CorruptStoreError:
+    """Returns the error for a symbolic link, which is followed at the root of a store only."""
+    found = "a symbolic link, which is not followed below the root level"
+    return CorruptStoreError(path, 0, "a file or directory", found)
+
+
+def denied(path: str) -> StorePermissionError:
+    """Returns the error for a path that this user may not read: the path's owner, and what to do."""
+    owner, me, place = None, os.geteuid(), path
+    while owner is None:
+        try:
+            owner = os.stat(place).st_uid
+        except OSError:  # in a directory that may not be searched, which is then the reason
+            place = os.path.dirname(place)
+    advice = f"give {_user(me)} the right to read it"
+    if owner != me:
+        advice = f"run this as {_user(owner)}, as in `sudo -u {_user(owner)} …`, or {advice}"
+    return StorePermissionError(
+        f"{shown(path)}: {_user(me)} may not read it, it belongs to {_user(owner)}; {advice}"
+    )
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"#{number}"
+
+
+def is_directory(path: str) -> bool:
+    """Whether it is one, or a link to one. Raises StorePermissionError when that cannot be told: it is not
+    the same as no.
+    """
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except PermissionError as error:
+        raise denied(path) from error
+    except (OSError, ValueError):
+        return False
+
+
+def directory_identity(path: str) -> tuple[int, int, int] | None:
+    """(device, inode, mtime in ns) of a directory, or of the one that a link leads to; None when it is
+    missing.
+    """
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise denied(path) from error
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def stat_identity(path: str) -> tuple[int, int, int] | None:
+    """(inode, size, mtime in ns): another value for a file that was replaced; None when it is missing."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise denied(path) from error
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def file_status(path: str) -> tuple[int, int] | None:
+    """(bytes on disk, which a file with holes has fewer of than its length; mtime in ms); None when it is
+    missing.
+    """
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise denied(path) from error
+    return status.st_blocks * 512, status.st_mtime_ns // 1_000_000
+
+
+def disk_usage(path: str) -> tuple[str, int]:
+    """The file system a path is on, or will be, by its mount point, and its used share in percent, rounded
+    up.
+
+    As a broker counts it, without the blocks kept for root (UtilAll.getDiskPartitionSpaceUsedPercent).
+    """
+    place = os.path.realpath(path)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    status = os.statvfs(place)
+    while not os.path.ismount(place):
+        place = os.path.dirname(place)
+    used = status.f_blocks - status.f_bfree
+    entire = used + status.f_bavail
+    return place, -(-100 * used // entire) if entire else 0
