@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from rmq_spark.consume.message_queue import MessageQueue, utf16
+from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError
+from store_format.java.text import utf16_key
 from store_format.names import did_you_mean
 
 __all__ = [
@@ -172,7 +173,7 @@ class _NearbyMachineRoom:
         found = []
         if own in queues:
             found += self.inner.allocate(consumer_group, current_cid, queues[own], clients[own])
-        for room in sorted(queues.keys() - clients.keys(), key=utf16):
+        for room in sorted(queues.keys() - clients.keys(), key=utf16_key):
             found += self.inner.allocate(consumer_group, current_cid, queues[room], cid_all)
         return found
 

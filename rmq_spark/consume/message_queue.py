@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from store_format.java.text import utf16_key
+
 if TYPE_CHECKING:
     from store_format.read.store import Queue
 
-__all__ = ["MessageQueue", "offset_limits", "sort_clients", "sort_queues", "utf16"]
-
-
-def utf16(text: str) -> bytes:
-    """A sort key in the order of String.compareTo: UTF-16 code units. Above U+FFFF code points sort otherwise."""
-    return text.encode("utf-16-be", "surrogatepass")
+__all__ = ["MessageQueue", "offset_limits", "sort_clients", "sort_queues"]
 
 
 class MessageQueue(NamedTuple):
@@ -44,7 +41,7 @@ class MessageQueue(NamedTuple):
 
     def sort_key(self) -> tuple[bytes, bytes, int]:
         """MessageQueue.compareTo."""
-        return utf16(self.topic), utf16(self.broker_name), self.queue_id
+        return utf16_key(self.topic), utf16_key(self.broker_name), self.queue_id
 
 
 def offset_limits(queue: Queue | None) -> tuple[int, int]:
@@ -59,4 +56,4 @@ def sort_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
 
 def sort_clients(client_ids: Iterable[str]) -> list[str]:
     """The client ids (`cidAll`) in the order that every member of a group uses."""
-    return sorted(client_ids, key=utf16)
+    return sorted(client_ids, key=utf16_key)

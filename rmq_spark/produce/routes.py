@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from rmq_spark.produce.reserved import topic_name
 from store_format.errors import IllegalMessageError, StoreInUseError, UnsupportedFormatError
+from store_format.java.text import utf16_key
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_retry_topic
 
@@ -76,7 +77,7 @@ class Routes:
         default_topic_queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS,
     ) -> Routes:
         """Sorted as a client sorts brokers: by UTF-16 units (QueueData.compareTo)."""
-        ordered = sorted(stores, key=lambda store: store.broker_name.encode("utf-16-be", "surrogatepass"))
+        ordered = sorted(stores, key=lambda store: utf16_key(store.broker_name))
         return Routes(tuple(ordered), auto_create, default_topic_queue_nums)
 
     def groups(self, topic: str) -> tuple[QueueGroup, ...]:

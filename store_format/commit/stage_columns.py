@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, StagingWriter
 from store_format.errors import IllegalMessageError
 from store_format.index.keys import index_key_hashes
+from store_format.java.numbers import parse_long
 from store_format.message import sysflag
 from store_format.message.encode import MESSAGE_SIZE_MAX, MessageColumns, encode
 from store_format.message.encode_parts import Integers
@@ -76,7 +77,7 @@ def stage_columns(
 
 
 def _is_level(text: str | None) -> bool:
-    return text is not None and text.lstrip("+").isdigit() and int(text) > 0
+    return (parse_long(text) or 0) > 0
 
 
 def _spread(values: Integers, count: int) -> NDArray[np.int64]:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
 from store_format.message import sysflag
 from store_format.message.locate import Units, inner_batches
 from store_format.message.property_table import PropertyTable
-from store_format.message.tags_code import parse_long
 from store_format.names import (
     INNER_BASE,
     INNER_MULTI_DISPATCH,

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-__all__ = ["double_keys", "read_doubles", "read_integers"]
+__all__ = ["double_keys", "parse_long", "read_doubles", "read_integers"]
 
 _Number = TypeVar("_Number", np.int64, np.float64)
 
@@ -37,6 +37,23 @@ _HEXADECIMAL = r"^[\x00-\x20]*[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-f
 _NAN_KEY = 0x7FF8000000000000  # Double.doubleToLongBits has one NaN
 
 
+def parse_long(text: str | None) -> int | None:
+    """Returns Long.parseLong of `text`; None for null and for a text that is no long.
+
+    Java takes leading zeros, a sign, and the digits of every script in the basic plane.
+
+    >>> parse_long("+0042"), parse_long("4 2"), parse_long("9223372036854775808")
+    (42, None, None)
+    """
+    if text is None or _PERHAPS_INTEGER.fullmatch(text) is None or max(text) > "\uffff":
+        return None
+    digits = "".join(str(unicodedata.decimal(digit)) for digit in text.lstrip("+-")).lstrip("0")
+    if len(digits) > _LONG_DIGITS:
+        return None
+    number = int(digits or "0") * (-1 if text[0] == "-" else 1)
+    return number if -(2**63) <= number < 2**63 else None
+
+
 def read_integers(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """(Long.valueOf of each text, whether it is one); nulls are none. A number that Integer reads is one that
     Long reads.
@@ -44,7 +61,7 @@ def read_integers(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.
     plain = _mask(pc.match_substring_regex(texts, _PLAIN_INTEGER))
     numbers = np.zeros(len(texts), np.int64)
     numbers[plain] = pc.utf8_ltrim(_where(texts, plain), "+").cast(pa.int64()).to_numpy()
-    return _with_the_rest(texts, numbers, plain, ~plain, _long)
+    return _with_the_rest(texts, numbers, plain, ~plain, parse_long)
 
 
 def read_doubles(texts: pa.StringArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -94,17 +111,6 @@ def _with_the_rest(
         index = pc.fill_null(encoded.indices, len(read_ones)).to_numpy()
         numbers[places], valid[places] = values[index], known[index]
     return numbers, valid
-
-
-def _long(text: str) -> int | None:
-    """Long.valueOf, of digits of any script in the basic plane."""
-    if _PERHAPS_INTEGER.fullmatch(text) is None or max(text) > "\uffff":
-        return None
-    digits = "".join(str(unicodedata.decimal(digit)) for digit in text.lstrip("+-")).lstrip("0")
-    if len(digits) > _LONG_DIGITS:
-        return None
-    number = int(digits or "0") * (-1 if text[0] == "-" else 1)
-    return number if -(2**63) <= number < 2**63 else None
 
 
 def _hexadecimal(text: str) -> float:

@@ -1,21 +1,21 @@
-"""UTF-8 as Java's String constructor reads it: what is malformed becomes U+FFFD, never an error.
+"""Text as Java's String has it: decoded from UTF-8, compared and counted in UTF-16 code units.
 
-Java and Python agree on all of it but encoded surrogates, which Java replaces as one unit and Python byte by
-byte.
+Malformed UTF-8 becomes U+FFFD and is never an error. Java and Python agree on every malformed byte except
+encoded surrogates, which Java replaces as one character and Python byte by byte.
 """
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["decode_utf8"]
+__all__ = ["decode_utf8", "utf16_key", "utf16_length"]
 
 _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT = b"\xef\xbf\xbd"
 
 
 def decode_utf8(raw: bytes) -> str:
-    """Text of `raw` by the rules of java.lang.String (JDK 9 and later).
+    """Returns the text of `raw` as java.lang.String decodes it (JDK 9 and later).
 
     >>> decode_utf8(b"a\\xed\\xa0\\x80b\\xff")
     'a\\ufffdb\\ufffd'
@@ -25,3 +25,16 @@ def decode_utf8(raw: bytes) -> str:
     except UnicodeDecodeError:
         # 0xED is never a continuation byte, so each match begins where Java begins a character.
         return _ENCODED_SURROGATE.sub(_REPLACEMENT, raw).decode(errors="replace")
+
+
+def utf16_key(text: str) -> bytes:
+    """Returns a sort key in the order of String.compareTo: UTF-16 code units.
+
+    Above U+FFFF the order of code points, which Python compares, is another one.
+    """
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def utf16_length(text: str) -> int:
+    """Returns String.length: the number of UTF-16 code units."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2

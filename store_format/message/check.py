@@ -7,7 +7,6 @@ cases; `count_valid` applies the same rules to many places at once and says how 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,10 +33,9 @@ from store_format.message.parts import (
     head_offset,
     read_head,
 )
+from store_format.message.properties import parse_crc_property
 
 __all__ = ["UnitCheck", "UnitKind", "check_unit", "count_valid"]
-
-_CRC_PROPERTY = re.compile(re.escape(CRC_PROPERTY_NAME) + rb"\x01([0-9]{10})\x02", re.ASCII)
 
 _START = as_struct(BLANK_HEAD)  # size and magic, of every kind of unit
 
@@ -150,10 +148,9 @@ def _check_property_crc(buffer: Sliceable, position: int, size: int) -> UnitChec
     """The sum over the whole unit that `enabledAppendPropCRC` puts last into the properties (spec 2.7)."""
     at = size - CRC_PROPERTY_SIZE
     tail = bytes(buffer[position + at : position + size])
-    match = _CRC_PROPERTY.fullmatch(tail)
-    if match is None:
+    stored = parse_crc_property(tail)
+    if stored is None:
         return _torn(at, f"the property {CRC_PROPERTY_NAME.decode()} at the unit's end", repr(tail))
-    stored = int(match[1][::-1])  # least significant digit first
     computed = range_crc(buffer, position, position + at)
     if computed != stored:
         return _torn(at, f"property CRC {computed}", str(stored))

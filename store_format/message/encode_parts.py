@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import fixed_width
 from store_format.errors import IllegalMessageError
+from store_format.java.text import utf16_length
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS
 from store_format.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
@@ -73,7 +74,7 @@ class _TopicPiece:
 
 def _topic_piece(name: str) -> _TopicPiece:
     raw = name.encode()
-    v1 = len(name.encode("utf-16-le")) <= 2 * TOPIC_V1_LENGTH_MAX
+    v1 = utf16_length(name) <= TOPIC_V1_LENGTH_MAX
     size_max = TOPIC_V1_LENGTH_MAX if v1 else TOPIC_SIZE_MAX
     if len(raw) > size_max:
         raise IllegalMessageError(f"topic {name}: {len(raw)} bytes long, at most {size_max} are allowed")

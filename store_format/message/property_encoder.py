@@ -18,13 +18,8 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import flat_bytes, from_flat
 from store_format.errors import IllegalMessageError
+from store_format.java.hash_map import BROKER_MAP_CAPACITY, hash_bucket, hash_map_order, table_size
 from store_format.layouts import CRC_PROPERTY_NAME, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from store_format.message.properties import (
-    BROKER_MAP_CAPACITY,
-    hash_bucket,
-    java_hashmap_permutation,
-    table_size,
-)
 from store_format.message.property_maps import PropertyMaps
 
 __all__ = ["encode_property_columns", "without_crc_property"]
@@ -126,7 +121,7 @@ def _encode_columns(count: int, columns: dict[str, _Values], capacity: int) -> p
     names = tuple(columns)
     parts: list[Any] = []
     text = b""
-    for place in java_hashmap_permutation(names, capacity):
+    for place in hash_map_order(names, capacity):
         name, values = names[place].encode() + _NAME_VALUE, columns[names[place]]
         if isinstance(values, bytes):
             text += name + values + _PROPERTY if values else b""

@@ -4,17 +4,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_format.java.hashes import tags_code_many
+from store_format.java.numbers import parse_long
 from store_format.message.property_table import PropertyTable
 from store_format.names import DELAY, TAGS
 
-__all__ = ["DELAY_LEVELS_MS", "parse_long", "tags_codes"]
+__all__ = ["DELAY_LEVELS_MS", "tags_codes"]
 
 
 _SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
@@ -24,7 +24,6 @@ DELAY_LEVELS_MS = (
     *(n * _MINUTE for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
     *(n * _HOUR for n in (1, 2)),
 )
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
 def tags_codes(
@@ -48,11 +47,3 @@ def tags_codes(
                 # an array: Java's sum wraps silently too
                 codes[i : i + 1] = store_timestamps[i : i + 1] + delay
     return codes
-
-
-def parse_long(text: str | None) -> int | None:
-    """A number as Java's parseLong reads it, of what a broker writes; None for anything else."""
-    if text is None or not _INTEGER.fullmatch(text):
-        return None
-    value = int(text)
-    return value if -(2**63) <= value < 2**63 else None

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batches_of, time_us
-from store_format.message.tags_code import parse_long
+from store_format.java.numbers import parse_long
 from store_format.metadata.read import config_path, read_delay_offsets
 from store_format.metadata.timer import read_timer_check
 from store_format.names import REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY

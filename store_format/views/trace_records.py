@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
-from store_format.message.tags_code import parse_long
 
 __all__ = ["TraceEvent", "trace_events"]
 

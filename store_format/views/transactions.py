@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.java.numbers import parse_long
 from store_format.message import sysflag
-from store_format.message.tags_code import parse_long
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import read_topics
 from store_format.names import (

@@ -22,11 +22,11 @@ from store_format.errors import IllegalMessageError, UnsupportedFormatError
 from store_format.java.hashes import java_hash
 from store_format.message.columns import COLUMNS
 from store_format.message.encode import encode
-from store_format.message.properties import encode_properties, java_hashmap_order
+from store_format.message.properties import encode_properties
 from store_format.metadata.read import read_topics
 from store_format.names import RESERVED_PROPERTIES, is_system_topic
 from store_format.store import MessageStore
-from tests.support import goldens, oracle
+from tests.support import goldens, oracle, oracle_units
 from tests.support.oracle import Message
 from tests.support.produced_batches import NOW_MS, STORE_HOST
 
@@ -101,7 +101,7 @@ def test_properties_strings_are_the_brokers_own_bytes(golden: Callable[[str], Pa
                 batch["physicalOffset"].to_pylist(), rewritten(store, batch), strict=True
             ):
                 before = stored[offset]
-                ordered = java_hashmap_order(before.properties)
+                ordered = oracle_units.java_hashmap_order(before.properties, 128)
                 assert message.properties_bytes == encode_properties(
                     (name, before.properties[name]) for name in ordered
                 )

@@ -103,6 +103,7 @@ DELAYED = {"topic_bytes": b"SCHEDULE_TOPIC_XXXX", "store_timestamp": 1000}
         ({"TAGS": "TagA", "DELAY": "3"}, 1000 + 10_000),
         ({"DELAY": "99"}, 1000 + 7_200_000),  # the highest level there is
         ({"DELAY": "+1"}, 2000),
+        ({"DELAY": "0" * 25 + "1"}, 2000),  # Java reads any number of leading zeros
         ({"TAGS": "TagA", "DELAY": "0"}, 2598919),
         ({"TAGS": "TagA", "DELAY": "-1"}, 2598919),
         # no broker stores this; it is no reason to lose the message
