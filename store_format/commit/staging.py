@@ -26,11 +26,11 @@ from store_format.bookkeeping.staged_file import (
 )
 from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.files.write import FileWrites, WritableFile
-from store_format.layouts import MESSAGE_HEADS
 from store_format.names import QueueKey
 
 if TYPE_CHECKING:  # whoever reads a store comes by here, and needs no encoder
     from store_format.message.encode import EncodedUnits
+from store_format.message.parts import head_offset
 
 __all__ = [
     "NOT_DISPATCHED",
@@ -45,8 +45,6 @@ __all__ = [
 TIMES_SUFFIX = ".times"  # store times of a write, one for each message
 _SUM_BLOCK = 1 << 16
 _ATTEMPTS_MAX = 3
-_HEAD_FIELDS: Any = MESSAGE_HEADS[0].fields  # name -> (dtype, offset)
-_BODY_CRC_AT: int = _HEAD_FIELDS["body_crc"][1]  # the same in all heads
 NO_QUEUE = -1  # a prepared unit: indexed, but in no queue (CommitLogDispatcherBuildConsumeQueue)
 NOT_DISPATCHED = -2  # a rolled back unit: neither
 _META = pa.schema(
@@ -212,9 +210,9 @@ class StagingWriter:
         self._put(1, self._meta, len(meta).to_bytes(8, "little"))
         self._put(1, self._meta, meta)
         if body_crcs is None:
-            body_crcs = gather_units(units.data, units.offsets[:-1] + _BODY_CRC_AT, np.dtype(">i4")).astype(
-                np.int64
-            )
+            body_crcs = gather_units(
+                units.data, units.offsets[:-1] + head_offset("body_crc"), np.dtype(">i4")
+            ).astype(np.int64)
         self._bodies = (self._bodies + bodies_sum(body_crcs)) % (1 << 64)
         self._parked.update(dict.fromkeys(parked))
         self._units += len(units)

@@ -8,7 +8,6 @@ there are.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.errors import StoreError
 from store_format.files.read import FileView, offset_file_name
 from store_format.java.hashes import tags_code_many
-from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT
+from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT, as_struct
 from store_format.message.locate import locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import UnitRefs
@@ -36,8 +35,7 @@ __all__ = ["Newest", "News", "follow_queue", "near_end", "read_head", "read_news
 # before
 _HEAD_SIZE = 96
 _READ_BACK_MAX = 16 << 10  # bytes of a consume queue that are read at once rather than two entries one by one
-_UNIT = struct.Struct(">qiq")
-assert _UNIT.size == CQ_UNIT.itemsize
+_UNIT = as_struct(CQ_UNIT)
 
 
 @dataclass(frozen=True, slots=True)

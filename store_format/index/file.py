@@ -22,7 +22,7 @@ from store_format.errors import OptionError
 from store_format.files.read import FileView, StoreFile, list_store_files
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, confirms, infer_geometry
 from store_format.java.hashes import java_hash, java_hash_many
-from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, unpack
+from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, as_struct, unpack
 
 __all__ = [
     "IndexFile",
@@ -36,14 +36,8 @@ __all__ = [
 ]
 
 _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
-_HEADER = struct.Struct(">qqqqii")
+_HEADER, _UNIT = as_struct(INDEX_HEADER), as_struct(INDEX_UNIT)
 _SLOT = struct.Struct(">i")
-_UNIT = struct.Struct(">iqii")
-assert (_HEADER.size, _SLOT.size, _UNIT.size) == (
-    INDEX_HEADER.itemsize,
-    INDEX_SLOT.itemsize,
-    INDEX_UNIT.itemsize,
-)
 
 _TIMESTAMP_MAX = 2**63 - 1
 

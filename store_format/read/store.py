@@ -32,6 +32,7 @@ from store_format.errors import (
 from store_format.files.read import LOST_AND_FOUND, FileCache, entry_names, refuse
 from store_format.files.status import is_directory
 from store_format.message.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, DecodeOptions
+from store_format.message.parts import HEAD_SIZE_MAX, read_head
 from store_format.metadata.read import read_topics
 from store_format.read.log_reader import LogQueue, LogReader, Survey, scan_units, survey
 from store_format.read.queue_reader import QueueReader
@@ -45,7 +46,6 @@ __all__ = ["Queue", "Store", "decode_options_of"]
 _log = logging.getLogger(__name__)
 
 _SHOWN_MAX = 8
-_HEAD_SIZE = 36  # of a message, up to its physical offset
 _LOOKS_MAX = 100  # while a writer moves rebuilt queues in, which takes it microseconds each
 _PREVIEW_ROWS = 10
 _PREVIEW_COLUMNS = ("queueOffset", "storeTimestamp", "tags", "keys", "msgId", "body")
@@ -414,7 +414,7 @@ class Queue:
                 f"{physical_offset}",
             )
         position = physical_offset - file.start
-        head = log.view(file).read(position, _HEAD_SIZE)
+        head = log.view(file).read(position, HEAD_SIZE_MAX)
         expected = f"a message of {self.topic}-{self.queue_id}, for a search by time: magic code 0xDAA320A7 (V1) or 0xDAA320AB (V2)"
         return CorruptStoreError(
             file.path, position, f"{expected}, physicalOffset {physical_offset}", _head_found(head)
@@ -444,10 +444,9 @@ class Queue:
         return found if boundary == "LOWER" else before
 
 
-def _head_found(head: bytes) -> str:
-    if len(head) < _HEAD_SIZE:
-        return "the end of the file"
-    return f"0x{head[4:8].hex().upper()}, {int.from_bytes(head[28:36], 'big', signed=True)}"
+def _head_found(data: bytes) -> str:
+    head = read_head(data)
+    return "the end of the file" if head is None else f"0x{head.magic:08X}, {head.physical_offset}"
 
 
 def decode_options_of(columns: Sequence[str], verify_crc: bool) -> DecodeOptions:
