@@ -18,20 +18,18 @@ from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.simple import QueueBounds, simple_queue_bounds
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.write import queue_directory
-from store_format.errors import CorruptStoreError, StoreError
+from store_format.errors import CorruptStoreError
 from store_format.files.read import offset_file_name
 from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.layouts import CQ_UNIT
-from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.read.readable_end import refuse_cut
-from store_format.read.recovery import find_end, scan_to_end
+from store_format.read.recovery import end_after_stop, scan_to_end
 from store_format.read.stale_entries import without_stale
+from store_format.read.written_end import is_unwritten
 
 __all__ = ["WriterEnd", "find_writer_end", "queue_bases"]
-
-_LOOK_SIZE = 1 << 16  # a power loss leaves whole pages of zeros, with messages behind them
 
 
 class WriterEnd(NamedTuple):
@@ -72,51 +70,32 @@ def find_writer_end(
             raise CorruptStoreError(
                 file.path, 0, f"a name that is a multiple of the file size {log.file_size}", str(file.start)
             )
-    last = ledger.last
-    if (
-        last is not None
-        and last.last_size
-        and last.damage(log) is None
-        and log.file_at(last.last_offset) is not None
+    ours = ledger.last
+    if ours is not None and not (
+        ours.last_size and ours.damage(log) is None and log.file_at(ours.last_offset)
     ):
-        timestamp = log.store_timestamp_at(last.last_offset)
-        if _is_unwritten(log, last.stop):
-            return WriterEnd(last.stop, timestamp, last.last_offset, is_ours=True)
-        queues = queue_ends(root, log)
-        end = scan_to_end(log, last.stop, last.stop)
-        if end.last_unit_offset >= 0:
-            timestamp = log.store_timestamp_at(end.last_unit_offset)
-        else:
-            end = replace(end, last_unit_offset=last.last_offset)
+        ours = None
+    if ours is not None and is_unwritten(log, ours.stop):
+        timestamp = log.store_timestamp_at(ours.last_offset)
+        return WriterEnd(ours.stop, timestamp, ours.last_offset, is_ours=True)
+    queues = queue_ends(root, log)
+    if ours is not None:
+        end = scan_to_end(log, ours.stop, ours.stop)
+        if end.last_unit_offset < 0:
+            end = replace(end, last_unit_offset=ours.last_offset)
     else:
-        checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
-        queues = queue_ends(root, log)
         # What the queues know (ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue), -1 without any.
         known = max(
             (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
             default=-1,
         )
-        end = find_end(log, checkpoint, crashed=False, dispatch_from=known)
-        timestamp = log.store_timestamp_at(end.last_unit_offset)
+        end = end_after_stop(log, known)
     if not cut_after_damage:
         refuse_missing_files(root, log, end, queues)
         refuse_cut(root, log, end)
     cut_queues(root, log, end, queues, geometry, files)
     log_files.clear_behind(end.offset)
-    return WriterEnd(end.offset, timestamp, end.last_unit_offset)
-
-
-def _is_unwritten(log: CommitLog, offset: int) -> bool:
-    """Nobody has appended there: the first bytes of a unit or of a BLANK are never all zero, unless their
-    pages were lost.
-    """
-    file = log.file_at(offset)
-    if file is None:
-        return False
-    try:
-        return not log.read(offset, min(_LOOK_SIZE, file.stop - offset)).strip(b"\0")
-    except StoreError:
-        return False
+    return WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
 
 
 def queue_bases(

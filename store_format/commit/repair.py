@@ -30,7 +30,7 @@ from store_format.message.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.read.readable_end import refuse_cut
-from store_format.read.recovery import LogEnd, find_end
+from store_format.read.recovery import LogEnd, end_after_crash
 
 __all__ = ["index_log", "rebuild_index_from", "repair"]
 
@@ -63,7 +63,7 @@ def repair(
     messages behind damage; nothing has been changed then.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
-    end = find_end(log, checkpoint, crashed=True, dispatch_from=-1)
+    end = end_after_crash(log, checkpoint)
     _log.warning(
         "%s: a broker crashed here; its log ends at %d, entries are completed from %d on",
         root,

@@ -34,7 +34,7 @@ from store_format.index.write import last_index_file, rewind_index
 from store_format.layouts import MESSAGE_HEADS
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.readable_end import refuse_cut
-from store_format.read.recovery import find_end, scan_to_end
+from store_format.read.recovery import end_after_crash, scan_to_end
 
 __all__ = ["open_log", "repeat", "roll_forward"]
 
@@ -180,9 +180,7 @@ def _complete_behind_broker(
     position = present.position
     staged = (journal.base, publication.newest_timestamp())
     if crashed:
-        end = find_end(
-            log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1
-        )
+        end = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
         # first, so that its keys and its tag are what is indexed
         torn = _mend_log(log, end.offset, journal, present, files)
         mended = None if torn is None else position

@@ -27,16 +27,14 @@ from store_format.diagnose.state import (
     check_state,
     check_topics,
 )
-from store_format.errors import CorruptStoreError, StoreError
+from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.read.log_end import certain_end, ends_after_crash
 from store_format.read.readable_end import ReadableEnd, find_readable_end
-from store_format.read.recovery import find_end
-from store_format.read.written_end import written_end
+from store_format.read.recovery import end_after_stop
 
 __all__ = ["diagnose"]
-
-_OFFSET_MAX = 2**63 - 1
 
 
 def diagnose(
@@ -128,15 +126,12 @@ def _end_after_crash(root: str, log: CommitLog) -> ReadableEnd:
         checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     except CorruptStoreError:
         checkpoint = Checkpoint()
-    return find_readable_end(root, log, find_end(log, checkpoint, crashed=True, dispatch_from=-1))
+    return ends_after_crash(root, log, checkpoint)[1]
 
 
 def _end_before_remains(root: str, log: CommitLog, state: StoreState) -> ReadableEnd | None:
     """The log's end where whole messages lie behind it that an earlier recovery has cut; else None."""
-    try:
-        end = written_end(root, log, is_live=state is StoreState.LIVE)
-    except (StoreError, OSError):
-        return None  # it is named by the rooms that look at that file
+    end = certain_end(root, log, state)
     return (
         ReadableEnd(end.offset, end.offset, remains=end.remains) if end is not None and end.remains else None
     )
@@ -146,4 +141,4 @@ def _end_of_last_file(root: str, log: CommitLog) -> ReadableEnd:
     """What the recovery of a store that was shut down cleanly finds: it begins with the last file, or with an
     earlier one.
     """
-    return find_readable_end(root, log, find_end(log, Checkpoint(), crashed=False, dispatch_from=_OFFSET_MAX))
+    return find_readable_end(root, log, end_after_stop(log))

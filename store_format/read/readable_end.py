@@ -1,7 +1,7 @@
 """How far the commitlog of a crashed store can be read: over damage in its middle, but not into what an
 earlier recovery cut off.
 
-A broker's recovery ends the log at its first bytes that are no message (`recovery.find_end`), and cuts off
+A broker's recovery ends the log at its first bytes that are no message (`recovery.end_after_crash`), and cuts off
 everything behind them. At the log's true end nothing follows those bytes. Where whole messages follow, either
 the middle of the log is damaged, or the messages are remains: recovery sets the log's end back and does not
 clear a byte (MappedFileQueue.truncateDirtyFiles), and a broker that goes on writes over the first of the cut

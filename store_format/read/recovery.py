@@ -21,7 +21,7 @@ from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.checkpoint import Checkpoint
 from store_format.names import QueueKey
 
-__all__ = ["LogEnd", "find_end", "missing_entries", "scan_to_end"]
+__all__ = ["LogEnd", "end_after_crash", "end_after_stop", "missing_entries", "scan_to_end"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,41 +44,43 @@ class LogEnd:
     end: WalkEnd
 
 
-def find_end(commit_log: CommitLog, checkpoint: Checkpoint, *, crashed: bool, dispatch_from: int) -> LogEnd:
-    """The end of the log by the broker's rule: check unit after unit from a start file on; the first bad one
-    is the end.
+def end_after_crash(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
+    """Where a broker ends the log that starts on a store with `abort` (CommitLog.recoverAbnormally).
 
-    `crashed` says that `abort` exists; `dispatch_from` is the end of what the consume queues know, -1 without
-    any.
+    The broker checks unit after unit from a start file on; the first bad unit is the end. Two start files
+    answer two questions. The end is found from where a 5.5 broker begins: walking back from the last file,
+    the first file whose first unit is good and not newer than the checkpoint (by logicsPhysicalOffset, else
+    by logicsMsgTimestamp), and at most 10 files back, matched or not (commitLogRecoverMaxNum). Damage in
+    older files does not end the log for a broker, and must not for us.
 
-    Two start files, for two questions. The end is looked for from where a 5.5 broker begins: walking back
-    from the last file, the first whose first unit is good and not newer than the checkpoint (by
-    logicsPhysicalOffset, else by logicsMsgTimestamp; without a crash: not behind `dispatch_from`), and at
-    most 10 files back, matched or not (commitLogRecoverMaxNum). Damage in older files does not end the log
-    for a broker, and must not for us. Entries may be missing from further back. That limit is about what the
-    broker dispatches, and it makes old messages vanish from its queues; we have none. When
-    logicsPhysicalOffset is 0 the checkpoint may be of 5.4 or before, where logicsMsgTimestamp runs ahead of
-    the flushed queues, so `scan_start` follows the rule of these: max(min(physic, logics) - 3000, 0). It
-    never begins later than the other.
+    Queue entries may be missing from further back. A broker dispatches only what it scans, so old messages
+    vanish from its queues; we have no such limit. When logicsPhysicalOffset is 0 the checkpoint may be of 5.4
+    or before, where logicsMsgTimestamp runs ahead of the flushed queues. `scan_start` follows the rule of
+    these brokers: max(min(physic, logics) - 3000, 0). It is never later than the broker's start.
     """
-    if not commit_log.files:
-        return scan_to_end(commit_log, 0, 0)
-    timestamp_max = _FAR
-    margin_max = _FAR
-    if not crashed:
-        offset_max = dispatch_from
-    elif checkpoint.logics_physical_offset > 0:
-        offset_max = checkpoint.logics_physical_offset
-    else:
-        offset_max = _FAR
-        timestamp_max = checkpoint.logics_msg_timestamp
-        margin_max = checkpoint.timestamp_min
-    newest = len(commit_log.files) - 1
+    if checkpoint.logics_physical_offset > 0:
+        return _end_from(log, checkpoint.logics_physical_offset, _FAR, _FAR)
+    return _end_from(log, _FAR, checkpoint.logics_msg_timestamp, checkpoint.timestamp_min)
+
+
+def end_after_stop(log: CommitLog, queued_stop: int = _FAR) -> LogEnd:
+    """Where a broker ends the log that starts on a store without `abort` (CommitLog.recoverNormally).
+
+    The scan begins with the last file that does not begin behind `queued_stop`, the end of the messages that
+    the consume queues know (-1 without any), and at most 10 files back. By default with the last file.
+    """
+    return _end_from(log, queued_stop, _FAR, _FAR)
+
+
+def _end_from(log: CommitLog, offset_max: int, timestamp_max: int, margin_max: int) -> LogEnd:
+    if not log.files:
+        return scan_to_end(log, 0, 0)
+    newest = len(log.files) - 1
     broker_start = _start_file(
-        commit_log, newest, max(newest + 1 - _RECOVER_FILES_MAX, 0), offset_max, timestamp_max
+        log, newest, max(newest + 1 - _RECOVER_FILES_MAX, 0), offset_max, timestamp_max
     )
-    scan_start = _start_file(commit_log, broker_start, 0, offset_max, margin_max)
-    return scan_to_end(commit_log, commit_log.files[broker_start].start, commit_log.files[scan_start].start)
+    scan_start = _start_file(log, broker_start, 0, offset_max, margin_max)
+    return scan_to_end(log, log.files[broker_start].start, log.files[scan_start].start)
 
 
 def _start_file(commit_log: CommitLog, newest: int, oldest: int, offset_max: int, timestamp_max: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -29,10 +29,11 @@ from store_format.files.read import Refused, list_directories, list_store_files,
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
-from store_format.read.readable_end import find_readable_end, warn_once
-from store_format.read.recovery import find_end, missing_entries
+from store_format.read.log_end import certain_end, ends_after_crash
+from store_format.read.readable_end import warn_once
+from store_format.read.recovery import missing_entries
 from store_format.read.stale_entries import settled, without_cut, without_overwritten, without_stale
-from store_format.read.written_end import WrittenEnd, warn_of_hidden, written_end
+from store_format.read.written_end import WrittenEnd, warn_of_hidden
 
 __all__ = ["Snapshot", "list_queues", "take_queue", "take_snapshot"]
 
@@ -124,9 +125,9 @@ def _taken(
     )
     if state is StoreState.LIVE:
         log = _listed_for(log, queues.values())
-    end = None if log_end is not None else _written_end(root, log, state, queues.values())
+    end = None if log_end is not None else certain_end(root, log, state, _last_queued(queues.values()))
     before = queues
-    if end is not None and _lead_behind(queues.values(), end.offset):
+    if end is not None and _last_queued(queues.values()) >= end.offset:
         queues, also_damaged = _queues_on_disk(root, log, select, refused, end.offset)
         damaged |= also_damaged
         queues = {key: queue for key, queue in queues.items() if key not in damaged}
@@ -141,23 +142,11 @@ def _taken(
     )
 
 
-def _written_end(
-    root: str, log: CommitLog, state: StoreState, queues: Collection[QueueRange]
-) -> WrittenEnd | None:
-    """The log's end where it is certain that nothing behind it counts. It is looked for after the queues: a
-    broker writes the log first.
-    """
-    try:
-        end = written_end(root, log, is_live=state is StoreState.LIVE)
-        if end is not None and not end.remains and _lead_behind(queues, end.offset):
-            end = written_end(root, log, is_live=state is StoreState.LIVE, has_more=True)
-    except (StoreError, OSError):
-        return None  # whoever reads that file is told
-    return end if end is not None and end.is_certain else None
-
-
-def _lead_behind(queues: Collection[QueueRange], offset: int) -> bool:
-    return any(queue.bounds is not None and queue.bounds.last_physical_offset >= offset for queue in queues)
+def _last_queued(queues: Iterable[QueueRange]) -> int:
+    """The greatest physical offset that the queues point to; -1 without any."""
+    return max(
+        (queue.bounds.last_physical_offset for queue in queues if queue.bounds is not None), default=-1
+    )
 
 
 def _settled_queues(
@@ -204,8 +193,8 @@ def take_queue(
         if queue is None:
             continue
         log = _listed_for(log, [queue]) if state is StoreState.LIVE else log
-        end = None if log_end is not None else _written_end(root, log, state, [queue])
-        if end is not None and _lead_behind([queue], end.offset):
+        end = None if log_end is not None else certain_end(root, log, state, _last_queued([queue]))
+        if end is not None and _last_queued([queue]) >= end.offset:
             queue = _queue_at(log, directory, topic, queue_id, kind, end.offset) or queue
         return _settled_queues(root, log, state, {(topic, queue_id): queue}, end)[topic, queue_id]
     return None
@@ -332,8 +321,8 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
     """What the queues would be after the broker's recovery (CommitLog.recoverAbnormally), without changing a
     byte.
     """
-    end = find_end(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint(), crashed=True, dispatch_from=-1)
-    readable = find_readable_end(root, log, end)
+    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    end, readable = ends_after_crash(root, log, checkpoint)
     stop = readable.offset
     _log.info(
         "%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, stop

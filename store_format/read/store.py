@@ -34,6 +34,7 @@ from store_format.files.status import is_directory
 from store_format.message.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, DecodeOptions
 from store_format.message.parts import HEAD_SIZE_MAX, read_head
 from store_format.metadata.read import read_topics
+from store_format.read.log_end import find_log_end
 from store_format.read.log_reader import LogQueue, LogReader, Survey, scan_units, survey
 from store_format.read.queue_reader import QueueReader
 from store_format.read.snapshot import Snapshot, take_snapshot
@@ -116,7 +117,7 @@ class Store:
         """Where the log ends by a rule instead of its bytes: after a crash, and at a commit of ours that is
         not complete.
         """
-        return take_snapshot(self.path, self.log, self.state, lambda topic: False).log_end
+        return find_log_end(self.path, self.log, self.state)
 
     def time_at(self, physical_offset: int) -> int:
         """The store time in ms of the message there; -1 where none can be read, as

@@ -38,13 +38,20 @@ from store_format.index.file import IndexFile, list_index_files
 from store_format.message.locate import locate
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.readable_end import find_readable_end
-from store_format.read.recovery import LogEnd, find_end
+from store_format.read.recovery import end_after_stop
 
-__all__ = ["LastUnit", "WrittenEnd", "last_unit", "warn_of_hidden", "written_end", "written_stop"]
+__all__ = [
+    "LastUnit",
+    "WrittenEnd",
+    "is_unwritten",
+    "last_unit",
+    "warn_of_hidden",
+    "written_end",
+    "written_stop",
+]
 
 _log = logging.getLogger(__name__)
 
-_OFFSET_MAX = 2**63 - 1
 _BLOCK_SIZE = 1 << 16
 _LOOK_SIZE = 1 << 12  # zeros for so long: nothing was written there
 # how far before the last written byte its message is looked for
@@ -233,6 +240,22 @@ def written_stop(log: CommitLog) -> int:
     return log.min_offset
 
 
+def is_unwritten(log: CommitLog, offset: int) -> bool:
+    """Whether nothing is written at the physical offset and behind it, as far as a few reads show.
+
+    The first bytes of a unit or of a BLANK are never all zero. But a power loss may have left whole pages of
+    zeros, with messages behind them.
+    """
+    file = log.file_at(offset)
+    if file is None:
+        return False
+    try:
+        head = log.read(offset, min(_BLOCK_SIZE, file.stop - offset))
+    except StoreError:
+        return False
+    return not head.strip(b"\0") and written_stop(log) <= offset + _BLOCK_SIZE
+
+
 def _head(log: CommitLog, offset: int) -> bytes:
     file = log.file_at(offset)
     return b"" if file is None else log.view(file).read(offset - file.start, _HEAD_SIZE)
@@ -290,7 +313,7 @@ def _is_new(run: _Run, timestamp: int) -> bool:
 
 
 def _whole_look(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
-    end = _scanned(log)
+    end = end_after_stop(log)
     found = find_readable_end(root, log, end)
     result = WrittenEnd(
         found.offset,
@@ -310,10 +333,6 @@ def _whole_look(root: str, log: CommitLog, run: _Run, last: LastUnit) -> Written
             end.offset, True, found.messages + found.remains, log.store_timestamp_at(end.last_unit_offset)
         )
     return result
-
-
-def _scanned(log: CommitLog) -> LogEnd:
-    return find_end(log, Checkpoint(), crashed=False, dispatch_from=_OFFSET_MAX)
 
 
 def _turn(log: CommitLog, start_ms: int, first: int, stop: int) -> tuple[int, int] | None:

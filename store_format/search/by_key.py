@@ -22,7 +22,8 @@ from store_format.message.columns import arrow_schema
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
-from store_format.read.snapshot import list_queues, take_snapshot
+from store_format.read.log_end import find_log_end
+from store_format.read.snapshot import list_queues
 from store_format.read.tolerance import Tolerance
 from store_format.search.found import Found, Searched
 from store_format.search.key_scan import KeySearch, Wanted
@@ -92,7 +93,7 @@ def cover(
 ) -> tuple[Coverage, tuple[str, ...], int]:
     """What of the log the index files answer for, for which topics, and where the log ends at most."""
     # after a crash, or during a commit of ours
-    stop = take_snapshot(root, log, state, lambda topic: False).log_end
+    stop = find_log_end(root, log, state)
     if stop is None:
         stop = log.files[-1].stop if log.files else 0
     topics, reason = _topics_to_look_up(root, wanted) if use_index else ((), "not asked for")

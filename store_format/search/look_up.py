@@ -22,8 +22,8 @@ from store_format.errors import OptionError
 from store_format.java.hashes import tags_code
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema, decode
 from store_format.names import is_light_queue
+from store_format.read.log_end import find_log_end
 from store_format.read.log_reader import LogReader
-from store_format.read.snapshot import take_snapshot
 from store_format.read.tolerance import Tolerance
 from store_format.search.by_key import Wanted, cover, find, ordered, scan_size, stands_at
 from store_format.search.found import Found, Searched
@@ -171,7 +171,7 @@ def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found
     log: CommitLog = store.log
     file = log.file_at(offset)
     # after a crash, or during a commit of ours
-    stop = take_snapshot(store.path, log, store.state, lambda topic: False).log_end
+    stop = find_log_end(store.path, log, store.state)
     if file is None or (stop is not None and offset >= stop) or not stands_at(log, offset):
         return None
     refs = log.refs_at(file, np.array([offset]))

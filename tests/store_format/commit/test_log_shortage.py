@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit import append_position as log_end
 from store_format.commit.append import CommitOptions, recover
 from store_format.commit.checkpoint import save_checkpoint
@@ -144,6 +146,30 @@ def test_entries_that_a_recovery_left_are_removed(root: Path) -> None:
     append(root, numbered("T", 12, 200))
     assert [offset for offset, _ in _bodies(root)["U", 0]] == [0, 1, 2]
     assert _problems(root) == []
+
+
+@pytest.mark.parametrize("hole", [1 << 12, 80 << 10, 300 << 10])
+def test_messages_of_a_broker_behind_lost_pages_are_not_overwritten(tmp_path: Path, hole: int) -> None:
+    """A broker went on behind our commit; the first pages of what it wrote are zeros now. A reader sees its
+    other messages, so a writer must not put the log's end in front of them.
+    """
+    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 20, 20 * 20_000, 50, 20_000))
+    append(root, numbered("T", 0, 12))
+    ledger = root / ".rmqlog" / "ledger.json"
+    ours, stop = ledger.read_bytes(), read_ledger(str(root)).last
+    assert stop is not None
+    append(root, numbered("T", 12, 4000, body_size=60))  # as a broker
+    ledger.write_bytes(ours)
+    (root / ".rmqlog" / "queues.json").unlink(missing_ok=True)
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(stop.stop)
+        file.write(bytes(hole))
+    seen = MessageStore.open(str(root)).diagnose().summary.log_end
+    assert seen > stop.stop + hole
+    before = _files(root)
+    with pytest.raises(CorruptStoreError, match="whole messages behind it"):
+        append(root, numbered("T", 4012, 8))
+    assert _files(root) == before
 
 
 # ---- missing files -----------------------------------------------------------------------------------------

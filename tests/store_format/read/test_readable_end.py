@@ -20,7 +20,7 @@ from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.message.columns import DecodeOptions
 from store_format.metadata.checkpoint import Checkpoint
 from store_format.read.readable_end import ReadableEnd, find_readable_end
-from store_format.read.recovery import find_end
+from store_format.read.recovery import end_after_crash
 from store_format.read.tolerance import Tolerance
 from tests.support import goldens, oracle
 from tests.support.oracle import Message
@@ -68,7 +68,7 @@ def overwrite(root: Path, offset: int, data: bytes) -> None:
 
 def readable(root: Path) -> ReadableEnd:
     store = MessageStore.open(str(root))
-    end = find_end(store.log, Checkpoint(), crashed=True, dispatch_from=-1)
+    end = end_after_crash(store.log, Checkpoint())
     return find_readable_end(str(root), store.log, end)
 
 

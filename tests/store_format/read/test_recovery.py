@@ -19,7 +19,7 @@ from store_format.commitlog.walk import EndKind
 from store_format.files.read import FileCache
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.read.recovery import find_end, missing_entries
+from store_format.read.recovery import end_after_crash, end_after_stop, missing_entries
 from tests.support import goldens, oracle
 from tests.support.oracle import Message
 
@@ -87,7 +87,7 @@ def _batch_topics(root: Path) -> set[str]:
 def test_the_end_is_where_the_broker_puts_it(golden: Golden, name: str, broker: str) -> None:
     root, expected = _store(golden, name, broker)
     log = _open(root)
-    end = find_end(log, _checkpoint(root), crashed=name in CRASHED, dispatch_from=-1)
+    end = end_after_crash(log, _checkpoint(root)) if name in CRASHED else end_after_stop(log, -1)
     assert end.offset == expected["commitLog"]["maxOffset"]
     assert end.last_unit_offset < end.offset
     assert end.end.kind is (EndKind.TORN if name == "crash-torn-5.5.0" else EndKind.UNWRITTEN)
@@ -99,7 +99,7 @@ def test_the_end_is_where_the_broker_puts_it(golden: Golden, name: str, broker: 
 def test_queues_of_a_crashed_store_end_where_the_broker_ends_them(golden: Golden, name: str) -> None:
     root, expected = _store(golden, name, "")
     log = _open(root)
-    end = find_end(log, _checkpoint(root), crashed=True, dispatch_from=-1)
+    end = end_after_crash(log, _checkpoint(root))
     on_disk = _max_offsets(_units_on_disk(root, end.offset))
     added = missing_entries(log, end.scan_start, end.offset, on_disk)
     found = on_disk | {queue: entries.max_offset for queue, entries in added.items()}
@@ -175,7 +175,7 @@ def test_queues_that_lag_behind_the_log_are_completed(
     before = _units_on_disk(root, log_end)
     _zero_last_units(root, log_end, lost)
     log = _open(root)
-    end = find_end(log, _checkpoint(root), crashed=True, dispatch_from=-1)
+    end = end_after_crash(log, _checkpoint(root))
     assert end.offset == log_end
     lagging = _units_on_disk(root, end.offset)
     last = {queue: int(units["physical_offset"][-1]) for queue, (_, units) in lagging.items() if len(units)}
@@ -249,7 +249,7 @@ def _found(
     log: CommitLog, checkpoint: Checkpoint, *, crashed: bool = True, dispatch_from: int = -1
 ) -> tuple[int, int, int]:
     """(first file checked, first file scanned for entries, end)."""
-    end = find_end(log, checkpoint, crashed=crashed, dispatch_from=dispatch_from)
+    end = end_after_crash(log, checkpoint) if crashed else end_after_stop(log, dispatch_from)
     assert end.end.kind is EndKind.BLANK
     assert end.last_unit_offset == 13 * FILE_SIZE
     return FILES - end.units, end.scan_start // FILE_SIZE, end.offset
@@ -294,7 +294,7 @@ def test_after_a_clean_shutdown_the_queues_say_it(
 
 def test_damage_in_an_old_file_does_not_end_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = _many_files(tmp_path, broken=2)
-    end = find_end(log, Checkpoint(), crashed=True, dispatch_from=-1)
+    end = end_after_crash(log, Checkpoint())
     assert (end.scan_start, end.offset, end.units) == (0, 13 * FILE_SIZE + 104, 10)
     with caplog.at_level(logging.WARNING, "store_format.read.recovery"):
         entries = missing_entries(log, end.scan_start, end.offset, {})
@@ -319,23 +319,23 @@ def test_damage_in_the_range_is_stepped_over_with_a_warning(
 
 
 def test_damage_in_the_files_that_are_checked_ends_the_log(tmp_path: Path) -> None:
-    end = find_end(_many_files(tmp_path, broken=10), Checkpoint(), crashed=True, dispatch_from=-1)
+    end = end_after_crash(_many_files(tmp_path, broken=10), Checkpoint())
     assert (end.offset, end.last_unit_offset, end.end.kind) == (10 * FILE_SIZE, 9 * FILE_SIZE, EndKind.TORN)
     assert end.end.expected.startswith("body CRC")
 
 
 def test_a_start_file_whose_first_unit_is_bad_does_not_match(tmp_path: Path) -> None:
     log = _many_files(tmp_path, broken=12)
-    end = find_end(log, Checkpoint(logics_physical_offset=12 * FILE_SIZE), crashed=True, dispatch_from=-1)
+    end = end_after_crash(log, Checkpoint(logics_physical_offset=12 * FILE_SIZE))
     assert (end.scan_start, end.offset, end.units) == (11 * FILE_SIZE, 12 * FILE_SIZE, 1)
 
 
 def test_the_end_is_looked_for_beyond_a_missing_file(tmp_path: Path) -> None:
-    end = find_end(_many_files(tmp_path, skipped=8), Checkpoint(), crashed=True, dispatch_from=-1)
+    end = end_after_crash(_many_files(tmp_path, skipped=8), Checkpoint())
     assert (end.offset, end.units) == (13 * FILE_SIZE + 104, 10)
 
 
 def test_a_store_without_commitlog_ends_at_0(tmp_path: Path) -> None:
-    end = find_end(_open(tmp_path), Checkpoint(), crashed=True, dispatch_from=-1)
+    end = end_after_crash(_open(tmp_path), Checkpoint())
     assert (end.offset, end.scan_start, end.last_unit_offset, end.units) == (0, 0, -1, 0)
     assert missing_entries(_open(tmp_path), 0, 0, {}) == {}

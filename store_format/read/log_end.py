@@ -1,0 +1,78 @@
+"""Where does the commitlog end? The files do not say: they have their full length from the start.
+
+Five questions, each with one function; everybody else calls these:
+
+| who asks | function | answer |
+|---|---|---|
+| recovery after a crash | `recovery.end_after_crash` | the first bad unit, from the file on that the checkpoint gives |
+| recovery after a clean stop | `recovery.end_after_stop` | the first bad unit, from the last file on |
+| a reader after a crash | `readable_end.find_readable_end` | behind damage too, if whole messages continue the log there |
+| a reader of any other store | `written_end.written_end` | the last whole message, but for remains of an old recovery |
+| a writer | `append_position.find_writer_end` | the end after a clean stop, if a reader reads nothing behind it |
+
+This module puts them together for readers. All five walk the same way (`CommitLog.walk`). A writer that would
+clear what a reader still reads is refused (`readable_end.refuse_cut`); it skips the scan behind our own last
+commit only if `written_end.is_unwritten` finds nothing behind that.
+"""
+
+from __future__ import annotations
+
+from store_format.bookkeeping.journal import committed_end, read_commit_state
+from store_format.bookkeeping.state import StoreState
+from store_format.commitlog.log import CommitLog
+from store_format.errors import StoreError
+from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.read.readable_end import ReadableEnd, find_readable_end, warn_once
+from store_format.read.recovery import LogEnd, end_after_crash
+from store_format.read.written_end import WrittenEnd, warn_of_hidden, written_end
+
+__all__ = ["certain_end", "ends_after_crash", "find_log_end"]
+
+
+def find_log_end(root: str, log: CommitLog, state: StoreState) -> int | None:
+    """The physical offset at which a reader stops; None where the log ends with its last message.
+
+    An offset after a crash, at the base of a commit that is under way or was broken off, and where remains of
+    an old recovery follow. `take_snapshot` finds the same end, with the queues.
+    """
+    before = read_commit_state(root)
+    if state is StoreState.CRASHED and not before.is_own:
+        _, readable = ends_after_crash(root, log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
+        warn_once(root, log.cache, readable)
+        return readable.offset
+    end = before.base if before.base is not None else _end_before_remains(root, log, state)
+    if read_commit_state(root) == before:
+        return end
+    committed = committed_end(root)
+    return committed if committed is not None else _end_before_remains(root, log, state)
+
+
+def _end_before_remains(root: str, log: CommitLog, state: StoreState) -> int | None:
+    end = certain_end(root, log, state)
+    if end is None or not end.remains:
+        return None
+    warn_of_hidden(root, log.cache, end, 0)
+    return end.offset
+
+
+def ends_after_crash(root: str, log: CommitLog, checkpoint: Checkpoint) -> tuple[LogEnd, ReadableEnd]:
+    """Where a broker's recovery ends the log, and how far the log can be read."""
+    end = end_after_crash(log, checkpoint)
+    return end, find_readable_end(root, log, end)
+
+
+def certain_end(root: str, log: CommitLog, state: StoreState, queued: int = -1) -> WrittenEnd | None:
+    """The end of a log that no crash left, if it is certain that nothing behind it counts; else None.
+
+    `queued` is the greatest physical offset that a consume queue points to, read before: a broker writes the
+    log first. A reader that comes to a file that cannot be read raises; here the file only makes the end
+    uncertain.
+    """
+    is_live = state is StoreState.LIVE
+    try:
+        end = written_end(root, log, is_live=is_live)
+        if end is not None and not end.remains and queued >= end.offset:
+            end = written_end(root, log, is_live=is_live, has_more=True)
+    except (StoreError, OSError):
+        return None
+    return end if end is not None and end.is_certain else None
