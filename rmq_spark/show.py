@@ -1,8 +1,7 @@
-"""What notebooks show: tables, messages, views, the life of a message and a map of the files, each as an
-object with `_repr_html_`.
+"""Pages for notebooks: tables, messages, views and the life of a message, as objects with `_repr_html_`.
 
-Stores, queues, what `find` found and what `diagnose` found show themselves. The pages are made in
-`store_format.display`.
+Stores, queues and the results of `find` and `diagnose` show themselves. The HTML comes from
+`store_format.display` and needs no extra; charts are in `rmq_spark.charts`.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ from store_format.display.page import Html
 from store_format.display.rows import plain_rows
 from store_format.display.table import LIMIT
 from store_format.notebook.cards import message_cards, table_card, view_card
-from store_format.notebook.file_map import READ_BYTES_MAX
-from store_format.notebook.file_map import file_map as _file_map
 from store_format.notebook.timeline import timeline
 
 if TYPE_CHECKING:
     from store_format import MessageStore
 
-__all__ = ["file_map", "message", "table", "trace", "view"]
+__all__ = ["message", "table", "trace", "view"]
 
 _MESSAGES_MAX = 10
 
@@ -53,15 +50,6 @@ def view(store: MessageStore, name: str, *, limit: int = LIMIT, now_ms: int | No
 def trace(store: MessageStore, message_id: str) -> Html:
     """The life of a message as a timeline, see `store.trace`."""
     return timeline(store.trace(message_id), message_id)
-
-
-def file_map(store: MessageStore, *, read_bytes_max: int = READ_BYTES_MAX) -> Html:
-    """A picture of the store's files: messages, padding, damage and what is not written yet; consume queues
-    and index files by fill.
-
-    At most `read_bytes_max` bytes of the commitlog are read, the newest.
-    """
-    return _file_map(store, read_bytes_max=read_bytes_max)
 
 
 def _arrow(rows: Any, limit: int) -> tuple[pa.Table, int | None]:  # Any: see table

@@ -27,7 +27,7 @@ from rmq_spark.charts.counting import (
 from store_format.errors import OptionError
 from store_format.views.lag import LAG_COLUMNS
 
-__all__ = ["OTHERS", "Drawn", "heat_data", "lag_data", "latency_data", "rate_data"]
+__all__ = ["OTHERS", "Drawn", "harmless", "heat_data", "lag_data", "latency_data", "rate_data"]
 
 OTHERS = "other topics"
 
@@ -166,7 +166,7 @@ def lag_data(lag: pa.Table, *, rows_max: int = _LAG_ROWS_MAX) -> Drawn:
     behind = [max(row["lagMessages"] or 0, 0) for row in rows]
     lost = [min(row["lostMessages"] or 0, lag) for row, lag in zip(rows, behind, strict=True)]
     columns = {
-        "group": pa.array([_label(row["group"]) for row in rows], pa.string()),
+        "group": pa.array([harmless(row["group"]) for row in rows], pa.string()),
         "queue": pa.array(
             _queue_labels([(row["brokerName"], row["topic"], row["queueId"]) for row in rows]), pa.string()
         ),
@@ -203,7 +203,7 @@ def _largest(table: pa.Table, keys: tuple[str, ...], count_max: int) -> tuple[li
 
 
 def _topic_names(kept: Sequence[_Key], others: dict[_Key, int]) -> list[str]:
-    return [_label(name) for (name,) in kept] + [OTHERS] * bool(others)
+    return [harmless(name) for (name,) in kept] + [OTHERS] * bool(others)
 
 
 def _put_together(others: dict[_Key, int]) -> Iterator[str]:
@@ -276,16 +276,16 @@ def _queue_labels(queues: Sequence[_Key]) -> list[str]:
     """`topic-queue`; with the broker where there are several."""
     several = len({broker for broker, _, _ in queues}) > 1
     return [
-        f"{_label(broker)} {_label(topic)}-{queue}" if several else f"{_label(topic)}-{queue}"
+        f"{harmless(broker)} {harmless(topic)}-{queue}" if several else f"{harmless(topic)}-{queue}"
         for broker, topic, queue in queues
     ]
 
 
-def _label(name: str | int | None) -> str:
-    r"""A name that a hostile store gave as harmless text: no control characters, none that turn the direction, no `<`.
+def harmless(name: str | int | None, characters_max: int = _LABEL_MAX) -> str:
+    r"""A name from a store as harmless text: control and format characters and `<` as \uNNNN, long names cut.
 
-    Vega draws text as text, but the page that altair writes around a chart has the data between script tags.
+    Vega draws text as text, but altair's HTML page contains the data between script tags.
     """
     text = str(name)
-    cut = text if len(text) <= _LABEL_MAX else f"{text[: _LABEL_MAX - 1]}…"
+    cut = text if len(text) <= characters_max else f"{text[: characters_max - 1]}…"
     return "".join(char if char.isprintable() and char != "<" else f"\\u{ord(char):04x}" for char in cut)

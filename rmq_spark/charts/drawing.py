@@ -17,7 +17,7 @@ from store_format.errors import UnsupportedFormatError
 if TYPE_CHECKING:
     import altair as alt
 
-__all__ = ["heat_map", "lag", "latency", "rate"]
+__all__ = ["heat_map", "inline_rows", "lag", "latency", "rate", "require_altair", "titled"]
 
 _WIDTH, _HEIGHT, _ROW = 640, 130, 17
 _TICKS_MAX = 8
@@ -33,7 +33,7 @@ def rate(messages: Messages, *, title: str = "Messages and bytes over time") -> 
     """Messages and bytes a second by store time, one colour a topic; needs topic, storeTimestampMs,
     storeSize.
     """
-    _require_altair()
+    require_altair()
     import altair as alt
 
     drawn = rate_data(messages)
@@ -52,7 +52,7 @@ def rate(messages: Messages, *, title: str = "Messages and bytes over time") -> 
                 tooltip=["topic:N", "messages:Q", "bytes:Q", "from:N", "to:N"],
             )
         )
-    chart: alt.VConcatChart = alt.vconcat(*panels, title=_title(title, drawn))
+    chart: alt.VConcatChart = alt.vconcat(*panels, title=titled(title, drawn))
     return chart
 
 
@@ -60,7 +60,7 @@ def heat_map(messages: Messages, *, bytes_: bool = False, title: str = "Queues o
     """Which queues were busy when; needs topic, queueId, storeTimestampMs, storeSize. `bytes_` colours by
     bytes instead of messages.
     """
-    _require_altair()
+    require_altair()
     import altair as alt
 
     drawn = heat_data(messages)
@@ -82,7 +82,7 @@ def heat_map(messages: Messages, *, bytes_: bool = False, title: str = "Queues o
             ),
             tooltip=["queue:N", "messages:Q", "bytes:Q", "from:N", "to:N"],
         )
-        .properties(width=_WIDTH, height=alt.Step(_ROW), title=_title(title, drawn))
+        .properties(width=_WIDTH, height=alt.Step(_ROW), title=titled(title, drawn))
     )
     return chart
 
@@ -91,12 +91,12 @@ def latency(
     messages: Messages, *, title: str = "From the producer's clock to the broker's"
 ) -> alt.LayerChart:
     """How many messages took how long from born to stored; needs topic, bornTimestampMs, storeTimestampMs."""
-    _require_altair()
+    require_altair()
     import altair as alt
 
     drawn = latency_data(messages)
     x = alt.X("delay:O", title="born → stored", sort=None, axis=alt.Axis(labelAngle=-35, labelLimit=160))
-    data = alt.Chart(_values(drawn.table))
+    data = alt.Chart(inline_rows(drawn.table))
     bars = data.mark_bar().encode(
         x=x,
         y=alt.Y("messages:Q", title="messages", axis=alt.Axis(format="~s", tickCount=6)),
@@ -107,7 +107,7 @@ def latency(
         x=x, y="sum(messages):Q", text=alt.Text("sum(messages):Q", format=",")
     )
     chart: alt.LayerChart = (bars + sums).properties(
-        width=_WIDTH, height=_HEIGHT * 2, title=_title(title, drawn)
+        width=_WIDTH, height=_HEIGHT * 2, title=titled(title, drawn)
     )
     return chart
 
@@ -119,7 +119,7 @@ def lag(table: pa.Table, *, title: str = "Lag of groups") -> alt.FacetChart:
     What retention took away before it was read has a colour of its own; a queue without a committed offset
     says so.
     """
-    _require_altair()
+    require_altair()
     import altair as alt
 
     drawn = lag_data(table)
@@ -155,11 +155,11 @@ def lag(table: pa.Table, *, title: str = "Lag of groups") -> alt.FacetChart:
     )
     header = alt.Header(labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=2)
     chart: alt.FacetChart = (
-        alt.layer(bars, words, numbers, data=_values(drawn.table))
+        alt.layer(bars, words, numbers, data=inline_rows(drawn.table))
         .properties(width=_WIDTH, height=alt.Step(_ROW))
         .facet(row=alt.Row("group:N", title=None, sort=None, header=header))
         .resolve_scale(y="independent")
-        .properties(title=_title(title, drawn))
+        .properties(title=titled(title, drawn))
     )
     return chart
 
@@ -167,7 +167,7 @@ def lag(table: pa.Table, *, title: str = "Lag of groups") -> alt.FacetChart:
 # ---- altair ------------------------------------------------------------------------------------------------
 
 
-def _require_altair() -> None:
+def require_altair() -> None:
     try:
         import altair  # noqa: F401 # the callers import it too, where their types can be checked
     except ImportError as error:
@@ -177,7 +177,7 @@ def _require_altair() -> None:
         ) from error
 
 
-def _values(table: pa.Table) -> alt.InlineData:
+def inline_rows(table: pa.Table) -> alt.InlineData:
     """The rows inside the chart. Times stay numbers, so no browser reads them in its own time zone."""
     import altair as alt
 
@@ -217,12 +217,12 @@ def _in_steps(drawn: Drawn) -> alt.Chart:
     import altair as alt
 
     moment = "utcFormat(datum.{}, '%Y-%m-%d %H:%M:%S.%L')"
-    return alt.Chart(_values(drawn.table)).transform_calculate(
+    return alt.Chart(inline_rows(drawn.table)).transform_calculate(
         **{"from": moment.format("startMs"), "to": moment.format("stopMs")}
     )
 
 
-def _title(text: str, drawn: Drawn) -> alt.TitleParams:
+def titled(text: str, drawn: Drawn) -> alt.TitleParams:
     import altair as alt
 
     step = [f"steps of {_step_text(drawn.step_ms)}"] if drawn.step_ms else []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from store_format.display.text import cut, shown, spelled
+from store_format.display.text import spelled
 
 __all__ = [
     "SIZE_MAX",
@@ -24,7 +24,6 @@ __all__ = [
     "fact",
     "facts",
     "note",
-    "svg_text",
     "text",
     "warning",
 ]
@@ -122,14 +121,6 @@ def _marked(value: str) -> str:
 
 def _escape_span(spelled_out: str) -> str:
     return f'<span class="e">{escape(spelled_out)}</span>'
-
-
-def svg_text(value: str, columns_max: int = 40) -> str:
-    """The same where no span can be: in the texts of a picture. What turns the direction is isolated by its
-    own characters.
-    """
-    kept = cut(shown(value[: columns_max + 1]), columns_max)
-    return escape(kept if kept.isascii() else f"\u2068{kept}\u2069")
 
 
 _UNDECODED = re.compile("[\udc80-\udcff]+")  # bytes that are no UTF-8, as `surrogateescape` gives them

@@ -28,6 +28,7 @@ _COLOURS = (
 _LINE = "display:grid;grid-template-columns:13.5em 5.5em 1.4em 1fr;align-items:baseline"
 _WHEN = "white-space:nowrap;font-variant-numeric:tabular-nums"
 _SINCE = "white-space:nowrap;text-align:right;padding-right:6px;opacity:.6;font-variant-numeric:tabular-nums"
+_DOT = "display:inline-block;width:10px;height:10px;border-radius:5px;position:relative;z-index:1"
 _TEXT = "border-left:2px solid rgba(128,128,128,.35);padding:2px 0 4px 14px;margin-left:-13.5px;overflow-wrap:anywhere;overflow:hidden"
 
 _Row = Mapping[str, Any]  # Any: values of TRACE_COLUMNS
@@ -55,15 +56,11 @@ def timeline(events: pa.Table, message_id: str) -> Html:
 
 def _line(row: _Row, before: str | None) -> str:
     colour = next((colour for start, colour in _COLOURS if row["what"].startswith(start)), _GREY)
-    dot = (
-        '<svg width="11" height="11" viewBox="0 0 11 11" style="position:relative;z-index:1">'
-        f'<circle cx="5.5" cy="5.5" r="5" fill="{colour}"></circle></svg>'
-    )
     what = f"<b>{text(row['what'])}</b>"
     parts = [part for part in (what, _place(row), _group(row), _detail(row)) if part]
     return (
         f'<div style="{_LINE}"><span style="{_WHEN}">{row["time"] or ""}</span><span style="{_SINCE}">{_since(before, row["time"])}</span>'
-        f'<span>{dot}</span><span style="{_TEXT}">{" · ".join(parts)}</span></div>'
+        f'<span style="{_DOT};background:{colour}"></span><span style="{_TEXT}">{" · ".join(parts)}</span></div>'
     )
 
 

@@ -45,7 +45,6 @@ def test_hostile_rows(hostile: MessageStore) -> None:
     for page in (show.table(batch), show.message(batch), show.message(batch.to_pylist()[0])):
         assert shown(HOSTILE_TOPIC) in read_page(page.source).text
     assert shown(HOSTILE_ID) in read_page(show.trace(hostile, HOSTILE_ID).source).text
-    assert shown(HOSTILE_TOPIC)[:20] in read_page(show.file_map(hostile).source).text
     assert shown(HOSTILE_TOPIC) in read_page(show.view(hostile, "queues").source).text
 
 
@@ -72,11 +71,8 @@ def test_times_of_any_zone_are_utc() -> None:
     assert "a2024-05-01T00:00:00.000Zb2024-05-01T00:00:00.000Zc2024-05-01dxe2024-05-01T00:00:00.000Z" in text
 
 
-def test_a_view_and_a_file_map(golden: Golden) -> None:
+def test_a_view(golden: Golden) -> None:
     store = MessageStore.open(str(golden("delay-tx-5.5.0")))
     text = read_page(show.view(store, "transactions", limit=1, now_ms=1_800_000_000_000).source).text
     assert "Half messages, one row a transaction, and how each ended." in text
     assert "the first 1 rows of more" in text
-    text = read_page(show.file_map(store, read_bytes_max=1 << 20).source).text
-    assert "RMQ_SYS_TRANS_HALF_TOPIC-0" in text
-    assert "240,121 bytes" in text

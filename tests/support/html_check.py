@@ -14,31 +14,15 @@ from store_format.display.page import SIZE_MAX
 
 __all__ = ["Page", "read_page"]
 
-_NUMBER = r"[0-9.]+"
-_COLOUR = r"#[0-9a-f]{6}|currentColor"
 _CLASS = r"rmqlog|[a-z]|r|n z"
-_STYLE = r"[a-z0-9:;.%(), -]*"
-_SIZES = {"width": _NUMBER, "height": _NUMBER}
-_FILL = {"fill": _COLOUR, "fill-opacity": _NUMBER}
-_SVG = {
-    **_SIZES,
-    "viewbox": r"[0-9 ]+",
-    "role": "img",
-    "aria-label": "file map",
-    "font-size": _NUMBER,
-    "fill": _COLOUR,
-    "style": _STYLE,
-}
+_STYLE = r"[a-z0-9#:;.%(), -]*"
 
 # Element -> attribute -> what its value may be, as a whole. A tooltip of a column's head is a sentence of the
 # project's.
 _ALLOWED: dict[str, dict[str, str]] = {
-    **{name: {} for name in ("style", "dt", "dd", "thead", "tbody", "tr", "b", "bdi", "br", "title")},
+    **{name: {} for name in ("style", "dt", "dd", "thead", "tbody", "tr", "b", "bdi", "br")},
     "div": {"class": _CLASS, "style": _STYLE}, "span": {"class": _CLASS, "style": _STYLE}, "dl": {"class": "f"}, "pre": {"class": "b"},
     "table": {"class": "r"}, "th": {"class": "n", "title": r"[^<>]*"}, "td": {"class": _CLASS},
-    "svg": _SVG, "g": {"transform": r"translate\(0 [0-9]+\)"}, "rect": {**_SIZES, **_FILL, "x": _NUMBER, "y": _NUMBER},
-    "path": {**_FILL, "d": r"[Mhvz0-9 -]+"}, "circle": {"cx": _NUMBER, "cy": _NUMBER, "r": _NUMBER, **_FILL},
-    "text": {"x": _NUMBER, "y": _NUMBER, "font-weight": "600", "text-anchor": "end"},
 }  # fmt: skip
 _EMPTY = {"br"}
 _ISOLATES = "\u2068\u2069"
@@ -46,11 +30,10 @@ _ISOLATES = "\u2068\u2069"
 
 @dataclass
 class Page:
-    """The text that is seen, and how often each class and each colour occurs."""
+    """The text that is seen, and how often each class occurs."""
 
     text: str = ""
     classes: dict[str, int] = field(default_factory=dict)
-    fills: dict[str, int] = field(default_factory=dict)
     rows: int = 0
 
 
@@ -67,8 +50,8 @@ class _Reader(HTMLParser):
         for name, value in attrs:
             assert name in _ALLOWED[tag], f"<{tag} {name}={value!r}>"
             assert re.fullmatch(_ALLOWED[tag][name], value or ""), f"<{tag} {name}={value!r}>"
-            counts = {"class": self.page.classes, "fill": self.page.fills}.get(name, {})
-            counts[value or ""] = counts.get(value or "", 0) + 1
+            if name == "class":
+                self.page.classes[value or ""] = self.page.classes.get(value or "", 0) + 1
         self.page.rows += tag == "tr"
         if tag not in _EMPTY:
             self.open.append(tag)

@@ -1,27 +1,29 @@
-"""The picture of a store's files: each part has its bytes, damage is seen however small it is, and many files
-have an end.
-"""
+"""The chart of a store's files: each part has its bytes, the smallest damage is visible, and the rows are bounded."""
 
 from __future__ import annotations
 
+import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from store_format.notebook.file_map import file_map
+from rmq_spark import charts
+from rmq_spark.charts.data import Drawn
+from store_format.errors import StoreError
 from store_format.notebook.log_parts import CELLS, LogParts, Part, read_log_parts
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
-from tests.support.html_check import Page, read_page
+from tests.support.hostile_store import write_hostile_store
 from tests.support.oracle import Message
 from tests.support.small_store import FILE_SIZE, write_small_store
 
 Golden = Callable[[str], Path]
 
-BLUE, YELLOW, RED = "#3b82c4", "#d6a72c", "#dc2626"
 ALL = 1 << 40
 
 
@@ -29,8 +31,21 @@ def _read(root: Path, *, files_max: int = 64, read_bytes_max: int = ALL) -> LogP
     return read_log_parts(MessageStore.open(str(root)), files_max=files_max, read_bytes_max=read_bytes_max)
 
 
-def _map(root: Path, read_bytes_max: int = ALL) -> Page:
-    return read_page(file_map(MessageStore.open(str(root)), read_bytes_max=read_bytes_max).source)
+def _map(root: Path, read_bytes_max: int = ALL) -> Drawn:
+    return charts.file_map_data(MessageStore.open(str(root)), read_bytes_max=read_bytes_max)
+
+
+def _rows(drawn: Drawn, kind: str) -> list[dict[str, Any]]:
+    return [row for row in drawn.table.to_pylist() if row["kind"] == kind]
+
+
+def _parts(drawn: Drawn) -> Counter[str]:
+    """How many pieces of the commitlog's bars each part has."""
+    return Counter(row["part"] for row in _rows(drawn, "commitlog"))
+
+
+def _numbers(drawn: Drawn) -> set[str]:
+    return set(drawn.table["numbers"].to_pylist())
 
 
 def _share(log: LogParts, part: Part) -> list[float]:
@@ -45,6 +60,9 @@ def test_the_bytes_are_those_of_the_diagnosis(golden: Golden, name: str) -> None
     assert sum(parts.message_bytes for parts in log.files) == summary.unit_bytes
     assert sum(parts.damage_bytes for parts in log.files) == summary.damage_bytes
     assert (log.left_out, log.unread_bytes) == (0, 0)
+    drawn = _map(root)
+    assert (_parts(drawn)["damaged"] > 0) == ("torn" in name)
+    assert not [note for note in drawn.notes if "cannot be drawn" in note]
 
 
 def test_the_parts_of_a_file(tmp_path: Path) -> None:
@@ -57,10 +75,11 @@ def test_the_parts_of_a_file(tmp_path: Path) -> None:
     assert used == pytest.approx(log.files[0].message_bytes / FILE_SIZE, abs=1 / CELLS)
     assert blank == pytest.approx(1 - used)  # the first file has no empty part, the second no padding
     assert unwritten == pytest.approx(1 - log.files[1].message_bytes / FILE_SIZE, abs=1 / CELLS)
-    page = _map(store.root)
-    assert (page.fills[BLUE] > 3, page.fills[YELLOW]) == (True, 2)  # one is the legend's
-    assert page.fills[RED] == 1
-    assert "Orders-0" in page.text
+    drawn = _map(store.root)
+    assert _parts(drawn) == {"messages": 2, "padding at a file's end": 1, "not written yet": 1}
+    first = _rows(drawn, "commitlog")[:2]
+    assert (first[0]["low"], first[0]["high"], first[1]["high"]) == (0, first[1]["low"], 1)
+    assert "Orders-0" in {row["name"] for row in _rows(drawn, "consume queues")}
 
 
 def test_one_damaged_byte_is_seen(tmp_path: Path) -> None:
@@ -72,18 +91,18 @@ def test_one_damaged_byte_is_seen(tmp_path: Path) -> None:
     log = _read(store.root)
     assert log.files[0].damage_bytes == size
     assert _share(log, Part.DAMAGE)[0] > 0
-    page = _map(store.root)
-    assert page.fills[RED] == 2
-    assert f"{size:,} damaged" in page.text
+    drawn = _map(store.root)
+    assert _parts(drawn)["damaged"] == 1
+    assert any(numbers.endswith(f"{size:,} damaged") for numbers in _numbers(drawn))
 
 
 def test_a_missing_file_is_drawn(golden: Golden, tmp_path: Path) -> None:
     root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
     (root / "commitlog" / "00000000000000262144").unlink()
     assert [parts.is_missing for parts in _read(root).files] == [False, True, False, False]
-    page = _map(root)
-    assert "missing: 262,144 bytes" in page.text
-    assert page.fills[RED] == 2
+    drawn = _map(root)
+    assert "missing: 262,144 bytes" in _numbers(drawn)
+    assert _parts(drawn)["damaged"] == 1
 
 
 def test_a_file_that_was_cut(tmp_path: Path) -> None:
@@ -99,9 +118,11 @@ def test_files_that_are_not_read(tmp_path: Path) -> None:
     log = _read(store.root, read_bytes_max=FILE_SIZE)
     assert _share(log, Part.UNREAD) == [1.0, 0.0]
     assert log.unread_bytes == FILE_SIZE
-    text = _map(store.root, FILE_SIZE).text
-    assert f"{FILE_SIZE:,} bytes, not read" in text
-    assert f"of the oldest {FILE_SIZE:,} bytes of the commitlog nothing was read" in text
+    drawn = _map(store.root, FILE_SIZE)
+    assert f"{FILE_SIZE:,} bytes, not read" in _numbers(drawn)
+    assert drawn.notes[0] == (
+        f"the oldest {FILE_SIZE:,} bytes of the commitlog were not read; read_bytes_max= reads more"
+    )
 
 
 def test_at_least_the_newest_file_is_read(tmp_path: Path) -> None:
@@ -128,20 +149,19 @@ def _write_many(root: Path, count: int, size: int) -> None:
 def test_more_files_than_are_drawn(tmp_path: Path) -> None:
     count, size = 800, 256
     _write_many(tmp_path / "store", count, size)
-    page = _map(tmp_path / "store")
-    assert f"{count - 64:,} older commitlog files are not drawn" in page.text
-    assert "with damage" not in page.text
-    assert "consume queues: the 32 with the most entries of 100" in page.text
-    assert page.fills[RED] == 1
+    drawn = _map(tmp_path / "store")
+    assert f"{count - 64:,} older commitlog files are not drawn" in drawn.notes
+    assert "consume queues: the 32 with the most entries of 100" in drawn.notes
+    assert _parts(drawn)["damaged"] == 0
     for i in range(20):
         path = tmp_path / "store" / "commitlog" / oracle.file_name(i * size)
         path.write_bytes(b"bad" + path.read_bytes()[3:])
     log = _read(tmp_path / "store")
     assert [parts.file.start // size for parts in log.files] == [*range(16), *range(count - 64, count)]
     assert (log.left_out, log.damaged_left_out) == (count - 80, 4)
-    page = _map(tmp_path / "store")
-    assert f"{count - 80:,} older commitlog files are not drawn, 4 of them with damage" in page.text
-    assert page.fills[RED] == 17
+    drawn = _map(tmp_path / "store")
+    assert f"{count - 80:,} older commitlog files are not drawn, 4 of them with damage" in drawn.notes
+    assert _parts(drawn)["damaged"] == 16
 
 
 def test_a_picture_of_alternating_parts_has_an_end(tmp_path: Path) -> None:
@@ -155,11 +175,52 @@ def test_a_picture_of_alternating_parts_has_an_end(tmp_path: Path) -> None:
     (root / "commitlog" / oracle.file_name(0)).write_bytes(units.ljust(1 << 16, b"\0"))
     log = _read(root)
     assert log.files[0].damage_bytes == place // 2
-    assert len(file_map(MessageStore.open(str(root))).source) < 30_000
+    assert len(_rows(_map(root), "commitlog")) <= CELLS
 
 
 def test_an_empty_store(tmp_path: Path) -> None:
     MessageStore.create(str(tmp_path / "new"))
-    text = _map(tmp_path / "new").text
-    assert text.startswith("new: files")
-    assert text.endswith("there are no consume queuesthere are no index files")
+    drawn = _map(tmp_path / "new")
+    assert drawn.table.num_rows == 0
+    assert drawn.notes == ("there are no consume queues", "there are no index files")
+    assert charts.file_map(MessageStore.open(str(tmp_path / "new"))).to_dict()["title"]["subtitle"] == list(
+        drawn.notes
+    )
+
+
+def test_the_chart_draws_the_rows(golden: Golden) -> None:
+    store = MessageStore.open(str(golden("delay-tx-5.5.0")))
+    (values,) = charts.file_map(store).to_dict()["datasets"].values()
+    assert values == charts.file_map_data(store).table.to_pylist()
+    assert {"RMQ_SYS_TRANS_HALF_TOPIC-0"} <= {row["name"] for row in values}
+    assert "240,121 bytes" in {row["numbers"] for row in values}
+
+
+def test_hostile_names_cannot_leave_the_page(tmp_path: Path) -> None:
+    store = MessageStore.open(str(write_hostile_store(tmp_path / "store\x1b[2J<i>")))
+    page = charts.file_map(store).to_html()
+    assert "<svg onload" not in page
+    assert "<i>" not in page
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "\\\\u003csvg onload" in page  # the topic's name, spelled out
+
+
+def test_damaged_bytes_never_raise(golden: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    chance = random.Random(7)
+    files = sorted(path for path in root.rglob("*") if path.is_file() and 0 < path.stat().st_size < 1 << 20)
+    drawn = 0
+    for _ in range(5):
+        for path in chance.sample(files, 6):
+            data = bytearray(path.read_bytes())
+            for _ in range(chance.randrange(1, 40)):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            path.write_bytes(data[: chance.choice((len(data), len(data), len(data) // 2))])
+        try:
+            store = MessageStore.open(str(root))
+        except StoreError:
+            continue
+        assert charts.file_map(store).to_dict()["title"]
+        drawn += 1
+    assert drawn
