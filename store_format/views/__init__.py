@@ -1,3 +1,1 @@
-"""What is in a store, as tables: topics, queues, groups, files, and messages that wait. One room a kind, all
-listed in `table`.
-"""
+"""What a store contains, as Arrow tables. One module a view; `registry.VIEWS` lists them."""

@@ -32,15 +32,15 @@ _TIMER_SINCE = "5.0"
 CHECKPOINT_COLUMNS = (
     BROKER,
     ViewColumn("file", TEXT, "`checkpoint`, or `config/timercheck`."),
-    ViewColumn("name", TEXT, "What the number is, as the broker names it."),
-    ViewColumn("value", LONG, "The number; 0 where the broker has not set it."),
-    ViewColumn("timestamp", TIME, "The same as a time, if it is one."),
-    ViewColumn("since", TEXT, "The first release that writes it."),
+    ViewColumn("name", TEXT, "The broker's name of the number."),
+    ViewColumn("value", LONG, "The number; 0 if the broker has not set it."),
+    ViewColumn("timestamp", TIME, "The number as a time, if it is one."),
+    ViewColumn("since", TEXT, "The first release that writes the number."),
 )
 
 
 def checkpoint(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row a number: how far the broker had flushed, and how far its timer has got."""
+    """One row for each number of `checkpoint` and of `config/timercheck`."""
     rows: list[tuple[object, ...]] = []
     for file, read, since in (
         ("checkpoint", read_checkpoint(f"{store.path}/checkpoint"), CHECKPOINT_SINCE),
@@ -48,13 +48,15 @@ def checkpoint(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     ):
         for name, value in (asdict(read) if read is not None else {}).items():
             time = time_us(value) if name.endswith(("timestamp", "time")) and value > 0 else None
-            rows.append((store.broker_name, file, _camel(name), value, time, since.get(name, _TIMER_SINCE)))
+            rows.append(
+                (store.broker_name, file, _java_name(name), value, time, since.get(name, _TIMER_SINCE))
+            )
     return batches_of(CHECKPOINT_COLUMNS, rows)
 
 
-def _camel(name: str) -> str:
+def _java_name(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
 
 
-VIEW = View("checkpoint", "How far the broker had flushed.", CHECKPOINT_COLUMNS, checkpoint)
+VIEW = View("checkpoint", "How far the broker had flushed its files.", CHECKPOINT_COLUMNS, checkpoint)

@@ -1,4 +1,4 @@
-"""Dead letters: messages that a group has given up, with the topic they came from."""
+"""The view `deadLetters`: messages that a group has given up, with the topic of the first message."""
 
 from __future__ import annotations
 
@@ -19,43 +19,47 @@ __all__ = ["VIEW"]
 
 DEAD_LETTER_COLUMNS = (
     BROKER,
-    ViewColumn("group", TEXT, "The group that gave it up."),
-    ViewColumn("originTopic", TEXT, "The topic it was sent to (RETRY_TOPIC)."),
-    ViewColumn("msgId", TEXT, "The id a client shows; the first message has the same one."),
+    ViewColumn("group", TEXT, "The group that gave up the message."),
+    ViewColumn("originTopic", TEXT, "The topic to which the producer sent the message (RETRY_TOPIC)."),
+    ViewColumn("msgId", TEXT, "The message id that clients show; the first message has the same id."),
     ViewColumn("originMsgId", TEXT, "The offset message id of the first message (ORIGIN_MESSAGE_ID)."),
-    ViewColumn("reconsumeTimes", INT, "How often it was delivered again."),
-    ViewColumn("tags", TEXT, "Its tags."),
-    ViewColumn("keys", NAMES, "Its keys."),
-    ViewColumn("bornTimestamp", TIME, "When the producer made it."),
-    ViewColumn("storeTimestamp", TIME, "When it became a dead letter."),
+    ViewColumn("reconsumeTimes", INT, "How often the message was delivered again."),
+    ViewColumn("tags", TEXT, "The tags."),
+    ViewColumn("keys", NAMES, "The keys."),
+    ViewColumn("bornTimestamp", TIME, "When the producer created the message."),
+    ViewColumn("storeTimestamp", TIME, "When the message became a dead letter."),
     ViewColumn("topic", TEXT, "The dead letter topic."),
-    ViewColumn("queueId", INT, "Its place there."),
-    ViewColumn("queueOffset", LONG, "Its place there."),
-    ViewColumn("physicalOffset", LONG, "Its place in the commitlog."),
-    ViewColumn("bytes", LONG, "Its size there."),
+    ViewColumn("queueId", INT, "The queue of the dead letter topic."),
+    ViewColumn("queueOffset", LONG, "The offset in that queue."),
+    ViewColumn("physicalOffset", LONG, "The physical offset in the commitlog."),
+    ViewColumn("bytes", LONG, "The size in the commitlog."),
 )
 
 _COLUMNS = (
-    "topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs", "bornTimestampMs", "msgId", "tags", "keys",
+    "topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs", "bornTimestampMs",
+    "msgId", "tags", "keys",
     "reconsumeTimes", RETRY_TOPIC, "DLQ_ORIGIN_TOPIC", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID",
 )  # fmt: skip
 
 
 def dead_letters(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row a message of a `%DLQ%` topic; of one topic in order."""
-    return batches_of(DEAD_LETTER_COLUMNS, _rows(store))
+    """One row for each message of a `%DLQ%` topic; the messages of one queue are in order."""
+    return batches_of(DEAD_LETTER_COLUMNS, _dead_letter_rows(store))
 
 
-def _rows(store: Store) -> Iterator[tuple[object, ...]]:
+def _dead_letter_rows(store: Store) -> Iterator[tuple[object, ...]]:
     queues = store.queues(lambda topic: topic.startswith(DLQ_PREFIX))
     for batch in read_queues(store, queues, _COLUMNS):
         for row in batch.to_pylist():
             yield (
-                store.broker_name, row["topic"].removeprefix(DLQ_PREFIX), row[RETRY_TOPIC] or row["DLQ_ORIGIN_TOPIC"], row["msgId"],
-                row["ORIGIN_MESSAGE_ID"] or row["DLQ_ORIGIN_MESSAGE_ID"], row["reconsumeTimes"], row["tags"], row["keys"],
-                time_us(row["bornTimestampMs"]), time_us(row["storeTimestampMs"]), row["topic"], row["queueId"], row["queueOffset"],
+                store.broker_name, row["topic"].removeprefix(DLQ_PREFIX),
+                row[RETRY_TOPIC] or row["DLQ_ORIGIN_TOPIC"], row["msgId"],
+                row["ORIGIN_MESSAGE_ID"] or row["DLQ_ORIGIN_MESSAGE_ID"], row["reconsumeTimes"],
+                row["tags"], row["keys"],
+                time_us(row["bornTimestampMs"]), time_us(row["storeTimestampMs"]), row["topic"],
+                row["queueId"], row["queueOffset"],
                 row["physicalOffset"], row["storeSize"],
             )  # fmt: skip
 
 
-VIEW = View("deadLetters", "Messages that a group has given up.", DEAD_LETTER_COLUMNS, dead_letters)
+VIEW = View("deadLetters", "Messages that a consumer group has given up.", DEAD_LETTER_COLUMNS, dead_letters)

@@ -1,6 +1,4 @@
-"""Messages that wait for their time: those of delay levels, and those of the timer wheel, with the topic and
-queue they are for.
-"""
+"""The view `delayed`: messages that wait for their delivery time, at a delay level or in the timer wheel."""
 
 from __future__ import annotations
 
@@ -34,48 +32,54 @@ DELAYED_COLUMNS = (
     ViewColumn(
         "state",
         TEXT,
-        "`waiting`; `due`: its time has come and the broker has not delivered it; `recalled` by another message, a `recall`; or `unknown`.",
+        "`waiting`; `due`: the time has come and the broker has not delivered the message; `recalled` by "
+        "another message; `recall`: such a message; or `unknown`.",
     ),
     ViewColumn(
         "dueTimestamp",
         TIME,
-        "When it is to be delivered, as the broker has put it in the consume queue. Where that is missing, of kind `level`, "
-        "the default delays are assumed: messageDelayLevel is in no file of the store.",
+        "The delivery time, as the broker wrote it to the consume queue. If a message of kind `level` has no "
+        "consume queue entry, the default delays are assumed, since no file of the store has "
+        "messageDelayLevel.",
     ),
-    ViewColumn("dueInMs", LONG, "How long until then; negative when it is over."),
-    ViewColumn("topic", TEXT, "The topic it is for (REAL_TOPIC)."),
-    ViewColumn("queueId", INT, "The queue it is for (REAL_QID)."),
-    ViewColumn("delayLevel", INT, "Of kind `level`: 1 to 18."),
-    ViewColumn("rollTimes", INT, "Of kind `timer`: how often it was put back, because its time is far."),
-    ViewColumn("msgId", TEXT, "The id a client shows."),
-    ViewColumn("tags", TEXT, "Its tags."),
-    ViewColumn("keys", NAMES, "Its keys."),
-    ViewColumn("bornTimestamp", TIME, "When the producer made it."),
-    ViewColumn("storeTimestamp", TIME, "When it began to wait, or was put back."),
-    ViewColumn("storedTopic", TEXT, "Where it waits."),
-    ViewColumn("storedQueueId", INT, "Where it waits."),
-    ViewColumn("storedQueueOffset", LONG, "Where it waits."),
-    ViewColumn("physicalOffset", LONG, "Its place in the commitlog."),
-    ViewColumn("bytes", LONG, "Its size there."),
+    ViewColumn("dueInMs", LONG, "Time until `dueTimestamp`; negative if it has passed."),
+    ViewColumn("topic", TEXT, "The destination topic (REAL_TOPIC)."),
+    ViewColumn("queueId", INT, "The destination queue (REAL_QID)."),
+    ViewColumn("delayLevel", INT, "For kind `level`: the delay level, 1 to 18."),
+    ViewColumn(
+        "rollTimes",
+        INT,
+        "For kind `timer`: how often the broker stored the message again because its time was too far away.",
+    ),
+    ViewColumn("msgId", TEXT, "The message id that clients show."),
+    ViewColumn("tags", TEXT, "The tags."),
+    ViewColumn("keys", NAMES, "The keys."),
+    ViewColumn("bornTimestamp", TIME, "When the producer created the message."),
+    ViewColumn("storeTimestamp", TIME, "When the message, or its last copy, was stored."),
+    ViewColumn("storedTopic", TEXT, "The topic where the message waits."),
+    ViewColumn("storedQueueId", INT, "The queue where the message waits."),
+    ViewColumn("storedQueueOffset", LONG, "The offset in that queue."),
+    ViewColumn("physicalOffset", LONG, "The physical offset in the commitlog."),
+    ViewColumn("bytes", LONG, "The size in the commitlog."),
 )
 
 _COLUMNS = (
-    "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs", "bornTimestampMs", "msgId", "tags", "keys", "tagsCode",
+    "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs", "bornTimestampMs", "msgId",
+    "tags", "keys", "tagsCode",
     REAL_TOPIC, REAL_QID, UNIQ_KEY, TIMER_OUT_MS, "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY",
 )  # fmt: skip
 
 
 def delayed(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row for each message that is not delivered yet, those of levels first, each in the order of its
-    queue.
-    """
+    """One row for each message that is not delivered yet: delay levels first, each queue in its order."""
     rows = (row for found in (_of_levels(store, now_ms), _of_timer(store, now_ms)) for row in found)
     return batches_of(DELAYED_COLUMNS, rows)
 
 
 def _of_levels(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
-    """Behind delayOffset.json, which a running broker writes every 10 s. A level that is not in it begins at
-    0 (ScheduleMessageService).
+    """The messages after the offsets in delayOffset.json, which a running broker writes every 10 s.
+
+    A level that is not in the file begins at 0 (ScheduleMessageService).
     """
     done = read_delay_offsets(store.path)
     queues = store.queues(SCHEDULE_TOPIC.__eq__)
@@ -86,17 +90,17 @@ def _of_levels(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
     )
     for batch in read_queues(store, queues, _COLUMNS, starts):
         for row in batch.to_pylist():
-            # ScheduleMessageService.computeDeliverTimestamp, stored where a tags code is for others
+            # ScheduleMessageService.computeDeliverTimestamp; the consume queue has it as the tags code
             due = row["tagsCode"]
             state = "unknown" if done is None else "waiting" if due > now_ms else "due"
             yield _row(store, row, "level", state, due, now_ms)
 
 
 def _of_timer(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
-    """Not yet read into the wheel, or due when the wheel has not been yet (config/timercheck).
+    """The messages that the wheel has not read yet or has not fired yet, by config/timercheck.
 
-    A message that is due behind the roll window is stored anew when that is over
-    (TimerMessageStore.needRoll): the last copy counts.
+    A broker stores a message again at the end of each roll window until its time is within the window
+    (TimerMessageStore.needRoll); the last copy counts.
     """
     queues = store.queues(TIMER_TOPIC.__eq__)
     check = read_timer_check(config_path(store.path, "timercheck")) if queues else None
@@ -135,15 +139,18 @@ def _row(
     level = row["queueId"] + 1 if kind == "level" else None
     rolled = parse_long(row["TIMER_ROLL_TIMES"]) if kind == "timer" else None
     return (
-        store.broker_name, kind, state, time_us(due), due - now_ms, row[REAL_TOPIC], parse_long(row[REAL_QID]), level, rolled,
-        row["msgId"], row["tags"], row["keys"], time_us(row["bornTimestampMs"]), time_us(row["storeTimestampMs"]),
-        SCHEDULE_TOPIC if kind == "level" else TIMER_TOPIC, row["queueId"], row["queueOffset"], row["physicalOffset"], row["storeSize"],
+        store.broker_name, kind, state, time_us(due), due - now_ms, row[REAL_TOPIC],
+        parse_long(row[REAL_QID]),
+        level, rolled, row["msgId"], row["tags"], row["keys"], time_us(row["bornTimestampMs"]),
+        time_us(row["storeTimestampMs"]),
+        SCHEDULE_TOPIC if kind == "level" else TIMER_TOPIC, row["queueId"], row["queueOffset"],
+        row["physicalOffset"], row["storeSize"],
     )  # fmt: skip
 
 
 VIEW = View(
     "delayed",
-    "Messages that wait for their time, at a delay level or in the timer.",
+    "Messages that wait for their delivery time, at a delay level or in the timer.",
     DELAYED_COLUMNS,
     delayed,
 )

@@ -1,4 +1,4 @@
-"""The files of a store: what each is for, which offsets it holds, and how full it is."""
+"""The view `files`: the purpose, offsets and fill of each file of a store."""
 
 from __future__ import annotations
 
@@ -31,33 +31,35 @@ FILE_COLUMNS = (
     ViewColumn(
         "kind",
         TEXT,
-        "`commitlog`, `consumequeue`, `batchconsumequeue`, `consumequeue_ext`, `index`, `timerlog`, `config`, …",
+        "`commitlog`, `consumequeue`, `batchconsumequeue`, `consumequeue_ext`, `index`, `timerlog`, "
+        "`config`, …",
     ),
     ViewColumn(
         "file",
         TEXT,
-        "Its path below the store root; as it is where it lies elsewhere (`storePathCommitLog`).",
+        "The path relative to the store; a full path if the file is elsewhere (`storePathCommitLog`).",
     ),
-    ViewColumn("topic", TEXT, "Of a queue's file."),
-    ViewColumn("queueId", INT, "Of a queue's file."),
+    ViewColumn("topic", TEXT, "The topic of a queue's file."),
+    ViewColumn("queueId", INT, "The queue of a queue's file."),
     ViewColumn(
         "start",
         LONG,
-        "Commitlog and index: physical offset of the first message. A queue's file: number of its first unit.",
+        "Commitlog and index: physical offset of the first message. Queue: number of the first unit.",
     ),
-    ViewColumn("stop", LONG, "The same behind what is in it; of an index file that of its last message."),
-    ViewColumn("entries", LONG, "Queue units or index entries in it."),
-    ViewColumn("sizeBytes", LONG, "Its length: files have their full length from the start."),
-    ViewColumn("usedBytes", LONG, "What of it is written; null where that is not known."),
-    ViewColumn("diskBytes", LONG, "What it takes on disk: less than its length where it has holes."),
     ViewColumn(
-        "fill", REAL, "`usedBytes` of `sizeBytes`, 0 to 1; of an index file its entries of all it can take."
+        "stop",
+        LONG,
+        "Where the written part ends, in the same unit; for an index file, physical offset of the last "
+        "message.",
     ),
-    ViewColumn("firstStoreTimestamp", TIME, "When its first message was stored."),
-    ViewColumn(
-        "lastStoreTimestamp", TIME, "When its last message was stored, where the file itself says it."
-    ),
-    ViewColumn("modified", TIME, "Its modification time, from which retention counts."),
+    ViewColumn("entries", LONG, "Number of queue units or index entries."),
+    ViewColumn("sizeBytes", LONG, "File length: a broker creates files with their full length."),
+    ViewColumn("usedBytes", LONG, "Bytes of the file that are written; null if unknown."),
+    ViewColumn("diskBytes", LONG, "Bytes on disk: less than the length if the file has holes."),
+    ViewColumn("fill", REAL, "`usedBytes` / `sizeBytes`, 0 to 1; for an index file, entries / capacity."),
+    ViewColumn("firstStoreTimestamp", TIME, "When the first message was stored."),
+    ViewColumn("lastStoreTimestamp", TIME, "When the last message was stored, if the file has the time."),
+    ViewColumn("modified", TIME, "The modification time, from which retention counts."),
 )
 
 
@@ -68,7 +70,7 @@ _QUEUE_KINDS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
 
 @dataclass(frozen=True, slots=True)
 class _Fill:
-    """What is known of a file's contents."""
+    """The known facts about a file's contents: store times in ms, `fill` from 0 to 1."""
 
     topic: str | None = None
     queue_id: int | None = None
@@ -82,9 +84,10 @@ class _Fill:
 
 
 def files(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row a file. RocksDB's are in no directory that is listed here but `rocksdbstore`."""
+    """One row for each file. Of RocksDB's directories only `rocksdbstore` is listed."""
     return batches_of(
-        FILE_COLUMNS, (_row(store, kind, path, size, fill) for kind, path, size, fill in _all(store))
+        FILE_COLUMNS,
+        (_row(store, kind, path, size, fill) for kind, path, size, fill in _files_and_fills(store)),
     )
 
 
@@ -95,13 +98,14 @@ def _row(store: Store, kind: str, path: str, size: int, fill: _Fill) -> tuple[ob
         fill.fill if fill.fill is not None else fill.used / size if fill.used is not None and size else None
     )
     return (
-        store.broker_name, kind, os.fsencode(shown).decode(errors="replace"), fill.topic, fill.queue_id, fill.start, fill.stop,
-        fill.entries, size, fill.used, disk, ratio, time_us(fill.first), time_us(fill.last), time_us(modified),
+        store.broker_name, kind, os.fsencode(shown).decode(errors="replace"), fill.topic, fill.queue_id,
+        fill.start, fill.stop, fill.entries, size, fill.used, disk, ratio, time_us(fill.first),
+        time_us(fill.last), time_us(modified),
     )  # fmt: skip
 
 
-def _all(store: Store) -> Iterator[tuple[str, str, int, _Fill]]:
-    ranges = _ranges(store)
+def _files_and_fills(store: Store) -> Iterator[tuple[str, str, int, _Fill]]:
+    ranges = _queue_ranges(store)
     end = log_end(store, ranges)
     for file in store.log.files:
         yield "commitlog", file.path, file.size, _log_fill(store, file, end)
@@ -133,7 +137,7 @@ def _all(store: Store) -> Iterator[tuple[str, str, int, _Fill]]:
 
 
 def _reading(store: Store, listing: Callable[[str], Iterable[_T]]) -> Callable[[str], list[_T]]:
-    """What lists a directory, none where it may not be read and the store leaves that out."""
+    """`listing`; an unreadable directory goes to `store.pass_over`, which may raise, and is empty."""
 
     def listed(directory: str) -> list[_T]:
         try:
@@ -145,14 +149,12 @@ def _reading(store: Store, listing: Callable[[str], Iterable[_T]]) -> Callable[[
     return listed
 
 
-def _ranges(store: Store) -> dict[QueueKey, QueueRange]:
+def _queue_ranges(store: Store) -> dict[QueueKey, QueueRange]:
     return {(queue.topic, queue.queue_id): queue.range for queue in store.queues()}
 
 
 def log_end(store: Store, ranges: dict[QueueKey, QueueRange]) -> int:
-    """The physical offset behind the last message that any queue has. Messages of no queue (rolled back ones)
-    may follow.
-    """
+    """The physical offset after the last message of any queue; rolled back messages may follow."""
     if not store.has_consume_queues:
         return store.survey(lambda topic: False).cuts[-1]
     end = store.log.min_offset
@@ -191,9 +193,9 @@ def _index_fill(index: IndexFile) -> _Fill:
         used = min(geometry.units_start + header.index_count * INDEX_UNIT.itemsize, index.size)
         fill = entries / (geometry.index_num - 1) if geometry.index_num > 1 else None
     return _Fill(
-        None, None, header.begin_physical_offset, header.end_physical_offset, entries, used, fill, header.begin_timestamp,
-        header.end_timestamp,
+        None, None, header.begin_physical_offset, header.end_physical_offset, entries, used, fill,
+        header.begin_timestamp, header.end_timestamp,
     )  # fmt: skip
 
 
-VIEW = View("files", "The store's files: what they hold and how full they are.", FILE_COLUMNS, files)
+VIEW = View("files", "The store's files: their contents and how full they are.", FILE_COLUMNS, files)

@@ -1,6 +1,4 @@
-"""Consumer groups: those that are configured, those that have offsets, and those whose retry or dead letter
-topic is there.
-"""
+"""The view `groups`: groups that are configured, have offsets, or have a retry or dead letter topic."""
 
 from __future__ import annotations
 
@@ -26,27 +24,27 @@ GROUP_COLUMNS = (
     BROKER,
     ViewColumn("group", TEXT, "The consumer group."),
     ViewColumn(
-        "configured", BOOL, "Whether subscriptionGroup.json has it; null without that file (RocksDB)."
+        "configured", BOOL, "Whether subscriptionGroup.json has the group; null without that file (RocksDB)."
     ),
-    ViewColumn("consumeEnable", BOOL, "Whether it may consume."),
-    ViewColumn("consumeBroadcastEnable", BOOL, "Whether it may consume as BROADCASTING."),
-    ViewColumn("consumeMessageOrderly", BOOL, "Whether pop delivers to it in order."),
-    ViewColumn("retryQueueNums", INT, "Queues of its retry topic."),
+    ViewColumn("consumeEnable", BOOL, "Whether the group may consume."),
+    ViewColumn("consumeBroadcastEnable", BOOL, "Whether the group may consume in BROADCASTING mode."),
+    ViewColumn("consumeMessageOrderly", BOOL, "Whether pop delivers in order to the group."),
+    ViewColumn("retryQueueNums", INT, "Queues of the group's retry topic."),
     ViewColumn("retryMaxTimes", INT, "Retries before a message becomes a dead letter."),
-    ViewColumn("topics", NAMES, "The topics it has committed offsets of."),
-    ViewColumn("queues", INT, "Queues it has committed offsets of."),
+    ViewColumn("topics", NAMES, "Topics for which the group has committed offsets."),
+    ViewColumn("queues", INT, "Queues for which the group has committed offsets."),
     ViewColumn(
         "lagMessages",
         LONG,
-        "The sum over these queues; null when there are none, or one is not in this store.",
+        "The sum over these queues; null if there are none, or if this store lacks one of them.",
     ),
-    ViewColumn("lagMs", LONG, "The age of the oldest message that it has not consumed."),
-    ViewColumn("deadLetters", LONG, "Messages in its dead letter topic."),
+    ViewColumn("lagMs", LONG, "Age of the oldest unconsumed message."),
+    ViewColumn("deadLetters", LONG, "Messages in the group's dead letter topic."),
 )
 
 
 def groups(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row a group, by name."""
+    """One row for each group, sorted by name."""
     configured, topics = read_subscription_groups(store.path), read_topics(store.path)
     lag: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in lag_table(store, now_ms=now_ms).to_pylist():
@@ -70,8 +68,9 @@ def groups(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
 
 
 def _with_retry_topic(known: Collection[str], topics: Iterable[str]) -> set[str]:
-    """Groups whose retry topic is configured: a consumer's first heartbeat makes it. Those of pop name a
-    topic too (KeyBuilder).
+    """Groups whose retry topic is configured; a broker creates it at a consumer's first heartbeat.
+
+    The retry topics of pop name the group and a topic (KeyBuilder.buildPopRetryTopic); they are left out.
     """
     names = set(topics)
     found = {topic.removeprefix(RETRY_PREFIX) for topic in names if is_retry_topic(topic)}
@@ -105,4 +104,4 @@ def _progress(rows: list[dict[str, Any]]) -> tuple[object, ...]:
     )
 
 
-VIEW = View("groups", "Each consumer group: its settings and how far behind it is.", GROUP_COLUMNS, groups)
+VIEW = View("groups", "Each consumer group: its settings and its lag.", GROUP_COLUMNS, groups)

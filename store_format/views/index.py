@@ -37,25 +37,30 @@ INDEX_COLUMNS = (
     BROKER,
     ViewColumn("file", TEXT, "The index file."),
     ViewColumn("number", INT, "The entry's number, from 1."),
-    ViewColumn("slot", INT, "The hash slot that leads to it."),
-    ViewColumn("keyHash", INT, "The hash of `topic#key`: all that is stored of the key."),
-    ViewColumn("physicalOffset", LONG, "The message it leads to."),
+    ViewColumn("slot", INT, "The hash slot of the entry."),
+    ViewColumn("keyHash", INT, "The hash of `topic#key`; the key itself is not stored."),
+    ViewColumn("physicalOffset", LONG, "The physical offset of the message."),
     ViewColumn(
-        "storeTimestamp", TIME, "When that was stored, to the second; null where the broker could not tell."
+        "storeTimestamp", TIME, "When the message was stored, to the second; null if the broker did not know."
     ),
-    ViewColumn("previous", INT, "The entry before it in the slot's chain; 0 for none."),
+    ViewColumn("previous", INT, "The previous entry in the slot's chain; 0 if there is none."),
 )
 
 
 def index(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row an entry, file by file. A file whose numbers of slots and units its entries do not prove is
-    left out, with a warning.
+    """One row for each entry, file by file.
+
+    A file whose entries do not prove its numbers of slots and units is left out, with a warning.
     """
     yield batch_of(INDEX_COLUMNS, ())
     for file in open_index_files(f"{store.path}/index"):
         with file:
             if file.geometry is None:
-                _log.warning("%s: its entries do not prove its geometry, so they are not shown", file.path)
+                _log.warning(
+                    "%s: the entries do not prove the numbers of hash slots and entries of the file; they "
+                    "are not shown",
+                    file.path,
+                )
             else:
                 yield from _entries(store, file)
 

@@ -1,8 +1,8 @@
-"""How far each consumer group is behind, queue by queue: from the broker's consumerOffset.json and the queues
-themselves.
+"""The view `lag`: how far each consumer group is behind on each queue.
 
-What a file does not say is unknown (null): a group without a committed offset is neither at 0 nor at the end.
-(The broker's own tools say both: ConsumeStats counts it as 0, the lag metrics as the maximum.)
+The numbers come from the broker's committed offsets and from the queues. A value that no file has is null: a
+group without a committed offset is neither at 0 nor at the end of the queue. (The broker's own tools assume
+both: ConsumeStats assumes 0, the lag metrics assume maxOffset.)
 """
 
 from __future__ import annotations
@@ -30,37 +30,39 @@ __all__ = ["LAG_COLUMNS", "VIEW", "GroupQueue", "group_queues", "lag_table"]
 LAG_COLUMNS = (
     BROKER,
     ViewColumn("group", TEXT, "The consumer group."),
-    ViewColumn("topic", TEXT, "The topic it has offsets of, and its `%RETRY%` topic."),
+    ViewColumn("topic", TEXT, "A topic for which the group has offsets, or the group's `%RETRY%` topic."),
     ViewColumn("queueId", INT, "The queue."),
-    ViewColumn("committedOffset", LONG, "The next offset to consume; null when the broker remembers none."),
+    ViewColumn("committedOffset", LONG, "The next offset to consume; null if the broker has no offset."),
     ViewColumn(
-        "minOffset", LONG, "The first offset in the queue; null when the store does not have the queue."
+        "minOffset", LONG, "The first offset in the queue; null if the store does not have the queue."
     ),
-    ViewColumn("maxOffset", LONG, "The offset behind the last message."),
+    ViewColumn("maxOffset", LONG, "The offset after the last message."),
     ViewColumn(
         "lagMessages",
         LONG,
-        "`maxOffset` less `committedOffset`, as mqadmin's consumerProgress; negative when the queue was cut back.",
+        "`maxOffset` minus `committedOffset`, as in mqadmin consumerProgress; negative if the queue was "
+        "truncated.",
     ),
-    ViewColumn("lagBytes", LONG, "Bytes in the commitlog of those that can still be read."),
-    ViewColumn("lagMs", LONG, "Age of the first message not consumed; 0 when there is none."),
-    ViewColumn("lostMessages", LONG, "Of `lagMessages` those that retention has deleted already."),
+    ViewColumn("lagBytes", LONG, "Bytes in the commitlog of the unconsumed messages that still exist."),
+    ViewColumn("lagMs", LONG, "Age of the first unconsumed message; 0 if there is none."),
+    ViewColumn("lostMessages", LONG, "Messages of `lagMessages` that retention has already deleted."),
     ViewColumn(
-        "inFlightMessages", LONG, "Handed to consumers and not committed (5.5 remembers it, at most 5 s old)."
+        "inFlightMessages", LONG, "Delivered to consumers and not yet committed (since 5.5; up to 5 s old)."
     ),
     ViewColumn(
         "lastConsumedTimestamp",
         TIME,
-        "When the last consumed message was stored: consumerProgress' last time.",
+        "When the last consumed message was stored, as `lastTimestamp` in consumerProgress.",
     ),
-    ViewColumn("nextTimestamp", TIME, "When the first message not consumed was stored."),
+    ViewColumn("nextTimestamp", TIME, "When the first unconsumed message was stored."),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class GroupQueue:
-    """A queue as one group sees it. `queue` is None where the store has no such queue, `limits` its offsets
-    if they are known.
+    """A queue and the offsets of one group on the queue.
+
+    `queue` is None if the store does not have the queue. `limits` is (min offset, max offset), if known.
     """
 
     group: str
@@ -73,7 +75,7 @@ class GroupQueue:
 
     @property
     def next_readable(self) -> int | None:
-        """Where the group goes on: at what it committed, or at what retention has left of it."""
+        """The offset of the next message that the group gets: committed, but not before the queue's start."""
         if self.committed is None or self.limits is None:
             return None
         return max(self.committed, self.limits[0])
@@ -82,11 +84,10 @@ class GroupQueue:
 def group_queues(
     store: Store, group: str | None = None, committed: Committed | None = None
 ) -> list[GroupQueue]:
-    """Every queue of every topic that a group has offsets of, sorted; with the queues of its retry topic, if
-    that is configured.
+    """Every queue of the topics for which a group has offsets, and of its retry topic if configured; sorted.
 
-    The queues of a topic are those on disk, those below readQueueNums and those that offsets name.
-    `committed` are offsets that are kept somewhere else than in the store.
+    The queues of a topic are the queues on disk, the ids below readQueueNums and the ids in the offsets.
+    `committed` replaces the offsets in the store.
     """
     committed, topics = committed or read_committed(store.path), read_topics(store.path)
     pairs = committed.pairs()
@@ -122,9 +123,7 @@ def _configured(topics: Topics | None, topic: str) -> range:
 
 
 def _empty(store: Store, topics: Topics | None, topic: str, queue_id: int) -> tuple[int, int] | None:
-    """A queue without files had no message, if the store keeps consume queues at all: their last file
-    outlives retention.
-    """
+    """(0, 0) for a configured queue without files: it has had no message, as retention keeps a file."""
     return (0, 0) if queue_id in _configured(topics, topic) and store.has_consume_queues else None
 
 
@@ -135,21 +134,20 @@ def lag_table(
     now_ms: int | None = None,
     committed: Committed | None = None,
 ) -> pa.Table:
-    """One row a group and queue, by `LAG_COLUMNS`; of one group, or of all. `now_ms` is what ages count to
-    (default: the clock).
+    """The columns `LAG_COLUMNS`, one row for each group and queue; of one group or of all groups.
 
-    As every file that a running broker writes, its offsets are up to 5 s old. `committed` are offsets kept
-    somewhere else.
+    Ages count to `now_ms`, by default the clock. `committed` replaces the offsets in the store, which a
+    running broker writes every 5 s.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     places = group_queues(store, group, committed)
-    measured = measure(store, *_questions(places))
+    measured = measure(store, *_queues_and_edges(places))
     rows = (_row(store.broker_name, place, measured, now) for place in places)
     return pa.Table.from_batches([batch_of(LAG_COLUMNS, rows)])
 
 
-def _questions(places: list[GroupQueue]) -> tuple[list[Queue], dict[QueueKey, list[int]]]:
-    """Each queue once, with the offsets at which groups stand in it."""
+def _queues_and_edges(places: list[GroupQueue]) -> tuple[list[Queue], dict[QueueKey, list[int]]]:
+    """Each queue once, and the offsets in it that have to be measured."""
     queues: dict[QueueKey, Queue] = {}
     edges: dict[QueueKey, list[int]] = {}
     for place in places:
@@ -200,7 +198,7 @@ def _lag_batches(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
 
 VIEW = View(
     "lag",
-    "Each group on each of its queues: how far behind in messages, bytes and time.",
+    "Each group on each of its queues: how far behind it is in messages, bytes and time.",
     LAG_COLUMNS,
     _lag_batches,
 )

@@ -1,8 +1,7 @@
-"""How many bytes of messages lie between queue offsets, and when the messages there were stored: for sizes,
-lag and days.
+"""Bytes of messages between queue offsets, and the store times at these offsets: for sizes, lag and days.
 
-Consume queue units know sizes, so a queue's bytes cost 20 bytes of reading a message; queues without units
-are served, all of them, by one walk over the log.
+Consume queue units contain sizes, so measuring reads 20 bytes for each message. All queues without units are
+measured in one walk over the commitlog.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ _COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "s
 
 @dataclass(slots=True)
 class Stretches:
-    """What lies between the edges of one queue, which are queue offsets, ascending, each once.
+    """Sizes between the edges of one queue. Edges are queue offsets, ascending, each once.
 
-    `bytes[i]` are those of the units that begin from edge i up to edge i + 1, so there is one less than
-    edges. `times[i]` is the store time in ms of the message at edge i and `places[i]` its physical offset;
-    None where there is no message. `cut[i]` are the bytes of a batch that edge i cuts.
+    `bytes[i]` is the size of the units that begin at edge i or later and before edge i + 1, so `bytes` has
+    one item less than `edges`. `times[i]` is the store time in ms of the message at edge i and `places[i]`
+    its physical offset; None if there is no message. `cut[i]` is the size of the batch that edge i cuts.
     """
 
     edges: list[int]
@@ -47,23 +46,25 @@ class Stretches:
     cut: list[int] = field(default_factory=list)
 
     def bytes_between(self, start: int, stop: int) -> int:
-        """Of all units that hold any of the messages [start, stop), both edges."""
+        """Bytes of all units with a message of [start, stop). Both must be edges."""
         first = self.edges.index(start)
         return sum(self.bytes[first : self.edges.index(stop)]) + (self.cut[first] if start < stop else 0)
 
     def time_at(self, offset: int) -> int | None:
+        """The store time in ms at an edge; None for another offset, or without a message."""
         return self.times[self.edges.index(offset)] if offset in self.edges else None
 
     def place_of(self, offset: int) -> int | None:
+        """The physical offset of an edge; None for another offset, or without a message."""
         return self.places[self.edges.index(offset)] if offset in self.edges else None
 
 
 def measure(
     store: Store, queues: Sequence[Queue], edges: Mapping[QueueKey, Sequence[int]]
 ) -> dict[QueueKey, Stretches]:
-    """For each queue what lies between its edges, as far as they are inside of [min_offset, max_offset].
+    """Measures each queue between its edges; edges outside [min_offset, max_offset] are left out.
 
-    What retention deletes meanwhile counts nothing.
+    Messages that retention deletes meanwhile count 0 bytes.
     """
     found: dict[QueueKey, Stretches] = {}
     scanned: list[Queue] = []
@@ -94,15 +95,16 @@ def _bytes_of(queue: Queue, i: int, edges: Sequence[int]) -> int:
         except (OffsetOutOfRangeError, StoreNotFoundError):
             continue
         sizes = units["size"].astype(np.int64)
-        if piece.queue.is_batch:  # one that began before is counted there
+        if piece.queue.is_batch:  # a batch that begins earlier counts for the previous edge
             sizes = sizes[offsets >= piece.start]
         total += int(sizes[sizes > 0].sum())
     return total
 
 
 def look(store: Store, queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
-    """The store time of the message at an offset, its physical offset, and the bytes of the batch that it is
-    in the midst of.
+    """Store time in ms, physical offset, and cut bytes of the message at an offset.
+
+    The cut bytes are the size of the batch if the message is not the first of a batch, else 0.
     """
     if offset >= queue.max_offset:
         return None, None, 0
@@ -129,13 +131,14 @@ def _measure_scanned(store: Store, queues: Sequence[Queue], found: Mapping[Queue
         stretches.bytes = [0] * max(count - 1, 0)
         stretches.times, stretches.places, stretches.cut = [None] * count, [None] * count, [0] * count
     for key, part in walk_queues(store, queues):
-        _add(found[key], part)
+        _add_part(found[key], part)
 
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """Messages of one queue as a walk over the log meets them. `begins` is false for all but the first
-    message of a batch.
+    """Messages of one queue in the order of the commitlog.
+
+    `begins` is True for the first message of a batch and for a message outside a batch.
     """
 
     offsets: NDArray[np.int64]
@@ -146,7 +149,7 @@ class LogPart:
 
 
 def walk_queues(store: Store, queues: Sequence[Queue]) -> Iterator[tuple[QueueKey, LogPart]]:
-    """One pass over the log for all queues that no consume queue describes (`Queue.scanned`)."""
+    """One walk over the commitlog for all queues without a consume queue (`Queue.scanned`)."""
     log_queues = {
         (queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None
     }
@@ -159,10 +162,10 @@ def walk_queues(store: Store, queues: Sequence[Queue]) -> Iterator[tuple[QueueKe
     for batch in LogReader(reader, [queue.piece() for queue in queues], log_queues).read(
         store.log.min_offset, stop
     ):
-        yield from _by_queue(batch)
+        yield from _parts_by_queue(batch)
 
 
-def _by_queue(batch: pa.RecordBatch) -> Iterator[tuple[QueueKey, LogPart]]:
+def _parts_by_queue(batch: pa.RecordBatch) -> Iterator[tuple[QueueKey, LogPart]]:
     topics = batch["topic"].dictionary_encode()
     combined = topics.indices.to_numpy().astype(np.int64) << 32 | batch["queueId"].to_numpy().astype(np.int64)
     columns = [
@@ -180,7 +183,7 @@ def _by_queue(batch: pa.RecordBatch) -> Iterator[tuple[QueueKey, LogPart]]:
         )
 
 
-def _add(stretches: Stretches, part: LogPart) -> None:
+def _add_part(stretches: Stretches, part: LogPart) -> None:
     stretch = np.searchsorted(np.array(stretches.edges, np.int64), part.offsets, "right") - 1
     stretch = np.where(part.begins, stretch, -1)
     for i in np.unique(stretch[(stretch >= 0) & (stretch < len(stretches.bytes))]).tolist():

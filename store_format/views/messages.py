@@ -1,8 +1,6 @@
-"""Messages that a view is made of, out of chosen queues: columns and properties, whether or not consume
-queues are there.
+"""Reads the messages of chosen queues for a view, with or without consume queues.
 
-A damaged message is left out and counted in a warning: a view of a thousand others is worth having, and
-`problems` names it.
+A damaged message is left out and counted in a warning; the view `problems` names it.
 """
 
 from __future__ import annotations
@@ -29,8 +27,9 @@ def read_queues(
     columns: Sequence[str],
     starts: Mapping[QueueKey, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of the queues, those of one queue in order, from `starts` on where given. Names that are
-    no column are properties.
+    """The messages of the queues, each queue in order, from its offset in `starts` if it has one.
+
+    Names in `columns` that are no columns are properties.
     """
     tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
     reader = store.reader(DecodeOptions(tuple(columns), verify_crc=False), tolerance)

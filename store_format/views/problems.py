@@ -20,7 +20,7 @@ __all__ = ["VIEW"]
 
 
 def problems(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row a problem, in the order in which they are looked for. The whole commitlog is read."""
+    """One row for each problem, in the order of the checks. Reads the whole commitlog."""
     from store_format.diagnose import diagnose  # all its rooms: other views do not wait for them
 
     found = diagnose(store.path, store.commit_log_paths)
@@ -31,4 +31,4 @@ def problems(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     return batches_of(PROBLEM_COLUMNS, rows)
 
 
-VIEW = View("problems", "What `diagnose` finds wrong.", PROBLEM_COLUMNS, problems)
+VIEW = View("problems", "The problems that `diagnose` finds.", PROBLEM_COLUMNS, problems)

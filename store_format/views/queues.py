@@ -23,19 +23,21 @@ QUEUE_COLUMNS = (
     ViewColumn("topic", TEXT, "The topic."),
     ViewColumn("queueId", INT, "The queue."),
     ViewColumn("minOffset", LONG, "The first offset that can be read."),
-    ViewColumn("maxOffset", LONG, "The offset behind the last message."),
-    ViewColumn("messages", LONG, "`maxOffset` less `minOffset`."),
+    ViewColumn("maxOffset", LONG, "The offset after the last message."),
+    ViewColumn("messages", LONG, "`maxOffset` minus `minOffset`."),
     ViewColumn(
         "bytes",
         LONG,
-        "Their bytes in the commitlog. A light queue (`%LMQ%`) shares the bytes of the topic that stores them.",
+        "Bytes of these messages in the commitlog. A light queue (`%LMQ%`) shares the bytes of the topic "
+        "that "
+        "stores the messages.",
     ),
-    ViewColumn("firstStoreTimestamp", TIME, "When the first of them was stored."),
-    ViewColumn("lastStoreTimestamp", TIME, "When the last of them was stored."),
+    ViewColumn("firstStoreTimestamp", TIME, "When the first message was stored."),
+    ViewColumn("lastStoreTimestamp", TIME, "When the last message was stored."),
     ViewColumn(
         "source",
         TEXT,
-        "What leads to the messages: `consumequeue`, `batchconsumequeue`, or the `commitlog` alone.",
+        "Where the offsets come from: `consumequeue`, `batchconsumequeue`, or a scan of the `commitlog`.",
     ),
 )
 
@@ -51,7 +53,7 @@ class SizedQueue:
 
 
 def queues(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row a queue."""
+    """One row for each queue."""
     return batches_of(QUEUE_COLUMNS, (_queue_row(store.broker_name, sized) for sized in sized_queues(store)))
 
 
@@ -95,4 +97,4 @@ def _edges(queue: Queue) -> tuple[int, int, int]:
     return queue.min_offset, max(queue.max_offset - 1, queue.min_offset), queue.max_offset
 
 
-VIEW = View("queues", "Each queue: its offsets, messages, bytes and times.", QUEUE_COLUMNS, queues)
+VIEW = View("queues", "Each queue: offsets, messages, bytes and times.", QUEUE_COLUMNS, queues)

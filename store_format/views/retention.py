@@ -1,9 +1,8 @@
-"""Which groups lose messages they have not consumed, to retention: those that are lost already, and those
-next to go, and when.
+"""The view `retention`: which groups have lost or will lose unconsumed messages to retention, and when.
 
-A broker deletes whole commitlog files, the oldest first, whether or not anybody has read them
-(DefaultMessageStore.CleanCommitLogService): when a file was not modified for fileReservedTime, at the hour
-deleteWhen; sooner when the disk is full.
+A broker deletes whole commitlog files, the oldest first, consumed or not
+(DefaultMessageStore.CleanCommitLogService): at the hour deleteWhen, files that were not modified for
+fileReservedTime; earlier if the disk is full.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_RESERVED_HOURS", "VIEW", "retention_rows"]
 
-FILE_RESERVED_HOURS = 72  # MessageStoreConfig.fileReservedTime, which is not stored
+FILE_RESERVED_HOURS = 72  # default of MessageStoreConfig.fileReservedTime, which no file of a store has
 _HOUR_MS = 3_600_000
 
 RETENTION_COLUMNS = (
@@ -37,35 +36,44 @@ RETENTION_COLUMNS = (
     ViewColumn("topic", TEXT, "The topic."),
     ViewColumn("queueId", INT, "The queue."),
     ViewColumn("committedOffset", LONG, "The next offset to consume."),
-    ViewColumn("lostMessages", LONG, "Messages it had not consumed and retention has deleted."),
+    ViewColumn("lostMessages", LONG, "Unconsumed messages that retention has deleted."),
     ViewColumn(
         "nextLostMessages",
         LONG,
-        "Those that go with the file that holds the first message it has not consumed.",
+        "Unconsumed messages in `file`, which retention deletes next.",
     ),
     ViewColumn(
-        "file", TEXT, "That file of the commitlog; null when it is the last one, which is never deleted."
+        "file",
+        TEXT,
+        "The commitlog file with the first unconsumed message; null if it is the last file, which is never "
+        "deleted.",
     ),
     ViewColumn(
         "expiresTimestamp",
         TIME,
-        f"When the file may be deleted: {FILE_RESERVED_HOURS} hours after it, and all before it, were last modified. "
-        "The default of fileReservedTime is assumed, because no file of the store says what its broker has. A broker then waits for the "
-        "hour deleteWhen (04), or until its disk is 75 % full. A copy of a store has the times of the copying.",
+        f"When the file may be deleted: {FILE_RESERVED_HOURS} hours after it and all older files were last "
+        "modified. This assumes the default of fileReservedTime, since no file of the store contains the "
+        "broker's setting. The broker then waits for the hour deleteWhen (04), or until its disk is 75 % "
+        "full. "
+        "In a copy of a store, the times are those of the copying.",
     ),
-    ViewColumn("expiresInMs", LONG, "How long until then; 0 or less: any time now."),
+    ViewColumn(
+        "expiresInMs",
+        LONG,
+        "Time until `expiresTimestamp`; 0 or less: the file may be deleted at any moment.",
+    ),
 )
 
 
 def retention(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row for each group and queue that has lost messages or will, the next to lose some first."""
+    """One row for each group and queue that has lost or will lose messages, the soonest loss first."""
     return batches_of(RETENTION_COLUMNS, retention_rows(store, now_ms))
 
 
 def retention_rows(
     store: Store, now_ms: int, file_reserved_hours: float = FILE_RESERVED_HOURS
 ) -> list[tuple[object, ...]]:
-    """The same for another fileReservedTime."""
+    """The rows of the view, for any fileReservedTime."""
     places = [place for place in group_queues(store) if place.next_readable is not None]
     queues = {(place.topic, place.queue_id): place.queue for place in places if place.queue is not None}
     edges: dict[QueueKey, list[int]] = {}
@@ -78,7 +86,7 @@ def retention_rows(
 
 
 def _expiry(store: Store, hours: float) -> list[int]:
-    """When each file may be deleted, in ms: deletion stops at the first file that is too young."""
+    """When each commitlog file may be deleted, in ms. A young file also protects all files after it."""
     modified = [
         status[1] if (status := file_status(file.path)) is not None else 0 for file in store.log.files
     ]
@@ -104,20 +112,18 @@ def _row(
     file = expires = going = None
     if 0 <= number < len(files) - 1:
         file, expires = files[number].path, expiry[number]
-        going = _until(place.queue, start, high, files[number].stop)
+        going = _count_before(place.queue, start, high, files[number].stop)
     if not lost and file is None:
         return None
     shown = None if file is None else file.removeprefix(f"{store.path}/")
     return (
-        store.broker_name, place.group, place.topic, place.queue_id, place.committed, lost, going, shown, time_us(expires),
-        None if expires is None else expires - now_ms,
+        store.broker_name, place.group, place.topic, place.queue_id, place.committed, lost, going, shown,
+        time_us(expires), None if expires is None else expires - now_ms,
     )  # fmt: skip
 
 
-def _until(queue: Queue | None, start: int, stop: int, physical_stop: int) -> int | None:
-    """How many of the messages [start, stop) stand below a physical offset; None where no consume queue says
-    it.
-    """
+def _count_before(queue: Queue | None, start: int, stop: int, physical_stop: int) -> int | None:
+    """How many of the messages [start, stop) lie before a physical offset; None without a consume queue."""
     if queue is None or queue.scanned is not None:
         return None
     first, *_ = split_at(queue.piece(start, stop), [physical_stop])
@@ -126,7 +132,7 @@ def _until(queue: Queue | None, start: int, stop: int, physical_stop: int) -> in
 
 VIEW = View(
     "retention",
-    "Groups that have lost messages to retention or will lose some, and when.",
+    "Groups that have lost or will lose unconsumed messages to retention, and when.",
     RETENTION_COLUMNS,
     retention,
 )

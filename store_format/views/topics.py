@@ -32,19 +32,21 @@ __all__ = ["VIEW"]
 TOPIC_COLUMNS = (
     BROKER,
     ViewColumn("topic", TEXT, "The topic."),
-    ViewColumn("configured", BOOL, "Whether topics.json has it; null without that file (RocksDB)."),
-    ViewColumn("readQueueNums", INT, "Queues that consumers read."),
-    ViewColumn("writeQueueNums", INT, "Queues that producers write to."),
-    ViewColumn("perm", TEXT, "`RW-`: readable, writable, not inherited, as mqadmin shows it."),
+    ViewColumn("configured", BOOL, "Whether topics.json has the topic; null without that file (RocksDB)."),
+    ViewColumn("readQueueNums", INT, "Number of queues that consumers read."),
+    ViewColumn("writeQueueNums", INT, "Number of queues that producers write to."),
+    ViewColumn(
+        "perm", TEXT, "Permissions as mqadmin prints them: `RW-` is readable, writable, not inherited."
+    ),
     ViewColumn("ordered", BOOL, "The topic's `order` flag."),
     ViewColumn("queueType", TEXT, "`SimpleCQ` or `BatchCQ`."),
     ViewColumn("cleanupPolicy", TEXT, "`DELETE` or `COMPACTION`."),
     ViewColumn("messageType", TEXT, "`NORMAL`, `FIFO`, `DELAY`, `TRANSACTION`, …"),
-    ViewColumn("queues", INT, "Queues that have messages, or had some."),
-    ViewColumn("messages", LONG, "Messages that can be read."),
-    ViewColumn("bytes", LONG, "Their bytes in the commitlog."),
-    ViewColumn("firstStoreTimestamp", TIME, "When the oldest of them was stored."),
-    ViewColumn("lastStoreTimestamp", TIME, "When the newest of them was stored."),
+    ViewColumn("queues", INT, "Number of queues that have or had messages."),
+    ViewColumn("messages", LONG, "Number of messages that can be read."),
+    ViewColumn("bytes", LONG, "Bytes of these messages in the commitlog."),
+    ViewColumn("firstStoreTimestamp", TIME, "When the oldest message was stored."),
+    ViewColumn("lastStoreTimestamp", TIME, "When the newest message was stored."),
 )
 
 
@@ -81,4 +83,4 @@ def _topic_row(name: str, configured: Topics | None, sized: Sequence[SizedQueue]
     )
 
 
-VIEW = View("topics", "What is configured and what lies on disk of each topic.", TOPIC_COLUMNS, topics)
+VIEW = View("topics", "Each topic: its configuration and its messages on disk.", TOPIC_COLUMNS, topics)

@@ -1,9 +1,8 @@
-"""The life of one message as a timeline: every copy a broker made of it, what clients traced, and which
-groups have passed it.
+"""The life of one message: every copy that brokers stored, what clients traced, and which groups passed it.
 
-All copies carry the producer's id (UNIQ_KEY): the half message and its commit, the one that waits and the one
-delivered, each retry, the dead letter. Where a message has none, its offset message id leads from the retries
-back to it (ORIGIN_MESSAGE_ID).
+All copies have the producer's id (UNIQ_KEY): the half message and its commit, the delayed and the delivered
+message, each retry, the dead letter. For a message without UNIQ_KEY, the retries name the first message by
+its offset message id (ORIGIN_MESSAGE_ID).
 """
 
 from __future__ import annotations
@@ -50,25 +49,28 @@ __all__ = ["TRACE_COLUMNS", "trace"]
 _LAST = 1 << 63
 
 TRACE_COLUMNS = (
-    ViewColumn("time", TIME, "When; null for what has no time of its own: where groups stand now."),
+    ViewColumn("time", TIME, "When it happened; null for the current positions of groups."),
     ViewColumn("what", TEXT, "What happened."),
-    ViewColumn("topic", TEXT, "Where."),
+    ViewColumn("topic", TEXT, "The topic of the copy."),
     BROKER,
-    ViewColumn("queueId", INT, "Where."),
-    ViewColumn("queueOffset", LONG, "Where."),
-    ViewColumn("physicalOffset", LONG, "The place of that copy in the commitlog."),
+    ViewColumn("queueId", INT, "The queue of the copy."),
+    ViewColumn("queueOffset", LONG, "The offset of the copy in the queue."),
+    ViewColumn("physicalOffset", LONG, "The physical offset of the copy in the commitlog."),
     ViewColumn(
         "group",
         TEXT,
-        "The group it happened to; of a pop retry topic the group and the topic, as in its name.",
+        "The consumer or producer group; for a pop retry topic the group and the topic, as in its name.",
     ),
-    ViewColumn("detail", TEXT, "What else is known."),
+    ViewColumn("detail", TEXT, "More facts."),
 )
 
 _COLUMNS = (
-    "topic", "queueId", "queueOffset", "physicalOffset", "bornTimestampMs", "storeTimestampMs", "bornHost", "reconsumeTimes", "tagsCode",
-    "msgId", "offsetMsgId", "body", "preparedTransactionOffset", UNIQ_KEY, REAL_TOPIC, REAL_QID, DELAY, TIMER_OUT_MS,
-    "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "sysFlag", "TRANSACTION_CHECK_TIMES", "ORIGIN_MESSAGE_ID", PGROUP,
+    "topic", "queueId", "queueOffset", "physicalOffset", "bornTimestampMs", "storeTimestampMs", "bornHost",
+    "reconsumeTimes", "tagsCode",
+    "msgId", "offsetMsgId", "body", "preparedTransactionOffset", UNIQ_KEY, REAL_TOPIC, REAL_QID, DELAY,
+    TIMER_OUT_MS,
+    "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "sysFlag", "TRANSACTION_CHECK_TIMES", "ORIGIN_MESSAGE_ID",
+    PGROUP,
 )  # fmt: skip
 
 _Row = dict[str, Any]  # Any: values of _COLUMNS
@@ -76,7 +78,7 @@ _Row = dict[str, Any]  # Any: values of _COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """One line of the timeline; `row` is the copy it is about."""
+    """One line of the timeline; `row` is the copy of the message."""
 
     time_ms: int | None
     what: str
@@ -87,11 +89,10 @@ class _Event:
 
 
 def trace(store: Store, message_id: str) -> pa.Table:
-    """What happened to a message, oldest first, by `TRACE_COLUMNS`. Empty when the store has no message with
-    this id.
+    """What happened to a message, oldest first, with the columns `TRACE_COLUMNS`.
 
-    `message_id` is what a client shows (UNIQ_KEY), or an offset message id. Damaged copies are left out, with
-    a warning.
+    `message_id` is the id that clients show (UNIQ_KEY), or an offset message id. The table is empty if the
+    store has no such message. Damaged copies are left out, with a warning.
     """
     copies, mentions = _copies(store, message_id)
     events = [_event_of(row) for row in copies]
@@ -112,7 +113,7 @@ def trace(store: Store, message_id: str) -> pa.Table:
             )
     events += _decisions(store, copies)
     events.sort(key=_order)
-    lines = (_line(store, event) for event in [*events, *_standing(store, copies)])
+    lines = (_trace_row(store, event) for event in [*events, *_group_positions(store, copies)])
     return pa.Table.from_batches([batch_of(TRACE_COLUMNS, lines)])
 
 
@@ -122,7 +123,7 @@ def _order(event: _Event) -> tuple[int, int]:
 
 
 def _copies(store: Store, message_id: str) -> tuple[list[_Row], list[_Row]]:
-    """The copies of the message, and other messages that have its id among their keys."""
+    """The copies of the message, and the other messages that have its id among their keys."""
     how = How(_COLUMNS, on_damage="DROPMALFORMED")
     first = look_up(store, Question(message_id=message_id), how).table.to_pylist()
     unique = sorted({row[UNIQ_KEY] for row in first} - {None})
@@ -139,8 +140,9 @@ def _copies(store: Store, message_id: str) -> tuple[list[_Row], list[_Row]]:
 
 
 def _sent_back(store: Store, offset_ids: Collection[str]) -> list[_Row]:
-    """Retries and dead letters of a message without UNIQ_KEY: nothing but ORIGIN_MESSAGE_ID leads back to it,
-    and no index.
+    """Retries and dead letters of a message without UNIQ_KEY.
+
+    Only ORIGIN_MESSAGE_ID names the first message, and no index has it, so the topics are read.
     """
     queues = store.queues(
         lambda topic: topic == SCHEDULE_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
@@ -153,14 +155,12 @@ def _sent_back(store: Store, offset_ids: Collection[str]) -> list[_Row]:
 
 
 def _event_of(row: _Row) -> _Event:
-    """What storing this copy was: its topic says it, and for delivered ones what they still carry of their
-    waiting.
-    """
+    """The event that stored this copy: by the topic, and by the properties that a delayed message keeps."""
     topic, time = row["topic"], row["storeTimestampMs"]
     real = row[REAL_TOPIC]
     if topic == SCHEDULE_TOPIC:
         retry = real is not None and is_retry_topic(real)
-        detail = f"level {row['queueId'] + 1} for {real}, due {_iso(row['tagsCode'])}"
+        detail = f"level {row['queueId'] + 1} for {real}, due {_iso_or_never(row['tagsCode'])}"
         what = f"waits for retry {row['reconsumeTimes']}" if retry else "delayed"
         return _Event(time, what, row, real.removeprefix(RETRY_PREFIX) if retry else None, detail)
     if topic == TIMER_TOPIC:
@@ -172,7 +172,7 @@ def _event_of(row: _Row) -> _Event:
             "delayed",
             row,
             None,
-            f"timer for {real}, due {_iso(parse_long(row['TIMER_OUT_MS']))}{rolled}",
+            f"timer for {real}, due {_iso_or_never(parse_long(row['TIMER_OUT_MS']))}{rolled}",
         )
     if topic in HALF_TOPICS:
         checks = row["TRANSACTION_CHECK_TIMES"]
@@ -198,14 +198,14 @@ def _event_of(row: _Row) -> _Event:
     return _Event(time, "delivered" if waited else "stored", row)
 
 
-def _iso(ms: int | None) -> str:
+def _iso_or_never(ms: int | None) -> str:
     if ms is None or time_us(ms) is None:
         return "never"
     return iso_utc(ms)
 
 
 def _decisions(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
-    """How the transaction ended, as far as the broker wrote it down."""
+    """How the transaction ended, if the store has the decision."""
     keys = {row[UNIQ_KEY] for row in copies if row["topic"] in HALF_TOPICS} - {None}
     for key in sorted(keys):
         for each in find_transactions(store, key):
@@ -217,9 +217,10 @@ def _decisions(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
             yield _Event(each.decided_ms, f"transaction {each.state}", place, each.copies[-1][PGROUP])
 
 
-def _standing(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
-    """For each copy that groups read, where each group stands: a broker keeps no record of a message's
-    consumption but this.
+def _group_positions(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
+    """For each copy, whether each group's committed offset has passed it.
+
+    A broker keeps no other record of the consumption of a message.
     """
     committed = read_committed(store.path).offsets
     for row in sorted(copies, key=lambda row: int(row["physicalOffset"])):
@@ -232,9 +233,9 @@ def _standing(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
                 )
 
 
-def _line(store: Store, event: _Event) -> tuple[object, ...]:
+def _trace_row(store: Store, event: _Event) -> tuple[object, ...]:
     row = event.row or {}
     return (
-        time_us(event.time_ms), event.what, event.topic or row.get("topic"), store.broker_name, row.get("queueId"), row.get("queueOffset"),
-        row.get("physicalOffset"), event.group, event.detail,
+        time_us(event.time_ms), event.what, event.topic or row.get("topic"), store.broker_name,
+        row.get("queueId"), row.get("queueOffset"), row.get("physicalOffset"), event.group, event.detail,
     )  # fmt: skip

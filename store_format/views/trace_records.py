@@ -1,8 +1,7 @@
-"""What clients write about messages into the trace topic: records of who sent and who consumed one, and when
-(TraceDataEncoder).
+"""The trace topic's records: which client sent or consumed a message, and when (TraceDataEncoder).
 
-A trace message holds many records, each of one text field after the other; which fields depends on the
-record's first one.
+A trace message holds many records of text fields. The first field names the kind of the record, which
+decides the other fields.
 """
 
 from __future__ import annotations
@@ -18,16 +17,18 @@ __all__ = ["TraceEvent", "trace_events"]
 
 _FIELD, _RECORD = "\x01", "\x02"
 
-# The fields behind the first. Older clients leave out the last ones, newer ones may add some.
+# The fields after the first. Older clients leave out the last fields; newer clients may add fields.
 _RECORDS = {
     "Pub": (
-        "timestamp", "region", "group", "topic", "msgId", "tags", "keys", "storeHost", "bodyLength", "costTime", "msgType", "offsetMsgId",
-        "success",
+        "timestamp", "region", "group", "topic", "msgId", "tags", "keys", "storeHost", "bodyLength",
+        "costTime",
+        "msgType", "offsetMsgId", "success",
     ),
     "SubBefore": ("timestamp", "region", "group", "requestId", "msgId", "retryTimes", "keys"),
     "SubAfter": ("requestId", "msgId", "costTime", "success", "keys", "contextCode", "timestamp", "group"),
     "EndTransaction": (
-        "timestamp", "region", "group", "topic", "msgId", "tags", "keys", "storeHost", "msgType", "transactionId", "state", "fromCheck",
+        "timestamp", "region", "group", "topic", "msgId", "tags", "keys", "storeHost", "msgType",
+        "transactionId", "state", "fromCheck",
     ),
     "Recall": ("timestamp", "region", "group", "topic", "msgId", "success"),
 }  # fmt: skip
@@ -43,7 +44,7 @@ _SHOWN = ("storeHost", "retryTimes", "state", "fromCheck", "costTime", "success"
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """One record: when, what, by which group, and its telling fields as `name=value`."""
+    """One record: time, event, group, and the informative fields as `name=value`."""
 
     time_ms: int | None
     what: str
@@ -52,9 +53,7 @@ class TraceEvent:
 
 
 def trace_events(body: bytes, message_ids: Collection[str | None]) -> Iterator[TraceEvent]:
-    """The records of a trace message that are about one of the ids. What is no record is skipped: anybody may
-    write to the topic.
-    """
+    """The records about one of the ids. Other text is skipped, since any client may write to the topic."""
     for text in decode_utf8(body).split(_RECORD):
         kind, *values = text.split(_FIELD)
         names = _RECORDS.get(kind)

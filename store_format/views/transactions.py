@@ -1,8 +1,8 @@
-"""Transactions: the half messages, one row a transaction, and what the broker knows of how each ended.
+"""The view `transactions`: one row for each transaction with a half message, and how it ended.
 
-A half message is hidden in a topic of the broker's. Whether it was decided stands in op messages that list
-its queue offset, and how it was decided in no record at all: a commit is a message that names the half's
-place, a rollback leaves nothing else.
+A broker keeps half messages in a topic of its own. An op message lists the queue offsets of half messages
+that were decided, but not the decision. A commit also stores a message that names the physical offset of the
+half message; a rollback leaves nothing but the op message.
 """
 
 from __future__ import annotations
@@ -47,26 +47,27 @@ TRANSACTION_COLUMNS = (
     ViewColumn(
         "state",
         TEXT,
-        "`pending`, `committed`, `rolled back`, `discarded` (checked too often); `decided` where its topic is deleted; "
-        "`unknown` where op messages are.",
+        "`pending`, `committed`, `rolled back`, `discarded` (checked too often); `decided` if the "
+        "destination "
+        "topic is deleted; `unknown` if the op messages are deleted.",
     ),
-    ViewColumn("topic", TEXT, "The topic it is for."),
-    ViewColumn("queueId", INT, "The queue it is for."),
-    ViewColumn("producerGroup", TEXT, "The group that is asked how it ended."),
-    ViewColumn("msgId", TEXT, "The id a client shows."),
-    ViewColumn("ageMs", LONG, "Since the half message was first stored."),
+    ViewColumn("topic", TEXT, "The destination topic."),
+    ViewColumn("queueId", INT, "The destination queue."),
+    ViewColumn("producerGroup", TEXT, "The producer group that the broker asks for the decision."),
+    ViewColumn("msgId", TEXT, "The message id that clients show."),
+    ViewColumn("ageMs", LONG, "Time since the half message was first stored."),
     ViewColumn(
-        "checkTimes", INT, "How often the broker has asked: each time it stores the half message anew."
+        "checkTimes", INT, "How often the broker has asked; it stores the half message again each time."
     ),
-    ViewColumn("bornTimestamp", TIME, "When the producer made it."),
-    ViewColumn("firstStoreTimestamp", TIME, "When its oldest copy that is left was stored."),
-    ViewColumn("storeTimestamp", TIME, "When its newest copy was stored."),
-    ViewColumn("decidedTimestamp", TIME, "When the op message was stored; null while there is none."),
-    ViewColumn("halfQueueOffset", LONG, "The newest copy's place in the half topic."),
-    ViewColumn("halfPhysicalOffset", LONG, "Its place in the commitlog."),
-    ViewColumn("copies", INT, "How many copies the half topic has."),
-    ViewColumn("committedQueueOffset", LONG, "The place of the committed message in its queue."),
-    ViewColumn("committedPhysicalOffset", LONG, "Its place in the commitlog."),
+    ViewColumn("bornTimestamp", TIME, "When the producer created the message."),
+    ViewColumn("firstStoreTimestamp", TIME, "When the oldest remaining copy was stored."),
+    ViewColumn("storeTimestamp", TIME, "When the newest copy was stored."),
+    ViewColumn("decidedTimestamp", TIME, "When the op message was stored; null without an op message."),
+    ViewColumn("halfQueueOffset", LONG, "The newest copy's offset in the half topic."),
+    ViewColumn("halfPhysicalOffset", LONG, "The newest copy's physical offset."),
+    ViewColumn("copies", INT, "Number of copies in the half topic."),
+    ViewColumn("committedQueueOffset", LONG, "The committed message's offset in its queue."),
+    ViewColumn("committedPhysicalOffset", LONG, "The committed message's physical offset."),
 )
 
 _HALF_COLUMNS = (
@@ -86,7 +87,7 @@ _COMMIT_COLUMNS = (
 
 @dataclass(slots=True)
 class Transaction:
-    """The copies of a half message in the order of its queue, and what was found of its end."""
+    """The copies of a half message in the order of its queue, and the decision if one was found."""
 
     copies: list[dict[str, Any]] = field(default_factory=list)  # Any: values of _HALF_COLUMNS
     decided_ms: int | None = None
@@ -96,13 +97,14 @@ class Transaction:
 
 
 def transactions(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row a transaction whose half message is still in the log, by the place of its newest copy."""
+    """One row for each transaction with a half message in the log, sorted by the newest copy's offset."""
     return batches_of(TRANSACTION_COLUMNS, (_row(store, each, now_ms) for each in find_transactions(store)))
 
 
 def find_transactions(store: Store, uniq_key: str | None = None) -> list[Transaction]:
-    """All, or those of one UNIQ_KEY. Reads the half and op topics and the heads of the topics that committed
-    messages are in.
+    """All transactions, or the transactions of one UNIQ_KEY.
+
+    Reads the half and op topics, and the destination topics from the first half message on.
     """
     found = _halves(store, uniq_key)
     if not found:
@@ -119,11 +121,11 @@ def find_transactions(store: Store, uniq_key: str | None = None) -> list[Transac
             if op is not None:
                 each.decided_ms, each.op_physical_offset = op
             each.commit = commits.get(copy["physicalOffset"], each.commit)
-        each.state = _state(each, consumed, known, discarded)
+        each.state = _transaction_state(each, consumed, known, discarded)
     return sorted(found, key=lambda each: int(each.copies[-1]["physicalOffset"]))
 
 
-def _state(
+def _transaction_state(
     each: Transaction, consumed: dict[int, int], known: set[str], discarded: set[tuple[str, str]]
 ) -> str:
     last = each.copies[-1]
@@ -132,11 +134,11 @@ def _state(
     if (last[UNIQ_KEY], last[REAL_TOPIC]) in discarded:
         return "discarded"
     if each.decided_ms is not None:
-        # A commit stands behind its half message in the log, so retention leaves it; but its topic may be
-        # deleted.
+        # A commit comes after its half message in the log, so retention has not deleted it. But its topic may
+        # be deleted.
         return "rolled back" if last[REAL_TOPIC] in known else "decided"
-    # What the checker has passed without an op message and without a newer copy was decided by one that
-    # retention has deleted.
+    # If the checker has passed a half message without a newer copy and without an op message, retention has
+    # deleted the op message.
     return (
         "pending"
         if last["topic"] != HALF_TOPIC or last["queueOffset"] >= consumed.get(last["queueId"], 0)
@@ -156,8 +158,9 @@ def _halves(store: Store, uniq_key: str | None) -> list[Transaction]:
 
 
 def _ops(store: Store) -> dict[tuple[str, int, int], tuple[int, int]]:
-    """(half topic, queue id, queue offset), or ("", 0, physical offset) of RocksDB's, -> store time and place
-    of the op message.
+    """Half message -> (store time in ms, physical offset) of its op message.
+
+    The keys are (half topic, queue id, queue offset), and ("", 0, physical offset) for RocksDB's half topic.
     """
     found: dict[tuple[str, int, int], tuple[int, int]] = {}
     queues = store.queues((OP_TOPIC, ROCKSDB_OP_TOPIC).__contains__)
@@ -181,11 +184,11 @@ def _ops(store: Store) -> dict[tuple[str, int, int], tuple[int, int]]:
 
 
 def _commits(store: Store, found: Sequence[Transaction]) -> tuple[dict[int, dict[str, Any]], set[str]]:
-    """Committed messages by the half's physical offset; and the topics that the store knows."""
+    """The committed messages by physical offset of the half message, and the topics that the store knows."""
     halves = np.array(sorted({copy["physicalOffset"] for each in found for copy in each.copies}), np.int64)
     first = min(int(copy["storeTimestampMs"]) for each in found for copy in each.copies)
     topics = {each.copies[-1][REAL_TOPIC] for each in found}
-    # up to 5.4 one may be delayed too
+    # up to 5.4 a committed message may also be delayed
     queues = store.queues(lambda topic: topic in topics or topic in (SCHEDULE_TOPIC, TIMER_TOPIC))
     starts = {}
     for queue in queues:
@@ -213,16 +216,19 @@ def _discarded(store: Store) -> set[tuple[str, str]]:
 def _row(store: Store, each: Transaction, now_ms: int) -> tuple[object, ...]:
     first, last, commit = each.copies[0], each.copies[-1], each.commit or {}
     return (
-        store.broker_name, each.state, last[REAL_TOPIC], parse_long(last[REAL_QID]), last[PGROUP], last["msgId"],
-        now_ms - first["storeTimestampMs"], parse_long(last["TRANSACTION_CHECK_TIMES"]) or 0, time_us(last["bornTimestampMs"]),
-        time_us(first["storeTimestampMs"]), time_us(last["storeTimestampMs"]), time_us(each.decided_ms), last["queueOffset"],
+        store.broker_name, each.state, last[REAL_TOPIC], parse_long(last[REAL_QID]), last[PGROUP],
+        last["msgId"],
+        now_ms - first["storeTimestampMs"], parse_long(last["TRANSACTION_CHECK_TIMES"]) or 0,
+        time_us(last["bornTimestampMs"]),
+        time_us(first["storeTimestampMs"]), time_us(last["storeTimestampMs"]), time_us(each.decided_ms),
+        last["queueOffset"],
         last["physicalOffset"], len(each.copies), commit.get("queueOffset"), commit.get("physicalOffset"),
     )  # fmt: skip
 
 
 VIEW = View(
     "transactions",
-    "Half messages, one row a transaction, and how each ended.",
+    "Transactions with a half message, and how each ended.",
     TRANSACTION_COLUMNS,
     transactions,
 )

@@ -1,4 +1,4 @@
-"""Who eats the disk: bytes of the commitlog by topic and day, and what belongs to no topic's queues."""
+"""The view `usage`: bytes of the commitlog by topic and day, and the bytes that belong to no queue."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ USAGE_COLUMNS = (
     ViewColumn(
         "topic",
         TEXT,
-        "The topic; null for what is in no queue: padding, deleted topics, undecided messages, damage.",
+        "The topic; null for bytes that are in no queue: padding, deleted topics, undecided transactions, "
+        "damage.",
     ),
-    ViewColumn("day", DAY, "The day on which it was stored, in UTC; null where that is not known."),
-    ViewColumn("messages", LONG, "Messages of the topic stored that day."),
-    ViewColumn("bytes", LONG, "Their bytes in the commitlog."),
+    ViewColumn("day", DAY, "The day of the store time, in UTC; null if unknown."),
+    ViewColumn("messages", LONG, "Messages of the topic stored on that day."),
+    ViewColumn("bytes", LONG, "Bytes of these messages in the commitlog."),
 )
 
 _DAY_MS = 86_400_000
@@ -39,9 +40,10 @@ _Days = dict[tuple[str, int | None], list[int]]  # (topic, day) -> [messages, by
 
 
 def usage(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row a topic and day, by topic, and one for the rest. The sum is the written part of the commitlog.
+    """One row for each topic and day, sorted by topic, and one row for the bytes in no queue.
 
-    Light queues (`%LMQ%`) are left out, since their messages are stored, and counted, under another topic.
+    The rows add up to the written part of the commitlog. Light queues (`%LMQ%`) are left out, since their
+    messages are stored and counted under another topic.
     """
     queues = store.queues()
     found: _Days = defaultdict(lambda: [0, 0])
@@ -69,8 +71,9 @@ def _day(time_ms: int | None) -> int | None:
 
 
 def _add_queue(store: Store, queue: Queue, found: _Days) -> None:
-    """Cut where the day changes. Times rise along a queue, so a stretch that begins and ends on one day is
-    all of that day.
+    """Adds one queue, cut where the day changes.
+
+    Store times rise along a queue, so a range that begins and ends on the same day lies within that day.
     """
     if queue.min_offset >= queue.max_offset:
         return

@@ -68,7 +68,7 @@ def test_every_view_and_its_columns_have_their_rows() -> None:
     rows = [line for line in tables.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == [column.name for column in columns]
     assert {row.replace("\\|", "").count("|") for row in rows} == {4}
-    assert "| `lagMs` | `bigint` | Age of the first message not consumed; 0 when there is none. |" in tables
+    assert "| `lagMs` | `bigint` | Age of the first unconsumed message; 0 if there is none. |" in tables
 
 
 def test_every_command_and_its_options_have_their_rows() -> None:

@@ -74,5 +74,5 @@ def test_times_of_any_zone_are_utc() -> None:
 def test_a_view(golden: Golden) -> None:
     store = MessageStore.open(str(golden("delay-tx-5.5.0")))
     text = read_page(show.view(store, "transactions", limit=1, now_ms=1_800_000_000_000).source).text
-    assert "Half messages, one row a transaction, and how each ended." in text
+    assert "Transactions with a half message, and how each ended." in text
     assert "the first 1 rows of more" in text
