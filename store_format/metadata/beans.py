@@ -1,7 +1,6 @@
-"""From JSON members to the fields of a dataclass, as fastjson fills a Java bean: by name, defaults where a
-member is missing.
+"""Fills a dataclass from JSON members as fastjson fills a Java bean: by name, with defaults.
 
-What has another type than the field's is an error with the member's path, never a guess.
+A member of another type than the field's is an error with the member's path; no value is guessed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,19}\Z", re.ASCII)
 
 
 class UnlikeBeanError(ValueError):
-    """A member has another type than the bean's. The reader of the file makes it a CorruptStoreError."""
+    """A member has another type than the bean's field. The reader of the file raises CorruptStoreError."""
 
     def __init__(self, where: str, expected: str, found: object) -> None:
         super().__init__(where, expected, found)
@@ -26,7 +25,7 @@ class UnlikeBeanError(ValueError):
 
 
 def members(value: Any, where: str) -> dict[str, Any]:  # Any: JSON
-    """An object's members; none for null or a missing one, as fastjson leaves the bean's default."""
+    """The members of an object; empty for null or a missing member, as in fastjson."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -35,7 +34,7 @@ def members(value: Any, where: str) -> dict[str, Any]:  # Any: JSON
 
 
 def items(value: Any, where: str) -> list[Any]:
-    """An array's elements; none for null or a missing one."""
+    """The elements of an array; empty for null or a missing member."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -44,7 +43,7 @@ def items(value: Any, where: str) -> list[Any]:
 
 
 def integer(value: Any, where: str) -> int:
-    """A long. fastjson also takes one in quotes, and writes those above 2^53 so."""
+    """A 64-bit integer, also in quotes: fastjson reads both, and writes numbers above 2^53 in quotes."""
     if isinstance(value, str) and _INTEGER.match(value):
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and -_LONG <= value < _LONG:
@@ -61,6 +60,7 @@ def _boolean(value: Any, where: str) -> bool:
 
 
 def string(value: Any, where: str) -> str:
+    """A string. Raises UnlikeBeanError for anything else."""
     if isinstance(value, str):
         return value
     raise UnlikeBeanError(where, "a string", value)
@@ -71,13 +71,13 @@ def _string_map(value: Any, where: str) -> dict[str, str]:
 
 
 def integer_map(value: Any, where: str) -> dict[int, int]:
-    """A map with integer keys, quoted or not."""
+    """A map with integer keys, in quotes or not."""
     return {
         integer(key, where): integer(item, f"{where}.{key}") for key, item in members(value, where).items()
     }
 
 
-# By annotation, for `bean`. What has another is given by the caller.
+# Converters of `bean` by the field's annotation. The caller gives the fields of other types.
 _CONVERTERS = {
     "int": integer,
     "bool": _boolean,
@@ -88,14 +88,13 @@ _CONVERTERS = {
 
 
 def bean(kind: type[_T], value: Any, where: str, **given: Any) -> _T:
-    """A value of dataclass `kind` from the members of the same names in camelCase. null and missing mean the
-    default.
+    """A dataclass `kind` from the members with the fields' names in camelCase; null means the default.
 
-    `given` are fields that are not taken from members of their own.
+    `given` are fields that the caller sets. Members without a field go to the field `unknown`.
     """
     rest = dict(members(value, where))
     values = dict(given)
-    for each in fields(kind):  # type: ignore[arg-type]  # T is always one of the dataclasses above
+    for each in fields(kind):  # type: ignore[arg-type]  # T is always a dataclass
         head, *tail = each.name.split("_")
         name = head + "".join(part.capitalize() for part in tail)
         if each.name == "unknown":
@@ -103,6 +102,6 @@ def bean(kind: type[_T], value: Any, where: str, **given: Any) -> _T:
         found = rest.pop(name, None)
         if found is not None and each.name not in given:
             values[each.name] = _CONVERTERS[str(each.type)](found, f"{where}.{name}")
-    make: Any = kind  # what its constructor takes is known only here
+    make: Any = kind  # the constructor's parameters are the fields
     made: _T = make(**values, unknown=rest)
     return made

@@ -1,8 +1,7 @@
-"""The checkpoint file: six longs that say up to when and where a broker had flushed (StoreCheckpoint, spec
-5.1).
+"""The checkpoint file: six longs, up to which time and offset a broker had flushed.
 
-It is written in place every second and has no checksum, so its numbers are hints for recovery, never facts
-about messages.
+A broker overwrites the file in place every second, without a checksum. So the numbers are hints for recovery,
+not facts about messages (StoreCheckpoint, spec 5.1).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from store_format.layouts import CHECKPOINT, unpack
 
 __all__ = ["CHECKPOINT_SINCE", "Checkpoint", "read_checkpoint"]
 
-# The first release that writes each long. An older one leaves it 0, and reads past it.
+# The first release that writes each long. Older releases leave the long at 0 and ignore it.
 CHECKPOINT_SINCE = {
     "physic_msg_timestamp": "3.0",
     "logics_msg_timestamp": "3.0",
@@ -29,7 +28,7 @@ _RECOVERY_MARGIN_MS = 3000  # StoreCheckpoint.getMinTimestamp
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The longs as stored; 0 where the broker has not set one. See `layouts.CHECKPOINT` for what each means."""
+    """The longs as stored; 0 if the broker has not set the long. `layouts.CHECKPOINT` has the meanings."""
 
     physic_msg_timestamp: int = 0
     logics_msg_timestamp: int = 0
@@ -40,24 +39,23 @@ class Checkpoint:
 
     @property
     def timestamp_min(self) -> int:
-        """From where recovery scans after a crash, up to 5.4: 3 s before the older of commitlog and queues,
-        at least 0.
+        """The store time in ms from which recovery scans after a crash, up to 5.4; at least 0.
+
+        It is 3 s before the older of the times of commitlog and consume queues.
         """
         return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _RECOVERY_MARGIN_MS, 0)
 
     @property
     def implausible(self) -> tuple[str, ...]:
-        """The names of longs that no broker writes: negative ones. For `diagnose`; nothing else trusts these
-        numbers.
-        """
+        """The names of negative longs, which no broker writes; for `diagnose`."""
         return tuple(field.name for field in fields(self) if getattr(self, field.name) < 0)
 
 
 def read_checkpoint(path: str) -> Checkpoint | None:
-    """The checkpoint at `path`; None when there is no file. Any bytes are a checkpoint.
+    """The checkpoint at `path`; None without a file. Any bytes are a valid checkpoint.
 
-    What a short file lacks counts as 0, because the broker maps 4096 bytes, whatever the file has. Raises
-    CorruptStoreError for a link or a directory.
+    Missing bytes of a short file count as 0, since the broker maps 4096 bytes, whatever the file's length.
+    Raises CorruptStoreError for a link or a directory.
     """
     try:
         with FileView(path) as view:

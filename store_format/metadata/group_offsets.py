@@ -1,8 +1,7 @@
-"""A group's offsets in a store's own `config/`: which file the broker keeps them in, and how they are changed
-while no broker runs.
+"""Consumer offsets in a store's `config/`: which file counts, reading, and writing while no broker runs.
 
-Reading takes no lock. Changing takes the store's lock and follows ConfigManager.persist, so that a kill at
-any moment leaves the old offsets or the new ones.
+Reading takes no lock. Writing takes the store's lock and follows ConfigManager.persist, so a kill at any
+moment leaves either the old or the new offsets.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _log = logging.getLogger(__name__)
 # PopReviveService commits the offset of the message that it has processed, not of the next one
 
 _PLAIN, _LIGHT = "consumerOffset.json", "lmqConsumerOffset.json"
-_IN_ROCKSDB = (  # directory of config/, and the broker's setting that made it
+_IN_ROCKSDB = (  # directory in config/, and the broker setting that creates it
     ("consumerOffsets", "storeType=defaultRocksDB"),
     ("metadata", "useSingleRocksDBForAllConfigs=true"),
     ("rdb", "configManagerVersion=v2"),
@@ -55,7 +54,7 @@ _IN_ROCKSDB = (  # directory of config/, and the broker's setting that made it
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """A group's next offsets in one store, by (topic, queue id), and the file that has them."""
+    """The next offsets of one group in one store, by (topic, queue id), and the path of their file."""
 
     file: str
     offsets: Mapping[QueueKey, int]
@@ -78,7 +77,7 @@ class Committed:
 
 
 def refuse_foreign_offsets(root: str) -> None:
-    """Raises UnsupportedFormatError for a store whose offsets are not in a file that is read here."""
+    """Raises UnsupportedFormatError for a store that keeps consumer offsets in RocksDB."""
     for directory, setting in _IN_ROCKSDB:
         if "CURRENT" in entry_names(f"{root}/config/{directory}", missing_ok=True):
             raise UnsupportedFormatError(
@@ -106,14 +105,12 @@ def read_broker_offsets(root: str, *, is_needed: bool = False) -> tuple[str, Con
 
 
 def offsets_identity(root: str) -> object:
-    """Another value when a file with consumer offsets was replaced: two looks at directory entries."""
+    """A value that changes when a file of consumer offsets is replaced. Costs two stat calls."""
     return tuple(stat_identity(config_path(root, name)) for name in (_PLAIN, _LIGHT))
 
 
 def known_groups(root: str) -> set[str]:
-    """The groups that have offsets in the store, or that are configured in it; for hints, so files that
-    cannot be read have none.
-    """
+    """The groups with offsets or a configuration in the store. For hints: unreadable files count as empty."""
     found: set[str] = set()
     try:
         _, offsets = read_broker_offsets(root)
@@ -128,11 +125,10 @@ def _written_at(offsets: ConsumerOffsets) -> int:
 
 
 def read_group_offsets(root: str, group: str) -> GroupOffsets:
-    """What the broker has, or had, for the group: empty when it knows nothing of it. Ids that no queue can
-    have are left out.
+    """The offsets of one group in the broker's file, as stored; empty if the file does not have the group.
 
-    Raises UnsupportedFormatError where offsets are in RocksDB, and CorruptStoreError for files that cannot be
-    read.
+    Queue ids that no queue can have are left out. Raises UnsupportedFormatError if the offsets are in
+    RocksDB, and CorruptStoreError for a file that cannot be decoded.
     """
     refuse_foreign_offsets(root)
     name, found = read_broker_offsets(root, is_needed=True)
@@ -172,17 +168,17 @@ def write_group_offsets(
     lock_timeout: float = 0.0,
     files: FileWrites | None = None,
 ) -> bool:
-    """Puts the group's offsets into the broker's file; False when they were there. None goes down unless it
-    `is_reset`.
+    """Writes the group's offsets to the broker's file; False if the file already has them.
 
-    Raises StoreInUseError while a broker, or another writer, has the store.
+    An offset decreases only with `is_reset`. `timestamp` is the clock in ms, `lock_timeout` in seconds.
+    Raises StoreInUseError while a broker or another writer has the store.
     """
     refuse_foreign_offsets(root)
     files = files or FileWrites(sync=True)
     with StoreLock(root, timeout=lock_timeout) as lock:
         lock.refuse_other_openers()
         path = config_path(root, read_broker_offsets(root, is_needed=True)[0])
-        is_old = _is_of_49(root)
+        is_old = _is_broker_49(root)
 
         def merge(data: bytes | None, file: str) -> bytes | None:
             return merge_consumer_offsets(
@@ -194,12 +190,11 @@ def write_group_offsets(
 
 
 def rewrite_config(path: str, merge: Callable[[bytes | None, str], bytes | None], files: FileWrites) -> bool:
-    """The file at `path` as `merge` makes it from its bytes and its name, by the `.bak` rule; False when that
-    is None.
+    """Replaces the file at `path` by `merge(bytes, name)`, with the `.bak` rule; False if that is None.
 
-    A file that cannot be read, what a crash leaves, is replaced from its `.bak` and must not become the
-    `.bak` itself. Raises CorruptStoreError where there is no `.bak` either: what the file held of other
-    groups would be lost.
+    If a crash left a file that cannot be decoded, its `.bak` is merged instead, and the file does not become
+    the `.bak`. Raises CorruptStoreError if there is no `.bak` either, because the offsets of other groups
+    would be lost.
     """
     data, backup = read_bytes(path), read_bytes(f"{path}.bak")
     text, is_good = None, False
@@ -209,7 +204,7 @@ def rewrite_config(path: str, merge: Callable[[bytes | None, str], bytes | None]
         except CorruptStoreError as error:
             if not backup:
                 raise without_backup(error, path) from error
-            _log.warning("%s; going on from %s.bak, as a broker does", error, path)
+            _log.warning("%s; using %s.bak instead, as a broker does", error, path)
     if not is_good:
         text = merge(backup, f"{path}.bak")
     if text is None:
@@ -217,14 +212,12 @@ def rewrite_config(path: str, merge: Callable[[bytes | None, str], bytes | None]
     if data or backup:
         files.persist_config(path, text, is_good=is_good)
     else:
-        files.replace(path, text)  # a first file has no .bak: half of it would be what nobody can read
+        files.replace(path, text)  # no .bak yet: write a whole file at once
     return True
 
 
-def _is_of_49(root: str) -> bool:
-    """Whether the broker is of 4.9, as its topics.json tells: that has a data version without a state
-    version.
-    """
+def _is_broker_49(root: str) -> bool:
+    """Whether a 4.9 broker wrote the store: topics.json has a data version without a state version."""
     topics = read_topics(root)
     return (
         topics is not None

@@ -1,7 +1,6 @@
-"""Consumer offsets written back: a broker's consumerOffset.json and a client's offsets.json with some entries
-changed, all else kept.
+"""Changes entries of a broker's consumerOffset.json or a client's offsets.json and keeps everything else.
 
-Nothing here touches a file. An offset never goes down unless the caller says that it is a reset.
+The functions work on bytes and touch no file. An offset decreases only if the caller passes `is_reset`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from store_format.names import QueueKey, is_light_queue
 __all__ = ["merge_consumer_offsets", "merge_local_offsets"]
 
 _LONG = 1 << 63
-_OLD_MAP = re.compile(rb'":\{-?[0-9]+:')  # fastjson 1.2 begins a map with integer keys on its line
+_OLD_MAP = re.compile(rb'":\{-?[0-9]+:')  # fastjson 1.2 writes no line break before integer keys
 _OLD_OBJECT_KEYS = re.compile(rb'"offsetTable":\{\{')
 
 
@@ -34,29 +33,28 @@ def merge_consumer_offsets(
     is_old: bool = False,
     file: str = "config/consumerOffset.json",
 ) -> bytes | None:
-    """The file with the group's next offsets by (topic, queue id), as its broker would write it; None when
-    nothing changes.
+    """The broker's file with the group's next offsets by (topic, queue id); None if nothing changes.
 
-    `data` is the file as it is, None or empty where there is none; `is_old` then says that the broker is of
-    4.9. Where the file has a data version it goes one further (DataVersion.nextVersion), `timestamp` (ms) is
-    the clock; 4.9 has none. groupTopicMap, which no broker reads, is kept in step. A light group's offsets
-    (`%LMQ%`) are in lmqOffsetTable (LmqConsumerOffsetManager).
+    `data` is the present file, None or empty without one; then `is_old` says that the broker is a 4.9. A data
+    version is incremented (DataVersion.nextVersion) with `timestamp`, the clock in ms; 4.9 writes none.
+    groupTopicMap, which no broker reads, is updated too. The offsets of a light group (`%LMQ%`) are in
+    lmqOffsetTable (LmqConsumerOffsetManager).
 
-    Raises CorruptStoreError for a file that is not of this kind.
+    Raises CorruptStoreError for a file of another kind.
     """
     name = file.rpartition("/")[2].removesuffix(".bak")
     try:
         raw = dict(members(with_integer_keys(loads(data, file), name) if data else None, "the file"))
         changed = (
-            _merge_light(raw, group, offsets, is_reset)
+            _merge_light_table(raw, group, offsets, is_reset)
             if is_light_queue(group)
-            else _merge(raw, group, offsets, is_reset)
+            else _merge_table(raw, group, offsets, is_reset)
         )
         if not changed:
             return None
         if not data and not is_old:
             raw.setdefault("groupTopicMap", {})
-        _name_topics(raw, group, offsets)
+        _add_to_group_topics(raw, group, offsets)
         version = raw.get("dataVersion") if data else None if is_old else {"counter": 0, "stateVersion": 0}
         if version is not None:
             counter = integer(members(version, "dataVersion").get("counter", 0), "dataVersion.counter")
@@ -73,7 +71,7 @@ def merge_consumer_offsets(
     return dumps(raw, Dialect.FASTJSON if is_old else Dialect.FASTJSON2)
 
 
-def _merge(raw: dict[str, Any], group: str, offsets: Mapping[QueueKey, int], is_reset: bool) -> bool:
+def _merge_table(raw: dict[str, Any], group: str, offsets: Mapping[QueueKey, int], is_reset: bool) -> bool:
     table = dict(members(raw.get("offsetTable"), "offsetTable"))
     changed = False
     by_topic: dict[str, dict[int, int]] = {}
@@ -94,7 +92,9 @@ def _merge(raw: dict[str, Any], group: str, offsets: Mapping[QueueKey, int], is_
     return changed
 
 
-def _merge_light(raw: dict[str, Any], group: str, offsets: Mapping[QueueKey, int], is_reset: bool) -> bool:
+def _merge_light_table(
+    raw: dict[str, Any], group: str, offsets: Mapping[QueueKey, int], is_reset: bool
+) -> bool:
     table = dict(members(raw.get("lmqOffsetTable"), "lmqOffsetTable"))
     changed = False
     for (topic, _), offset in offsets.items():
@@ -107,7 +107,7 @@ def _merge_light(raw: dict[str, Any], group: str, offsets: Mapping[QueueKey, int
     return changed
 
 
-def _name_topics(raw: dict[str, Any], group: str, offsets: Mapping[QueueKey, int]) -> None:
+def _add_to_group_topics(raw: dict[str, Any], group: str, offsets: Mapping[QueueKey, int]) -> None:
     if raw.get("groupTopicMap") is None:
         return
     table = dict(members(raw["groupTopicMap"], "groupTopicMap"))
@@ -126,11 +126,10 @@ def merge_local_offsets(
     is_reset: bool = False,
     file: str = "offsets.json",
 ) -> bytes | None:
-    """A client's offsets.json with these next offsets by (topic, broker name, queue id); None when nothing
-    changes (LocalFileOffsetStore).
+    """A client's offsets.json (LocalFileOffsetStore) with these next offsets; None if nothing changes.
 
-    Entries of other queues stay, for they belong to whoever reads those. Raises CorruptStoreError for a file
-    that is not of this kind.
+    `offsets` is by (topic, broker name, queue id). The entries of other queues stay, since other clients may
+    use them. Raises CorruptStoreError for a file of another kind.
     """
     try:
         raw = dict(members(loads(data, file) if data else None, "the file"))
@@ -156,7 +155,7 @@ def merge_local_offsets(
 
 
 def _queue_of(key: str, file: str) -> dict[str, Any]:
-    """A key of the table, which `loads` gives as JSON text, as the members it has."""
+    """The members of a key of the table; `loads` returns the key, an object, as JSON text."""
     try:
         queue = members(loads(key.encode("utf-8", "replace"), file), "offsetTable")
     except CorruptStoreError as error:
@@ -168,18 +167,22 @@ def _queue_of(key: str, file: str) -> dict[str, Any]:
 
 def _key_of(queue: tuple[str, str, int], named: dict[str, dict[str, Any]]) -> str:
     topic, broker_name, queue_id = queue
-    value = {"brokerName": broker_name, "queueId": queue_id, "topic": topic}  # as both writers sort them
+    value = {
+        "brokerName": broker_name,
+        "queueId": queue_id,
+        "topic": topic,
+    }  # in the order of both fastjson versions
     key = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     named[key] = value
     return key
 
 
 def _dumps_local(raw: Mapping[str, Any], pairs: list[tuple[dict[str, Any], int]], *, is_old: bool) -> bytes:
-    """Both writers' pretty form: keys are objects, each with its names on lines of their own."""
+    """The pretty form of both fastjson versions: each key is an object with one member a line."""
     dialect = Dialect.FASTJSON if is_old else Dialect.FASTJSON2
     line = "\n\t\t"
     parts = [dumps(queue, dialect).decode().replace("\n", line) + f":{offset}" for queue, offset in pairs]
     text = ("{" if is_old else "{" + line) + ("," if is_old else "," + line).join(parts) + "\n\t}"
-    # a number stands where the table goes: there is one such member
+    # 0 is the placeholder of the table; only this member has the name offsetTable
     whole = dumps(dict(raw) | {"offsetTable": 0}, dialect)
     return whole.replace(b'\n\t"offsetTable":0', b'\n\t"offsetTable":' + text.encode("utf-8", "replace"), 1)

@@ -1,8 +1,7 @@
-"""The files of `config/`: which of a file and its `.bak` counts, and what each one holds (ConfigManager, spec
-6). Read only.
+"""Reads the files of `config/`, with the rule for their `.bak` (ConfigManager, spec 6).
 
-Every reader takes the store root, and gives None when neither the file nor its `.bak` says anything: unknown
-is not empty.
+Every reader takes the store root and returns None if neither the file nor its `.bak` has content: unknown is
+not empty.
 """
 
 from __future__ import annotations
@@ -39,9 +38,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Topics(Mapping[str, TopicConfig]):
-    """topics.json: topic -> its configuration. `raw` is the file, for a rewrite that keeps what it does not
-    know.
-    """
+    """topics.json: topic -> configuration. `raw` is the whole file; a rewrite keeps unknown members."""
 
     table: Mapping[str, TopicConfig]
     data_version: DataVersion | None
@@ -59,9 +56,7 @@ class Topics(Mapping[str, TopicConfig]):
 
 @dataclass(frozen=True)
 class Groups(Mapping[str, SubscriptionGroup]):
-    """subscriptionGroup.json: group -> its configuration; `forbidden` is group -> topic -> bits. `raw` as
-    above.
-    """
+    """subscriptionGroup.json: group -> configuration; `forbidden`: group -> topic -> bits; `raw` as above."""
 
     table: Mapping[str, SubscriptionGroup]
     forbidden: Mapping[str, Mapping[str, int]]
@@ -79,69 +74,68 @@ class Groups(Mapping[str, SubscriptionGroup]):
 
 
 def config_path(root: str, name: str) -> str:
-    """Where the store at `root` has its file `name` (BrokerPathConfigHelper)."""
+    """The path of the file `name` in the store's `config/` (BrokerPathConfigHelper)."""
     return os.path.join(root, "config", name)
 
 
 def read_config(path: str, decode: Callable[[dict[str, Any]], _T], *, is_needed: bool = False) -> _T | None:
-    """What `decode` makes of the file at `path`, else of `path`.bak; None when both are missing or empty
-    (ConfigManager.load).
+    """The decoded file at `path`, else `path`.bak; None if both are missing or empty (ConfigManager.load).
 
-    The `.bak` counts when the file is missing, empty, or cannot be decoded: a broker killed while saving
-    leaves it so. A file that cannot be decoded and has no `.bak` counts as missing, as it does for a broker,
-    unless `is_needed`. Raises CorruptStoreError when the `.bak` cannot be decoded either, for a link, and for
-    a needed file.
+    The `.bak` counts if the file is missing, empty or cannot be decoded: a broker that was killed while
+    saving leaves such a file. A file that cannot be decoded and has no `.bak` counts as missing, as for a
+    broker, unless `is_needed`. Raises CorruptStoreError if the `.bak` cannot be decoded either, for a link,
+    and for a needed file.
     """
     data = read_bytes(path)
     if data:
         try:
-            return _decode(data, path, decode)
+            return _decode_config(data, path, decode)
         except CorruptStoreError as error:
             backup = read_bytes(path + ".bak")
             if not backup:
                 if is_needed:
                     raise without_backup(error, path) from error
                 _logger.warning(
-                    "%s; there is no %s.bak, so it counts as missing, as it does for a broker", error, path
+                    "%s; there is no %s.bak, so the file counts as missing, as for a broker", error, path
                 )
                 return None
             _logger.warning("%s; reading %s.bak instead, as a broker does", error, path)
     else:
         backup = read_bytes(path + ".bak")
-    return _decode(backup, path + ".bak", decode) if backup else None
+    return _decode_config(backup, path + ".bak", decode) if backup else None
 
 
 def without_backup(error: CorruptStoreError, path: str) -> CorruptStoreError:
-    """What to say of a file that must not be replaced: it may have what other groups or a broker still need."""
+    """The error for a damaged file that must not be replaced: others may need its content."""
     advice = (
-        "there is no .bak to read instead, and a broker that starts now begins without what the file held. Put a good copy in its "
-        "place, or move it away: then all offsets in it are lost"
+        "there is no .bak to read instead, and a broker that starts now loses the file's content. Replace "
+        "the file by a good copy, or move the file away: then all its offsets are lost"
     )
     return CorruptStoreError(path, error.position, error.expected, f"{error.found}; {advice}")
 
 
-def _decode(data: bytes, path: str, decode: Callable[[dict[str, Any]], _T]) -> _T:
+def _decode_config(data: bytes, path: str, decode: Callable[[dict[str, Any]], _T]) -> _T:
     value = loads(data, path)
     if not isinstance(value, dict):
         raise CorruptStoreError(path, 0, "a JSON object", type(value).__name__)
     try:
         return decode(value)
     except UnlikeBeanError as error:
-        # The parser has thrown positions away; the member's path finds the place.
+        # The parser keeps no positions; the member's path is in `expected`.
         raise CorruptStoreError(
             path, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]
         ) from error
 
 
 def data_version(raw: Mapping[str, Any]) -> DataVersion | None:
-    """The file's dataVersion; None where it has none (4.9, and files that never had one)."""
+    """The file's dataVersion; None without one (4.9, and files that never have one)."""
     return (
         bean(DataVersion, raw["dataVersion"], "dataVersion") if raw.get("dataVersion") is not None else None
     )
 
 
 def read_topics(root: str) -> Topics | None:
-    """topics.json (TopicConfigManager). None also for a store whose topics are in RocksDB."""
+    """topics.json (TopicConfigManager); None also for a store that keeps its topics in RocksDB."""
 
     def decode(raw: dict[str, Any]) -> Topics:
         table = members(raw.get("topicConfigTable"), "topicConfigTable")
@@ -205,16 +199,12 @@ def read_consumer_offsets(root: str, *, is_needed: bool = False) -> ConsumerOffs
 
 
 def read_lmq_consumer_offsets(root: str, *, is_needed: bool = False) -> ConsumerOffsets | None:
-    """lmqConsumerOffset.json, where a broker with light queues keeps all of its offsets
-    (LmqConsumerOffsetManager).
-    """
+    """lmqConsumerOffset.json (LmqConsumerOffsetManager): all offsets of a broker with enableLmq."""
     return read_config(config_path(root, "lmqConsumerOffset.json"), _consumer_offsets, is_needed=is_needed)
 
 
 def read_delay_offsets(root: str) -> dict[int, int] | None:
-    """delayOffset.json: by delay level the next offset of queue level - 1 of SCHEDULE_TOPIC_XXXX
-    (ScheduleMessageService).
-    """
+    """delayOffset.json (ScheduleMessageService): delay level -> next offset of queue level - 1."""
     return read_config(
         config_path(root, "delayOffset.json"), lambda raw: integer_map(raw.get("offsetTable"), "offsetTable")
     )

@@ -1,8 +1,7 @@
-"""The smaller files of a broker's `config/`, and a client's offsets.json: what the broker remembers besides
-topics and offsets.
+"""Reads the smaller files of a broker's `config/`, and a client's offsets.json.
 
-Static topics, filters, ordered pop, request modes and the two metrics; read as `config_json` reads, with the
-same `.bak` rule.
+Static topics, consumer filters, ordered pop, request modes and two metrics; with the `.bak` rule of
+`metadata.read`.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def _order_info(value: dict[str, Any], where: str) -> OrderInfo:
     stored = [integer(offset, f"{where}.o") for offset in items(value.get("o"), f"{where}.o")]
     invisible, attempt = value.get("i"), value.get("a")
     return OrderInfo(
-        # each counts from the first
+        # the offsets after the first are stored as differences from the first
         offsets=tuple(stored[:1] + [stored[0] + difference for difference in stored[1:]]),
         pop_time=integer(value.get("popTime", 0), f"{where}.popTime"),
         invisible_time=None if invisible is None else integer(invisible, f"{where}.i"),
@@ -137,19 +136,17 @@ def _read_metrics(path: str, name: str) -> dict[str, Metric] | None:
 
 
 def read_timer_metrics(root: str) -> dict[str, Metric] | None:
-    """timermetrics: by real topic, the messages now in the timer (TimerMetrics)."""
+    """timermetrics (TimerMetrics): destination topic -> messages in the timer."""
     return _read_metrics(config_path(root, "timermetrics"), "timingCount")
 
 
 def read_transaction_metrics(root: str) -> dict[str, Metric] | None:
-    """transactionMetrics: by real topic, the half messages still open (TransactionMetrics)."""
+    """transactionMetrics (TransactionMetrics): destination topic -> undecided half messages."""
     return _read_metrics(config_path(root, "transactionMetrics"), "transactionCount")
 
 
 def read_local_offsets(path: str) -> dict[tuple[str, str, int], int] | None:
-    """A client's offsets.json: (topic, broker name, queue id) -> next offset to consume
-    (LocalFileOffsetStore).
-    """
+    """A client's offsets.json (LocalFileOffsetStore): (topic, broker name, queue id) -> next offset."""
 
     def decode(raw: dict[str, Any]) -> dict[tuple[str, str, int], int]:
         offsets = {}

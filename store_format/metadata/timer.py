@@ -1,7 +1,7 @@
-"""The index of timer messages: an append-only log of units, a wheel of slots that lead into it, and how far
-both got.
+"""Reads the index of timer messages: the timer log, the timer wheel and the timer checkpoint (spec 8.3).
 
-Chains run backwards through the log (TimerLog, TimerWheel, Slot, TimerCheckpoint; spec 8.3). Read only.
+The log is append-only. A slot of the wheel points to the newest unit of one second; each unit points to the
+unit before it (TimerLog, TimerWheel, Slot, TimerCheckpoint).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 MAGIC_NORMAL = 1  # TimerMessageStore.MAGIC_DEFAULT; every unit has it
-MAGIC_ROLL = 2  # fires before its message is due, and is then put again
+MAGIC_ROLL = 2  # fires before the message is due; the message is then stored again
 MAGIC_DELETE = 4  # recalls another timer message
 _MAGIC_MASK = 0xF  # TimerMessageStore.isMagicOK
 
@@ -55,21 +55,21 @@ _SNAPSHOT_NAME = re.compile(r"timerwheel\.([0-9]{1,20})\Z", re.ASCII)
 
 
 def units_per_file(file_size: int) -> int:
-    """How many units a timerlog file takes: each must leave room for the blank behind it (TimerLog.append).
+    """How many units fit into a timerlog file; each must leave room for a blank after it (TimerLog.append).
 
-    >>> units_per_file(1024)  # unit 20 would begin at 988: 36 bytes are no room for 52 + 16, they become the blank
+    >>> units_per_file(1024)
     19
     """
     return max((file_size - TIMER_LOG_BLANK.itemsize) // _UNIT, 0)
 
 
 def slot_index(time_ms: int, precision_ms: int = 1000, slots: int = WHEEL_SLOTS) -> int:
-    """The place of a time's slot in the wheel (TimerWheel.getSlotIndex)."""
+    """The index of the slot of a time (TimerWheel.getSlotIndex)."""
     return time_ms // precision_ms % slots
 
 
 class TimerLog:
-    """The files of `timerlog/` as listed when made; positions are offsets in the whole log."""
+    """The files of `timerlog/`, listed once; positions are offsets in the whole log."""
 
     def __init__(self, files: list[StoreFile]) -> None:
         self.files = files
@@ -77,15 +77,15 @@ class TimerLog:
 
     @classmethod
     def open(cls, directory: str) -> TimerLog:
-        """Lists the files; a missing directory is an empty log (no timer message was ever put)."""
+        """Lists the files. A missing directory is an empty log: no timer message was ever stored."""
         return cls(list_store_files(directory))
 
     def scan(self, start: int = 0) -> Iterator[tuple[int, NDArray[np.void]]]:
-        """(position of the first, units as TIMER_LOG_UNIT), in order from the first unit at or after `start`.
+        """Yields (position of the first unit, TIMER_LOG_UNIT array), from the first unit at or after `start`.
 
-        A file ends at its blank or behind its last place; the log ends at the first place that was never
-        written (zeros). Anything else there is damage: CorruptStoreError, after the units before it. So does
-        TimerMessageStore.recoverAndRevise, which then cuts the log at this place.
+        A file ends at its blank or after its last possible unit; the log ends at zeros, which were never
+        written. Anything else is damage: CorruptStoreError, after the units before the damage.
+        TimerMessageStore.recoverAndRevise cuts the log at the same place.
         """
         for file in self.files[max(bisect.bisect_right(self._starts, start) - 1, 0) :]:
             first = -(-max(start - file.start, 0) // _UNIT)
@@ -94,7 +94,7 @@ class TimerLog:
                 return
 
     def unit_at(self, position: int) -> np.void:
-        """The unit that begins at `position`. Raises CorruptStoreError when none does."""
+        """The unit that begins at `position`. Raises CorruptStoreError if no unit begins there."""
         i = bisect.bisect_right(self._starts, position) - 1
         if i < 0 or position >= self.files[i].stop:
             where = self.files[-1].path if self.files else "timerlog"
@@ -107,9 +107,12 @@ class TimerLog:
         file, offset = self.files[i], position - self.files[i].start
         if offset % _UNIT or offset // _UNIT >= units_per_file(file.size):
             raise CorruptStoreError(
-                file.path, offset, f"the beginning of a unit of {_UNIT} bytes", "the inside of one or a blank"
+                file.path,
+                offset,
+                f"the beginning of a unit of {_UNIT} bytes",
+                "a position inside a unit or a blank",
             )
-        with _open(file) as view:
+        with _open_timer_file(file) as view:
             data = view.read(offset, _UNIT)
         if len(data) < _UNIT:
             raise TruncatedRecordError(file.path, offset, f"a unit of {_UNIT} bytes", f"{len(data)} bytes")
@@ -119,11 +122,10 @@ class TimerLog:
         return unit
 
     def chain(self, last_position: int) -> Iterator[tuple[int, np.void]]:
-        """(position, unit) from a slot's last position backwards, newest first, until -1 or the oldest file
-        left.
+        """Yields (position, unit) of a slot's chain, newest first, until -1 or the oldest remaining file.
 
-        A unit is put after the one it names, so positions fall; a link that does not is a CorruptStoreError,
-        and no chain is longer than its log.
+        A unit is stored after the unit it points to, so positions must fall; otherwise CorruptStoreError. So
+        no chain is longer than the log.
         """
         position = last_position
         while position >= 0 and self._starts and position >= self._starts[0]:
@@ -141,7 +143,7 @@ class TimerLog:
             position = previous
 
 
-def _open(file: StoreFile) -> FileView:
+def _open_timer_file(file: StoreFile) -> FileView:
     try:
         return FileView(file.path)
     except FileNotFoundError as error:
@@ -151,9 +153,9 @@ def _open(file: StoreFile) -> FileView:
 
 
 def _scan_file(file: StoreFile, first: int) -> Generator[tuple[int, NDArray[np.void]], None, bool]:
-    """Yields the file's units from number `first` on; returns whether the log goes on in the next file."""
+    """Yields the file's units from number `first`; returns whether the log continues in the next file."""
     stop = units_per_file(file.size)
-    with _open(file) as view:
+    with _open_timer_file(file) as view:
         for number in range(first, stop, _UNITS_PER_READ):
             data = view.read(number * _UNIT, min(_UNITS_PER_READ, stop - number) * _UNIT)
             units = unpack(data[: len(data) // _UNIT * _UNIT], TIMER_LOG_UNIT)
@@ -162,13 +164,14 @@ def _scan_file(file: StoreFile, first: int) -> Generator[tuple[int, NDArray[np.v
             if good:
                 yield file.start + number * _UNIT, units[:good]
             if number + good < min(number + _UNITS_PER_READ, stop):
-                return _goes_on(file, view, number + good)
-        return _goes_on(file, view, stop)
+                return _continues_after(file, view, number + good)
+        return _continues_after(file, view, stop)
 
 
-def _goes_on(file: StoreFile, view: FileView, number: int) -> bool:
-    """What stands at place `number`, where no unit is: a blank (the next file goes on), nothing yet, or
-    damage.
+def _continues_after(file: StoreFile, view: FileView, number: int) -> bool:
+    """True if there is a blank at unit number `number`, False if nothing is written there.
+
+    Raises CorruptStoreError for anything else.
     """
     offset = number * _UNIT
     data = view.read(offset, _UNIT)
@@ -177,7 +180,7 @@ def _goes_on(file: StoreFile, view: FileView, number: int) -> bool:
         if blank["magic"] == MAGIC_BLANK and blank["size"] == file.size - offset:
             return True
     if not any(data):
-        return False  # never written; a file that a copy cut short ends the log too
+        return False  # never written, or the end of a truncated copy
     if len(data) < _UNIT:
         raise TruncatedRecordError(
             file.path, offset, f"a unit of {_UNIT} bytes or a blank", f"{len(data)} bytes"
@@ -193,15 +196,13 @@ def _unlike_unit(unit: np.void) -> tuple[str, str]:
 
 
 def wheel_path(root: str) -> str:
-    """The wheel of the store at `root`: the snapshot with the largest number (timerWheelSnapshotFlush), else
-    `timerwheel`.
-    """
+    """The wheel's file: the newest snapshot (timerWheelSnapshotFlush), or `timerwheel`."""
     snapshots = list_store_files(root, _SNAPSHOT_NAME)
     return snapshots[-1].path if snapshots else os.path.join(root, "timerwheel")
 
 
 class TimerWheel:
-    """The slots. The file lags behind the timerlog, and slots whose time has passed keep what they had."""
+    """The slots of the wheel. The file lags behind the timerlog; slots in the past keep their content."""
 
     def __init__(self, path: str, slots: NDArray[np.void], precision_ms: int = 1000) -> None:
         self.path = path
@@ -210,10 +211,10 @@ class TimerWheel:
 
     @classmethod
     def open(cls, path: str, precision_ms: int = 1000) -> TimerWheel | None:
-        """Maps the wheel; None when it is missing or empty. `precision_ms` is the broker's timerPrecisionMs,
-        not stored.
+        """Maps the wheel; None for a missing or empty file.
 
-        Raises CorruptStoreError for another size, as the broker does.
+        `precision_ms` is the broker's timerPrecisionMs, which no file has. Raises CorruptStoreError for
+        another size, as the broker does.
         """
         try:
             with FileView(path) as view:
@@ -226,14 +227,12 @@ class TimerWheel:
             return None
 
     def slot(self, time_ms: int) -> np.void | None:
-        """The slot of a time; None when its place is empty or holds another time's (TimerWheel.getSlot)."""
+        """The slot of a time; None if it is empty or of another time (TimerWheel.getSlot)."""
         slot: np.void = self._slots[slot_index(time_ms, self.precision_ms)].copy()
         return slot if slot["slot_time"] == time_ms // self.precision_ms else None
 
     def slots(self) -> NDArray[np.void]:
-        """All slots that lead somewhere, by time. One whose time belongs to another place is left out:
-        nothing finds it.
-        """
+        """All slots with messages, sorted by time. Slots at a wrong index, which no lookup finds, are left out."""
         kept = []
         for start in range(0, WHEEL_SLOTS, _SLOTS_PER_STEP):
             part = self._slots[start : start + _SLOTS_PER_STEP]
@@ -250,9 +249,7 @@ class TimerWheel:
 
 @dataclass(frozen=True, slots=True)
 class TimerCheck:
-    """config/timercheck (TimerCheckpoint): what is delivered up to, and which part of the timer topic is in
-    the log.
-    """
+    """config/timercheck (TimerCheckpoint): how far the timer has delivered and read the timer topic."""
 
     last_read_time: int = 0  # ms: slots before it have fired
     last_timer_log_flush_pos: int = 0
@@ -264,9 +261,7 @@ class TimerCheck:
 
 
 def read_timer_check(path: str) -> TimerCheck | None:
-    """None when there is no file. As with the checkpoint, any bytes are one, and what a short file lacks is
-    0.
-    """
+    """The timer checkpoint at `path`; None without a file. Missing bytes of a short file count as 0."""
     try:
         with FileView(path) as view:
             data = view.read(0, TIMER_CHECK.itemsize)

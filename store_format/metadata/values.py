@@ -1,8 +1,7 @@
-"""What the broker's configuration files hold, as values: topics, groups, offsets and the state of filters,
-ordered and static queues.
+"""The contents of a broker's configuration files as dataclasses.
 
-Names are those of the Java beans in snake_case, defaults too. Members that a bean does not know are kept in
-`unknown`.
+Field names are the Java beans' names in snake_case, with the beans' defaults. Members that a bean does not
+have are kept in `unknown`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _QUEUE_NUMS_MAX = 1 << 14  # no topic has more queues; a larger number comes fro
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """org.apache.rocketmq.remoting.protocol.DataVersion; `counter` rises with each change."""
+    """org.apache.rocketmq.remoting.protocol.DataVersion; `counter` increases with each change."""
 
     counter: int = 0
     timestamp: int = 0
@@ -114,15 +113,13 @@ class SubscriptionGroup:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffsets:
-    """ConsumerOffsetManager: by `topic@group` the next offset to consume of each queue. `raw` is the file,
-    for a rewrite.
-    """
+    """ConsumerOffsetManager: `topic@group` -> queue id -> next offset. `raw` is the whole file."""
 
     offsets: Mapping[str, Mapping[int, int]]
-    # 5.5: next offset handed to pullers; the broker does not load it
+    # since 5.5: next offset delivered to pullers; the broker does not load this table
     pull_offsets: Mapping[str, Mapping[int, int]]
     lmq_offsets: Mapping[str, int]  # lmqConsumerOffset.json: queue 0 of light queues
-    group_topics: Mapping[str, tuple[str, ...]]  # derived, not loaded by the broker either
+    group_topics: Mapping[str, tuple[str, ...]]  # derived; the broker does not load this table either
     data_version: DataVersion | None
     raw: Mapping[str, Any]
 
@@ -151,7 +148,7 @@ def _by_topic_and_group(tables: Mapping[str, Mapping[int, int]]) -> Iterator[tup
 
 @dataclass(frozen=True, slots=True)
 class QueueMappingItem:
-    """LogicQueueMappingItem: a stretch of a static topic's queue and the physical queue that holds it."""
+    """LogicQueueMappingItem: a range of a static topic's queue, and the physical queue with the messages."""
 
     gen: int = 0
     queue_id: int = 0
@@ -166,7 +163,7 @@ class QueueMappingItem:
 
 @dataclass(frozen=True, slots=True)
 class QueueMapping:
-    """TopicQueueMappingDetail: a static topic; `hosted_queues` by global queue id."""
+    """TopicQueueMappingDetail: a static topic; `hosted_queues` is by global queue id."""
 
     topic: str
     bname: str = ""
@@ -181,9 +178,7 @@ class QueueMapping:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFilter:
-    """ConsumerFilterData: a group's expression on a topic; it is dead when `dead_time` is not before
-    `born_time`.
-    """
+    """ConsumerFilterData: a group's expression for a topic; dead if `dead_time` >= `born_time`."""
 
     topic: str
     consumer_group: str
@@ -202,9 +197,7 @@ class ConsumerFilter:
 
 @dataclass(frozen=True, slots=True)
 class OrderInfo:
-    """ConsumerOrderInfoManager.OrderInfo of one queue under ordered pop. `offsets` are absolute here, not the
-    stored differences.
-    """
+    """ConsumerOrderInfoManager.OrderInfo of one queue under ordered pop; `offsets` are absolute."""
 
     offsets: tuple[int, ...]
     pop_time: int = 0
@@ -229,7 +222,7 @@ class RequestMode:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """TimerMetrics.Metric and TransactionMetrics.Metric: a count per real topic, and when it last changed."""
+    """TimerMetrics.Metric and TransactionMetrics.Metric: a count and the time of its last change."""
 
     count: int = 0
     time_stamp: int = 0
@@ -237,6 +230,6 @@ class Metric:
 
 
 def split_offset_key(key: str) -> tuple[str, str] | None:
-    """(topic, group) of a key of the offset table; None for one that the broker would not take apart either."""
+    """(topic, group) of a key of the offset table; None for a key that a broker would not split either."""
     topic, _, group = key.partition("@")
     return (topic, group) if topic and group and "@" not in group else None

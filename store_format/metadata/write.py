@@ -1,7 +1,7 @@
-"""Configuration files as RocketMQ's two JSON writers put them, byte for byte; nothing here touches a file
-(spec 6.2, 6.3).
+"""Writes configuration files byte for byte as RocketMQ's two JSON libraries do (spec 6.2, 6.3).
 
-fastjson2 writes the files of 5.4 and later, fastjson 1.2 wrote those before. Each broker reads both.
+fastjson2 writes the files of 5.4 and later; fastjson 1.2 wrote the files before. Every broker reads both. The
+functions return bytes and touch no file.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ __all__ = ["Dialect", "add_topics", "dumps", "with_integer_keys"]
 
 
 class Dialect(StrEnum):
-    """Who writes: they differ in maps with integer keys, in arrays and in escapes."""
+    """The JSON library. The two differ in maps with integer keys, in arrays and in escapes."""
 
     FASTJSON = "fastjson 1.2"
     FASTJSON2 = "fastjson2"
 
 
-# Paths of the maps whose keys are integers, by file; * is any member. JSON does not tell them from other
-# maps, Java's types do.
+# Paths of the maps with integer keys, by file; * is any member. Only Java's types show the difference.
 _INTEGER_KEYS = {
     "consumerOffset.json": ("offsetTable.*", "pullOffsetTable.*"),
     "lmqConsumerOffset.json": ("offsetTable.*", "pullOffsetTable.*"),
@@ -41,7 +40,7 @@ _INTEGER_KEYS = {
 }
 _LONG = 1 << 63
 _INTEGER = re.compile(r"-?[0-9]+\Z", re.ASCII)
-_LONG_LISTS = frozenset({"o"})  # List<Long> of OrderInfo; other numbers are arrays
+_LONG_LISTS = frozenset({"o"})  # List<Long> of OrderInfo; other lists of numbers are Java arrays
 
 _SHORT_ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
 _ESCAPES = {
@@ -52,22 +51,22 @@ _ESCAPES = {
 
 
 def dumps(value: Any, dialect: Dialect = Dialect.FASTJSON2, *, pretty: bool = True) -> bytes:  # Any: JSON
-    """`value` in the order in which it is given; keys that are int go without quotes, members that are None
-    are left out.
+    """`value` as JSON in its own order: int keys without quotes, members that are None left out.
 
-    `pretty` is the form of all files but timermetrics and transactionMetrics.
+    `pretty` is the form of all files except timermetrics and transactionMetrics.
 
     >>> dumps({"offsetTable": {3: 2}}, Dialect.FASTJSON)
     b'{\\n\\t"offsetTable":{3:2\\n\\t}\\n}'
     """
     writer = _Writer(dialect, pretty)
     writer.write(value, "\n" if pretty else "", "")
-    return "".join(writer.parts).encode("utf-8", "replace")  # Java too writes ? for half a character
+    return "".join(writer.parts).encode("utf-8", "replace")  # as Java: ? for a lone surrogate
 
 
 class _Writer:
-    """`line` is what begins a line at the level of the container that is written: a line end and its tabs, or
-    nothing.
+    """Collects the parts of the text.
+
+    `line` begins a line at the level of the current container: a line break and tabs, or nothing.
     """
 
     def __init__(self, dialect: Dialect, pretty: bool) -> None:
@@ -77,9 +76,7 @@ class _Writer:
         self._escapes = _ESCAPES[dialect]
 
     def write(self, value: Any, line: str, name: str) -> None:
-        """`name` is that of the member: the old writer goes by types, of which it tells the only one that
-        counts.
-        """
+        """`name` is the member's name. fastjson 1.2 writes by Java type, and one name decides the type."""
         if isinstance(value, Mapping):
             self._object({key: member for key, member in value.items() if member is not None}, line)
         elif isinstance(value, list | tuple):
@@ -93,7 +90,7 @@ class _Writer:
         inner = line + self._tab
         separator = "{"
         for key, member in value.items():
-            # The old MapSerializer breaks lines before strings only.
+            # fastjson 1.2's MapSerializer breaks lines before string keys only.
             before = "" if self._old and isinstance(key, int) else inner
             self.parts.append(f"{separator}{before}{key if isinstance(key, int) else self._quoted(key)}:")
             self.write(member, inner, str(key))
@@ -101,7 +98,7 @@ class _Writer:
         self.parts.append(line + "}" if value else "{}")
 
     def _array(self, value: list[Any] | tuple[Any, ...], line: str, name: str) -> None:
-        if self._old:  # Set<String> and arrays of numbers stay on a line, lists do not
+        if self._old:  # Set<String> and arrays of numbers are on one line, lists are not
             inline = all(isinstance(item, str) for item in value) or (
                 self._numbers(value) and name not in _LONG_LISTS
             )
@@ -123,9 +120,7 @@ class _Writer:
 
 
 def with_integer_keys(value: Any, name: str) -> Any:
-    """What `loads` made of the file `name` (such as "consumerOffset.json"), with the keys that Java has as
-    integers as int.
-    """
+    """The JSON value of the file `name` (such as "consumerOffset.json") with int keys as in Java."""
     for path in _INTEGER_KEYS.get(name, ()):
         value = _convert(value, path.split("."))
     return value
@@ -150,13 +145,12 @@ def _convert(value: Any, path: list[str]) -> Any:
 def add_topics(
     data: bytes | None, topics: Iterable[TopicConfig], timestamp: int, file: str = "config/topics.json"
 ) -> bytes | None:
-    """topics.json with these topics too, its data version one further
-    (TopicConfigManager.createTopicInSendMessageMethod).
+    """topics.json with these topics added (TopicConfigManager.createTopicInSendMessageMethod).
 
-    `data` is the file as it is, None or empty where there is none; `timestamp` (ms) is the clock. Topics that
-    are there stay as they are: when all are, the answer is None and nothing is to be written. What is not
-    known is kept, and so is the order; a file of 4.9, which has neither attributes nor a state version, gets
-    none. Raises CorruptStoreError for a file that is no topics.json.
+    `data` is the present file, None or empty without one; `timestamp` is the clock in ms. Existing topics do
+    not change; if all topics exist, the result is None. The data version is incremented. Unknown members and
+    the order are kept; a 4.9 file, which has neither attributes nor a state version, gets none. Raises
+    CorruptStoreError for a file that is no topics.json.
     """
     try:
         raw = members(loads(data, file) if data else None, "the file")
@@ -175,14 +169,14 @@ def add_topics(
         raise CorruptStoreError(
             file, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]
         ) from error
-    # DataVersion.nextVersion; the keys of a bean are sorted, and those that are there keep their places.
+    # DataVersion.nextVersion. The keys of a bean are sorted; existing keys keep their places.
     version = {"counter": 0, "stateVersion": 0} | version if not old else version
     version |= {"counter": (counter + 1 + _LONG) % (2 * _LONG) - _LONG, "timestamp": timestamp}
     return dumps({"dataVersion": version} | raw | {"dataVersion": version, "topicConfigTable": table | added})
 
 
 def _topic_members(topic: TopicConfig, *, old: bool) -> dict[str, Any]:
-    """The members of a TopicConfig by name, as both writers sort them."""
+    """The members of a TopicConfig, sorted by name as in both fastjson versions."""
     known = {
         "attributes": dict(topic.attributes) if topic.attributes or not old else None,
         "order": topic.order,
