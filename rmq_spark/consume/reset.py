@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rmq_spark.consume.group.change import Change
+from rmq_spark.consume.group.change import Change, write_change
 from rmq_spark.consume.group.meeting import group_directory, other_places
-from rmq_spark.consume.group.ownership_log import append_events
-from rmq_spark.consume.group.state import read_state, write_state
+from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
 from rmq_spark.consume.offset_store import OffsetStore, make_path, offset_store
 from store_format import MessageStore, Queue
@@ -151,9 +150,7 @@ class OffsetPlan:
                 state.reset = number
                 change = Change(state, "", clock_ms())
                 change.reset(self.targets)
-                state.log_size = append_events(each, change.events, state.log_size, files)
-                state.serial += 1
-                write_state(each, state, files)
+                write_change(each, change, files)
         return number + 1
 
 

@@ -9,11 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
-
 from rmq_spark.consume.sql92 import Sql92Filter, parse_sql92
 from store_format.errors import OptionError
 from store_format.java.hashes import java_hash
@@ -23,7 +18,6 @@ __all__ = ["TagFilter", "parse_subscription", "parse_tags"]
 _ALL = "*"
 _SEPARATOR = "||"
 _JAVA_TRIM = "".join(map(chr, range(0x21)))  # String.trim: up to U+0020, so a full-width space stays
-_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +30,6 @@ class TagFilter:
     @property
     def subscribe_all(self) -> bool:
         return not self.tags
-
-    def match_codes(self, tags_codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which consume queue entries may match (ExpressionMessageFilter.isMatchedByConsumeQueue): never too
-        few.
-
-        A code outside int32 is no hash: an address in the CQ extension file, or a delivery time in
-        SCHEDULE_TOPIC_XXXX. Such entries pass, and the string decides.
-        """
-        if self.subscribe_all:
-            return np.ones(len(tags_codes), np.bool_)
-        hashes = np.isin(tags_codes, np.fromiter(self.codes, np.int64, len(self.codes)))
-        return hashes | (tags_codes < _INT_MIN) | (tags_codes > _INT_MAX)
-
-    def match_tags(self, tags: pa.StringArray) -> NDArray[np.bool_]:
-        """Which messages match (PullAPIWrapper.processPullResult): case counts, a message without TAGS
-        matches only `*`.
-        """
-        if self.subscribe_all:
-            return np.ones(len(tags), np.bool_)
-        matched: NDArray[np.bool_] = pc.is_in(
-            tags, value_set=pa.array(sorted(self.tags), tags.type)
-        ).to_numpy(zero_copy_only=False)
-        return matched
 
 
 def parse_subscription(expression_type: str, expression: str | None) -> tuple[TagFilter, Sql92Filter | None]:

@@ -14,7 +14,7 @@ from rmq_spark.consume.client_ids import BROADCASTING
 from rmq_spark.consume.group.meeting import group_directory, inherit, other_places, refuse_members_elsewhere
 from rmq_spark.consume.group.member import Member, join
 from rmq_spark.consume.group.membership import Assignment, Clocks, Membership
-from rmq_spark.consume.group.sole_member import Alone
+from rmq_spark.consume.group.sole_member import SoleMember
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import CheckedOffsets, OffsetStore
 from rmq_spark.consume.stream_offset import StreamOffset
@@ -43,7 +43,7 @@ class StreamGroup:
         self._stores = stores
         self._options = options
         self._clocks = clocks
-        self._part: Member | Alone | None = None
+        self._part: Member | SoleMember | None = None
         self._membership: Membership | None = None
         self._queues: Sequence[MessageQueue] = ()
         self._queues_seen: object = None
@@ -94,7 +94,7 @@ class StreamGroup:
         if self._part is not None:
             self._part.leave(previous.positions, previous.reset)
 
-    def _join(self) -> Member | Alone:
+    def _join(self) -> Member | SoleMember:
         options, stores = self._options, self._stores.stores
         roots = {store.broker_name: store.path for store in stores}
         self._refuse_unknown()
@@ -116,7 +116,7 @@ class StreamGroup:
             )
         )
         if directory is None:
-            self._part = Alone(membership, checked, shares=not is_broadcasting, clocks=self._clocks)
+            self._part = SoleMember(membership, checked, shares=not is_broadcasting, clocks=self._clocks)
         else:
             others = []
             if options.group_path is None:

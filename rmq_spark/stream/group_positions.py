@@ -101,7 +101,7 @@ class GroupPositions(StreamPositions):
         for key in self._now.owned:
             before = previous.positions.get(key)
             low, high = offset_limits(self.stores.queues.get(key))
-            begin = _told(self._now.starts, key, before)
+            begin = self._now.next_offset(key, before)
             replaced = self.stores.replaced.get(key) if before is not None else None
             if replaced is not None and replaced.begin is not None:
                 if begin > replaced.begin and not self.stores.options.fail_on_data_loss:  # else `_add` raises
@@ -155,7 +155,7 @@ class GroupPositions(StreamPositions):
 
     def _add(self, step: Step, key: MessageQueue, before: int | None) -> None:
         queue = self.stores.queues.get(key)
-        begin = _told(self._now.starts, key, before)
+        begin = self._now.next_offset(key, before)
         stop = begin
         if queue is None:
             if begin:
@@ -185,8 +185,3 @@ class GroupPositions(StreamPositions):
     def _end(self, step: Step, *, is_first: bool) -> StreamOffset:
         end = super()._end(step, is_first=is_first)
         return StreamOffset(end.positions, end.starts, self._now.reset)
-
-
-def _told(starts: Mapping[MessageQueue, int], key: MessageQueue, before: int | None) -> int:
-    """`starts` has what the offset before does not tell, or not any more."""
-    return starts[key] if key in starts or before is None else before

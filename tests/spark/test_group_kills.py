@@ -18,12 +18,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rmq_spark.consume.group.ownership_log import OwnershipEvent, double_ownership, read_events
+from rmq_spark.consume.group.ownership_log import OwnershipEvent
 from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import StoreOffsets
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.stream.plan import ranges
+from tests.support.ownership import double_ownership, read_events
 from tests.support.spark.processes import ROOT
 from tests.support.staged import append, make_store, numbered
 

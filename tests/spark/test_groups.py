@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from rmq_spark.consume.group.ownership_log import double_ownership, read_events
 from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue, sort_clients
 from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
@@ -26,6 +25,7 @@ from rmq_spark.plan.group_start import subscribe_set
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import CommitOptions
+from tests.support.ownership import double_ownership, read_events
 from tests.support.spark.frames import Place, copy_of, places, read, told, told_places
 from tests.support.staged import append, make_store, numbered
 

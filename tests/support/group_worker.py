@@ -22,6 +22,7 @@ from rmq_spark.consume.group.member import join
 from rmq_spark.consume.group.membership import Membership
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
+from tests.support.ownership import begins
 
 __all__ = ["QUEUES", "spec_of"]
 
@@ -103,7 +104,7 @@ def main(options: dict[str, Any]) -> None:
                 [QUEUES.index(queue) for queue in found.lost],
             )
             _say(gained=changed[0], lost=changed[1], at=time.monotonic(), reset=found.reset)
-        starts = found.begins(positions)
+        starts = begins(found, positions)
         if not starts:
             time.sleep(options["pause"])
             continue

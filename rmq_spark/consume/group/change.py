@@ -1,8 +1,7 @@
-"""What may happen to a group's state, without touching a file: who joins, who is expelled, who records, takes
-and gives back.
+"""Changes to a group's state: members join, leave or are expelled; queues are recorded, taken and released.
 
-A `Change` is made of one state under the directory's lock, and carries the lines of the ownership log that go
-with it.
+A `Change` is made from one state under the directory's lock. It collects the lines of the ownership log that
+belong to it and touches no file; `write_change` writes both.
 """
 
 from __future__ import annotations
@@ -10,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rmq_spark.consume.group.ownership_log import OwnershipEvent
-from rmq_spark.consume.group.state import GroupState, MemberEntry, QueueEntry
+from rmq_spark.consume.group.ownership_log import OwnershipEvent, append_events
+from rmq_spark.consume.group.state import GroupState, MemberEntry, QueueEntry, write_state
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError
+from store_format.files.write import FileWrites
 
-__all__ = ["Change"]
+__all__ = ["Change", "write_change"]
 
-_SHOWN_MAX = 200  # characters of a subscription in an error
+_SUBSCRIPTION_SHOWN_MAX = 200  # characters of a subscription in an error
 
 
 @dataclass(slots=True)
 class Change:
-    """`writer` is the member that makes it, `at` the time in ms since the epoch. `is_changed`: there is
-    something to write.
+    """`writer` is the member that makes the change, `at` the time in ms since the epoch.
+
+    `is_changed`: the state differs from the file and must be written.
     """
 
     state: GroupState
@@ -33,7 +34,7 @@ class Change:
     events: list[OwnershipEvent] = field(default_factory=list)
 
     def note(self, event: str, queue: MessageQueue, entry: QueueEntry, member: str, why: str = "") -> None:
-        """A line for the log, and the state counts as changed."""
+        """Adds a line to the ownership log and marks the state as changed."""
         self.is_changed = True
         self.events.append(
             OwnershipEvent(
@@ -55,15 +56,16 @@ class Change:
     # ---- members -------------------------------------------------------------------------------------------
 
     def admit(self, group: str, member: str, entry: MemberEntry, *, subscription: str, strategy: str) -> None:
-        """Adds a member. Raises OptionError for one that does not fit those who are there."""
+        """Adds a member. Raises OptionError for a member that does not fit the present ones."""
         state = self.state
         if state.members:
-            _refuse_other("subscription", group, state.subscription, subscription, _SUBSCRIPTIONS)
-            _refuse_other("allocation strategy", group, state.strategy, strategy, _STRATEGIES)
+            _refuse_difference("subscription", group, state.subscription, subscription, _SAME_SUBSCRIPTION)
+            _refuse_difference("allocation strategy", group, state.strategy, strategy, _SAME_STRATEGY)
             twice = set(state.clients()) & set(entry.clients)
             if twice:
                 raise OptionError(
-                    f"group {group} has a member with the client id {min(twice)!r} already; give each query its own clientId"
+                    f"group {group}: expected a clientId that no other query of the group uses, "
+                    f"found {min(twice)!r} twice; set a different clientId for each query"
                 )
         else:
             for queue_entry in state.queues.values():
@@ -73,8 +75,9 @@ class Change:
         self.is_changed = True
 
     def expel(self, member: str, why: str, *, was_seen: bool = True) -> None:
-        """Removes a member whose lease is gone. Its queues keep the positions it recorded. `was_seen`: it was
-        alive some time ago.
+        """Removes a member whose lease is gone. Its queues keep the positions that it recorded.
+
+        `was_seen`: the member was alive while it was watched.
         """
         for queue, entry in self.state.owned_by(member):
             self.note("expire", queue, entry, member, why)
@@ -84,7 +87,7 @@ class Change:
         self.is_changed = True
 
     def dismiss(self, member: str) -> None:
-        """Removes a member that leaves, after it has recorded what it read."""
+        """Removes a member that leaves, after it has recorded its positions."""
         for queue, _ in list(self.state.owned_by(member)):
             self.release(queue, member)
         del self.state.members[member]
@@ -93,17 +96,17 @@ class Change:
     # ---- queues --------------------------------------------------------------------------------------------
 
     def owns(self, member: str, queue: MessageQueue, epoch: int) -> bool:
-        """Whether the queue is the member's still, and not again."""
+        """Whether the member has owned the queue without interruption since this epoch began."""
         entry = self.state.queues.get(queue)
         return entry is not None and entry.owner == member and entry.epoch == epoch
 
     def record(
         self, member: str, held: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int
     ) -> None:
-        """Moves positions on, where the member owns the queue in the epoch that it holds. Never back.
+        """Raises the recorded positions of queues that the member owns in the epochs of `held`; lowers none.
 
-        `reset` is the number that the positions have seen: one from before a queue's last reset says nothing
-        about it.
+        `reset` is the reset number of the offset that holds the positions. A position from before a queue's
+        last reset is ignored.
         """
         for queue, epoch in held.items():
             position = positions.get(queue)
@@ -115,7 +118,7 @@ class Change:
                 self.is_changed = True
 
     def take(self, queue: MessageQueue, member: str, client: str, position: int) -> int:
-        """Gives a free queue to a member, from a position on that is not below the recorded one; the epoch."""
+        """Gives a free queue to a member; returns the new epoch. `position` is not below the recorded one."""
         entry = self.state.entry(queue)
         assert entry.owner is None, f"{queue} has an owner"
         entry.owner, entry.client, entry.position, entry.is_unattended = member, client, position, False
@@ -124,7 +127,7 @@ class Change:
         return entry.epoch
 
     def hand_on(self, queue: MessageQueue, member: str, client: str) -> int:
-        """From one client of a member to another one of it; the new epoch."""
+        """Gives a queue to another client of the same member; returns the new epoch."""
         entry = self.state.queues[queue]
         position = entry.position
         self.release(queue, member)
@@ -137,8 +140,9 @@ class Change:
         entry.owner = entry.client = None
 
     def reset(self, targets: Mapping[MessageQueue, int], why: str = "") -> None:
-        """Moves queues to positions, which the offset file has, under a new reset number: their owners jump
-        there, backwards too.
+        """Moves queues to `targets`, which the offset file already has, under a new reset number.
+
+        The owners of the queues continue at the targets, also backwards.
         """
         self.state.reset += 1
         for queue, position in targets.items():
@@ -147,20 +151,36 @@ class Change:
             self.note("reset", queue, entry, entry.owner or "", why)
 
     def replay(self, member: str, queues: Iterable[MessageQueue]) -> None:
-        """Marks a micro-batch that Spark repeats, whoever owns its queues by now."""
+        """Notes a micro-batch that Spark repeats, whoever owns its queues now."""
         for queue in queues:
             self.note("replay", queue, self.state.queues.get(queue) or QueueEntry(), member)
 
 
-_SUBSCRIPTIONS = (
-    "All members must subscribe to the same topics with the same expression: else queues go to members that do not read them, and "
-    "messages are filtered by somebody else's expression, without a word. Use the same options everywhere, or another group"
+def write_change(directory: str, change: Change, files: FileWrites) -> None:
+    """Writes the events to the ownership log, then the state under the next serial number.
+
+    The caller holds the directory's lock.
+    """
+    state = change.state
+    state.log_size = append_events(directory, change.events, state.log_size, files)
+    state.serial += 1
+    write_state(directory, state, files)
+
+
+_SAME_SUBSCRIPTION = (
+    "All members must subscribe to the same topics with the same expression. Otherwise queues would go to "
+    "members that do not read them, and messages would be filtered by the wrong expression without an error. "
+    "Use the same options in all queries of the group, or another group"
 )
-_STRATEGIES = "Members that allocate in different ways never agree about a queue. Use the same options everywhere, or another group"
+_SAME_STRATEGY = (
+    "Members with different strategies never agree on the owner of a queue. "
+    "Use the same options in all queries of the group, or another group"
+)
 
 
-def _refuse_other(what: str, group: str, theirs: str, ours: str, why: str) -> None:
-    if theirs != ours:
+def _refuse_difference(what: str, group: str, expected: str, found: str, advice: str) -> None:
+    if expected != found:
         raise OptionError(
-            f"group {group}: its members have the {what} {theirs[:_SHOWN_MAX]}, this query has {ours[:_SHOWN_MAX]}. {why}"
+            f"group {group}: expected the {what} of its members, {expected[:_SUBSCRIPTION_SHOWN_MAX]}; "
+            f"found {found[:_SUBSCRIPTION_SHOWN_MAX]}. {advice}"
         )

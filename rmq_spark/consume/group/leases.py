@@ -1,9 +1,8 @@
-"""A member's lease: a file that its process keeps locked, and a beat that a daemon thread writes. Who looks
-judges by both.
+"""A member's lease: a file that its process keeps locked, and a beat (a counter) that a daemon thread writes.
 
-On one host the system drops a dead process's lock at once. Across hosts, and for a process that is stopped,
-the beat decides: it counts as gone when it stood still for the lease time by the watcher's own clock, so
-hosts need not agree about the time of day.
+Other members judge the lease by both. On the same host the system drops the lock of a dead process at once.
+Across hosts, and for a stopped process, the beat decides: a member is gone when its beat has not changed for
+the lease time by the watcher's own clock, so the clocks of the hosts need not agree.
 """
 
 from __future__ import annotations
@@ -26,30 +25,30 @@ __all__ = ["Lease", "Watch", "host_name", "lease_directory", "remove_lease"]
 
 _log = logging.getLogger(__name__)
 
-_LOOKS_A_LEASE = 12  # at the others
-_LOOKS_A_BEAT = 3
-_BEAT_SIZE = 20  # digits: one write of one page, never seen in part
+_CALLS_A_LEASE = 12  # of `look`
+_CALLS_A_BEAT = 3
+_BEAT_SIZE = 20  # digits: a single write within one page, so no reader sees a part of it
 
 
 def lease_directory(group_directory: str, member: str) -> str:
-    """`member` is an id of ours, hexadecimal: safe in a path."""
+    """The directory of a member's lease. `member` is a hexadecimal id, so it is safe in a path."""
     return f"{group_directory}/leases/{member}"
 
 
 def host_name() -> str:
-    """Whose locks this process can ask about: the host's name, and which start of it, so that a reboot is
-    another host.
+    """This host's name and boot id. Processes with the same value see each other's locks.
+
+    The boot id makes a rebooted host another host.
     """
     boot = read_bytes("/proc/sys/kernel/random/boot_id", 4096) if sys.platform.startswith("linux") else None
     return f"{socket.gethostname()}/{(boot or b'').decode().strip()}"
 
 
 class Lease:
-    """One member's own. `begin` takes it, `renew` is the beat, `end` gives it back; the thread lives as long
-    as the process.
+    """A member's own lease: `begin` takes it, `renew` writes a beat, `end` gives it back.
 
-    `look` is called a dozen times a lease: a member whose boundaries are far apart still knows since when
-    another one has been silent.
+    The thread that writes the beats lives as long as the process. It calls `look` twelve times per lease
+    time, so that a member with long micro-batches still knows since when another member has been silent.
     """
 
     def __init__(self, group_directory: str, member: str, seconds: float, look: Callable[[], None]) -> None:
@@ -58,7 +57,7 @@ class Lease:
         self._seconds = seconds
         self._directory = lease_directory(group_directory, member)
         self._lock = StoreLock(self._directory)
-        self._files = FileWrites(sync=False)  # a lease need not outlast the machine
+        self._files = FileWrites(sync=False)  # a lease need not survive a crash of the machine
         self._count = 0
         self._look = look
         self._stop = threading.Event()
@@ -72,21 +71,23 @@ class Lease:
 
     def renew(self) -> None:
         self._count += 1
-        # Opened anew each time: a network filesystem hands on what was written when it is closed.
+        # The file is opened each time: a network filesystem shows a write to others when the file is closed.
         self._files.write_whole(f"{self._directory}/beat", b"%020d" % self._count)
 
     def _beat(self) -> None:
         looks = 0
-        while not self._stop.wait(self._seconds / _LOOKS_A_LEASE):
+        while not self._stop.wait(self._seconds / _CALLS_A_LEASE):
             looks += 1
             try:
-                if looks % _LOOKS_A_BEAT == 0:
+                if looks % _CALLS_A_BEAT == 0:
                     self.renew()
                 self._look()
-            except (StoreError, OSError) as error:  # tried again: a lease is lost by silence only
+            except (StoreError, OSError) as error:  # the next beat tries again
                 if not self._stop.is_set():
                     _log.warning(
-                        "the lease of this query could not be renewed, others may take its queues: %s", error
+                        "the lease of this query could not be renewed; if this lasts, other members take "
+                        "its queues: %s",
+                        error,
                     )
 
     def end(self) -> None:
@@ -97,7 +98,7 @@ class Lease:
 
 
 def remove_lease(group_directory: str, member: str) -> None:
-    """What a member leaves behind."""
+    """Removes the files of a member's lease, if they exist and can be removed."""
     directory = lease_directory(group_directory, member)
     files = FileWrites(sync=False)
     with suppress(StoreError):
@@ -107,22 +108,22 @@ def remove_lease(group_directory: str, member: str) -> None:
 
 
 class Watch:
-    """What one process has seen of another member's lease. `clock` is in seconds and never goes back."""
+    """One process's view of another member's lease. `clock` is monotonic, in seconds."""
 
     def __init__(
         self, group_directory: str, member: str, entry: MemberEntry, clock: Callable[[], float]
     ) -> None:
         self._directory = lease_directory(group_directory, member)
-        # A process asks about its own locks in vain; and those of other hosts are not always handed on.
+        # The system does not report a process's own locks to it, nor reliably those of other hosts.
         is_near = entry.host == host_name() and entry.process_id != os.getpid()
         self._can_ask = is_near and sys.platform.startswith("linux")
         self._seconds = entry.lease_seconds
         self._clock = clock
-        self._seen: tuple[bytes | None, float] = (None, clock())  # a beat, and since when it stands still
+        self._seen: tuple[bytes | None, float] = (None, clock())  # the last beat, and when it was first seen
         self._beats = 0
 
     def look(self) -> bytes | None:
-        """The beat now; None when there is none any more. May be called from any thread."""
+        """Reads the beat; None if its file is gone. May be called from any thread."""
         beat = self._read()
         if beat != self._seen[0]:
             self._seen = (beat, self._clock())
@@ -131,12 +132,12 @@ class Watch:
 
     @property
     def has_beaten(self) -> bool:
-        """Whether the member was alive while it was watched; the first beat found may be an old one."""
+        """Whether the member was alive while it was watched. The first beat found may be old."""
         return self._beats > 1
 
     def why_gone(self) -> str | None:
-        """Why the member counts as gone now; None while it lives."""
-        # before looking: a watcher that is stopped in between must not take its own absence for the other's
+        """Why the member counts as gone; None while it is alive."""
+        # Before the look: a watcher stopped in between must not count its own pause against the other member.
         now = self._clock()
         if self.look() is None:
             return "its lease was given back"
@@ -152,4 +153,4 @@ class Watch:
         try:
             return read_bytes(f"{self._directory}/beat", _BEAT_SIZE)
         except CorruptStoreError:
-            return b""  # something else in its place does not beat
+            return b""  # a file with other content counts as a beat that does not change

@@ -1,10 +1,10 @@
-"""Where the members of a group meet when nobody says: one directory, whatever stores there are.
+"""The directory where the members of a group meet if `groupPath` is not set.
 
-A place is `.rmqlog/groups/<group>` in the directory that was loaded: a store, or a cluster's directory, so
-that a broker that is added to the cluster changes nothing. Other queries may have been given another path to
-the same stores: one store of a cluster, another list of paths, or, by an older version, the store that sorts
-first. Members in two places would read every message twice, so a query is refused while there are members in
-another place; without them it takes over what they recorded.
+It is `.rmqlog/groups/<group>` in the directory that the query loads: a store, or a cluster's directory, so
+that a broker added to the cluster changes nothing. Other queries may load the same stores by another path:
+one store of the cluster, another list of paths, or, in an older version, the first store by name. Members in
+two directories would both read every message. Therefore a query is refused while another directory has
+members; when it has none, the query takes over what they recorded there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.consume.group.leases import Watch
 from rmq_spark.consume.group.membership import Clocks
-from rmq_spark.consume.group.state import GroupState, MemberEntry, QueueEntry, read_state, write_state
+from rmq_spark.consume.group.state import (
+    GroupState,
+    MemberEntry,
+    QueueEntry,
+    has_state,
+    read_state,
+    write_state,
+)
 from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets, make_path
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.errors import OptionError
@@ -36,12 +43,12 @@ def group_directory(
     paths: Sequence[str] = (),
     group_path: str | None = None,
 ) -> str | None:
-    """Where the members of a group meet: `groupPath`, else beside the offsets. None, nowhere, for `none`
-    without a groupPath.
+    """The directory where the members meet: in `groupPath`, else beside the offsets.
 
-    `roots` are store roots by broker name, `paths` what was loaded. Of several paths the first one by name
-    counts. Without paths, which only the offset tools do not know, it is the place that has members' records,
-    or else the store's own.
+    None for the offset store `none` without a groupPath: the members do not meet. `roots` are store
+    directories by broker name, `paths` the loaded directories; of several paths the first by name counts.
+    Without `paths` (in the offset tools) it is the directory with records of members, else the cluster's
+    directory for several stores, else the only store's.
     """
     if group_path is not None:
         return f"{group_path.rstrip('/')}/{check_group(group)}"
@@ -50,16 +57,13 @@ def group_directory(
     if not isinstance(store, StoreOffsets):
         return None
     if paths:
-        return _place(min(paths), group)
-    first = roots[min(roots)]
+        return _directory_in(min(paths), group)
     parents = {os.path.dirname(root) for root in roots.values()}
-    known = [*parents, *roots.values()]
-    recorded = [place for place in (_place(path, group) for path in known) if _is_used(place)]
-    return (
-        recorded[0]
-        if recorded
-        else _place(parents.pop() if len(roots) > 1 and len(parents) == 1 else first, group)
-    )
+    for path in (*parents, *roots.values()):
+        directory = _directory_in(path, group)
+        if has_state(directory):
+            return directory
+    return _directory_in(parents.pop() if len(roots) > 1 and len(parents) == 1 else roots[min(roots)], group)
 
 
 def other_places(
@@ -70,39 +74,38 @@ def other_places(
     roots: Mapping[str, str],
     paths: Sequence[str] = (),
 ) -> list[str]:
-    """Places other than `directory` where members of the group have met, of those that no groupPath chose."""
+    """Directories other than `directory`, and other than a groupPath, where members of the group have met."""
     if directory is None or not isinstance(store, StoreOffsets):
         return []
     known = {*paths, *roots.values(), *(os.path.dirname(root) for root in roots.values())}
-    found = {os.path.realpath(place): place for place in sorted(_place(path, group) for path in known)}
+    found = {os.path.realpath(place): place for place in sorted(_directory_in(path, group) for path in known)}
     found.pop(os.path.realpath(directory), None)
-    return [place for place in found.values() if _is_used(place)]
+    return [place for place in found.values() if has_state(place)]
 
 
-def _place(path: str, group: str) -> str:
+def _directory_in(path: str, group: str) -> str:
     return f"{path.rstrip('/')}/{OWN_DIRECTORY}/groups/{check_group(group)}"
-
-
-def _is_used(place: str) -> bool:
-    return os.path.isfile(f"{place}/group.json")
 
 
 def refuse_members_elsewhere(
     group: str, directory: str, others: Iterable[str], clocks: Clocks, *, known_gone: Collection[str] = ()
 ) -> frozenset[str]:
-    """Raises OptionError for a member in another place that lives, after watching those of other hosts for a
-    lease time at most.
+    """Raises OptionError if a directory of `others` has a live member.
 
-    Returns the ids of those that are gone, which a second call need not watch again.
+    Members on other hosts are watched for at most their lease time. Returns the ids of the members that are
+    gone, which a second call need not watch again.
     """
     gone = set(known_gone)
     for other in others:
         for name, entry in read_state(other).members.items():
             if name not in gone and not _is_gone(other, name, entry, clocks):
                 raise OptionError(
-                    f"group {group}: its query {', '.join(entry.clients)} runs and meets others in {other}, this query would meet them in "
-                    f"{directory}, and both would read every message. Load the same path in all queries of the group, or set the same "
-                    f"groupPath in all of them; queries of an older version have to be stopped first"
+                    f"group {group}: expected all its queries to meet in one directory, found the query "
+                    f"{', '.join(entry.clients)} in {other} while this query would meet others in "
+                    f"{directory}: "
+                    f"both would read every message. Load the same path in all queries of the group, or set "
+                    "the "
+                    f"same groupPath in all of them; stop queries of an older version first"
                 )
             gone.add(name)
     return frozenset(gone)
@@ -118,30 +121,30 @@ def _is_gone(directory: str, name: str, entry: MemberEntry, clocks: Clocks) -> b
 
 
 def inherit(directory: str, others: Sequence[str]) -> None:
-    """Takes over what members recorded in other places: positions where `directory` is new, and the highest
-    reset number in any case.
+    """Takes over what members recorded in the directories `others`.
 
-    A position that is not the newest does no harm: the offset file shows that others went on (`mirror`).
+    A new `directory` gets their queue positions, and every directory the highest reset number. A position
+    that is not the newest does no harm: the offset file shows that other members read further (`mirror`).
     """
     if not others:
         return
     make_path(directory)
     with StoreLock(directory, timeout=_LOCK_SECONDS):
         state = read_state(directory)
-        is_new = not _is_used(directory)
+        is_new = not has_state(directory)
         before = state.reset
         for other in others:
             theirs = read_state(other)
             state.reset = max(state.reset, theirs.reset)
             if is_new:
-                _merge(state, theirs)
+                _merge_queues(state, theirs)
         if is_new or state.reset != before:
             state.serial += 1
             write_state(directory, state, FileWrites(sync=True))
 
 
-def _merge(state: GroupState, theirs: GroupState) -> None:
-    """Of a queue in two places the one that was reset last, or was read further, counts."""
+def _merge_queues(state: GroupState, theirs: GroupState) -> None:
+    """Adds queues of another state. For a queue in both the later reset counts, then the higher position."""
     for queue, entry in theirs.queues.items():
         there = state.queues.get(queue)
         if there is None or (entry.reset, entry.position or 0) > (there.reset, there.position or 0):

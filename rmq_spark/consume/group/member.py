@@ -1,10 +1,11 @@
-"""A query's part in a consumer group: which queues are its own now, from where, and what it may record.
+"""A query as a member of a consumer group: which queues it owns now, from which offset, and what it records.
 
-Members meet in a directory. Who owns a queue is written in its state, which is changed only under the
-directory's lock; a member looks at it at the boundaries of its micro-batches. A queue changes hands when its
-owner has recorded how far it read and gives it back, or when the owner's lease is gone. Each owner has an
-epoch of its own, and one that was stopped for longer than its lease finds, when it goes on, that its epoch is
-over: it reads on nothing that it lost, and nothing that it says is recorded.
+The members of a group share a directory. `group.json` there says who owns each queue; it changes only under
+the directory's lock, and a member reads it at the boundaries of its micro-batches. A queue goes to another
+member after its owner has recorded how far it read and has released the queue, or after the owner's lease has
+run out. Every new owner gets a new epoch of the queue. A member that was stopped for longer than its lease
+finds that its epochs are over: it reads nothing more from the lost queues, and nothing that it reports about
+them is recorded.
 
     member = join(directory, Membership("orders", ("c@0", "c@1"), strategy("AVG"), "Orders *"), offsets)
     now = member.settle(queues, positions, begin=first_offset, reset=reset)     # at each boundary
@@ -20,19 +21,12 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from rmq_spark.consume.allocate import described
-from rmq_spark.consume.group.change import Change
-from rmq_spark.consume.group.leases import Lease, Watch, host_name, remove_lease
+from rmq_spark.consume.group.change import Change, write_change
+from rmq_spark.consume.group.leases import Lease, host_name
 from rmq_spark.consume.group.membership import Assignment, Clocks, Membership, Owned
 from rmq_spark.consume.group.mirror import Mirror
-from rmq_spark.consume.group.ownership_log import append_events
-from rmq_spark.consume.group.state import (
-    GroupState,
-    MemberEntry,
-    read_state,
-    state_identity,
-    state_serial,
-    write_state,
-)
+from rmq_spark.consume.group.other_members import OtherMembers
+from rmq_spark.consume.group.state import GroupState, MemberEntry, read_state, state_identity, state_serial
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore, make_path
 from store_format.errors import StoreInUseError
@@ -43,17 +37,17 @@ __all__ = ["Member", "join"]
 
 _log = logging.getLogger(__name__)
 
-_LOCK_SECONDS = 5.0  # changes take milliseconds: whoever has the lock for longer was stopped with it
-_LOOKS_A_LEASE = 15  # how often other members' leases are looked at
+_LOCK_SECONDS = 5.0  # a change takes milliseconds: a process that holds the lock for longer was stopped
+_LOOKS_A_LEASE = 15  # how often the leases of other members are looked at
 _LOOK_SECONDS_MAX = 1.0
 _WAIT_STEP_SECONDS = 0.05
-_RETRY_SECONDS = 1.0  # between two attempts to save offsets, where they are saved at each boundary
+_RETRY_SECONDS = 1.0  # between two attempts to save offsets when they are saved at every boundary
 
 
 def join(
     directory: str, membership: Membership, offsets: OffsetStore, *, clocks: Clocks | None = None
 ) -> Member:
-    """Becomes a member; the queues come with `settle`.
+    """Joins the group as a new member, which owns no queue before its first `settle`.
 
     Raises OptionError for a subscription, a strategy or a client id that does not fit the other members.
     """
@@ -64,7 +58,7 @@ def join(
 
 
 class Member:
-    """One query in a group; made by `join`. For one thread: the query's reader."""
+    """One query in a group; made by `join`. Only the thread of the query's reader may use it."""
 
     def __init__(self, directory: str, membership: Membership, offsets: OffsetStore, clocks: Clocks) -> None:
         self._directory = directory
@@ -74,12 +68,12 @@ class Member:
         self._files = FileWrites(sync=True)
         self._id = ""
         self._lease: Lease | None = None
-        self._watches: dict[str, Watch] = {}
-        self._held: dict[MessageQueue, int] = {}  # the epoch in which it got them
+        self._others = OtherMembers(directory, membership.group, clocks)
+        self._held: dict[MessageQueue, int] = {}  # own queues and the epochs in which they were taken
         self._now = Assignment()
         self._identity: tuple[int, int, int] | None = None
         self._serial = 0
-        # as this member wrote or read it last; it stands while the serial number does
+        # The state as this member wrote or read it last; valid while the file has the same serial number.
         self._state: GroupState | None = None
         self._targeted: tuple[object, Sequence[MessageQueue], dict[MessageQueue, str]] = (None, (), {})
         self._queues: Sequence[MessageQueue] = ()
@@ -91,7 +85,7 @@ class Member:
 
     @property
     def id(self) -> str:
-        """The name in the state and in the ownership log; another one after it was expelled and came back."""
+        """The member's id in `group.json` and `ownership.log`; an expelled member gets a new one."""
         return self._id
 
     def enter(self) -> None:
@@ -109,14 +103,16 @@ class Member:
         reset: int = 0,
         force: bool = False,
     ) -> Assignment:
-        """At a boundary: records, gives back, takes, and says what is the query's own from here on.
+        """Records positions, releases and takes queues at a boundary; returns what the query then owns.
 
-        `queues` are all readable ones of the subscribed topics, `positions` what Spark has durably committed
-        (the next offsets, in the first call those of the checkpoint), and `reset` the number that the offset
-        with these positions was made under (`Assignment.reset`). `begin` gives the start of a queue of which
-        nobody knows a position. `force` records even if persistConsumerOffsetInterval is not over. Where
-        nothing can have changed this costs one look at a file; the same objects again for unchanged queues
-        and positions keep it so.
+        `queues` are all readable queues of the subscribed topics. `positions` are the next offsets that Spark
+        has durably committed; in the first call those of the checkpoint. `reset` is the reset number of the
+        assignment (`Assignment.reset`) under which the offset with these positions was made. `begin` gives
+        the start of a queue for which neither the group nor the checkpoint has a position. `force` records
+        even if persistConsumerOffsetInterval is not over.
+
+        A call with nothing to do costs one `stat` of a file. It stays that cheap if unchanged queues and
+        positions are passed as the same objects.
         """
         now = self._clocks.monotonic()
         if not force and not self._is_due(queues, positions, reset, now):
@@ -137,9 +133,7 @@ class Member:
         begin: Callable[[MessageQueue], int],
         reset: int = 0,
     ) -> Assignment:
-        """`settle` until it is settled, at most one lease time: what a bounded run needs before it takes its
-        end.
-        """
+        """Repeats `settle` until `is_settled`, at most for one lease time: a bounded run needs this."""
         deadline = self._clocks.monotonic() + self._membership.lease_seconds
         lost: frozenset[MessageQueue] = frozenset()
         while True:
@@ -149,57 +143,37 @@ class Member:
                 return replace(found, lost=lost)
             self._clocks.sleep(_WAIT_STEP_SECONDS)
 
-    def record(self, positions: Mapping[MessageQueue, int], reset: int = 0) -> frozenset[MessageQueue]:
-        """Records outside of a boundary; the queues of `positions` that are not this member's any more, of
-        which nothing is recorded.
-        """
-        with self._locked():
-            change = self._begin()
-            change.record(self._id, self._held, positions, reset)
-            self._write(change)
-            self._save(change.state)
-            return frozenset(
-                q for q in positions if q not in self._held or not change.owns(self._id, q, self._held[q])
-            )
-
     def correct(
         self, targets: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int = 0
     ) -> Assignment:
-        """Moves own queues to offsets below the recorded ones, which are beyond the end of their queues; as
-        `settle` from there on.
+        """Moves own queues, whose recorded positions are beyond their ends, back to `targets`.
 
-        The offset file is lowered too: a client answers OFFSET_ILLEGAL so. While somebody has the lock
-        nothing is corrected.
+        Returns what `settle` would return from here on. The offset file is lowered too, as a client does on
+        OFFSET_ILLEGAL. While another process holds the lock nothing is corrected.
         """
         try:
             with self._locked():
                 change = self._begin()
                 self._drop_lost(change)
-                self._mirror.correct(
-                    change, {queue: offset for queue, offset in targets.items() if queue in self._held}
-                )
+                own = {queue: offset for queue, offset in targets.items() if queue in self._held}
+                self._mirror.correct(change, own)
                 self._write(change)
                 self._save(change.state)
-                settled = self._now.is_settled
-                self._now = self._assignment(
-                    change.state, set(self._held), self._held.keys(), positions, reset
-                )
-                self._now = replace(self._now, is_settled=settled)
+                found = self._assignment(change.state, set(self._held), self._held.keys(), positions, reset)
+                self._now = replace(found, is_settled=self._now.is_settled)
         except StoreInUseError as error:
             return self._without_lock(positions, reset, error)
         return self._now
 
     def note_replay(self, queues: Sequence[MessageQueue]) -> None:
-        """Marks in the ownership log that Spark repeats a micro-batch of these queues, whoever owns them by
-        now.
-        """
+        """Notes in the ownership log that Spark repeats a micro-batch of these queues."""
         with self._locked():
             change = self._begin()
             change.replay(self._id, queues)
             self._write(change)
 
     def leave(self, positions: Mapping[MessageQueue, int], reset: int = 0) -> None:
-        """Records, gives everything back and goes."""
+        """Records positions, releases all queues and leaves the group."""
         with self._locked():
             change = self._begin()
             if self._id in change.state.members:
@@ -220,23 +194,19 @@ class Member:
         return StoreLock(self._directory, timeout=seconds)
 
     def _begin(self) -> Change:
-        state, self._state = self._state, None  # it is changed from here on, and may not come to be written
+        state, self._state = self._state, None  # the change modifies it, and may fail before it is written
         if state is None or state_serial(self._directory) != state.serial:
             state = read_state(self._directory)
         return Change(state, self._id, self._clocks.epoch_ms())
 
     def _write(self, change: Change) -> None:
         if change.is_changed:
-            change.state.log_size = append_events(
-                self._directory, change.events, change.state.log_size, self._files
-            )
-            change.state.serial += 1
-            write_state(self._directory, change.state, self._files)
+            write_change(self._directory, change, self._files)
         self._identity = state_identity(self._directory)
         self._state, self._serial = change.state, change.state.serial
 
     def _target(self, state: GroupState, queues: Sequence[MessageQueue]) -> dict[MessageQueue, str]:
-        """What the strategy gives this member; the same again for the same clients and the same list."""
+        """The queues that the strategy allocates to this member, cached by clients and queue list."""
         clients, readers = list(state.clients()), state.readers()
         if self._targeted[0] != (clients, readers) or self._targeted[1] is not queues:
             self._targeted = ((clients, readers), queues, self._membership.allocate(clients, queues, readers))
@@ -255,15 +225,35 @@ class Member:
         change = self._begin()
         before = set(self._held)
         if self._id in change.state.members:
-            self._expel_gone(change)
+            self._others.expel_gone(change, self._id)
         else:
             self._come_back(change)
-        # the checkpoint is of members that met somewhere else: the next reset must be a later one
+        # The checkpoint comes from another directory of the group: the next reset needs a higher number.
         if reset > change.state.reset:
             change.state.reset, change.is_changed = reset, True
         change.record(self._id, self._held, positions, reset)
         self._drop_lost(change)
         target = self._target(change.state, queues)
+        self._exchange(change, target, positions, reset, begin)
+        self._write(change)
+        if force or now >= self._next_record:
+            self._save(change.state)
+            retry_seconds = _RETRY_SECONDS if self._is_mirror_due else 0.0
+            self._next_record = now + max(self._membership.persist_seconds, retry_seconds)
+        else:
+            self._is_mirror_due = self._is_mirror_due or change.is_changed
+        self._now = self._assignment(change.state, before, target.keys(), positions, reset)
+        return self._now
+
+    def _exchange(
+        self,
+        change: Change,
+        target: Mapping[MessageQueue, str],
+        positions: Mapping[MessageQueue, int],
+        reset: int,
+        begin: Callable[[MessageQueue], int],
+    ) -> None:
+        """Releases own queues that are not in `target`, takes the queues of `target` that have no owner."""
         free = [
             queue for queue in target if queue not in self._held and change.state.entry(queue).owner is None
         ]
@@ -277,16 +267,6 @@ class Member:
         for queue in free:
             checkpoint = positions.get(queue) if change.state.entry(queue).reset <= reset else None
             self._take(change, queue, target[queue], checkpoint, begin, is_moved_back=queue in moved_back)
-        self._write(change)
-        if force or now >= self._next_record:
-            self._save(change.state)
-            self._next_record = now + max(
-                self._membership.persist_seconds, _RETRY_SECONDS if self._is_mirror_due else 0.0
-            )
-        else:
-            self._is_mirror_due = self._is_mirror_due or change.is_changed
-        self._now = self._assignment(change.state, before, target.keys(), positions, reset)
-        return self._now
 
     def _assignment(
         self,
@@ -303,67 +283,43 @@ class Member:
             recorded = entry.position or 0
             if position is None or position < recorded or entry.reset > reset:
                 starts[queue] = recorded
-        return Assignment(
-            owned, starts, frozenset(before - owned.keys()), target == owned.keys(), state.reset
-        )
+        lost = frozenset(before - owned.keys())
+        return Assignment(owned, starts, lost, target == owned.keys(), state.reset)
 
     def _admit(self, change: Change) -> None:
-        """As a new member, with a new id and a new lease. Refused ones leave no lease behind."""
+        """Adds this query with a new id and a new lease. A refused query leaves no lease behind."""
         spec = self._membership
         self._id = change.writer = secrets.token_hex(8)
-        self._expel_gone(change)
+        self._others.expel_gone(change, self._id)
+        self._others.warn_of_unread_brokers(change.state, spec.brokers)
         entry = MemberEntry(
             list(spec.clients), host_name(), os.getpid(), spec.lease_seconds, list(spec.brokers)
         )
-        for other in change.state.members.values():
-            missing = sorted(set(spec.brokers) - set(other.brokers or spec.brokers))
-            if missing:
-                told = "group %s: its query %s began before broker %s was added and reads nothing of it; restart it to share those queues"
-                _log.warning(told, spec.group, ", ".join(other.clients), ", ".join(missing))
         change.admit(
             spec.group, self._id, entry, subscription=spec.subscription, strategy=described(spec.strategy)
         )
-        self._lease = Lease(self._directory, self._id, spec.lease_seconds, self._look_around)
+        self._lease = Lease(self._directory, self._id, spec.lease_seconds, self._others.look)
         self._lease.begin()
 
-    def _look_around(self) -> None:
-        """In the lease's thread."""
-        for watch in list(self._watches.values()):
-            watch.look()
-
     def _come_back(self, change: Change) -> None:
-        """After others took this member for gone: what it held is theirs, and it begins anew."""
+        """Joins again after other members expelled this one: its queues are lost."""
+        spec = self._membership
         _log.warning(
-            "group %s: the lease of %s had run out (%g s), its %d queues went to other members; it joins again",
-            self._membership.group, ", ".join(self._membership.clients), self._membership.lease_seconds, len(self._held),
-        )  # fmt: skip
+            "group %s: the lease of %s ran out after %g s and its %d queues went to other members; it joins "
+            "again",
+            spec.group,
+            ", ".join(spec.clients),
+            spec.lease_seconds,
+            len(self._held),
+        )
         self._held = {}
         if self._lease is not None:
             self._lease.end()
         self._admit(change)
 
-    def _expel_gone(self, change: Change) -> None:
-        others = {name: entry for name, entry in change.state.members.items() if name != self._id}
-        self._watches = {name: watch for name, watch in self._watches.items() if name in others}
-        for name, entry in others.items():
-            watch = self._watches.get(name)
-            if watch is None:
-                watch = self._watches[name] = Watch(self._directory, name, entry, self._clocks.monotonic)
-            why = watch.why_gone()
-            if why is not None:
-                _log.warning(
-                    "group %s: %s is no member any more, %s",
-                    self._membership.group,
-                    ", ".join(entry.clients),
-                    why,
-                )
-                change.expel(name, why, was_seen=watch.has_beaten)
-                remove_lease(self._directory, name)
-
     def _drop_lost(self, change: Change) -> None:
-        self._held = {
-            queue: epoch for queue, epoch in self._held.items() if change.owns(self._id, queue, epoch)
-        }
+        held = self._held
+        self._held = {queue: epoch for queue, epoch in held.items() if change.owns(self._id, queue, epoch)}
 
     def _take(
         self,
@@ -375,33 +331,30 @@ class Member:
         *,
         is_moved_back: bool,
     ) -> None:
-        """`checkpoint` None says nothing, as one from before a reset does."""
+        """Takes a free queue. `checkpoint` None: no position, or one from before a reset."""
         position = change.state.entry(queue).position
         if checkpoint is not None and checkpoint > (-1 if position is None else position):
             if is_moved_back:
-                told = "group %s: %s was set back to offset %d, but the checkpoint of this query is at %d and further, so it goes on there"
                 _log.warning(
-                    f"{told}. To go back, use rmqlog offsets",
+                    "group %s: %s was set back to offset %d, but this query's checkpoint is at offset %d, "
+                    "so the query continues there. To go back, use rmqlog offsets",
                     self._membership.group,
                     queue,
                     position,
                     checkpoint,
                 )
             position = checkpoint
-        self._held[queue] = change.take(
-            queue, self._id, client, begin(queue) if position is None else position
-        )
+        start = begin(queue) if position is None else position
+        self._held[queue] = change.take(queue, self._id, client, start)
 
     def _save(self, state: GroupState) -> Change:
-        """Shows RocketMQ's tools how far the group is, under the lock still; then writes into the state what
-        they see.
-        """
+        """Writes the positions to the offset file, then writes into the state what that file now contains."""
         change = Change(state, self._id, self._clocks.epoch_ms())
         self._is_mirror_due = not self._mirror.save(change, self._held)
         self._write(change)
         return Change(state, self._id, change.at)
 
-    # ---- without it ----------------------------------------------------------------------------------------
+    # ---- without the lock ----------------------------------------------------------------------------------
 
     def _is_due(
         self, queues: Sequence[MessageQueue], positions: Mapping[MessageQueue, int], reset: int, now: float
@@ -410,15 +363,12 @@ class Member:
             return True
         if now >= self._next_look:
             self._next_look = now + self._look_seconds
-            if state_serial(self._directory) != self._serial or any(
-                watch.why_gone() for watch in self._watches.values()
-            ):
+            if state_serial(self._directory) != self._serial or self._others.any_gone():
                 return True
             if self._mirror.is_moved():
                 return True
         if self._is_mirror_due and now >= self._next_record:
-            # what was recorded in between shows outside of the group after the interval, also when nothing
-            # comes
+            # Recorded positions reach the offset file after the interval even when no new message arrives.
             return True
         if queues is not self._queues and list(queues) != list(self._queues):
             return True
@@ -426,7 +376,7 @@ class Member:
         return is_moved and (now >= self._next_record or bool(self._now.starts))
 
     def _quiet(self) -> Assignment:
-        """The same again, with nothing new in it."""
+        """The assignment of the last boundary, without its `lost` queues."""
         if self._now.lost:
             self._now = replace(self._now, lost=frozenset())
         return self._now
@@ -434,22 +384,17 @@ class Member:
     def _without_lock(
         self, positions: Mapping[MessageQueue, int], reset: int, error: StoreInUseError
     ) -> Assignment:
-        """Somebody was stopped with the lock. What the state still gives this member it goes on reading;
-        nothing is recorded meanwhile.
-        """
+        """What the member owns while a stopped process holds the lock: it reads on, and records nothing."""
         if not self._is_waiting:
             _log.warning(
-                "group %s: queues stay where they are and nothing is recorded for now: %s",
+                "group %s: queues are not reassigned and positions are not recorded for now: %s",
                 self._membership.group,
                 error,
             )
         self._is_waiting = True
         change = self._begin()
         before = set(self._held)
-        self._held = {
-            queue: epoch for queue, epoch in self._held.items() if change.owns(self._id, queue, epoch)
-        }
-        self._now = replace(
-            self._assignment(change.state, before, self._held.keys(), positions, reset), is_settled=False
-        )
+        self._drop_lost(change)
+        found = self._assignment(change.state, before, self._held.keys(), positions, reset)
+        self._now = replace(found, is_settled=False)
         return self._now

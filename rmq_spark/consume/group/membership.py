@@ -1,4 +1,4 @@
-"""What a query brings into a group, and what it gets: plain values between the stream reader and `members`."""
+"""What a query brings into a group (`Membership`) and what it gets there (`Assignment`): plain values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LEASE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a query brings into the group. `subscription` is its topics and expression as text, which all
-    members must share.
+    """What a query brings into the group.
 
-    `persist_seconds` is persistConsumerOffsetInterval: 0 records at each boundary.
+    `subscription` is the text of its topics and expression, which must be the same for all members.
+    `persist_seconds` is persistConsumerOffsetInterval; 0 records at each boundary of a micro-batch.
     """
 
     group: str
@@ -36,11 +36,10 @@ class Membership:
         queues: Iterable[MessageQueue],
         readers: Mapping[str, Collection[str]] | None = None,
     ) -> dict[MessageQueue, str]:
-        """What the strategy gives the own ones of all `clients`, topic by topic
-        (RebalanceImpl.rebalanceByTopic).
+        """The queues of this query's clients, topic by topic (RebalanceImpl.rebalanceByTopic).
 
-        `readers` are the brokers of clients that do not read all of them, because they began before one was
-        added: the queues of each broker are shared by the clients that read it.
+        `readers` are the brokers of the clients that do not read all brokers, because they started before a
+        broker was added. The queues of a broker are shared by the clients that read it.
         """
         sorted_clients = sort_clients(clients)
         by_topic: dict[str, list[MessageQueue]] = {}
@@ -55,12 +54,13 @@ class Membership:
                 there = set(part)
                 for client in filter(able.__contains__, self.clients):
                     for queue in self.strategy.allocate(self.group, client, part, able):
-                        if queue in there:  # CONFIG gives what was configured, of whatever topic
+                        if queue in there:  # CONFIG returns the configured queues, of every topic
                             found.setdefault(queue, client)
         return found
 
 
 def _able(clients: Sequence[str], broker: str, readers: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    """The clients that read the broker."""
     return tuple(client for client in clients if client not in readers or broker in readers[client])
 
 
@@ -83,12 +83,13 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What is the query's own at this boundary: its next offset has these queues and no others.
+    """What the query owns at a boundary: its next offset contains exactly these queues.
 
-    `starts` has the next offset to read of those that do not go on where the positions said: gained ones of
-    which others read more, and those that were reset. It is told until positions come that know it. `lost`
-    went since the last boundary. `is_settled`: all that the strategy gives the query is its own. `reset` is
-    the group's reset number, which belongs into the query's offset.
+    `starts` has the next offset to read of the queues that do not continue at their positions: queues that
+    were gained and that others read further, and queues that were reset. They are repeated until positions
+    arrive that include them. `lost` are the queues that went to others since the last boundary. `is_settled`:
+    the query owns every queue that the strategy allocates to it. `reset` is the group's reset number, which
+    belongs into the query's offset.
     """
 
     owned: Mapping[MessageQueue, Owned] = field(default_factory=dict)
@@ -97,15 +98,6 @@ class Assignment:
     is_settled: bool = False
     reset: int = 0
 
-    def begins(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """The next offset to read of each queue, given the positions that `settle` was told."""
-        return {
-            queue: self.starts[queue] if queue in self.starts else positions[queue] for queue in self.owned
-        }
-
-    def by_client(self) -> dict[str, list[MessageQueue]]:
-        """The queues of each client, in order: one Spark partition each."""
-        found: dict[str, list[MessageQueue]] = {}
-        for queue in sort_queues(self.owned):
-            found.setdefault(self.owned[queue].client, []).append(queue)
-        return found
+    def next_offset(self, queue: MessageQueue, position: int | None) -> int:
+        """The next offset to read of an owned queue. `position` is the one that `settle` was called with."""
+        return self.starts[queue] if queue in self.starts or position is None else position

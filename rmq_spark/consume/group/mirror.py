@@ -1,23 +1,22 @@
-"""A group's offsets in two places, `group.json` and the offset file: which of them counts, and when.
+"""A group's offsets are in two places, `group.json` and the offset file: which of them counts, and when.
 
-Members record positions in `group.json`. The offset file (consumerOffset.json, or offsets.json with
-offsetStore=local) is what brokers, mqadmin and Java consumers read and change. `group.json` remembers for
-each queue the *mirrored* offset: the one that members last wrote to the offset file, or found there. From
-that follows who changed the file:
+Members record positions in `group.json`. Brokers, mqadmin and Java consumers read and change the offset file
+(consumerOffset.json, or offsets.json with offsetStore=local). For each queue `group.json` has the *mirrored*
+offset: the offset that members last wrote to the offset file, or found there. It shows who changed the file:
 
 1. The file has the mirrored offset or the recorded position: nobody else has changed it. The recorded
-   position counts. It may be newer, because a member can die after Spark's commit and before it writes the
-   file.
+   position counts. It may be newer than the file, because a member can die after Spark's commit and before it
+   writes the file.
 2. The file has another offset, and no member has run since the queue's last owner: somebody else has moved
-   the group. The file counts, forwards and backwards. A queue that the file no longer names begins where
+   the group. The file counts, forwards and backwards. A queue that the file no longer names starts where
    `consumeFromWhere` says: the group or the topic was deleted.
-3. The file has another offset while members run. A lower one than the mirrored offset is a reset: the queries
-   go on there, backwards too. A higher one than the position is ignored with a warning; it counts once no
-   member runs. A missing one is written again, with a warning.
-4. A checkpoint is compared after that, and whoever is further counts; but a checkpoint from before a reset of
-   rule 3 says nothing.
-5. A `group.json` of an older version has no mirrored offsets. Without a running member the file counts if it
-   names the queue, else the recorded position; with one, whichever is further.
+3. The file has another offset while members run. An offset below the mirrored one is a reset: the queries
+   continue there, also backwards. An offset above the position is ignored with a warning; it counts when no
+   member runs. A missing offset is written again, with a warning.
+4. After these rules the position is compared with the query's checkpoint, and the higher one counts. A
+   checkpoint from before a reset of rule 3 is ignored.
+5. A `group.json` of an older version has no mirrored offsets. Without a running member the offset file counts
+   if it names the queue, else the recorded position; with a running member the higher of the two counts.
 """
 
 from __future__ import annotations
@@ -35,35 +34,37 @@ __all__ = ["Mirror"]
 
 _log = logging.getLogger(__name__)
 
-_SHOWN_MAX = 3
+_QUEUES_SHOWN_MAX = 3
 
 
 class Mirror:
-    """One member's view of the offset file. All methods are called under the lock of the group's directory."""
+    """One member's view of the offset file. Callers hold the directory's lock, except for `is_moved`."""
 
     def __init__(self, group: str, offsets: OffsetStore) -> None:
         self._group = group
         self._offsets = offsets
         self._is_kept = offsets.kind != "none"
-        self._seen: object = self  # identity of the file when it was last compared; no file has this one
-        self._to_lower: set[MessageQueue] = set()  # the file may have a higher offset than the corrected one
-        self._ignored: dict[MessageQueue, int] = {}  # higher offsets that a warning has named
+        self._seen: object = (
+            self  # identity of the file at the last comparison; `self` equals no file's identity
+        )
+        self._to_lower: set[MessageQueue] = set()  # corrected queues: their offsets in the file may be higher
+        self._ignored: dict[MessageQueue, int] = {}  # higher offsets that a warning has already named
         self._is_torn = False
 
     def is_moved(self) -> bool:
-        """Whether the file was replaced since it was last compared."""
+        """Whether the offset file was replaced since the last comparison."""
         return self._offsets.identity() != self._seen
 
     def follow(
         self, change: Change, held: Collection[MessageQueue], free: Collection[MessageQueue]
     ) -> set[MessageQueue]:
-        """Compares the file with queues that the member holds, and free ones that it takes next; rules 1 to 3
-        and 5.
+        """Applies rules 1 to 3 and 5 to the queues that the member holds and the free queues that it takes.
 
-        Positions in the state are right afterwards; None is a queue of which nobody knows one. Returns the
-        free queues that the file has moved back by rule 2.
+        Afterwards the positions in the state are right; None means that neither place has a position. Returns
+        the free queues that the file has moved back by rule 2.
         """
-        seen = self._offsets.identity()  # before reading: a file that is replaced meanwhile is compared again
+        # The identity is taken before the file is read: a file replaced in between is compared again.
+        seen = self._offsets.identity()
         if seen == self._seen and not free:
             return set()
         try:
@@ -73,7 +74,7 @@ class Mirror:
                 raise
             if not self._is_torn:
                 _log.warning(
-                    "group %s: a reset of its offsets would not be noticed for now: %s", self._group, error
+                    "group %s: resets of its offsets are not noticed for now: %s", self._group, error
                 )
             self._is_torn = True
             return set()
@@ -85,7 +86,7 @@ class Mirror:
     def _adopt(
         self, change: Change, free: Iterable[MessageQueue], known: Mapping[MessageQueue, int]
     ) -> set[MessageQueue]:
-        """Rule 2, and of rule 5 the half without a running member."""
+        """Rule 2, and rule 5 without a running member. Returns the queues that were moved back."""
         back: dict[MessageQueue, tuple[int, int]] = {}
         gone: dict[MessageQueue, int] = {}
         for queue in free:
@@ -102,24 +103,30 @@ class Mirror:
                 entry.position, entry.mirrored = None, NOT_IN_FILE
                 gone[queue] = position
         if back:
-            shown = _shown(
+            shown = _first_few(
                 f"{queue} at {found} instead of {position}" for queue, (position, found) in back.items()
             )
             _log.warning(
-                "group %s: its offsets were moved while no query of it ran; it goes on where they say: %s",
+                "group %s: its offsets were moved while none of its queries ran; it continues at the moved "
+                "offsets: %s",
                 self._group,
                 shown,
             )
         if gone:
-            shown = _shown(f"{queue} was at {position}" for queue, position in gone.items())
-            told = "group %s: the offset file no longer has offsets of %d queues, which begin where consumeFromWhere says: %s"
-            _log.warning(told, self._group, len(gone), shown)
+            shown = _first_few(f"{queue} was at {position}" for queue, position in gone.items())
+            _log.warning(
+                "group %s: the offset file no longer has offsets of %d queues; "
+                "they start where consumeFromWhere says: %s",
+                self._group,
+                len(gone),
+                shown,
+            )
         return set(back)
 
     def _compare(
         self, change: Change, queues: Iterable[MessageQueue], known: Mapping[MessageQueue, int]
     ) -> None:
-        """Rule 3, of rule 5 the half with a running member, and queues without a position."""
+        """Rule 3, rule 5 with a running member, and queues without a position."""
         lowered: dict[MessageQueue, int] = {}
         missing: list[MessageQueue] = []
         for queue in queues:
@@ -140,24 +147,40 @@ class Mirror:
                 lowered[queue] = found
             elif found > entry.position and self._is_kept and self._ignored.get(queue) != found:
                 self._ignored[queue] = found
-                told = (
-                    "group %s: %s was set to offset %d by somebody else, and its query is at %d: ignored while queries of the group run. "
-                    "To skip messages, use rmqlog offsets or stop all queries of the group first"
+                _log.warning(
+                    "group %s: another program set %s to offset %d, and the query is at offset %d: ignored "
+                    "while "
+                    "queries of the group run. To skip messages, use rmqlog offsets, or stop all queries "
+                    "first",
+                    self._group,
+                    queue,
+                    found,
+                    entry.position,
                 )
-                _log.warning(told, self._group, queue, found, entry.position)
+        self._report(change, lowered, missing)
+
+    def _report(
+        self, change: Change, lowered: Mapping[MessageQueue, int], missing: list[MessageQueue]
+    ) -> None:
+        """Resets the queues that the file has set back, and warns of them and of missing queues."""
         if lowered:
             before = {queue: change.state.queues[queue].position for queue in lowered}
-            shown = _shown(f"{queue} from {before[queue]} to {found}" for queue, found in lowered.items())
+            shown = _first_few(f"{queue} from {before[queue]} to {found}" for queue, found in lowered.items())
             _log.warning(
-                "group %s: its offsets were set back, its queries go on there: %s", self._group, shown
+                "group %s: its offsets were set back and its queries continue there: %s", self._group, shown
             )
             change.reset(lowered, why="the offset file was set back")
         if missing and self._is_kept:
-            told = "group %s: the offset file no longer has offsets of %d queues, its running queries write them again: %s"
-            _log.warning(told, self._group, len(missing), _shown(map(str, missing)))
+            _log.warning(
+                "group %s: the offset file no longer has offsets of %d queues; its running queries write "
+                "them again: %s",
+                self._group,
+                len(missing),
+                _first_few(map(str, missing)),
+            )
 
     def correct(self, change: Change, targets: Mapping[MessageQueue, int]) -> None:
-        """Moves positions that are beyond the end of their queue back to it; `save` then lowers the file."""
+        """Moves positions beyond the end of their queue back; `save` then lowers the offset file."""
         mirrored = {queue: change.state.queues[queue].mirrored for queue in targets}
         change.reset(targets, why="beyond the end of the queue")
         for queue, offset in mirrored.items():
@@ -165,10 +188,10 @@ class Mirror:
         self._to_lower |= set(targets)
 
     def save(self, change: Change, held: Collection[MessageQueue]) -> bool:
-        """Writes the positions of the member's queues to the file; False when that has to be tried again.
+        """Writes the positions of the member's queues to the offset file; False if some must be tried again.
 
-        What was written is in the state then, which the caller writes: without it a later reset could not be
-        told from our own offset.
+        The state then has the written offsets as mirrored offsets, and the caller writes the state. Otherwise
+        a later reset could not be distinguished from our own offset.
         """
         if not self._is_kept:
             return True
@@ -176,8 +199,7 @@ class Mirror:
         for queue in held:
             entry = change.state.queues[queue]
             if entry.position is not None and entry.mirrored != entry.position:
-                # Each store has a file of its own: one that cannot be written must not hide what was written
-                # to the others.
+                # One call per store: a store that cannot be written must not hide what was written to others.
                 broker = queue.broker_name if self._offsets.kind == "store" else ""
                 parts.setdefault((broker, queue in self._to_lower), {})[queue] = entry.position
         is_saved = True
@@ -185,7 +207,7 @@ class Mirror:
             if not self._offsets.save(offsets, is_reset=is_reset):
                 is_saved = False
                 continue
-            self._seen = self  # compared once more: somebody may replace what was just written
+            self._seen = self  # compare again: another program may replace the file that was just written
             self._to_lower -= offsets.keys()
             for queue, offset in offsets.items():
                 _set_mirrored(change, change.state.queues[queue], offset)
@@ -199,12 +221,11 @@ def _set_mirrored(change: Change, entry: QueueEntry, offset: int) -> None:
 
 
 def _offset_of(known: Mapping[MessageQueue, int], queue: MessageQueue) -> int:
-    """RocketMQ's -1 is "unknown", as is no entry."""
+    """The offset in the file; `NOT_IN_FILE` without an entry, and for RocketMQ's -1, which means unknown."""
     return max(known.get(queue, NOT_IN_FILE), NOT_IN_FILE)
 
 
-def _shown(each: Iterable[str]) -> str:
+def _first_few(each: Iterable[str]) -> str:
     texts = list(each)
-    return ", ".join(texts[:_SHOWN_MAX]) + (
-        f" and {len(texts) - _SHOWN_MAX} more queues" if len(texts) > _SHOWN_MAX else ""
-    )
+    more = len(texts) - _QUEUES_SHOWN_MAX
+    return ", ".join(texts[:_QUEUES_SHOWN_MAX]) + (f" and {more} more queues" if more > 0 else "")

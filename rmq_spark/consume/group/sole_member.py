@@ -1,7 +1,6 @@
-"""A query that shares its group's queues with nobody: one that is BROADCASTING, or one of a group whose
-members meet nowhere.
+"""A query that shares no queues with other queries: messageModel BROADCASTING, or offsetStore=none.
 
-It answers as a `Member` does, and has no directory, no lease and no epochs.
+`SoleMember` has the methods of `Member`, but no directory, no lease and no epochs.
 """
 
 from __future__ import annotations
@@ -13,15 +12,16 @@ from rmq_spark.consume.group.membership import Assignment, Clocks, Membership, O
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore
 
-__all__ = ["Alone"]
+__all__ = ["SoleMember"]
 
 _EPOCH = 1
 _RETRY_SECONDS = 1.0  # between two attempts to save offsets
 
 
-class Alone:
-    """`shares` False gives every queue to the one client (RebalanceImpl.rebalanceByTopic, BROADCASTING), else
-    the strategy decides.
+class SoleMember:
+    """`shares` False: the only client owns every queue (RebalanceImpl.rebalanceByTopic, BROADCASTING).
+
+    Otherwise the strategy distributes the queues among the clients of the query.
     """
 
     def __init__(
@@ -33,8 +33,10 @@ class Alone:
         self._clocks = clocks or Clocks()
         self._queues: Sequence[MessageQueue] | None = None
         self._positions: Mapping[MessageQueue, int] = {}
-        self._begins: dict[MessageQueue, int] = {}  # of queues that no offset of the query has yet
-        # the offset, and the reset number from which on it was followed
+        self._begins: dict[
+            MessageQueue, int
+        ] = {}  # starts of queues that no offset of the query contains yet
+        # the corrected offset, and the reset number of the first offset that contains it
         self._corrected: dict[MessageQueue, tuple[int, int]] = {}
         self._reset = 0
         self._saved: dict[MessageQueue, int] = {}
@@ -51,11 +53,9 @@ class Alone:
         reset: int = 0,
         force: bool = False,
     ) -> Assignment:
-        """As `Member.settle`. A queue begins at its position, else at the group's offset, else where `begin`
-        says.
-        """
+        """As `Member.settle`. A queue starts at its position, else at the group's offset, else at `begin`."""
         self._reset = max(self._reset, reset)
-        if not self._awaits(reset):
+        if not self._precedes_correction(reset):
             self._save(positions, force=force)
         if queues is not self._queues or (self._now.starts and positions is not self._positions):
             self._now = self._assign(queues, positions, begin, reset)
@@ -70,7 +70,7 @@ class Alone:
         begin: Callable[[MessageQueue], int],
         reset: int = 0,
     ) -> Assignment:
-        """There is nobody to wait for."""
+        """As `settle`: there is no other member to wait for."""
         return self.settle(queues, positions, begin=begin, reset=reset)
 
     def correct(
@@ -85,18 +85,16 @@ class Alone:
         self._now = replace(self._now, starts={**self._now.starts, **targets}, reset=self._reset)
         return self._now
 
-    def _awaits(self, reset: int) -> bool:
-        """Whether positions made under this reset number are from before a correction: they would raise the
-        offset again.
-        """
+    def _precedes_correction(self, reset: int) -> bool:
+        """Whether positions under this reset number are from before a correction and would undo it."""
         return any(number > reset for _, number in self._corrected.values())
 
     def note_replay(self, queues: Sequence[MessageQueue]) -> None:
-        """Nobody else can own them."""
+        """Does nothing: no other query can own the queues."""
 
     def leave(self, positions: Mapping[MessageQueue, int], reset: int = 0) -> None:
-        """Records."""
-        if not self._awaits(reset):
+        """Saves the positions."""
+        if not self._precedes_correction(reset):
             self._save(positions, force=True)
 
     def _assign(
@@ -132,9 +130,7 @@ class Alone:
         changed = {
             queue: position for queue, position in positions.items() if self._saved.get(queue) != position
         }
-        if changed and not self._offsets.save(
-            {MessageQueue(*queue): position for queue, position in changed.items()}
-        ):
+        if changed and not self._offsets.save(changed):
             self._next_save = now + max(self._membership.persist_seconds, _RETRY_SECONDS)
             return
         self._saved |= changed

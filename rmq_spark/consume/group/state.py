@@ -1,14 +1,14 @@
-"""What the members of a group agree on, in `group.json` of its directory: who there is, whose each queue is,
-and how far it was read.
+"""`group.json` in a group's directory: the members, the owner of each queue, and how far each queue was read.
 
-It is changed only under that directory's own lock, and replaced as a whole, so that whoever reads it without
-the lock sees one state. `serial` rises with each change. A queue's `epoch` rises each time it gets an owner:
-what an earlier owner says is void.
+The file changes only under the directory's lock and is replaced as a whole, so a reader without the lock sees
+one consistent state. Each change raises `serial`. A queue's `epoch` rises each time the queue gets an owner;
+what an earlier owner reports is ignored.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ __all__ = [
     "GroupState",
     "MemberEntry",
     "QueueEntry",
+    "has_state",
     "read_state",
     "state_identity",
     "state_serial",
@@ -32,8 +33,8 @@ __all__ = [
 ]
 
 _VERSION = 1
-NOT_IN_FILE = -1  # as a mirrored offset
-_ID = re.compile(r"[0-9a-f]{16}", re.ASCII)
+NOT_IN_FILE = -1  # a mirrored offset: the offset file does not name the queue
+_MEMBER_ID = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _LONG = 1 << 63
 _INT = 1 << 31
 _HEAD = re.compile(rb'\{"version":1,"serial":([0-9]{1,19}),')  # as `write_state` begins a state
@@ -42,10 +43,9 @@ _HEAD_SIZE = 64
 
 @dataclass(slots=True)
 class MemberEntry:
-    """One query. `clients` are its logical clients, and it reads the queues of `brokers`, or of all where it
-    does not say.
+    """One query: its logical clients and the brokers whose queues it reads; no `brokers` means all of them.
 
-    The rest is what others need to judge its lease.
+    The other fields are for the members that watch its lease.
     """
 
     clients: list[str]
@@ -57,12 +57,11 @@ class MemberEntry:
 
 @dataclass(slots=True)
 class QueueEntry:
-    """One queue. `position` is the next offset to read, as its owners recorded it; `reset` the number of the
-    reset that last moved it.
+    """One queue. `position` is the next offset to read, as its owners recorded it.
 
-    `mirrored` is what members last wrote to the offset file, or found there: `NOT_IN_FILE`, or None where
-    nobody has looked. `is_unattended`: no member has run since its last owner. What both are for is told in
-    `mirror`.
+    `reset` is the number of the reset that last moved the queue. `mirrored` is the offset that members last
+    wrote to the offset file or found there: `NOT_IN_FILE`, or None before the first look. `is_unattended`: no
+    member has run since the queue's last owner. The module `mirror` explains both.
     """
 
     owner: str | None = None
@@ -78,7 +77,7 @@ class QueueEntry:
 class GroupState:
     """`reset` is the group's reset number, `log_size` the length of the ownership log in bytes.
 
-    `subscription` and `strategy` are those of the members there are.
+    `subscription` and `strategy` are those of the present members.
     """
 
     serial: int = 0
@@ -94,7 +93,7 @@ class GroupState:
             yield from member.clients
 
     def readers(self) -> dict[str, list[str]]:
-        """The brokers of each client that says them."""
+        """The brokers of each client whose member names its brokers."""
         return {
             client: member.brokers
             for member in self.members.values()
@@ -103,32 +102,37 @@ class GroupState:
         }
 
     def entry(self, queue: MessageQueue) -> QueueEntry:
-        """The queue's, made where it is new."""
+        """The entry of the queue; a new queue gets one."""
         return self.queues.setdefault(queue, QueueEntry())
 
     def owned_by(self, member: str) -> Iterator[tuple[MessageQueue, QueueEntry]]:
         return ((queue, entry) for queue, entry in self.queues.items() if entry.owner == member)
 
 
-def _path(directory: str) -> str:
+def _state_path(directory: str) -> str:
     return f"{directory}/group.json"
 
 
-def state_identity(directory: str) -> tuple[int, int, int] | None:
-    """Another value when the state was replaced: one look, for whoever asks often.
+def has_state(directory: str) -> bool:
+    """Whether members have ever recorded something in this directory."""
+    return os.path.isfile(_state_path(directory))
 
-    It may be the same by chance: an inode is used again, and a filesystem's clock ticks every few
-    milliseconds.
+
+def state_identity(directory: str) -> tuple[int, int, int] | None:
+    """Differs after the state was replaced. Costs one `stat`.
+
+    It can be equal by chance: inodes are reused, and the clock of a filesystem ticks every few milliseconds.
     """
-    return stat_identity(_path(directory))
+    return stat_identity(_state_path(directory))
 
 
 def state_serial(directory: str) -> int | None:
-    """The serial number of the state there, without the rest of it: never the same for two. None where it
-    cannot be told.
+    """The serial number of the state, from the first 64 bytes of the file; no two states share it.
+
+    None without a file, and for a file that does not begin like a state.
     """
     try:
-        with FileView(_path(directory)) as view:
+        with FileView(_state_path(directory)) as view:
             head = _HEAD.match(view.read(0, _HEAD_SIZE))
     except FileNotFoundError:
         return None
@@ -136,8 +140,8 @@ def state_serial(directory: str) -> int | None:
 
 
 def read_state(directory: str) -> GroupState:
-    """The state; an empty one where there is none. Raises CorruptStoreError for a file that is none of ours."""
-    path = _path(directory)
+    """The state; an empty one without a file. Raises CorruptStoreError for a file with other content."""
+    path = _state_path(directory)
     data = read_bytes(path)
     if data is None:
         return GroupState()
@@ -149,41 +153,41 @@ def read_state(directory: str) -> GroupState:
             serial=_number(value["serial"]),
             reset=_number(value["reset"]),
             log_size=_number(value["logSize"]),
-            subscription=_text(value["subscription"]),
-            strategy=_text(value["strategy"]),
-            members={_id(name): _member(member) for name, member in value["members"].items()},
+            subscription=_string(value["subscription"]),
+            strategy=_string(value["strategy"]),
+            members={_member_id(name): _member_entry(member) for name, member in value["members"].items()},
         )
-        # Both lists came later than version 1: without them nothing is known, and older members read the
-        # rest.
+        # Both lists were added later to version 1, so that older members can still read the file. A file
+        # without them says nothing about the offset file.
         mirrored = value.get("mirrored", [None] * len(value["queues"]))
         unattended = {_number(index) for index in value.get("unattended", ())}
         for index, (row, offset) in enumerate(zip(value["queues"], mirrored, strict=True)):
-            queue, entry = _queue(row)
+            queue, entry = _queue_row(row)
             entry.mirrored = offset if offset is None or offset == NOT_IN_FILE else _number(offset)
             entry.is_unattended = index in unattended
             state.queues[queue] = entry
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(
-            path, 0, "the state of a consumer group", f"something else ({str(error)[:100]})"
+            path, 0, "the state of a consumer group (JSON)", f"other content ({str(error)[:100]})"
         ) from error
     return state
 
 
-def _member(value: Mapping[str, Any]) -> MemberEntry:  # Any: JSON
-    clients = [_text(client) for client in value["clients"]]
+def _member_entry(value: Mapping[str, Any]) -> MemberEntry:  # Any: JSON
+    clients = [_string(client) for client in value["clients"]]
     seconds = value["leaseSeconds"]
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < 1e9:
         raise ValueError(f"leaseSeconds {seconds!r}")
-    brokers = [_text(broker) for broker in value.get("brokers", ())]
-    return MemberEntry(clients, _text(value["host"]), _number(value["processId"]), float(seconds), brokers)
+    brokers = [_string(broker) for broker in value.get("brokers", ())]
+    return MemberEntry(clients, _string(value["host"]), _number(value["processId"]), float(seconds), brokers)
 
 
-def _queue(row: list[Any]) -> tuple[MessageQueue, QueueEntry]:
+def _queue_row(row: list[Any]) -> tuple[MessageQueue, QueueEntry]:
     topic, broker_name, queue_id, owner, client, epoch, position, reset = row
-    queue = MessageQueue(_text(topic), _text(broker_name), _number(queue_id, _INT))
+    queue = MessageQueue(_string(topic), _string(broker_name), _number(queue_id, _INT))
     entry = QueueEntry(
-        None if owner is None else _id(owner),
-        None if client is None else _text(client),
+        None if owner is None else _member_id(owner),
+        None if client is None else _string(client),
         _number(epoch),
         None if position is None else _number(position),
         _number(reset),
@@ -194,20 +198,20 @@ def _queue(row: list[Any]) -> tuple[MessageQueue, QueueEntry]:
 def _number(value: object, stop: int = _LONG) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < stop:
         return value
-    raise ValueError(f"a number from 0 was expected, not {value!r}"[:100])
+    raise ValueError(f"expected a number from 0, found {value!r}"[:100])
 
 
-def _text(value: object) -> str:
+def _string(value: object) -> str:
     if isinstance(value, str):
         return value
-    raise ValueError("a text was expected")
+    raise ValueError(f"expected a string, found {value!r}"[:100])
 
 
-def _id(value: object) -> str:
-    """A member's id becomes part of a path, so nothing else passes."""
-    if isinstance(value, str) and _ID.fullmatch(value):
+def _member_id(value: object) -> str:
+    """A member's id: 16 hex digits and nothing else, because it becomes part of a path."""
+    if isinstance(value, str) and _MEMBER_ID.fullmatch(value):
         return value
-    raise ValueError("a member's id was expected")
+    raise ValueError(f"expected the id of a member, found {value!r}"[:100])
 
 
 def write_state(directory: str, state: GroupState, files: FileWrites) -> None:
@@ -246,4 +250,4 @@ def write_state(directory: str, state: GroupState, files: FileWrites) -> None:
         "mirrored": [entry.mirrored for entry in state.queues.values()],
         "unattended": [index for index, entry in enumerate(state.queues.values()) if entry.is_unattended],
     }
-    files.replace(_path(directory), json.dumps(value, separators=(",", ":")).encode())
+    files.replace(_state_path(directory), json.dumps(value, separators=(",", ":")).encode())

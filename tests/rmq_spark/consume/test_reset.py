@@ -18,7 +18,6 @@ import pytest
 from rmq_spark.consume.allocate import strategy
 from rmq_spark.consume.group.member import join
 from rmq_spark.consume.group.membership import Membership
-from rmq_spark.consume.group.ownership_log import read_events
 from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from rmq_spark.consume.reset import (
@@ -37,6 +36,7 @@ from store_format.display.columns import schema_of
 from store_format.errors import OptionError, StoreInUseError
 from store_format.metadata.group_offsets import read_group_offsets
 from tests.support import goldens
+from tests.support.ownership import read_events
 
 GROUP = "CG_some"
 

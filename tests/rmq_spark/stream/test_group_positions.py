@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from rmq_spark.consume.group.membership import Clocks
-from rmq_spark.consume.group.ownership_log import double_ownership, read_events
 from rmq_spark.consume.group.state import GroupState, QueueEntry, read_state, write_state
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
@@ -36,6 +35,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreInUseError
 from store_format.files.write import FileWrites
+from tests.support.ownership import double_ownership, read_events
 from tests.support.staged import append, make_store, numbered
 
 Place = tuple[str, int, int]
@@ -285,10 +285,10 @@ def test_a_query_that_was_stopped_reads_on_nothing_that_it_lost(world: World) ->
 def test_a_member_with_another_subscription_is_refused(world: World) -> None:
     world.query("a", subscribe="T").step()
     with pytest.raises(
-        OptionError, match=r"group g: its members have the subscription T TAG \*, this query has T TAG T1"
+        OptionError, match=r"group g: expected the subscription of its members, T TAG \*; found T TAG T1"
     ) as caught:
         world.query("b", subscribe="T", subExpression="T1").step()
-    assert "Use the same options everywhere, or another group" in str(caught.value)
+    assert "Use the same options in all queries of the group, or another group" in str(caught.value)
 
 
 # As a Java broker holds a store.
@@ -527,7 +527,7 @@ def test_a_broker_that_is_added_and_sorts_first_does_not_split_the_group(
     with caplog.at_level(logging.WARNING):
         # the new broker's: the other query does not know it
         assert two.step() == expected("T", *[(0, 5)] * 4)
-    assert "its query a began before broker broker-a was added and reads nothing of it" in caplog.text
+    assert "its query a started before broker broker-a was added and reads nothing from it" in caplog.text
     assert one.step() == []  # gives half of broker-b back
     two.step()
     append(cluster / "broker-b", numbered("T", 20, 20))
@@ -575,9 +575,8 @@ def test_a_query_is_refused_while_members_of_the_group_meet_in_another_place(
     two = world.query("b", offsetStore="store")
     with pytest.raises(OptionError) as caught:
         two.step()
-    assert (
-        f"its query a runs and meets others in {cluster}/broker-b/.rmqlog/groups/g, this query would meet"
-        in str(caught.value)
+    assert f"found the query a in {cluster}/broker-b/.rmqlog/groups/g while this query would meet" in str(
+        caught.value
     )
     assert "Load the same path in all queries of the group" in str(caught.value)
     assert not (cluster / ".rmqlog").exists()

@@ -16,6 +16,7 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
 from store_format.errors import StoreInUseError
 from tests.rmq_spark.consume.group.test_member import LEASE, QUEUES, Group, _at, _settle, _zero
+from tests.support.ownership import begins
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_a_reset_that_others_made_while_no_query_ran_counts(
     member = group.join("a")
     with caplog.at_level(logging.WARNING):
         assert _settle(member).starts == _at(q0=0, q1=10, q2=400, q3=329)
-    assert "group g: its offsets were moved while no query of it ran" in caplog.text
+    assert "group g: its offsets were moved while none of its queries ran" in caplog.text
     assert "T-0 of b at 0 instead of 300, T-1 of b at 10 instead of 332" in caplog.text
     member.leave(_at(q0=5, q1=10, q2=400, q3=329))
     assert group.offsets.read() == _at(q0=5, q1=10, q2=400, q3=329)
@@ -65,7 +66,7 @@ def test_a_group_that_was_deleted_begins_by_the_rule(group: Group, caplog: pytes
     with caplog.at_level(logging.WARNING):
         assert group.join("a").settle(QUEUES, {}, begin=lambda queue: 3).starts == dict.fromkeys(QUEUES, 3)
     assert (
-        "no longer has offsets of 4 queues, which begin where consumeFromWhere says: T-0 of b was at 10"
+        "no longer has offsets of 4 queues; they start where consumeFromWhere says: T-0 of b was at 10"
         in caplog.text
     )
 
@@ -99,8 +100,8 @@ def test_a_checkpoint_that_is_further_counts_and_is_said(
     group.offsets.write(_at(q0=40, q1=40), is_reset=True)
     positions = _at(q0=300, q1=20)
     with caplog.at_level(logging.WARNING):
-        assert _settle(group.join("a"), positions).begins(positions) == _at(q0=300, q1=40, q2=0, q3=0)
-    assert "was set back to offset 40, but the checkpoint of this query is at 300" in caplog.text
+        assert begins(_settle(group.join("a"), positions), positions) == _at(q0=300, q1=40, q2=0, q3=0)
+    assert "was set back to offset 40, but this query's checkpoint is at offset 300" in caplog.text
 
 
 # ---- members that die --------------------------------------------------------------------------------------
@@ -170,7 +171,8 @@ def test_a_lower_offset_is_a_reset_that_running_queries_follow(
             found = _settle(a, _at(q0=110, q1=110))
             assert (found.starts, found.reset) == (_at(q0=40), 1)
     assert (
-        "group g: its offsets were set back, its queries go on there: T-0 of b from 110 to 40" in caplog.text
+        "group g: its offsets were set back and its queries continue there: T-0 of b from 110 to 40"
+        in caplog.text
     )
     assert _settle(b, _at(q2=110, q3=110)).starts == _at(q2=60)
     assert _settle(a, _at(q0=50, q1=110), reset=2).starts == {}
@@ -199,7 +201,9 @@ def test_a_higher_offset_is_ignored_with_a_warning_and_counts_when_nobody_runs(
             group.now += 2
             assert _settle(a, dict.fromkeys(QUEUES, position)).starts == {}
     assert (
-        caplog.text.count("T-1 of b was set to offset 500 by somebody else, and its query is at 110: ignored")
+        caplog.text.count(
+            "another program set T-1 of b to offset 500, and the query is at offset 110: ignored"
+        )
         == 1
     )
     assert group.offsets.read() == _at(q0=120, q1=500, q2=120, q3=120)
@@ -216,7 +220,7 @@ def test_offsets_that_vanish_under_a_running_query_are_written_again(
     group.now += 2
     with caplog.at_level(logging.WARNING):
         assert a.settle(QUEUES, positions, begin=_zero).starts == {}
-    assert "no longer has offsets of 4 queues, its running queries write them again" in caplog.text
+    assert "no longer has offsets of 4 queues; its running queries write them again" in caplog.text
     assert group.offsets.read() == positions
 
 
@@ -233,7 +237,7 @@ def test_a_file_that_is_torn_under_a_running_query_is_read_later(
     for _ in range(2):
         group.now += 2
         assert a.settle(QUEUES, positions, begin=_zero).starts == {}
-    assert caplog.text.count("a reset of its offsets would not be noticed for now") == 1
+    assert caplog.text.count("resets of its offsets are not noticed for now") == 1
     path.write_bytes(whole.replace(b":100", b":50", 1))
     group.now += 2
     assert list(a.settle(QUEUES, positions, begin=_zero).starts.values()) == [50]

@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.consume.group.ownership_log import OwnershipEvent, double_ownership, read_events
+from rmq_spark.consume.group.ownership_log import OwnershipEvent
 from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
 from tests.support.group_worker import QUEUES, spec_of
+from tests.support.ownership import double_ownership, read_events
 
 ROOT = Path(__file__).resolve().parents[4]
 LEASE, PAUSE = 4.0, 0.05
@@ -296,7 +297,7 @@ def test_a_process_stopped_past_its_lease(group: Group) -> None:
     # not of 50.
     for i in mine:
         queue = QUEUES[i]
-        events = [each for each in group.events() if each.message_queue == queue]
+        events = [each for each in group.events() if (each.topic, each.broker, each.queue) == queue]
         end = next(n for n, each in enumerate(events) if each.event == "expire")
         of_other = events[end + 1 : end + 3]
         assert [(each.event, each.client) for each in of_other] == [

@@ -10,9 +10,10 @@ import pytest
 
 from rmq_spark.consume.allocate import strategy
 from rmq_spark.consume.group.membership import Clocks, Membership
-from rmq_spark.consume.group.sole_member import Alone
+from rmq_spark.consume.group.sole_member import SoleMember
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets
+from tests.support.ownership import begins, queues_by_client
 
 QUEUES = [MessageQueue("T", "b", queue_id) for queue_id in range(4)]
 
@@ -28,10 +29,12 @@ def offsets(tmp_path: Path) -> LocalOffsets:
     return LocalOffsets(str(tmp_path / "g" / "offsets.json"))
 
 
-def _alone(offsets: OffsetStore, *clients: str, shares: bool = True, persist_seconds: float = 5.0) -> Alone:
+def _alone(
+    offsets: OffsetStore, *clients: str, shares: bool = True, persist_seconds: float = 5.0
+) -> SoleMember:
     Time.now = 100.0
     spec = Membership("g", clients or ("a",), strategy("AVG"), "T *", persist_seconds=persist_seconds)
-    return Alone(spec, offsets, shares=shares, clocks=Clocks(lambda: Time.now))
+    return SoleMember(spec, offsets, shares=shares, clocks=Clocks(lambda: Time.now))
 
 
 def _begin(queue: MessageQueue) -> int:
@@ -45,7 +48,7 @@ def test_a_queue_begins_at_its_checkpoint_else_at_the_groups_offset_else_by_the_
     alone = _alone(offsets)
     found = alone.settle(QUEUES, {QUEUES[0]: 2}, begin=_begin)
     assert found.starts == {QUEUES[1]: 3, QUEUES[2]: 7, QUEUES[3]: 7}
-    assert found.begins({QUEUES[0]: 2}) == {QUEUES[0]: 2, QUEUES[1]: 3, QUEUES[2]: 7, QUEUES[3]: 7}
+    assert begins(found, {QUEUES[0]: 2}) == {QUEUES[0]: 2, QUEUES[1]: 3, QUEUES[2]: 7, QUEUES[3]: 7}
     assert found.is_settled
     assert alone.settle(QUEUES, dict.fromkeys(QUEUES, 8), begin=_begin).starts == {}
 
@@ -60,7 +63,7 @@ def test_a_start_is_decided_once(offsets: LocalOffsets) -> None:
 def test_the_strategy_shares_among_the_own_clients_unless_broadcasting(
     offsets: LocalOffsets, shares: bool
 ) -> None:
-    found = _alone(offsets, "a", "b", shares=shares).settle(QUEUES, {}, begin=_begin).by_client()
+    found = queues_by_client(_alone(offsets, "a", "b", shares=shares).settle(QUEUES, {}, begin=_begin))
     assert found == ({"a": QUEUES[:2], "b": QUEUES[2:]} if shares else {"a": QUEUES})
 
 
