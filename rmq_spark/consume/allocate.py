@@ -1,9 +1,8 @@
-"""Which client of a group reads which queues of a topic: the six strategies of RocketMQ's clients, name for
-name.
+"""Which client of a group reads which queues of a topic: the six allocation strategies of RocketMQ's clients.
 
-Strategies are positional and do not sort, as in Java: `message_queue` has the order that both lists must have
-first. Each strategy's `allocate(consumer_group, current_cid, mq_all, cid_all)` answers for one client, so
-every member of a group comes to the same picture from the same two lists.
+`allocate(consumer_group, current_cid, mq_all, cid_all)` returns the queues of one client. A strategy goes by
+the positions in both lists and does not sort them, as in Java; the caller sorts them with `sort_queues` and
+`sort_clients`. Then every member of a group gets consistent results from the same two lists.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _VIRTUAL_NODE_COUNT = 10
 
 
 class AllocateMessageQueueStrategy(Protocol):
-    """What a group is given: a name, and the queues of one client."""
+    """A strategy: its name, and the queues of one client."""
 
     @property
     def name(self) -> str: ...
@@ -47,9 +46,10 @@ class AllocateMessageQueueStrategy(Protocol):
     ) -> list[MessageQueue]: ...
 
 
-def _check(group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> bool:
-    """AbstractAllocateMessageQueueStrategy.check: False for a client that is not in the list, which owns
-    nothing.
+def _is_listed(group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]) -> bool:
+    """Whether the client is in the list; a client that is not owns nothing.
+
+    AbstractAllocateMessageQueueStrategy.check, with its texts.
     """
     if not current_cid:
         raise OptionError("currentCID is empty")
@@ -65,8 +65,9 @@ def _check(group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all
 
 @dataclass(frozen=True, slots=True)
 class _Averagely:
-    """Blocks of neighbours; the first clients get one more. 8 queues on 3 clients: 0-2, 3-5, 6-7
-    (AllocateMessageQueueAveragely).
+    """AllocateMessageQueueAveragely: blocks of adjacent queues; the first clients get one more.
+
+    8 queues on 3 clients: 0-2, 3-5, 6-7.
     """
 
     name: str = "AVG"
@@ -74,7 +75,7 @@ class _Averagely:
     def allocate(
         self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]
     ) -> list[MessageQueue]:
-        if not _check(consumer_group, current_cid, mq_all, cid_all):
+        if not _is_listed(consumer_group, current_cid, mq_all, cid_all):
             return []
         index, (size, rest) = cid_all.index(current_cid), divmod(len(mq_all), len(cid_all))
         start = index * size + min(index, rest)
@@ -83,8 +84,9 @@ class _Averagely:
 
 @dataclass(frozen=True, slots=True)
 class _AveragelyByCircle:
-    """Queues dealt like cards. 8 queues on 3 clients: 0 3 6, 1 4 7, 2 5
-    (AllocateMessageQueueAveragelyByCircle).
+    """AllocateMessageQueueAveragelyByCircle: queues are dealt like cards.
+
+    8 queues on 3 clients: 0 3 6, 1 4 7, 2 5.
     """
 
     name: str = "AVG_BY_CIRCLE"
@@ -92,15 +94,16 @@ class _AveragelyByCircle:
     def allocate(
         self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]
     ) -> list[MessageQueue]:
-        if not _check(consumer_group, current_cid, mq_all, cid_all):
+        if not _is_listed(consumer_group, current_cid, mq_all, cid_all):
             return []
         return list(mq_all[cid_all.index(current_cid) :: len(cid_all)])
 
 
 @dataclass(frozen=True, slots=True)
 class _ByConfig:
-    """What was configured, as it is (AllocateMessageQueueByConfig); with several clients in one query, by
-    client id.
+    """AllocateMessageQueueByConfig: the configured queues, of every topic.
+
+    A query with several clients has a mapping from client ids to queues.
     """
 
     config: Mapping[str, Sequence[MessageQueue]] | Sequence[MessageQueue]
@@ -114,11 +117,9 @@ class _ByConfig:
 
 @dataclass(frozen=True, slots=True)
 class _ByMachineRoom:
-    """Only the queues of the rooms named, in blocks, and the remainder from the tail
-    (AllocateMessageQueueByMachineRoom).
+    """AllocateMessageQueueByMachineRoom: only queues in `consumer_idcs`, in blocks, the rest from the end.
 
-    7 queues on 3 clients: 0 1 6, 2 3, 4 5. A queue's room is what stands before the one `@` of its broker's
-    name.
+    7 queues on 3 clients: 0 1 6, 2 3, 4 5. A queue's room is the part of its broker's name before the `@`.
     """
 
     consumer_idcs: frozenset[str]
@@ -127,7 +128,7 @@ class _ByMachineRoom:
     def allocate(
         self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]
     ) -> list[MessageQueue]:
-        if not _check(consumer_group, current_cid, mq_all, cid_all):
+        if not _is_listed(consumer_group, current_cid, mq_all, cid_all):
             return []
         kept = [queue for queue in mq_all if self._is_kept(queue.broker_name)]
         index, (size, rest) = cid_all.index(current_cid), divmod(len(kept), len(cid_all))
@@ -135,17 +136,16 @@ class _ByMachineRoom:
         return kept[size * index : size * (index + 1)] + tail
 
     def _is_kept(self, broker_name: str) -> bool:
-        # String.split drops empty parts at the end
+        # String.split drops empty parts at the end.
         parts = broker_name.rstrip(_ROOM_SEPARATOR).split(_ROOM_SEPARATOR)
         return len(parts) == 2 and parts[0] in self.consumer_idcs
 
 
 @dataclass(frozen=True, slots=True)
 class _NearbyMachineRoom:
-    """First the queues of a client's own room, by another strategy among the clients there
-    (AllocateMachineRoomNearby).
+    """AllocateMachineRoomNearby: the queues of a room go to the clients in that room, by another strategy.
 
-    A room without clients is shared among all of them; a room that has clients never is.
+    The queues of a room without clients are shared among all clients.
     """
 
     inner: AllocateMessageQueueStrategy
@@ -159,7 +159,7 @@ class _NearbyMachineRoom:
     def allocate(
         self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]
     ) -> list[MessageQueue]:
-        if not _check(consumer_group, current_cid, mq_all, cid_all):
+        if not _is_listed(consumer_group, current_cid, mq_all, cid_all):
             return []
         queues: dict[str, list[MessageQueue]] = {}
         for queue in mq_all:
@@ -196,10 +196,9 @@ def client_room(client_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ConsistentHash:
-    """A client owns the queues whose hash comes next before one of its places on a ring
-    (AllocateMessageQueueConsistentHash).
+    """AllocateMessageQueueConsistentHash: a queue goes to the next client at or after its hash on a ring.
 
-    Few queues move when a client comes or goes, and shares are uneven: some clients may own nothing.
+    Few queues move when a client joins or leaves. Shares are uneven: some clients may own nothing.
     """
 
     virtual_node_count: int = _VIRTUAL_NODE_COUNT
@@ -208,7 +207,7 @@ class _ConsistentHash:
     def allocate(
         self, consumer_group: str, current_cid: str, mq_all: Sequence[MessageQueue], cid_all: Sequence[str]
     ) -> list[MessageQueue]:
-        if not _check(consumer_group, current_cid, mq_all, cid_all):
+        if not _is_listed(consumer_group, current_cid, mq_all, cid_all):
             return []
         places, owners = _ring(tuple(cid_all), self.virtual_node_count)
         if not places:
@@ -222,7 +221,7 @@ class _ConsistentHash:
 
 @lru_cache(maxsize=8)
 def _ring(client_ids: tuple[str, ...], count: int) -> tuple[list[int], list[str]]:
-    """Places in order, and whose each is (ConsistentHashRouter). Of two at one place the later one stays."""
+    """The sorted places and their owners (ConsistentHashRouter); at an equal place the later client wins."""
     ring: dict[int, str] = {}
     for client_id in client_ids:
         first = sum(owner == client_id for owner in ring.values()) if client_ids.count(client_id) > 1 else 0
@@ -238,7 +237,7 @@ def _md5(key: str) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-# ---- by name -----------------------------------------------------------------------------------------------
+# ---- strategies by name ------------------------------------------------------------------------------------
 
 STRATEGIES = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "CONSISTENT_HASH")
 _NEEDS = "allocateMessageQueueStrategy {} needs {}"
@@ -254,14 +253,13 @@ def strategy(
     room_of_queue: Callable[[MessageQueue], str] = queue_room,
     room_of_client: Callable[[str], str] = client_room,
 ) -> AllocateMessageQueueStrategy:
-    """The strategy of that name. Each of the other arguments belongs to one of them and is left alone by the
-    rest.
+    """The strategy with this name. Each other argument belongs to one strategy; the others ignore it.
 
     >>> queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(5)]
     >>> [queue.queue_id for queue in strategy("AVG").allocate("g", "b", queues, ["a", "b"])]
     [3, 4]
 
-    Raises OptionError for an unknown name, and for a strategy without what it needs.
+    Raises OptionError for an unknown name, and for a strategy without the argument that it needs.
     """
     match name:
         case "AVG":
@@ -270,12 +268,16 @@ def strategy(
             return _AveragelyByCircle()
         case "CONFIG":
             if config is None:
-                raise OptionError(_NEEDS.format("CONFIG", "allocateConfig, the queues of each client"))
+                raise OptionError(
+                    _NEEDS.format("CONFIG", "the option allocateConfig, the queues of each client")
+                )
             return _ByConfig(config)
         case "MACHINE_ROOM":
             if consumer_idcs is None:
                 raise OptionError(
-                    _NEEDS.format("MACHINE_ROOM", "consumerIdcs, the rooms whose queues are read")
+                    _NEEDS.format(
+                        "MACHINE_ROOM", "the option consumerIdcs, the machine rooms whose queues are read"
+                    )
                 )
             return _ByMachineRoom(frozenset(consumer_idcs))
         case "MACHINE_ROOM_NEARBY":
@@ -290,8 +292,9 @@ def strategy(
 
 
 def described(chosen: AllocateMessageQueueStrategy) -> str:
-    """The strategy with all that members must have in common to come to the same picture; not CONFIG's
-    queues, which are each one's own.
+    """The strategy's name with the arguments that all members of a group must share.
+
+    The queues of CONFIG are not part of it: each member has its own.
     """
     match chosen:
         case _ConsistentHash():
@@ -304,7 +307,7 @@ def described(chosen: AllocateMessageQueueStrategy) -> str:
 
 
 def _inner(name: str, virtual_node_count: int) -> AllocateMessageQueueStrategy:
-    """A strategy that is at home in one room."""
+    """A strategy that MACHINE_ROOM_NEARBY can use within one room."""
     possible = ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
     if name not in possible:
         raise OptionError(f"machineRoomNearbyInner: expected one of {', '.join(possible)}, found {name!r}")

@@ -1,6 +1,4 @@
-"""How the members of a group are called: client ids as RocketMQ's ClientConfig builds them, and what a group
-may be named.
-"""
+"""Group names and client ids: which are allowed, and client ids as RocketMQ's ClientConfig builds them."""
 
 from __future__ import annotations
 
@@ -15,12 +13,13 @@ CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 
 # TopicValidator's table, and Validators.CHARACTER_MAX_LENGTH
 _GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
-_NAME_BYTES_MAX = 255  # of a directory: a broadcasting client's offsets lie under its id
+_NAME_BYTES_MAX = 255  # of a directory: a BROADCASTING client's offsets are in a directory with its id
 
 
 def check_group(group: str) -> str:
-    """The name itself, which may then be a directory's. Raises OptionError for one that RocketMQ would not
-    take (Validators.checkGroup).
+    """Returns the name, which is then safe as the name of a directory.
+
+    Raises OptionError for a name that RocketMQ does not allow (Validators.checkGroup).
     """
     if not _GROUP.fullmatch(group):
         raise OptionError(
@@ -30,7 +29,7 @@ def check_group(group: str) -> str:
 
 
 def check_client_id(client_id: str) -> str:
-    """The id itself. Raises OptionError for one that could not be a directory's name."""
+    """Returns the id. Raises OptionError for an id that cannot be the name of a directory."""
     if not client_id or client_id in (".", "..") or not client_id.isprintable() or "/" in client_id:
         raise OptionError(
             f"clientId: expected a name without slashes and control characters, found {client_id[:100]!r}"
@@ -41,8 +40,9 @@ def check_client_id(client_id: str) -> str:
 
 
 def default_client_id(message_model: str, *, process_id: int, now_ns: int) -> str:
-    """`ip@pid#nanos` for one start; when BROADCASTING `ip@DEFAULT`, which finds its offsets again
-    (changeInstanceNameToPID).
+    """`ip@pid#nanos`, new at each start; for BROADCASTING `ip@DEFAULT`, which finds its offsets again.
+
+    ClientConfig.changeInstanceNameToPID.
     """
     try:
         address = socket.gethostbyname(socket.gethostname())
@@ -52,8 +52,9 @@ def default_client_id(message_model: str, *, process_id: int, now_ns: int) -> st
 
 
 def client_ids(client_id: str, consumers: int) -> list[str]:
-    """The ids of a query's logical clients: its own for one, else with the number where RocketMQ has the unit
-    name.
+    """The ids of a query's logical clients: `client_id` for one client, else with `@` and their numbers.
+
+    RocketMQ has a client's unit name in the place of the number.
 
     >>> client_ids("10.0.0.7@4711#1", 2)
     ['10.0.0.7@4711#1@0', '10.0.0.7@4711#1@1']

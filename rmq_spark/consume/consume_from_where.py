@@ -1,8 +1,8 @@
-"""Where a group begins on a queue: at its committed offset, else by ConsumeFromWhere
-(RebalancePushImpl.computePullFromWhere).
+"""Where a group starts to read a queue: at its committed offset, else by ConsumeFromWhere.
 
-A committed offset is taken as it is, and where the queue no longer holds it that is a loss for others to
-tell. A computed start is moved up to the queue's minimum without a word: nothing was promised below it.
+The rules are those of RebalancePushImpl.computePullFromWhere. A committed offset is returned unchanged; if
+the queue no longer holds it, the caller reports the loss. A computed start below the queue's min offset is
+raised to it silently, because no message below it was promised.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _FIELD = re.compile(r"[0-9]{13,14}", re.ASCII)
 
 
 class ConsumeFromWhere(StrEnum):
-    """What decides when nothing is committed."""
+    """The rule for a queue without a committed offset."""
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
-# The deprecated names all mean LAST, MIN_OFFSET too: RocketMQ reads them so.
+# All deprecated names mean LAST in RocketMQ, also CONSUME_FROM_MIN_OFFSET.
 CONSUME_FROM_WHERE = {
     "CONSUME_FROM_LAST_OFFSET": ConsumeFromWhere.LAST,
     "CONSUME_FROM_FIRST_OFFSET": ConsumeFromWhere.FIRST,
@@ -49,7 +49,7 @@ CONSUME_FROM_WHERE = {
 
 
 def consume_from_where(text: str) -> ConsumeFromWhere:
-    """The option's text: a name of the enum, in any case. Raises OptionError with the nearest one."""
+    """The value of the option consumeFromWhere, in any case. Raises OptionError with the nearest name."""
     found = CONSUME_FROM_WHERE.get(text.strip().upper())
     if found is not None:
         return found
@@ -60,13 +60,11 @@ def consume_from_where(text: str) -> ConsumeFromWhere:
 
 
 def consume_timestamp_ms(text: str) -> int:
-    """`consumeTimestamp`, yyyyMMddHHmmss in this machine's time zone, as the client's lenient
-    SimpleDateFormat reads it.
+    """The option consumeTimestamp, yyyyMMddHHmmss in this machine's time zone, in ms since the epoch.
 
-    Thirteen digits are taken too (the last field has one), month 13 is the next January, and what follows the
-    digits is not looked at.
-
-    Raises OptionError for anything else, with the sentence a client would say.
+    It is read as the client's lenient SimpleDateFormat does: thirteen digits are allowed (the last field has
+    one), month 13 is the next January, and text after the digits is ignored. Raises OptionError for any other
+    text, with the client's sentence.
     """
     match = _FIELD.match(text)
     error = OptionError(
@@ -87,9 +85,7 @@ def consume_timestamp_ms(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first offset to read. `is_committed` says that the group had one; else `origin` is the rule that
-    gave it.
-    """
+    """The first offset to read, and `origin`, the rule that gave it. `is_committed`: the group had it."""
 
     offset: int
     origin: str
@@ -106,12 +102,12 @@ def start_offset(
     is_retry: bool = False,
     young_from_zero: bool = False,
 ) -> Start:
-    """Where a group begins on a queue that holds [min_offset, max_offset).
+    """Where a group starts to read a queue that holds [min_offset, max_offset).
 
-    `committed` None or -1 is unknown. `offset_at` looks up the offset of consumeTimestamp (LOWER), and is
-    asked only where it decides. `young_from_zero` (`consumeYoungQueueFromZero`): a queue from which nothing
-    was deleted yet is read from its beginning, whatever `where` says. A broker answers so while message 0 is
-    still in its page cache (ConsumerManageProcessor.queryConsumerOffset), which no file tells.
+    `committed` None or -1 is unknown. `offset_at` looks up the offset of consumeTimestamp (LOWER) and is
+    called only if that decides. `young_from_zero` (`consumeYoungQueueFromZero`): a queue from which nothing
+    was deleted yet is read from offset 0, whatever `where` says. A broker does so while message 0 is still in
+    its page cache (ConsumerManageProcessor.queryConsumerOffset), which no file shows.
 
     Raises OffsetOutOfRangeError for an offset below -1, which a client takes for a failed query.
     """
@@ -119,7 +115,8 @@ def start_offset(
         return Start(committed, "committed", is_committed=True)
     if committed is not None and committed < _UNKNOWN:
         raise OffsetOutOfRangeError(
-            f"the committed offset {committed} is none: expected 0 or more, or -1; reset the group on this queue"
+            f"committed offset: expected 0 or more, or -1 for none, found {committed}; reset the group on "
+            "this queue"
         )
     if young_from_zero and min_offset <= 0:
         return Start(max(min_offset, 0), "young queue")
@@ -136,5 +133,5 @@ def _by_where(
         case ConsumeFromWhere.LAST:
             return (0, "retry topic") if is_retry else (max_offset, "last")
         case ConsumeFromWhere.TIMESTAMP:
-            # The end of a retry topic: so the client has it.
+            # RocketMQ's client starts a retry topic at its end here.
             return (max_offset, "retry topic") if is_retry else (offset_at(), "timestamp")

@@ -1,8 +1,7 @@
-"""How far a group is behind wherever its offsets are, whether and when it catches up, and how many threads
-that takes.
+"""How far a group is behind, whether and when it catches up, and how many threads and nodes it needs.
 
-The table is that of the view `lag` (`store_format.views.lag`), made from a group's offset store, or from the
-progress that Spark reports. What is not known is null: never 0, and never -1.
+The table has the columns of the view `lag` (`store_format.views.lag`). It is made from a group's offset
+store, or from the progress that Spark reports. An unknown value is null, never 0 or -1.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ def group_lag(
     *,
     now_ms: int | None = None,
 ) -> pa.Table:
-    """One row for each queue of the group, over all stores. Without `offsets` by what the brokers have in
-    their files.
+    """One row for each queue of the group in all stores; without `offsets` by the brokers' offset files.
 
-    `now_ms` is what ages count to, by default the clock.
+    Ages are counted to `now_ms`, by default the current time.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     known = None if offsets is None else offsets.read()
@@ -64,23 +62,23 @@ def group_lag(
     return pa.concat_tables(tables) if tables else schema_of(LAG_COLUMNS).empty_table()
 
 
-# ---- what Spark reports ------------------------------------------------------------------------------------
+# ---- Spark's progress reports ------------------------------------------------------------------------------
 
 
 def lag_from_progress(progress: str | Mapping[str, object], *, group: str | None = None) -> pa.Table:
-    """The same table from a query's progress: `lag_from_progress(event.progress.json)` in a
-    StreamingQueryListener.
+    """The same table from a query's progress, such as `event.progress.json` in a StreamingQueryListener.
 
-    `committedOffset` is the end of the micro-batch, `maxOffset` what the queue had then
-    (`reportLatestOffset`); bytes and times are not in the progress. Sources of other formats are left out.
-    Raises OptionError for what is no progress.
+    `committedOffset` is the end of the micro-batch, `maxOffset` the end of the queue at that time
+    (`reportLatestOffset`); a progress report has no bytes and no times. Sources of other formats are left
+    out. Raises OptionError for a value that is not a progress report.
     """
     try:
         value: Any = json.loads(progress) if isinstance(progress, str) else progress
         offsets = [(source.get("endOffset"), source.get("latestOffset")) for source in value["sources"]]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise OptionError(
-            f"expected the JSON of a StreamingQueryProgress, found something else ({str(error)[:100]})"
+            f"progress: expected the JSON of a StreamingQueryProgress, found other content "
+            f"({str(error)[:100]})"
         ) from error
     rows = []
     for end, latest in offsets:
@@ -96,7 +94,7 @@ def lag_from_progress(progress: str | Mapping[str, object], *, group: str | None
 
 
 def _positions(offset: object) -> dict[MessageQueue, int] | None:
-    """Of one offset, which Spark gives as JSON or as its text; None for one that is not of this format."""
+    """The positions of an offset, which Spark gives as a value or as text; None for other formats."""
     try:
         value = json.loads(offset) if isinstance(offset, str) else offset
         return StreamOffset.from_json(value).positions if isinstance(value, dict) else None
@@ -126,8 +124,9 @@ def _progress_row(
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """`seconds` until nothing is left at these rates (messages a second); None when that never comes, or a
-    rate is not known.
+    """A backlog in messages, rates in messages a second, and the seconds until the backlog is gone.
+
+    `seconds` None: the group never catches up, or a rate is unknown.
     """
 
     backlog: int
@@ -137,22 +136,25 @@ class CatchUp:
 
     def __str__(self) -> str:
         if self.backlog <= 0:
-            return "nothing is left to read"
+            return "no backlog"
         if self.consumption_rate is None or self.production_rate is None:
-            return f"{self.backlog} messages behind; the rates are not known"
-        rates = f"{self.backlog} messages behind, {self.consumption_rate:.1f} read and {self.production_rate:.1f} written a second"
+            return f"{self.backlog} messages behind; the rates are unknown"
+        rates = (
+            f"{self.backlog} messages behind, {self.consumption_rate:.1f} read and "
+            f"{self.production_rate:.1f} written a second"
+        )
         return (
             f"{rates}: it never catches up"
             if self.seconds is None
-            else f"{rates}: it has caught up in {self.seconds:.0f} s"
+            else f"{rates}: it catches up in {self.seconds:.0f} s"
         )
 
 
 def catch_up(backlog: int, consumption_rate: float | None, production_rate: float | None) -> CatchUp:
-    """When a group that reads so many messages a second, while so many are written, has read its backlog.
+    """The time in which a group reads its backlog at these rates (messages a second).
 
     >>> print(catch_up(6000, 300.0, 100.0))
-    6000 messages behind, 300.0 read and 100.0 written a second: it has caught up in 30 s
+    6000 messages behind, 300.0 read and 100.0 written a second: it catches up in 30 s
     """
     seconds: float | None = None
     if backlog <= 0:
@@ -165,34 +167,35 @@ def catch_up(backlog: int, consumption_rate: float | None, production_rate: floa
 
 CATCH_UP_COLUMNS = (
     ViewColumn("group", TEXT, "The consumer group."),
-    ViewColumn("lagMessages", LONG, "The backlog now; null where a queue's is not known."),
-    ViewColumn("consumptionRate", REAL, "Messages that the group went on by, a second."),
-    ViewColumn("productionRate", REAL, "Messages that were written for it, a second."),
-    ViewColumn("catchesUp", BOOL, "Whether the backlog shrinks, or is nothing."),
-    ViewColumn("secondsLeft", REAL, "Until it is nothing at these rates; null when that never comes."),
-    ViewColumn("caughtUpAt", TIME, "The moment of that."),
+    ViewColumn("lagMessages", LONG, "The backlog now, in messages; null if it is unknown for a queue."),
+    ViewColumn("consumptionRate", REAL, "Messages that the group read, a second."),
+    ViewColumn("productionRate", REAL, "Messages written to its queues, a second."),
+    ViewColumn("catchesUp", BOOL, "Whether the backlog shrinks or is empty."),
+    ViewColumn(
+        "secondsLeft", REAL, "Seconds until the backlog is empty at these rates; null if that never happens."
+    ),
+    ViewColumn("caughtUpAt", TIME, "The time at which the backlog is empty."),
 )
 
 
 def catch_up_table(
     before: pa.Table, after: pa.Table, seconds: float, *, now_ms: int | None = None
 ) -> pa.Table:
-    """One row a group, from two lag tables that were made `seconds` apart. A queue that only one of them
-    knows has no rate.
+    """One row a group, from two lag tables made `seconds` apart; a queue in only one of them has no rate.
 
-    Raises OptionError when no time has passed between them.
+    Raises OptionError if `seconds` is not above 0.
     """
     if not seconds > 0:
-        raise OptionError(f"expected two lag tables some time apart, found {seconds} s")
+        raise OptionError(f"seconds: expected the time between the two lag tables, above 0, found {seconds}")
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    was = {_place(row): row for row in before.to_pylist()}
+    was = {_lag_key(row): row for row in before.to_pylist()}
     rows = []
     groups: dict[str | None, list[dict[str, object]]] = {}
     for row in after.to_pylist():
         groups.setdefault(row["group"], []).append(row)
     for group, of_group in groups.items():
         backlog = _sum([row["lagMessages"] for row in of_group])
-        moved = [(row, was.get(_place(row), {})) for row in of_group]
+        moved = [(row, was.get(_lag_key(row), {})) for row in of_group]
         consumption = _sum([_step(row, old, "committedOffset") for row, old in moved])
         production = _sum([_step(row, old, "maxOffset") for row, old in moved])
         rates = [None if moves is None else moves / seconds for moves in (consumption, production)]
@@ -204,7 +207,7 @@ def catch_up_table(
     return pa.Table.from_batches([batch_of(CATCH_UP_COLUMNS, rows)])
 
 
-def _place(row: Mapping[str, object]) -> tuple[object, ...]:
+def _lag_key(row: Mapping[str, object]) -> tuple[object, ...]:
     return row["group"], row["brokerName"], row["topic"], row["queueId"]
 
 
@@ -214,36 +217,37 @@ def _step(row: Mapping[str, object], old: Mapping[str, object], name: str) -> in
 
 
 def _sum(values: Sequence[object]) -> int | None:
-    """Unknown as soon as a part of it is."""
+    """The sum; None if a value is None, or without values."""
     return sum(value for value in values if isinstance(value, int)) if values and None not in values else None
 
 
-# ---- how much it takes -------------------------------------------------------------------------------------
+# ---- threads and nodes -------------------------------------------------------------------------------------
 
 
 def threads_per_node(cores: int, computing_ms: float, waiting_ms: float) -> int:
-    """The usual formula: threads ≈ cores × (T1 + T2) / T1, where T1 is the time that a message computes and
-    T2 the time that it waits.
+    """Threads a node needs: cores × (T1 + T2) / T1, at least 1.
 
-    A core is busy with one message while others wait for their database. It is where a load test begins, not
-    where it ends.
+    T1 is the time a message computes, T2 the time it waits, for a database for example. While one message
+    waits, the core works on another. The result is the first value for a load test, not the last.
 
     >>> threads_per_node(4, 5, 45)
     40
 
-    Raises OptionError without a core or a computing time.
+    Raises OptionError for less than one core, or no computing time.
     """
     if cores < 1 or not computing_ms > 0 or not waiting_ms >= 0 or math.isinf(computing_ms + waiting_ms):
         raise OptionError(
-            f"expected cores and times above 0, found {cores} cores, {computing_ms} ms computing, {waiting_ms} ms waiting"
+            f"expected at least 1 core, a computing time above 0 ms and a waiting time of 0 ms or more, "
+            f"found {cores} cores, {computing_ms} ms and {waiting_ms} ms"
         )
     return max(1, round(cores * (computing_ms + waiting_ms) / computing_ms))
 
 
 def nodes_needed(peak_rate: float, node_rate: float) -> int:
-    """Nodes for a peak, in messages a second, when one of them was measured to do `node_rate`."""
+    """Nodes needed at a peak, if one node processes `node_rate`; both in messages a second."""
     if not peak_rate >= 0 or not node_rate > 0 or math.isinf(peak_rate):
         raise OptionError(
-            f"expected rates above 0, found {peak_rate} messages a second at the peak and {node_rate} of one node"
+            f"expected rates above 0 messages a second, found {peak_rate} at the peak and {node_rate} of "
+            "one node"
         )
     return max(1, math.ceil(peak_rate / node_rate))

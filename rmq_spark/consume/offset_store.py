@@ -1,8 +1,7 @@
-"""Where a group keeps how far it has read: in the broker's own file, in a client's, or nowhere. `offsetStore`
-chooses.
+"""Where a group's offsets are kept (option `offsetStore`): the broker's file, a client's file, or nowhere.
 
-Values are RocketMQ's, the next offset to read, and never go down but by a reset. Spark's checkpoint stays the
-truth about a query; these are what other members, RocketMQ's tools and a later broker see.
+As in RocketMQ an offset is the next one to read, and only a reset lowers it. A query restarts from Spark's
+checkpoint; the offsets here are for other members, RocketMQ's tools and a broker that starts later.
 """
 
 from __future__ import annotations
@@ -44,40 +43,42 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 OFFSET_STORES = ("store", "local", "none")
-_WAIT_SECONDS = 5.0  # for another writer of ours, which is quick; a broker holds on for as long as it lives
-_SAVE_WAIT_SECONDS = 0.5  # in between micro-batches; once it was in vain nobody waits again until it works
+_WAIT_SECONDS = 5.0  # for another writer of this project; a broker holds the lock while it runs
+_SAVE_WAIT_SECONDS = 0.5  # between micro-batches; 0 after a failure, until a save succeeds
 _ADVICE = (
     "a broker overwrites consumerOffset.json while it runs: stop it, or set offsetStore to local or none"
 )
 
 
 class OffsetStore(Protocol):
-    """What a group needs of it. `kind` is the option's word."""
+    """Reads and saves the offsets of one group. `kind` is the value of the option offsetStore."""
 
     @property
     def kind(self) -> str: ...
 
     def check(self) -> None:
-        """Raises when offsets could not be saved now, and says what to set instead."""
+        """Raises if offsets cannot be saved now; the error says which option to set instead."""
 
     def identity(self) -> object:
-        """Another value when the files that `write` changes were replaced; cheap."""
+        """A value that differs after the files that `write` changes were replaced. Cheap."""
 
     def read(self) -> dict[MessageQueue, int]:
-        """The offsets known for the group."""
+        """The group's offsets by queue."""
 
     def save(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> bool:
-        """False when they could not be saved now, which is warned of once; try again with the next ones."""
+        """As `write`, but returns False, with one warning, while the files cannot be written."""
 
     def write(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> None:
-        """The same, but raises what keeps them from being saved."""
+        """Saves the offsets: raises stored offsets; `is_reset` also lowers them. Raises if it cannot."""
 
 
 class _Saver:
-    """Saving that may fail for a while: said once when it begins to fail, and once when it works again."""
+    """`save` by `write`: logs once when saving begins to fail, and once when it succeeds again."""
 
     def __init__(self) -> None:
-        self._failing: set[frozenset[str]] = set()  # by brokers: one store may be held while others are not
+        self._failing: set[frozenset[str]] = (
+            set()
+        )  # sets of brokers: one store may be locked while others are not
 
     def save(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> bool:
         brokers = frozenset(queue.broker_name for queue in offsets)
@@ -86,13 +87,14 @@ class _Saver:
         except (StoreInUseError, StoreWriteError) as error:
             if brokers not in self._failing:
                 _log.warning(
-                    "offsets are not recorded for now, Spark's checkpoint goes on and this is tried again: %s",
+                    "offsets are not saved for now and saving is retried; Spark's checkpoint is not "
+                    "affected: %s",
                     error,
                 )
             self._failing.add(brokers)
             return False
         if brokers in self._failing:
-            _log.warning("offsets are recorded again")
+            _log.warning("offsets are saved again")
             self._failing.discard(brokers)
         return True
 
@@ -101,8 +103,9 @@ class _Saver:
 
 
 class StoreOffsets(_Saver):
-    """`store`: config/consumerOffset.json of each broker's store, under the store's lock. `roots` is by
-    broker name.
+    """`store`: config/consumerOffset.json in each broker's store, under the store's lock.
+
+    `roots` are store directories by broker name.
     """
 
     kind = "store"
@@ -122,7 +125,7 @@ class StoreOffsets(_Saver):
         self._lock_timeout = lock_timeout
 
     def check(self) -> None:
-        """Raises StoreInUseError where a broker has a store, StoreWriteError where nothing may be written."""
+        """Raises StoreInUseError if a broker has opened a store, StoreWriteError if one is not writable."""
         for root in self._roots.values():
             refuse_foreign_offsets(root)
             try:
@@ -132,7 +135,7 @@ class StoreOffsets(_Saver):
                 raise StoreInUseError(f"{error}; {_ADVICE}") from error
             except StoreWriteError as error:
                 raise StoreWriteError(
-                    f"{error}; offsetStore=store writes there: set it to local or none"
+                    f"{error}; offsetStore=store writes to this store: set offsetStore to local or none"
                 ) from error
 
     def identity(self) -> object:
@@ -146,23 +149,25 @@ class StoreOffsets(_Saver):
         }
 
     def write(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> None:
-        """Raises what keeps it from being written; of several stores the first of them that is so."""
+        """Saves the offsets store by store; raises at the first store that cannot be written."""
         by_broker: dict[str, dict[tuple[str, int], int]] = {}
         for queue, offset in offsets.items():
             by_broker.setdefault(queue.broker_name, {})[queue.topic, queue.queue_id] = offset
         for broker_name, part in by_broker.items():
             root = self._roots.get(broker_name)
             if root is None:
-                raise OptionError(f"{broker_name} is none of the brokers read: {', '.join(self._roots)}")
+                raise OptionError(
+                    f"offsets of {broker_name}: expected a broker that is read, {', '.join(self._roots)}"
+                )
             now = self._clock_ms()
             wait = 0.0 if self._failing else self._lock_timeout
             write_group_offsets(root, self.group, part, timestamp=now, is_reset=is_reset, lock_timeout=wait)
 
 
 class LocalOffsets(_Saver):
-    """`local`: an offsets.json as RocketMQ's LocalFileOffsetStore has it, with its `.bak`.
+    """`local`: an offsets.json with its `.bak`, as RocketMQ's LocalFileOffsetStore writes them.
 
-    `fallback` answers for queues without an entry: a CLUSTERING group goes on from where the broker has it.
+    `fallback` has the offsets of queues without an entry: a CLUSTERING group continues from the broker's.
     """
 
     kind = "local"
@@ -181,7 +186,7 @@ class LocalOffsets(_Saver):
 
     def read(self) -> dict[MessageQueue, int]:
         own = read_local_offsets(self.path) or {}
-        return _committed(self._fallback) | {
+        return _fallback_offsets(self._fallback) | {
             MessageQueue(topic, broker, queue_id): offset for (topic, broker, queue_id), offset in own.items()
         }
 
@@ -190,8 +195,8 @@ class LocalOffsets(_Saver):
             (queue.topic, queue.broker_name, queue.queue_id): offset for queue, offset in offsets.items()
         }
         with self._locked():
-            # A client overwrites the file in place; renaming it aside first keeps one of both whole at any
-            # moment, and it reads both.
+            # A client overwrites the file in place. Renaming the old file to .bak first keeps one complete
+            # file at any moment, and clients read both.
             rewrite_config(
                 self.path,
                 lambda data, file: merge_local_offsets(data, wanted, is_reset=is_reset, file=file),
@@ -204,24 +209,23 @@ class LocalOffsets(_Saver):
         return StoreLock(directory, timeout=_WAIT_SECONDS)
 
 
-def _committed(fallback: OffsetStore | None) -> dict[MessageQueue, int]:
-    """What the broker has; nothing, with a warning, where that cannot be told."""
+def _fallback_offsets(fallback: OffsetStore | None) -> dict[MessageQueue, int]:
+    """The broker's offsets; none, with a warning, if the store keeps them in a format that is not read."""
     if fallback is None:
         return {}
     try:
         return fallback.read()
     except UnsupportedFormatError as error:
         _log.warning(
-            "what the broker has committed is not known, queues without an offset of their own begin anew: %s",
+            "the broker's committed offsets cannot be read; queues without an own offset start "
+            "where consumeFromWhere says: %s",
             error,
         )
         return {}
 
 
 class NoOffsets:
-    """`none`: nothing is kept, and reading asks the store only. Each start without a checkpoint begins where
-    the broker's group stands.
-    """
+    """`none`: no offsets are saved. Without a checkpoint the group starts at the broker's offsets."""
 
     kind = "none"
 
@@ -229,23 +233,23 @@ class NoOffsets:
         self._fallback = fallback
 
     def check(self) -> None:
-        """Nothing can be in the way."""
+        """Raises nothing: nothing is saved."""
 
     def identity(self) -> object:
         return None if self._fallback is None else self._fallback.identity()
 
     def read(self) -> dict[MessageQueue, int]:
-        return _committed(self._fallback)
+        return _fallback_offsets(self._fallback)
 
     def save(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> bool:
         return True
 
     def write(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> None:
-        """Nothing to write."""
+        """Does nothing."""
 
 
 class CheckedOffsets:
-    """Another store, whose offsets `check` looks at whenever they are read: it raises, or leaves some out."""
+    """Another offset store whose offsets pass through `check` when read: it raises, or leaves some out."""
 
     def __init__(
         self, inner: OffsetStore, check: Callable[[dict[MessageQueue, int]], dict[MessageQueue, int]]
@@ -263,7 +267,7 @@ class CheckedOffsets:
 
 
 def make_path(path: str) -> None:
-    """The directory with all that lead to it."""
+    """Creates the directory and its missing parents."""
     missing: list[str] = []
     base = os.path.abspath(path)
     while not os.path.isdir(base):
@@ -282,11 +286,10 @@ def offset_store(
     client_id: str = "",
     offset_store_path: str | None = None,
 ) -> OffsetStore:
-    """The store that the options choose; None is `local` when BROADCASTING, else `store`. `roots` are store
-    roots by broker name.
+    """The offset store that the options choose; `kind` None is `local` for BROADCASTING, else `store`.
 
-    `offset_store_path` is by default RocketMQ's own, `.rocketmq_offsets` in the home directory. Nothing is
-    opened yet.
+    `roots` are store directories by broker name. `offset_store_path` is by default RocketMQ's,
+    `.rocketmq_offsets` in the home directory. Opens nothing.
     """
     kind = kind or ("local" if message_model == BROADCASTING else "store")
     group = check_group(group)
@@ -296,7 +299,8 @@ def offset_store(
         case "store":
             if is_broadcasting:
                 raise OptionError(
-                    "offsetStore=store is for CLUSTERING: when BROADCASTING each client has offsets of its own, in local"
+                    "offsetStore: expected local or none with messageModel=BROADCASTING, found store; each "
+                    "BROADCASTING client has its own offsets: set offsetStore=local"
                 )
             return in_store
         case "local":

@@ -1,8 +1,8 @@
-"""Moving a group's offsets on purpose: by time, to an end, to given ones, or to another group's. First a
-preview, then `apply`.
+"""Moves a group's offsets: by time, to the earliest or latest, to given offsets, or to another group's.
 
-A reset raises the group's reset number, by which queries that are running jump along, backwards too. The
-broker of the store must be stopped, for it would overwrite the file; a running one is asked with mqadmin
+Each function returns an `OffsetPlan`: look at its `table`, then `apply` it. A reset raises the group's reset
+number, so that running queries continue at the new offsets, also backwards. The broker of the store must be
+stopped, because it would overwrite the offset file; to reset a group on a running broker, use mqadmin
 (resetOffsetByTime, cloneGroupOffset).
 """
 
@@ -48,24 +48,25 @@ RESET_COLUMNS = (
     ViewColumn("topic", TEXT, "The topic."),
     BROKER,
     ViewColumn("queueId", INT, "The queue."),
-    ViewColumn("committedOffset", LONG, "Where the group stands; null when nobody knows."),
-    ViewColumn("targetOffset", LONG, "Where it will stand: the next offset to read."),
+    ViewColumn("committedOffset", LONG, "The group's committed offset; null if unknown."),
+    ViewColumn("targetOffset", LONG, "The new offset: the next one to read."),
     ViewColumn(
-        "minOffset", LONG, "The first offset in the queue; null when the store does not have the queue."
+        "minOffset", LONG, "The first offset in the queue; null if the store does not have the queue."
     ),
-    ViewColumn("maxOffset", LONG, "The offset behind the last message."),
+    ViewColumn("maxOffset", LONG, "The offset after the last message."),
     ViewColumn(
         "change",
         LONG,
-        "`targetOffset` less `committedOffset`: so many messages are skipped, or with a minus read again.",
+        "`targetOffset` minus `committedOffset`: messages that are skipped, or, if negative, read again.",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """A group, its offsets, and the directory where its Spark members meet, if there is one; `others` are
-    where they met before.
+    """A group, its offset store, and the directory where its Spark queries meet, if they do.
+
+    `others` are directories where they met before.
     """
 
     group: str
@@ -82,8 +83,9 @@ def group_place(
     offset_store_path: str | None = None,
     group_path: str | None = None,
 ) -> GroupPlace:
-    """Where a CLUSTERING group has its offsets, by the options `offsetStore`, `offsetStorePath` and
-    `groupPath` of its queries.
+    """The place of a CLUSTERING group, by the options of its queries.
+
+    `kind` is offsetStore, `offset_store_path` offsetStorePath, `group_path` groupPath.
     """
     roots = {store.broker_name: store.path for store in stores}
     offsets = offset_store(kind, group=group, roots=roots, offset_store_path=offset_store_path)
@@ -94,7 +96,7 @@ def group_place(
 
 @dataclass(frozen=True, slots=True)
 class OffsetPlan:
-    """What a reset would do: look at `table`, then `apply`. `limits` are the queues' own (min, max)."""
+    """A reset that is not yet applied. `limits` are the (min offset, max offset) of the queues."""
 
     place: GroupPlace
     targets: Mapping[MessageQueue, int]
@@ -102,7 +104,7 @@ class OffsetPlan:
     limits: Mapping[MessageQueue, tuple[int, int]]
 
     def table(self) -> pa.Table:
-        """One row a queue, by `RESET_COLUMNS`, in the order of queues."""
+        """One row a queue, with `RESET_COLUMNS`, in the order of `sort_queues`."""
         return pa.Table.from_batches(
             [batch_of(RESET_COLUMNS, (self._row(queue) for queue in sort_queues(self.targets)))]
         )
@@ -123,12 +125,12 @@ class OffsetPlan:
         )
 
     def apply(self, *, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> int:
-        """Writes the targets, and gives the group's new reset number; 0 for a group without a directory.
+        """Writes the targets; returns the group's new reset number, 0 for a group without a directory.
 
-        Raises StoreInUseError beside a running broker, before anything is changed.
+        Raises StoreInUseError if a broker runs on the store; then nothing is changed.
         """
         if not self.targets:
-            raise OptionError(f"group {self.place.group}: there is no queue to move")
+            raise OptionError(f"group {self.place.group}: expected at least one queue to move, found none")
         self.place.offsets.check()
         directory = self.place.directory
         if directory is None:
@@ -136,17 +138,17 @@ class OffsetPlan:
             return 0
         make_path(directory)
         files = FileWrites(sync=True)
-        # Under the lock of the members, so that none of them records in between what it read before.
+        # Under the lock of the members, so that no member records an earlier position in between.
         places = sorted((directory, *self.place.others))
         with ExitStack() as stack:
             for each in places:
                 stack.enter_context(StoreLock(each, timeout=_LOCK_SECONDS))
             states = {each: read_state(each) for each in places}
             number = max(state.reset for state in states.values())
-            # The offsets first: a reset that a crash cuts off here is followed where it goes back (`mirror`).
+            # The offset file first: after a crash here, members still follow the reset backwards (`mirror`).
             self.place.offsets.write(self.targets, is_reset=True)
             for each, state in states.items():
-                # the same next one everywhere: a checkpoint does not know where its query met the others
+                # The same number in all directories: a checkpoint does not say where its query met others.
                 state.reset = number
                 change = Change(state, "", clock_ms())
                 change.reset(self.targets)
@@ -154,44 +156,45 @@ class OffsetPlan:
         return number + 1
 
 
-# ---- where to ----------------------------------------------------------------------------------------------
+# ---- kinds of resets ---------------------------------------------------------------------------------------
 
 
 def reset_by_time(
     place: GroupPlace, stores: Sequence[MessageStore], timestamp_ms: int, topics: Iterable[str] | None = None
 ) -> OffsetPlan:
-    """To the first message stored at or after a time, the end where there is none (resetOffsetByTime).
+    """Moves the group to the first message stored at or after a time, else to the end (resetOffsetByTime).
 
-    `topics` are by default those that the group has offsets of, its retry topic among them.
+    `topics` are by default all topics of which the group has offsets, including its retry topic.
     """
 
     def offset_of(queue: Queue | None) -> int:
         return 0 if queue is None else queue.offset_at(timestamp_ms, "LOWER", on_damage="DROPMALFORMED")
 
-    return _plan(place, stores, topics, offset_of)
+    return _offset_plan(place, stores, topics, offset_of)
 
 
 def reset_to_earliest(
     place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None
 ) -> OffsetPlan:
-    """To the first message that is still there."""
-    return _plan(place, stores, topics, lambda queue: 0 if queue is None else queue.min_offset)
+    """Moves the group to the first message of each queue."""
+    return _offset_plan(place, stores, topics, lambda queue: 0 if queue is None else queue.min_offset)
 
 
 def reset_to_latest(
     place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None
 ) -> OffsetPlan:
-    """To the end: all that waits is skipped (skipAccumulatedMessage)."""
-    return _plan(place, stores, topics, lambda queue: 0 if queue is None else queue.max_offset)
+    """Moves the group to the end of each queue: skips the backlog (skipAccumulatedMessage)."""
+    return _offset_plan(place, stores, topics, lambda queue: 0 if queue is None else queue.max_offset)
 
 
 def reset_to(
     place: GroupPlace, stores: Sequence[MessageStore], targets: Mapping[MessageQueue, int]
 ) -> OffsetPlan:
-    """To these offsets. Raises OptionError for a queue that no store has, and for an offset that its queue
-    does not have.
+    """Moves the group to these offsets.
+
+    Raises OptionError for a queue that no store has, and for an offset outside of its queue.
     """
-    queues = _queues(stores, {queue.topic for queue in targets})
+    queues = _queues_of(stores, {queue.topic for queue in targets})
     limits = _limits_of_all(queues)
     for queue, target in targets.items():
         if queue not in limits:
@@ -206,8 +209,9 @@ def reset_to(
 def copy_offsets(
     source: GroupPlace, place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None
 ) -> OffsetPlan:
-    """To where another group stands, queue by queue (cloneGroupOffset). Retry topics are each group's own and
-    are left out.
+    """Moves the group to the offsets of another group, queue by queue (cloneGroupOffset).
+
+    Retry topics are not copied: each group has its own.
     """
     wanted = None if topics is None else set(topics)
     targets = {
@@ -217,12 +221,12 @@ def copy_offsets(
     }
     if not targets:
         of_topics = "" if wanted is None else f" of {', '.join(sorted(wanted))}"
-        raise OptionError(f"group {source.group} has no offsets{of_topics} to copy")
-    limits = _limits_of_all(_queues(stores, {queue.topic for queue in targets}))
+        raise OptionError(f"group {source.group}: expected offsets{of_topics} to copy, found none")
+    limits = _limits_of_all(_queues_of(stores, {queue.topic for queue in targets}))
     return OffsetPlan(place, targets, place.offsets.read(), limits)
 
 
-def _plan(
+def _offset_plan(
     place: GroupPlace,
     stores: Sequence[MessageStore],
     topics: Iterable[str] | None,
@@ -231,8 +235,8 @@ def _plan(
     committed = place.offsets.read()
     names = {queue.topic for queue in committed} if topics is None else set(topics)
     if not names:
-        raise OptionError(f"group {place.group} has no offsets yet; name the topics")
-    queues = _queues(stores, names)
+        raise OptionError(f"group {place.group}: expected committed offsets, found none; name the topics")
+    queues = _queues_of(stores, names)
     missing = sorted(names - {queue.topic for queue in queues})
     if missing and topics is not None:
         raise OptionError(f"no store has a topic {missing[0]!r}")
@@ -241,10 +245,8 @@ def _plan(
     )
 
 
-def _queues(stores: Sequence[MessageStore], topics: set[str]) -> dict[MessageQueue, Queue | None]:
-    """The queues of these topics: those on disk, and those below readQueueNums, which are None while they
-    have no message.
-    """
+def _queues_of(stores: Sequence[MessageStore], topics: set[str]) -> dict[MessageQueue, Queue | None]:
+    """The queues of these topics: those with files, and those below readQueueNums, None without a message."""
     found: dict[MessageQueue, Queue | None] = {}
     for store in stores:
         configured: Mapping[str, TopicConfig] = read_topics(store.path) or {}

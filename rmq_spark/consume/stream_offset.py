@@ -1,10 +1,11 @@
-"""The offset of a stream as Spark stores it,
-`{"topic":{"broker":{"queue":n}},"$from":{…},"$reset":n,"$again":true}`, always in one order.
+"""The offset of a stream as Spark stores it: JSON, always in the same order.
 
-Spark compares offsets by their JSON. Keys are strings; topics and brokers are sorted, queues are in the order
-of their numbers, and `$from`, the starts that the previous offset does not tell, comes behind them; then
-`$reset`, once a group's offsets were reset; and `$again` where all the rest is equal to the offset before: a
-topic was created again, and is read to the same place as before.
+    {"topic":{"broker":{"queue":n}},"$from":{…},"$reset":n,"$again":true}
+
+Spark compares offsets by their JSON. Keys are strings: topics and brokers are sorted by code points, queues
+by their numbers. After them come `$from`, the starts that the previous offset does not contain; `$reset`, if
+a group's offsets were ever reset; and `$again`, if everything else equals the previous offset, because a
+topic was created again and is read up to the same offset as before.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ __all__ = ["AGAIN", "FROM", "MARK", "RESET", "StreamOffset"]
 FROM = "$from"
 RESET = "$reset"
 AGAIN = "$again"
-MARK = "$"  # of keys that are no topics
+MARK = "$"  # first character of keys that are not topics
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
-_SHOWN_MAX = 100
+_JSON_SHOWN_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """The next queue offset to read of each queue.
 
-    `starts` has the queues whose start in the batch that ends here is not their value in the offset before:
-    all of them in the first batch, later new ones, and those that were moved. `reset` is the number of the
-    last reset of the group that it has seen. `again` tells the offset from the one before where nothing else
-    does: Spark makes no batch of two equal ones.
+    `starts` has the queues whose start, in the micro-batch that ends here, differs from the previous offset:
+    all queues in the first micro-batch, later new and moved queues. `reset` is the number of the last reset
+    of the group that the query has followed. `again` makes the offset differ from an otherwise equal previous
+    one, because Spark runs no micro-batch between equal offsets.
     """
 
     positions: dict[MessageQueue, int] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class StreamOffset:
 
     @staticmethod
     def from_json(value: Mapping[str, object]) -> StreamOffset:
-        """Raises OptionError for what this project did not write: the fault is the checkpoint's."""
+        """Raises OptionError for JSON that this project did not write: the checkpoint is at fault."""
         starts: dict[MessageQueue, int] = {}
         reset = 0
         again = False
@@ -58,14 +59,15 @@ class StreamOffset:
                 again = _true(members, AGAIN)
             elif name.startswith(MARK):
                 raise _refusal(
-                    f"no key {name!r}: the checkpoint was written by a later version; use that, or a new checkpoint"
+                    f"no key {name!r}; a later version wrote the checkpoint: use that version, or a new "
+                    "checkpoint"
                 )
             else:
                 topics[name] = members
         return StreamOffset(_flat(topics, ""), starts, reset, again)
 
     def to_json(self) -> dict[str, object]:
-        """What Spark's `json.dumps` is given."""
+        """The value that Spark passes to `json.dumps`."""
         value: dict[str, object] = dict(_nested(self.positions))
         if self.starts:
             value[FROM] = _nested(self.starts)
@@ -93,35 +95,37 @@ def _flat(topics: object, where: str) -> dict[MessageQueue, int]:
         for broker, queues in _object(brokers, f"{where}/{topic}").items():
             for queue, offset in _object(queues, f"{where}/{topic}/{broker}").items():
                 if not _QUEUE_ID.fullmatch(queue):
-                    raise _refusal(f"a queue id at {where}/{topic}/{broker}, found {_shown(queue)}")
+                    raise _refusal(f"a queue id at {where}/{topic}/{broker}, found {_json_text(queue)}")
                 if type(offset) is not int or offset < 0:
-                    raise _refusal(f"an offset at {where}/{topic}/{broker}/{queue}, found {_shown(offset)}")
+                    raise _refusal(
+                        f"an offset at {where}/{topic}/{broker}/{queue}, found {_json_text(offset)}"
+                    )
                 found[MessageQueue(topic, broker, int(queue))] = offset
     return found
 
 
 def _number(value: object, where: str) -> int:
     if type(value) is not int or value < 0:
-        raise _refusal(f"a number at {where}, found {_shown(value)}")
+        raise _refusal(f"a number at {where}, found {_json_text(value)}")
     return value
 
 
 def _true(value: object, where: str) -> bool:
     if value is not True:
-        raise _refusal(f"true at {where}, found {_shown(value)}")
+        raise _refusal(f"true at {where}, found {_json_text(value)}")
     return value
 
 
 def _object(value: object, where: str) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise _refusal(f"an object at {where or 'the top'}, found {_shown(value)}")
+        raise _refusal(f"an object at {where or 'the top'}, found {_json_text(value)}")
     return value
 
 
-def _shown(value: object) -> str:
+def _json_text(value: object) -> str:
     text = json.dumps(value, default=str)
-    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
+    return text if len(text) <= _JSON_SHOWN_MAX else text[:_JSON_SHOWN_MAX] + "…"
 
 
 def _refusal(expected: str) -> OptionError:
-    return OptionError(f'an offset of this stream, {{"topic":{{"broker":{{"0":23}}}}}}: expected {expected}')
+    return OptionError(f'offset in the checkpoint, {{"topic":{{"broker":{{"0":23}}}}}}: expected {expected}')

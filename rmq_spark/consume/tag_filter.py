@@ -1,8 +1,8 @@
-"""Subscription expressions, which say what of a topic is wanted; TAG expressions, `TagA || TagB`, are read
-here.
+"""Subscription expressions: which messages of a topic a consumer reads. TAG expressions are parsed here.
 
-The rules are those of FilterAPI.buildSubscriptionData. A match has two halves: the hash in the consume queue
-entry, which may let too much through, and the TAGS string of the message, which decides.
+The rules are those of FilterAPI.buildSubscriptionData. A tag is matched twice: the reader of the queue
+compares its hash with the consume queue entry, which may let other tags through; then the TAGS property of
+the message decides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _JAVA_TRIM = "".join(map(chr, range(0x21)))  # String.trim: up to U+0020, so a f
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """A parsed expression. `codes` are the Java hashes of `tags`; both are empty for `subscribe_all`."""
+    """A parsed TAG expression. `codes` are the Java hashes of `tags`; both empty: all messages match."""
 
     tags: frozenset[str] = frozenset()
     codes: frozenset[int] = frozenset()
@@ -33,33 +33,36 @@ class TagFilter:
 
 
 def parse_subscription(expression_type: str, expression: str | None) -> tuple[TagFilter, Sql92Filter | None]:
-    """What `expressionType` (TAG or SQL92) and `subExpression` ask for. Raises OptionError where RocketMQ's
-    client or broker does.
+    """The filters of the options `expressionType` (TAG or SQL92) and `subExpression`.
+
+    Raises OptionError for an expression that RocketMQ's client or broker refuses.
     """
     if expression_type == "TAG":
         return parse_tags(expression), None
     if expression is None:
         raise OptionError(
-            "expressionType: SQL92 needs a subExpression, found none; give a condition such as price > 3, or leave expressionType out"
+            "subExpression: expected a condition such as price > 3 for expressionType=SQL92, found none; "
+            "set subExpression, or leave expressionType out"
         )
     return TagFilter(), parse_sql92(expression)
 
 
 def parse_tags(expression: str | None) -> TagFilter:
-    """`*`, an empty or no expression subscribes to all; else tags between `||`, trimmed, empty ones left out.
+    """Parses tags between `||`, trimmed, without empty ones; `*`, an empty text or None match all messages.
 
     >>> sorted(parse_tags("TagA || TagB ||").tags)
     ['TagA', 'TagB']
 
-    `*` is only a wildcard alone: `* || TagA` and ` * ` name a tag `*`, as in RocketMQ. Raises OptionError
-    when no tag is left: `||` fails in RocketMQ too; a blank expression matches nothing there in the broker
-    and everything in the client.
+    `*` is a wildcard only if it is the whole text: `* || TagA` and ` * ` name a tag `*`, as in RocketMQ.
+    Raises OptionError if no tag is left: RocketMQ refuses `||` too; of a blank expression its broker matches
+    nothing and its client everything.
     """
     if not expression or expression == _ALL:
         return TagFilter()
     tags = frozenset(tag for part in expression.split(_SEPARATOR) if (tag := part.strip(_JAVA_TRIM)))
     if not tags:
         raise OptionError(
-            f"subExpression: expected tags between ||, found {expression!r}, which names none; use * for all messages or TagA || TagB"
+            f"subExpression: expected tags such as TagA || TagB, found {expression!r}, which names no tag; "
+            "use * for all messages"
         )
     return TagFilter(tags, frozenset(map(java_hash, tags)))

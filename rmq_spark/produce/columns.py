@@ -186,7 +186,7 @@ def _bind(columns: Sequence[tuple[str, str]], property_columns: Collection[str])
     """Documented name -> place, of all columns."""
     found: dict[str, int] = {}
     for place, (name, kind) in enumerate(columns):
-        column = WriteColumn(name, ("string",), "") if name in property_columns else _known(name)
+        column = WriteColumn(name, ("string",), "") if name in property_columns else _write_column(name)
         if column.name in found:
             raise OptionError(
                 f"columns: expected each column once, found {columns[found[column.name]][0]} and {name}"
@@ -209,7 +209,7 @@ def _is_taken(column: WriteColumn, kind: str) -> bool:
     return kind in _EMPTY or any(kind in _SAME.get(name, (name,)) for name in column.types)
 
 
-def _known(name: str) -> WriteColumn:
+def _write_column(name: str) -> WriteColumn:
     column = _BY_LOWER.get(name.lower())
     if column is not None:
         return column

@@ -55,7 +55,7 @@ def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
     deliver, timed = (
         (np.zeros(rows.count, np.int64), np.zeros(rows.count, np.bool_)) if times is None else times
     )
-    _check(rows, level, deliver, timed, now_ms)
+    _refuse_bad_delays(rows, level, deliver, timed, now_ms)
     scheduled, parked = level > 0, timed & (deliver > now_ms)
     # One precision early when it is already a multiple: floor of the millisecond before, in both cases.
     out = (deliver - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
@@ -73,12 +73,12 @@ def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
         topic,
         np.where(scheduled, level - 1, np.where(parked, 0, queue_id)),
         np.array((0, *DELAY_LEVELS_MS), np.int64)[level],
-        _present(asked),
-        _present(added),
+        _without_empty(asked),
+        _without_empty(added),
     )
 
 
-def _check(
+def _refuse_bad_delays(
     rows: Rows, level: NDArray[np.int64], deliver: NDArray[np.int64], timed: NDArray[np.bool_], now_ms: int
 ) -> None:
     both = (level > 0) & timed
@@ -98,5 +98,5 @@ def _numbers(values: NDArray[np.int64], where: NDArray[np.bool_]) -> pa.LargeBin
     return pc.cast(pa.array(values, mask=~where), pa.large_string()).cast(_KIND)
 
 
-def _present(columns: dict[str, pa.LargeBinaryArray]) -> dict[str, pa.LargeBinaryArray]:
+def _without_empty(columns: dict[str, pa.LargeBinaryArray]) -> dict[str, pa.LargeBinaryArray]:
     return {name: values for name, values in columns.items() if values.null_count < len(values)}

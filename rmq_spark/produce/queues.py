@@ -157,7 +157,7 @@ class QueueSelector:
         choice = self._all.locate(rows.codes, index)
         keyed = sharding_key.is_valid().to_numpy(zero_copy_only=False)
         self._refuse_closed(
-            rows, choice.store, keyed & wanted, lambda row: f"sharding key {_text(sharding_key[row])!r}"
+            rows, choice.store, keyed & wanted, lambda row: f"sharding key {_value_text(sharding_key[row])!r}"
         )
         return choice if keyed.all() else _merged(keyed, choice, self._in_turn(rows, None, wanted & ~keyed))
 
@@ -258,6 +258,6 @@ def _ranks(codes: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.in
     return ranks
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """Any: pyarrow has no types."""
     return decode_utf8(value.as_py())

@@ -188,7 +188,7 @@ def test_dledger(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_wrong_option_with_a_schema_of_ones_own(spark: SparkSession, golden: Golden) -> None:
     """A schema leaves out the call that would refuse it first."""
     reader = spark.read.format("rmqlog").schema("queueOffset long").option("expressionType", "SQL92")
-    with pytest.raises(PySparkException, match="SQL92 needs a subExpression, found none"):
+    with pytest.raises(PySparkException, match="for expressionType=SQL92, found none"):
         reader.load(str(golden(STORE))).collect()
 
 

@@ -277,7 +277,7 @@ def test_what_contradicts_a_group_is_one_sentence(group: Group) -> None:
             {"allocateMessageQueueStrategy": "CONFIG"},
             "allocateMessageQueueStrategy CONFIG needs allocateConfig",
         ),
-        ({"messageModel": "BROADCASTING", "offsetStore": "store"}, "offsetStore=store is for CLUSTERING"),
+        ({"messageModel": "BROADCASTING", "offsetStore": "store"}, "with messageModel=BROADCASTING, found store"),
     ):
         with pytest.raises(PySparkException) as caught:
             group.run("wrong", **options)

@@ -162,7 +162,7 @@ def read_state(directory: str) -> GroupState:
         mirrored = value.get("mirrored", [None] * len(value["queues"]))
         unattended = {_number(index) for index in value.get("unattended", ())}
         for index, (row, offset) in enumerate(zip(value["queues"], mirrored, strict=True)):
-            queue, entry = _queue_row(row)
+            queue, entry = _read_queue(row)
             entry.mirrored = offset if offset is None or offset == NOT_IN_FILE else _number(offset)
             entry.is_unattended = index in unattended
             state.queues[queue] = entry
@@ -182,7 +182,7 @@ def _member_entry(value: Mapping[str, Any]) -> MemberEntry:  # Any: JSON
     return MemberEntry(clients, _string(value["host"]), _number(value["processId"]), float(seconds), brokers)
 
 
-def _queue_row(row: list[Any]) -> tuple[MessageQueue, QueueEntry]:
+def _read_queue(row: list[Any]) -> tuple[MessageQueue, QueueEntry]:
     topic, broker_name, queue_id, owner, client, epoch, position, reset = row
     queue = MessageQueue(_string(topic), _string(broker_name), _number(queue_id, _INT))
     entry = QueueEntry(

@@ -88,11 +88,11 @@ def parse_sql92(expression: str) -> Sql92Filter:
         read = expression[: len(expression) - len(parsed.ignored)].rstrip()
         _log.warning(
             "subExpression: RocketMQ evaluates %s and ignores what follows it, %s",
-            _shown(read),
-            _shown(parsed.ignored),
+            _quoted(read),
+            _quoted(parsed.ignored),
         )
     return Sql92Filter(expression, parsed)
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…")

@@ -85,7 +85,7 @@ class Lexer:
         before, after = max(0, token.start - _SHOWN), stop + _SHOWN
         left, right = (_BLANKS.sub(" ", part) for part in (self._text[before:stop], self._text[stop:after]))
         place = f"{'…' if before else ''}{left} <-- HERE {right.lstrip()}{'…' if after < len(self._text) else ''}".strip()
-        found = token.kind if token.kind == END else _cut(token.text)
+        found = token.kind if token.kind == END else _shortened(token.text)
         advice = advice or _ADVICE.get(token.text.upper(), "")
         message = f"subExpression: expected {expected}, found {found} at character {token.start + 1}: {place}"
         return OptionError(f"{message}; {advice}" if advice else message)
@@ -117,5 +117,5 @@ class Lexer:
             self._place = end + 2
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -33,7 +33,7 @@ FALSE, TRUE, UNKNOWN, ERROR = (np.uint8(code) for code in range(4))
 Outcomes: TypeAlias = NDArray[np.uint8]  # one of these for each message
 
 
-def _table(*rows: str) -> NDArray[np.uint8]:
+def _truth_table(*rows: str) -> NDArray[np.uint8]:
     return np.array([["FTUE".index(letter) for letter in row] for row in rows], np.uint8)
 
 
@@ -45,13 +45,13 @@ def decide(table: NDArray[np.uint8], *operands: Outcomes) -> Outcomes:
 
 # Rows are the left operand, columns the right one: FALSE, TRUE, UNKNOWN, ERROR. The left one comes first:
 # what it decides alone hides an error on the right, and its own error is the result (LogicExpression).
-AND = _table("FFFF", "FTUE", "FUUE", "EEEE")
-OR = _table("FTUE", "TTTT", "UTUE", "EEEE")
+AND = _truth_table("FFFF", "FTUE", "FUUE", "EEEE")
+OR = _truth_table("FTUE", "TTTT", "UTUE", "EEEE")
 # ComparisonExpression.doCreateEqual: both null is TRUE, null on the left unknown, null on the right FALSE.
-EQUAL = _table("TFFE", "FTFE", "UUTE", "EEEE")
-(NOT,) = _table("TFUE")
-(NEGATE,) = _table("UUUE")  # no number: null
-(IS_NULL,) = _table("FFTE")
-(NEVER,) = _table("FFFE")  # a search in what is no text, equality with what is of another kind
-(BESIDE_TEXT,) = _table("EEUE")  # a condition = a text
-(BESIDE_NUMBER,) = _table("FFUE")
+EQUAL = _truth_table("TFFE", "FTFE", "UUTE", "EEEE")
+(NOT,) = _truth_table("TFUE")
+(NEGATE,) = _truth_table("UUUE")  # no number: null
+(IS_NULL,) = _truth_table("FFTE")
+(NEVER,) = _truth_table("FFFE")  # a search in what is no text, equality with what is of another kind
+(BESIDE_TEXT,) = _truth_table("EEUE")  # a condition = a text
+(BESIDE_NUMBER,) = _truth_table("FFUE")

@@ -124,14 +124,14 @@ class Machine:
         """(numbers of this kind as integers in its order, where a present value is such a number)"""
         if isinstance(value, Literal):
             if isinstance(value.value, str):
-                return _read(pa.array([value.value], pa.string()), kind)
+                return _parse_numbers(pa.array([value.value], pa.string()), kind)
             assert isinstance(value.value, int | float)
             if kind is Kind.DOUBLE:
                 return double_keys(np.array([value.value], np.float64))[0], np.True_
             return np.int64(value.value), np.True_
         known = self._numbers.get((value.name, kind))
         if known is None:
-            known = self._numbers[value.name, kind] = _read(self._column(value.name)[0], kind)
+            known = self._numbers[value.name, kind] = _parse_numbers(self._column(value.name)[0], kind)
         return known
 
     def _outcomes(self, value: _Value) -> Outcomes:
@@ -163,7 +163,7 @@ class Machine:
     def _in(self, value: _Value, values: tuple[str, ...], negated: bool) -> Outcomes:
         assert isinstance(value, Property)
         column, present = self._column(value.name)
-        found = _mask(pc.is_in(column, _value_set(values))) ^ negated
+        found = _filled_mask(pc.is_in(column, _value_set(values))) ^ negated
         return np.where(present, found.view(np.uint8), UNKNOWN)
 
     def _search(self, value: _Value, step: Search) -> Outcomes:
@@ -175,7 +175,7 @@ class Machine:
             return np.full(self._count, FALSE)
         if isinstance(value, Property):
             column, present = self._column(value.name)
-            return ((_mask(in_column(column, step.text)) ^ step.negated) & present).view(np.uint8)
+            return ((_filled_mask(in_column(column, step.text)) ^ step.negated) & present).view(np.uint8)
         if isinstance(value, Literal) and isinstance(value.value, str):
             return np.full(self._count, TRUE if in_text(value.value, step.text) ^ step.negated else FALSE)
         return (
@@ -206,7 +206,9 @@ class Machine:
         there, here = self._present(left), self._present(right)
         if _kind(left) is _kind(right) is Kind.TEXT:
             equal = pc.equal(self._text(left), self._text(right))
-            equal = np.full(self._count, equal.as_py()) if isinstance(equal, pa.Scalar) else _mask(equal)
+            equal = (
+                np.full(self._count, equal.as_py()) if isinstance(equal, pa.Scalar) else _filled_mask(equal)
+            )
             outcomes = equal.astype(np.uint8)
         else:
             outcomes = self._compared(operator.eq, left, right, there & here)
@@ -227,7 +229,7 @@ class Machine:
             return decide(logic.NEVER, right)
         text = self._text(left)
         said = pc.equal(pc.ascii_lower(text), "true")
-        said = np.full(self._count, said.as_py()) if isinstance(said, pa.Scalar) else _mask(said)
+        said = np.full(self._count, said.as_py()) if isinstance(said, pa.Scalar) else _filled_mask(said)
         return decide(logic.EQUAL, np.where(self._present(left), said.astype(np.uint8), UNKNOWN), right)
 
     def _compared(
@@ -258,7 +260,7 @@ def _kind(value: Literal | Property) -> Kind:
     return value.kind if isinstance(value, Literal) else Kind.TEXT
 
 
-def _mask(found: pa.BooleanArray) -> _Mask:
+def _filled_mask(found: pa.BooleanArray) -> _Mask:
     mask: _Mask = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
     return mask
 
@@ -268,7 +270,7 @@ def _value_set(values: tuple[str, ...]) -> pa.StringArray:
     return pa.array(values, pa.string())
 
 
-def _read(texts: pa.StringArray, kind: Kind) -> tuple[NDArray[np.int64], _Mask]:
+def _parse_numbers(texts: pa.StringArray, kind: Kind) -> tuple[NDArray[np.int64], _Mask]:
     if kind is Kind.DOUBLE:
         numbers, read = read_doubles(texts)
         return double_keys(numbers), read

@@ -129,9 +129,9 @@ def test_when_a_group_has_caught_up() -> None:
         == "6000 messages behind, 100.0 read and 100.0 written a second: it never catches up"
     )
     assert catch_up(6000, None, 100.0).seconds is None
-    assert "the rates are not known" in str(catch_up(6000, None, 100.0))
+    assert "the rates are unknown" in str(catch_up(6000, None, 100.0))
     assert catch_up(0, 0.0, 100.0).seconds == 0.0
-    assert str(catch_up(0, None, None)) == "nothing is left to read"
+    assert str(catch_up(0, None, None)) == "no backlog"
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**6), st.integers(0, 10**6))

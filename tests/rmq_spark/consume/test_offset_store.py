@@ -116,7 +116,7 @@ def test_each_broker_has_its_own(tmp_path: Path) -> None:
     assert read_group_offsets(roots["a"], "g").offsets == {("T", 0): 3}
     with pytest.raises(OptionError) as caught:
         store.save({MessageQueue("T", "c", 0): 1})
-    assert str(caught.value) == "c is none of the brokers read: a, b"
+    assert str(caught.value) == "offsets of c: expected a broker that is read, a, b"
 
 
 def test_a_running_broker_at_the_start_and_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -134,7 +134,7 @@ def test_a_running_broker_at_the_start_and_later(tmp_path: Path, caplog: pytest.
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2  # once when it began, once when it was over
     assert "held by process" in said[0]
-    assert said[1] == "offsets are recorded again"
+    assert said[1] == "offsets are saved again"
 
 
 def test_groups_of_one_store_wait_for_each_other(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_broker_at_the_start_is_an_error_that_says_what_to_set(
 def test_a_store_that_may_not_be_written() -> None:
     with pytest.raises(StoreWriteError) as caught:
         StoreOffsets("g", {"b": "/proc/self"}).check()  # nobody makes files there, root neither
-    assert "set it to local or none" in str(caught.value)
+    assert "set offsetStore to local or none" in str(caught.value)
 
 
 def test_the_file_of_a_broker_with_light_queues(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_offsets_in_rocksdb(
     local = offset_store("local", group="g", roots=roots, offset_store_path=str(tmp_path))
     with caplog.at_level(logging.WARNING):
         assert local.read() == {}
-    assert "what the broker has committed is not known" in caplog.text
+    assert "the broker's committed offsets cannot be read" in caplog.text
 
 
 # ---- killed ------------------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ def test_where_members_meet(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ({"kind": "stroe"}, "did you mean store?"),
-        ({"kind": "store", "message_model": "BROADCASTING"}, "offsetStore=store is for CLUSTERING"),
+        ({"kind": "store", "message_model": "BROADCASTING"}, "with messageModel=BROADCASTING, found store"),
         ({"kind": "none", "group": "../g"}, "group: expected 1 to 255 letters"),
         ({"kind": "none", "group": "a@b"}, "group: expected 1 to 255 letters"),
         ({"kind": "none", "group": "g" * 256}, "group: expected 1 to 255 letters"),

@@ -139,14 +139,14 @@ def test_copying_between_groups(store: MessageStore, place: GroupPlace) -> None:
     _applied(plan)
     with pytest.raises(OptionError) as caught:
         copy_offsets(place, new, [store], ["Audit"])
-    assert str(caught.value) == "group CG_some has no offsets of Audit to copy"
+    assert str(caught.value) == "group CG_some: expected offsets of Audit to copy, found none"
 
 
 def test_topics_of_a_group_without_offsets(store: MessageStore) -> None:
     new = group_place("new", [store])
     with pytest.raises(OptionError) as caught:
         reset_to_latest(new, [store])
-    assert str(caught.value) == "group new has no offsets yet; name the topics"
+    assert str(caught.value) == "group new: expected committed offsets, found none; name the topics"
     with pytest.raises(OptionError) as caught:
         reset_to_latest(new, [store], ["Nothing"])
     assert str(caught.value) == "no store has a topic 'Nothing'"

@@ -65,7 +65,7 @@ def test_without_starts_there_is_no_key_for_them() -> None:
     [
         (
             {"$to": {}},
-            "expected no key '$to': the checkpoint was written by a later version; use that, or a new checkpoint",
+            "expected no key '$to'; a later version wrote the checkpoint: use that version, or a new checkpoint",
         ),
         ({"t": 5}, "expected an object at /t, found 5"),
         ({"t": {"b": [1]}}, "expected an object at /t/b, found [1]"),
@@ -83,4 +83,4 @@ def test_without_starts_there_is_no_key_for_them() -> None:
 def test_what_is_no_offset_is_refused(value: dict[str, object], said: str) -> None:
     with pytest.raises(OptionError) as caught:
         StreamOffset.from_json(value)
-    assert str(caught.value) == f'an offset of this stream, {{"topic":{{"broker":{{"0":23}}}}}}: {said}'
+    assert str(caught.value) == f'offset in the checkpoint, {{"topic":{{"broker":{{"0":23}}}}}}: {said}'

@@ -40,7 +40,8 @@ def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_tags(expression)
     assert str(caught.value) == (
-        f"subExpression: expected tags between ||, found {expression!r}, which names none; use * for all messages or TagA || TagB"
+        f"subExpression: expected tags such as TagA || TagB, found {expression!r}, which names no tag; "
+        "use * for all messages"
     )
 
 

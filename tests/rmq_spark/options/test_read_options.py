@@ -255,7 +255,8 @@ def test_what_spark_adds_passes() -> None:
         ),
         (
             {"path": "/a", "expressionType": "SQL92"},
-            "expressionType: SQL92 needs a subExpression, found none; give a condition such as price > 3, or leave expressionType out",
+            "subExpression: expected a condition such as price > 3 for expressionType=SQL92, found none; set "
+            "subExpression, or leave expressionType out",
         ),
         (
             {"path": "/a", "expressionType": "SQL92", "subExpression": "price > 'much'"},
@@ -266,7 +267,7 @@ def test_what_spark_adds_passes() -> None:
         ),
         (
             {"path": "/a", "subExpression": "||"},
-            "subExpression: expected tags between ||, found '||', which names none; use * for all messages or TagA || TagB",
+            "subExpression: expected tags such as TagA || TagB, found '||', which names no tag; use * for all messages",
         ),
     ],
 )
