@@ -1,8 +1,8 @@
-"""SQL92 filter expressions evaluated over columns of properties: true, false, unknown or an error for each
-message.
+"""RocketMQ's SQL92 filter language: an expression is true, false, unknown or an error for each message.
 
-The rules are those of RocketMQ's filter module (ComparisonExpression, LogicExpression, UnaryExpression): only
-true delivers a message, and an error, such as a text where a number is compared, does not.
+The rules are those of RocketMQ's filter module (ComparisonExpression, LogicExpression, UnaryExpression). Only
+TRUE delivers a message; an error, such as a text compared with a number, does not. `parser` makes steps of
+the text, `machine` evaluates them over columns of message properties.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Sql92Filter:
-    """A compiled expression. Plain values: it is pickled to every task.
+    """A compiled expression: plain values, because it is pickled to every task.
 
     >>> parse_sql92("price > 3 AND region = 'north'").names
     ('price', 'region')
@@ -40,23 +40,23 @@ class Sql92Filter:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The properties that the expression names."""
+        """The message properties that the expression names."""
         return self.parsed.names
 
     def outcomes(self, count: int, values: Callable[[str], pa.StringArray]) -> Outcomes:
-        """What the expression is for each of `count` messages: FALSE, TRUE, UNKNOWN or ERROR.
+        """FALSE, TRUE, UNKNOWN or ERROR for each of `count` messages.
 
-        `values(name)` is a property of all of them, null where it is absent.
+        `values(name)` is the column of a property, null for messages without it.
         """
         return Machine(count, values).run(self.parsed.steps)
 
     def mask(self, count: int, values: Callable[[str], pa.StringArray]) -> pa.BooleanArray:
-        """Which messages match, never null."""
+        """Whether each message matches, without nulls."""
         return pa.array(self.outcomes(count, values) == TRUE)
 
     def mask_of_maps(self, properties: pa.MapArray) -> pa.BooleanArray:
-        """Which of the messages with these properties match; a message without a map has no property."""
-        keys = properties.type.key_type  # maps from elsewhere may have large strings
+        """Whether each message with these properties matches; a null map has no properties."""
+        keys = properties.type.key_type  # a map of another source may have large strings
         return self.mask(
             len(properties),
             lambda name: pc.map_lookup(properties, pa.scalar(name, keys), "last").cast(pa.string()),
@@ -65,7 +65,7 @@ class Sql92Filter:
 
 @dataclass(slots=True)
 class CountingFilter:
-    """An expression at work in one task, and how many evaluations ended in an error."""
+    """An expression in one task, and the number of evaluations that ended in an error."""
 
     expression: Sql92Filter
     errors: int = 0
@@ -78,16 +78,16 @@ class CountingFilter:
 
 @lru_cache(maxsize=64)
 def parse_sql92(expression: str) -> Sql92Filter:
-    """Compile an expression. Raises OptionError, with the place, for what RocketMQ refuses at compile time.
+    """Compiles an expression. Raises OptionError, with the place, if RocketMQ refuses to compile it.
 
-    RocketMQ ignores what stands behind a complete expression: `s LIKE 'a%'` is the bare property `s`, which
-    is never true. So does this, with a warning.
+    RocketMQ ignores text after a complete expression: `s LIKE 'a%'` is the bare property `s`, which is never
+    true. This function ignores it too, with a warning.
     """
     parsed = parse(expression)
     if parsed.ignored:
         read = expression[: len(expression) - len(parsed.ignored)].rstrip()
         _log.warning(
-            "subExpression: RocketMQ evaluates %s and ignores what follows it, %s",
+            "subExpression: RocketMQ evaluates %s and ignores the text after it, %s",
             _quoted(read),
             _quoted(parsed.ignored),
         )

@@ -1,7 +1,6 @@
-"""SQL92 filter expressions as tokens, by the token rules of RocketMQ's SelectorParser.jj.
+"""The tokens of SQL92 filter expressions, by the token rules of RocketMQ's SelectorParser.jj.
 
-Tokens are made one at a time, as the parser asks for them: RocketMQ never looks at what stands behind a
-complete expression.
+The parser asks for one token at a time, because RocketMQ never reads the text after a complete expression.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from store_format.errors import OptionError
 
 __all__ = ["DECIMAL", "END", "FLOAT", "NAME", "STRING", "Lexer", "Token"]
 
-# Kinds of tokens; of keywords and symbols the kind is their own text, keywords in upper case.
+# Kinds of tokens. The kind of a keyword or symbol is its own text, keywords in upper case.
 NAME, STRING, DECIMAL, FLOAT, END = "a property", "a string", "a whole number", "a number", "the end"
 _KEYWORDS = frozenset(
     ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
 )
 
-# At each place the longest token wins. A comment to the end of the line needs that end; without it `--` is
-# two signs.
+# The longest token wins. A `--` comment needs the end of its line; on a last line without it, `--` is two
+# signs.
 _SKIPPED = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r))+")
 _TOKEN = re.compile(
     r"""(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
@@ -35,19 +34,19 @@ _KINDS = {"float": FLOAT, "decimal": DECIMAL, "string": STRING, "name": NAME}
 _BLANKS = re.compile(r"[ \t\n\r\f]+")
 _SHOWN = 24  # characters of the expression in an error, on each side of the place
 _ADVICE = {
-    '"': "strings stand in single quotes: 'it''s'",
-    "'": "a string ends with a single quote; one inside it is doubled: 'it''s'",
-    "!": "unequal is written <>",
-    ".": "names have letters, digits, _ and $ only",
-    "*": "* is a TAG expression, and SQL92 has no arithmetic",
-    "/": "SQL92 has no arithmetic here; a comment ends with */",
-    "%": "SQL92 has no arithmetic here",
-    "LIKE": "there is no LIKE; STARTSWITH, ENDSWITH and CONTAINS take plain text",
+    '"': "write strings in single quotes: 'it''s'",
+    "'": "end the string with a single quote; double a quote inside it: 'it''s'",
+    "!": "write <> for unequal",
+    ".": "the name of a property has only letters, digits, _ and $",
+    "*": "* is a TAG expression; SQL92 has no arithmetic",
+    "/": "SQL92 has no arithmetic; end a comment with */",
+    "%": "SQL92 has no arithmetic",
+    "LIKE": "SQL92 has no LIKE; use STARTSWITH, ENDSWITH or CONTAINS with plain text",
 }
 
 
 class Token(NamedTuple):
-    """`text` as written; `start` is its place in the expression."""
+    """`text` is the token as written, `start` its position in the expression."""
 
     kind: str
     text: str
@@ -59,7 +58,7 @@ class Token(NamedTuple):
 
 
 class Lexer:
-    """The tokens of `text`, with a look at the next one."""
+    """The tokens of `text`, one at a time; `peek` looks at the next one."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -67,7 +66,7 @@ class Lexer:
         self._next: Token | None = None
 
     def peek(self) -> Token:
-        """The token that comes next. Raises OptionError where none can begin."""
+        """The next token, which stays the next one. Raises OptionError if no token can begin there."""
         if self._next is None:
             self._next = self._scan()
         return self._next
@@ -78,13 +77,12 @@ class Lexer:
         return token
 
     def error(self, expected: str, token: Token, advice: str = "") -> OptionError:
-        """What is wrong with an expression: what was expected at `token`, what stands there, and the place
-        marked.
-        """
+        """An error: what was expected at `token`, what was found, and the marked place in the expression."""
         stop = min(token.stop, token.start + _SHOWN)
         before, after = max(0, token.start - _SHOWN), stop + _SHOWN
         left, right = (_BLANKS.sub(" ", part) for part in (self._text[before:stop], self._text[stop:after]))
-        place = f"{'…' if before else ''}{left} <-- HERE {right.lstrip()}{'…' if after < len(self._text) else ''}".strip()
+        dots = "…" if after < len(self._text) else ""
+        place = f"{'…' if before else ''}{left} <-- HERE {right.lstrip()}{dots}".strip()
         found = token.kind if token.kind == END else _shortened(token.text)
         advice = advice or _ADVICE.get(token.text.upper(), "")
         message = f"subExpression: expected {expected}, found {found} at character {token.start + 1}: {place}"
@@ -106,7 +104,7 @@ class Lexer:
         return Token(_KINDS.get(group, word), word, place)
 
     def _skip(self) -> None:
-        """Blanks and comments."""
+        """Skips blanks and comments."""
         while True:
             match = _SKIPPED.match(self._text, self._place)
             if match is not None:

@@ -1,8 +1,7 @@
-"""The machine that evaluates SQL92 steps: a stack of columns, constants and outcomes, every step for all
-messages at once.
+"""The stack machine that evaluates SQL92 steps over columns and constants, for all messages at once.
 
-A value is known by its kind before any message is looked at, so that a step costs a few Arrow or numpy
-kernels, and three-valued logic with errors is a table.
+The kind of each value is known before any message is read, so a step costs a few Arrow or numpy kernels, and
+three-valued logic with errors is a table lookup.
 """
 
 from __future__ import annotations
@@ -52,8 +51,9 @@ _SEARCH: dict[str, tuple[Callable[..., pa.BooleanArray], Callable[[str, str], bo
 
 
 class Machine:
-    """For `count` messages, whose property `name` is `values(name)`. A property is fetched, and read as a
-    number, once.
+    """Evaluates steps for `count` messages; `values(name)` is the column of a property.
+
+    A property is fetched once, and parsed as a number once for each kind of number.
     """
 
     def __init__(self, count: int, values: Callable[[str], pa.StringArray]) -> None:
@@ -64,7 +64,7 @@ class Machine:
         self._stack: list[_Value] = []
 
     def run(self, steps: Sequence[Step]) -> Outcomes:
-        """The outcome of a whole condition."""
+        """The outcomes of a whole expression."""
         for step in steps:
             self._stack.append(self._step(step))
         return self._outcomes(self._stack.pop())
@@ -111,7 +111,7 @@ class Machine:
     # ---- values --------------------------------------------------------------------------------------------
 
     def _column(self, name: str) -> tuple[pa.StringArray, _Mask]:
-        """(the property, where it is present)"""
+        """(the column of the property, which messages have it)"""
         if name not in self._columns:
             column = self._values(name)
             self._columns[name] = column, column.is_valid().to_numpy(zero_copy_only=False)
@@ -121,7 +121,7 @@ class Machine:
         return self._column(value.name)[1] if isinstance(value, Property) else np.ones(self._count, np.bool_)
 
     def _keys(self, value: Literal | Property, kind: Kind) -> tuple[_Keys, _Mask | np.bool_]:
-        """(numbers of this kind as integers in its order, where a present value is such a number)"""
+        """(the numbers as integers that sort like this kind, which of the values are numbers of this kind)"""
         if isinstance(value, Literal):
             if isinstance(value.value, str):
                 return _parse_numbers(pa.array([value.value], pa.string()), kind)
@@ -167,8 +167,9 @@ class Machine:
         return np.where(present, found.view(np.uint8), UNKNOWN)
 
     def _search(self, value: _Value, step: Search) -> Outcomes:
-        """Null and what is no text contain nothing, and do not not contain it either (ContainsExpression and
-        its like).
+        """A null or a value that is not text matches neither the search nor its negation.
+
+        ContainsExpression, StartsWithExpression, EndsWithExpression.
         """
         in_column, in_text = _SEARCH[step.how]
         if not step.text:
@@ -185,10 +186,8 @@ class Machine:
         )
 
     def _ordered(self, symbol: str, left: _Value, right: _Value) -> Outcomes:
-        """ComparisonExpression.evaluate: null on either side is unknown, and is seen before anything is read
-        as a number.
-        """
-        if isinstance(left, np.ndarray):  # the negative of what is no number
+        """ComparisonExpression.evaluate: null on either side is UNKNOWN, before text is parsed."""
+        if isinstance(left, np.ndarray):  # the negative of a value that is not a number
             return left
         if isinstance(right, np.ndarray):
             return np.where(self._present(left), right, UNKNOWN)
@@ -215,15 +214,16 @@ class Machine:
         return np.where(there & here, outcomes, np.where(here, UNKNOWN, np.where(there, FALSE, TRUE)))
 
     def _truth_equals(self, left: Outcomes, right: _Value) -> Outcomes:
-        """A condition beside a text is an error, as in Java, where the cast fails; beside a number it is
-        unequal.
-        """
+        """A condition = a value: ERROR for a text, as in Java, where the cast fails; FALSE for a number."""
         assert isinstance(right, Literal | Property)
         beside = logic.BESIDE_TEXT if _kind(right) is Kind.TEXT else logic.BESIDE_NUMBER
         return np.where(self._present(right), decide(beside, left), decide(logic.IS_NULL, left))
 
     def _equals_truth(self, left: _Value, right: Outcomes) -> Outcomes:
-        """A text is TRUE when it says so in any case, else FALSE (Boolean.valueOf); a number is neither."""
+        """A value = a condition: a text is TRUE if it is `true` in any case, else FALSE (Boolean.valueOf).
+
+        A number equals neither.
+        """
         assert isinstance(left, Literal | Property)
         if _kind(left) is not Kind.TEXT:
             return decide(logic.NEVER, right)
@@ -235,8 +235,9 @@ class Machine:
     def _compared(
         self, compare: Callable[[Any, Any], Any], left: _Value, right: _Value, present: _Mask
     ) -> Outcomes:
-        """Both read as numbers: of the constant's kind, of the wider one of two constants, as doubles without
-        a constant.
+        """Compares both values as numbers of one kind; a text that is not such a number is an ERROR.
+
+        The kind is that of the constant, the wider kind of two constants, and double without a constant.
         """
         assert isinstance(left, Literal | Property)
         assert isinstance(right, Literal | Property)

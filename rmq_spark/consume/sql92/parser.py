@@ -1,9 +1,8 @@
-"""SQL92 filter expressions, from text to steps: RocketMQ's grammar (SelectorParser.jj), and what it refuses
-at compile time.
+"""Compiles SQL92 filter expressions to steps, by RocketMQ's grammar (SelectorParser.jj) and its checks.
 
-Operators nest as in the grammar, one method a rule; the checks are those of the `create…` methods of
-ComparisonExpression, UnaryExpression and ConstantExpression. Anything behind a complete expression is
-ignored, as there.
+Operators nest as in the grammar, one method a rule. The checks are those of the `create…` methods of
+ComparisonExpression, UnaryExpression and ConstantExpression. As in RocketMQ, text after a complete expression
+is ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from store_format.errors import OptionError
 __all__ = ["Parsed", "parse"]
 
 _LENGTH_MAX = 1 << 18  # an IN list of some ten thousand keys
-_DEPTH_MAX = 64  # parentheses, signs and NOT inside each other; a parenthesis is six calls of ours
+_DEPTH_MAX = 64  # nested parentheses, signs and NOT; a parenthesis takes six Python calls
 _LONG_MAX = 2**63 - 1
 _INTEGER_MAX = 2**31 - 1
 _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
@@ -39,9 +38,7 @@ _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The steps of an expression, the properties it names, and the text behind its end that RocketMQ does not
-    look at.
-    """
+    """The steps of an expression, the properties it names, and the text after its end, which is ignored."""
 
     steps: tuple[Step, ...]
     names: tuple[str, ...]
@@ -49,18 +46,18 @@ class Parsed:
 
 
 class _Operand(NamedTuple):
-    """What the checks ask of a part: the step of a constant or a bare property is known, that of anything
-    else is not.
-    """
+    """A part of the expression, for the checks. `bare` is set for a constant or a property alone."""
 
     kind: Kind
-    token: Token  # its first one, for errors
+    token: Token  # the first token, for errors
     bare: Literal | Property | None = None
 
 
 def parse(expression: str) -> Parsed:
-    """Raises OptionError with the place for what RocketMQ's parser refuses, and for what is too long or too
-    deep.
+    """Compiles an expression.
+
+    Raises OptionError, with the place, for what RocketMQ's parser refuses, and for an expression that is
+    longer than 262,144 characters or nested deeper than 64.
     """
     if len(expression) > _LENGTH_MAX:
         raise OptionError(
@@ -70,7 +67,7 @@ def parse(expression: str) -> Parsed:
         expression.encode()
     except UnicodeEncodeError as error:
         raise OptionError(
-            f"subExpression: expected text, found half a character at character {error.start + 1}"
+            f"subExpression: expected text, found half of a surrogate pair at character {error.start + 1}"
         ) from error
     parser = _Parser(Lexer(expression))
     parser.as_condition(parser.disjunction())
@@ -81,7 +78,7 @@ def parse(expression: str) -> Parsed:
 
 @dataclass(slots=True)
 class _Parser:
-    """One method a rule, loosest first. Each emits the steps of what it reads, left to right."""
+    """One method a rule, the loosest operators first. Each emits the steps of its part, left to right."""
 
     lexer: Lexer
     steps: list[Step] = field(default_factory=list)
@@ -135,7 +132,7 @@ class _Parser:
         return left
 
     def _compared(self, left: _Operand, operator: Token, negated: bool) -> _Operand:
-        """What stands behind `left [NOT] operator`."""
+        """Parses the operands after `left [NOT] operator`."""
         if operator.kind in _SEARCHES:
             return self._emit(Search(operator.kind, self._string(operator), negated), left)
         if operator.kind == "IN":
@@ -143,7 +140,7 @@ class _Parser:
                 raise self.lexer.error(
                     "a property before IN",
                     left.token,
-                    "NOT binds tighter than IN: write a NOT IN (…) or NOT (a IN (…))",
+                    "NOT binds more tightly than IN: write a NOT IN (…) or NOT (a IN (…))",
                 )
             return self._emit(In(self._strings(), negated), left)
         self._refuse_unordered(left, operator)
@@ -203,23 +200,21 @@ class _Parser:
             return Literal(Kind.INTEGER if int(digits) <= _INTEGER_MAX else Kind.LONG, int(digits))
         if token.kind == FLOAT:
             number = float(token.text)
-            # ConstantExpression.createFloat compares with Double.MIN_VALUE, the smallest above zero
+            # ConstantExpression.createFloat compares with Double.MIN_VALUE, the smallest number above 0
             if not 0 < number < math.inf:
-                raise self.lexer.error(
-                    "a number with a fraction that is above zero and finite", token, "zero is written 0"
-                )
+                raise self.lexer.error("a finite number with a fraction above 0", token, "write 0 for zero")
             return Literal(Kind.DOUBLE, number)
         raise self.lexer.error(
             "a property, a number, a string, TRUE, FALSE, NULL, NOT or a parenthesis", token
         )
 
     def _strings(self) -> tuple[str, ...]:
-        """A list of strings in parentheses, at least one."""
+        """Parses a list of strings in parentheses, at least one."""
         opened = self._expect("(", "a list of strings in parentheses after IN")
         values = [self._string(opened)]
         while self._accept(","):
             values.append(self._string(opened))
-        self._expect(")", "a comma or a closing parenthesis in a list")
+        self._expect(")", "a comma or a closing parenthesis in the list")
         return tuple(values)
 
     def _string(self, before: Token) -> str:
@@ -233,13 +228,13 @@ class _Parser:
             self.steps.append(Operator.CAST)
         elif operand.kind is not Kind.TRUTH:
             raise self.lexer.error(
-                "a condition that can be true or false", operand.token, "compare it with something"
+                "a condition, which is true or false", operand.token, "compare the value with another one"
             )
 
     def _refuse_unordered(self, operand: _Operand, operator: Token) -> None:
         """Only numbers and properties have an order (checkLessThanOperand)."""
         if operand.kind is Kind.TRUTH or (isinstance(operand.bare, Literal) and not operand.kind.is_number):
-            advice = "strings, TRUE, FALSE and conditions have no order"
+            advice = "strings, TRUE, FALSE and conditions cannot be ordered"
             raise self.lexer.error(f"a number or a property beside {operator.kind}", operand.token, advice)
 
     def _refuse_unequal_kinds(self, left: _Operand, right: _Operand, operator: Token) -> None:
@@ -257,7 +252,7 @@ class _Parser:
     def _enter(self, token: Token) -> None:
         self.depth += 1
         if self.depth > _DEPTH_MAX:
-            raise self.lexer.error(f"parentheses, signs and NOT at most {_DEPTH_MAX} deep", token)
+            raise self.lexer.error(f"parentheses, signs and NOT nested at most {_DEPTH_MAX} deep", token)
 
     # ---- tokens and steps ----------------------------------------------------------------------------------
 
@@ -270,25 +265,25 @@ class _Parser:
             self.lexer.next()
         return found
 
-    def _expect(self, kind: str, told: str) -> Token:
+    def _expect(self, kind: str, expected: str) -> Token:
         token = self.lexer.next()
         if token.kind != kind:
-            raise self.lexer.error(told, token)
+            raise self.lexer.error(expected, token)
         return token
 
     def _emit(self, step: Step, left: _Operand) -> _Operand:
-        """A step that leaves a condition, which begins where `left` does."""
+        """Adds a step whose result is a condition that begins at `left`."""
         self.steps.append(step)
         return _Operand(Kind.TRUTH, left.token)
 
 
 def _is_empty_range(low: Literal | Property | None, high: Literal | Property | None) -> bool:
-    """Constant bounds the wrong way round (createBetween)."""
+    """Whether constant bounds are in the wrong order (createBetween)."""
     return isinstance(low, Literal) and isinstance(high, Literal) and _number(low, high) > _number(high, low)
 
 
 def _number(bound: Literal, other: Literal) -> int | float:
-    """A bound as Java compares it: as a double where one of them is."""
+    """A bound as Java compares it: as a double if either bound is a double."""
     assert isinstance(bound.value, int | float)
     return float(bound.value) if Kind.DOUBLE in (bound.kind, other.kind) else bound.value
 

@@ -1,7 +1,7 @@
-"""A compiled SQL92 expression: steps for a machine with a stack, in the order of evaluation.
+"""A compiled SQL92 expression: the steps of a stack machine, in the order of evaluation.
 
-A list and no tree, so that nothing recurses, neither evaluation nor pickling nor `==`, however long the
-expression is.
+The steps are a list instead of a tree, so that evaluation, pickling and `==` of a long expression do not
+recurse.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ __all__ = ["Between", "In", "Kind", "Literal", "Operator", "Ordering", "Property
 
 
 class Kind(Enum):
-    """What a value can be besides null, known before any message is: the Java class it would have."""
+    """The Java class of a value that is not null, known before any message is read."""
 
     TEXT = "String"
     INTEGER = "Integer"
     LONG = "Long"
     DOUBLE = "Double"
     TRUTH = "Boolean"
-    NOTHING = "null"  # the negative of what is no number
+    NOTHING = "null"  # the negative of a value that is not a number
 
     @property
     def is_number(self) -> bool:
@@ -38,16 +38,16 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """Pushes a property of the message: text, or null where it is absent (PropertyExpression)."""
+    """Pushes a property of the message: text, or null if it is absent (PropertyExpression)."""
 
     name: str
 
 
 class Operator(Enum):
-    """Steps that need nothing but what is on the stack."""
+    """Steps whose operands are all on the stack."""
 
     NEGATE = "-"
-    # a bare property: null where absent, else FALSE (UnaryExpression.createBooleanCast)
+    # a bare property: null if absent, else FALSE (UnaryExpression.createBooleanCast)
     CAST = "as a boolean"
     NOT = "NOT"
     AND = "AND"

@@ -255,14 +255,16 @@ def test_what_spark_adds_passes() -> None:
         ),
         (
             {"path": "/a", "expressionType": "SQL92"},
-            "subExpression: expected a condition such as price > 3 for expressionType=SQL92, found none; set "
-            "subExpression, or leave expressionType out",
+            (
+                "subExpression: expected a condition such as price > 3 for expressionType=SQL92, found none; "
+                "set subExpression, or leave expressionType out"
+            ),
         ),
         (
             {"path": "/a", "expressionType": "SQL92", "subExpression": "price > 'much'"},
             (
                 "subExpression: expected a number or a property beside >, found 'much' at character 9: price > 'much' <-- HERE; "
-                "strings, TRUE, FALSE and conditions have no order"
+                "strings, TRUE, FALSE and conditions cannot be ordered"
             ),
         ),
         (

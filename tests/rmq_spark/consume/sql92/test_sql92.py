@@ -298,28 +298,28 @@ MISTAKES = {
     "a =": f"{_OPERAND}, found the end at character 4: a = <-- HERE",
     "(a = 3": "a closing parenthesis, found the end at character 7: (a = 3 <-- HERE",
     "a CONTAINS 5": "a string such as 'x' after CONTAINS, found 5 at character 12: a CONTAINS 5 <-- HERE",
-    "a\n=\n'x": f"{_TOKEN}, found ' at character 5: a = ' <-- HERE x; a string ends with a single quote; one inside it is doubled: 'it''s'",
-    'a = "x"': f"{_TOKEN}, found \" at character 5: a = \" <-- HERE x\"; strings stand in single quotes: 'it''s'",
-    "a != 3": f"{_TOKEN}, found ! at character 3: a ! <-- HERE = 3; unequal is written <>",
-    "*": f"{_TOKEN}, found * at character 1: * <-- HERE; * is a TAG expression, and SQL92 has no arithmetic",
+    "a\n=\n'x": f"{_TOKEN}, found ' at character 5: a = ' <-- HERE x; end the string with a single quote; double a quote inside it: 'it''s'",
+    'a = "x"': f"{_TOKEN}, found \" at character 5: a = \" <-- HERE x\"; write strings in single quotes: 'it''s'",
+    "a != 3": f"{_TOKEN}, found ! at character 3: a ! <-- HERE = 3; write <> for unequal",
+    "*": f"{_TOKEN}, found * at character 1: * <-- HERE; * is a TAG expression; SQL92 has no arithmetic",
     "a == 3": f"{_OPERAND}, found = at character 4: a == <-- HERE 3",
     "a > 'b'": "a number or a property beside >, found 'b' at character 5: a > 'b' <-- HERE; "
-    "strings, TRUE, FALSE and conditions have no order",
+    "strings, TRUE, FALSE and conditions cannot be ordered",
     "a = NULL": "a value beside =, found NULL at character 5: a = NULL <-- HERE; write IS NULL or IS NOT NULL",
     "a IS TRUE": "NULL or NOT NULL, found TRUE at character 6: a IS TRUE <-- HERE",
     "TRUE = 1": "TRUE, FALSE or a condition after TRUE =, found 1 at character 8: TRUE = 1 <-- HERE",
     "NOT a IN ('4')": "a property before IN, found NOT at character 1: NOT <-- HERE a IN ('4'); "
-    "NOT binds tighter than IN: write a NOT IN (…) or NOT (a IN (…))",
+    "NOT binds more tightly than IN: write a NOT IN (…) or NOT (a IN (…))",
     "a IN ()": "a string such as 'x' after (, found ) at character 7: a IN () <-- HERE",
     "a NOT LIKE 'x'": "BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH after NOT, found LIKE at character 7: a NOT LIKE <-- HERE 'x'; "
-    "there is no LIKE; STARTSWITH, ENDSWITH and CONTAINS take plain text",
+    "SQL92 has no LIKE; use STARTSWITH, ENDSWITH or CONTAINS with plain text",
     "a BETWEEN 3 AND 1": "bounds in ascending order, 3 at most 1, found 3 at character 11: a BETWEEN 3 <-- HERE AND 1",
-    "3": "a condition that can be true or false, found 3 at character 1: 3 <-- HERE; compare it with something",
-    "a = 0.0": "a number with a fraction that is above zero and finite, found 0.0 at character 5: a = 0.0 <-- HERE; zero is written 0",
+    "3": "a condition, which is true or false, found 3 at character 1: 3 <-- HERE; compare the value with another one",
+    "a = 0.0": "a finite number with a fraction above 0, found 0.0 at character 5: a = 0.0 <-- HERE; write 0 for zero",
     "a=9223372036854775808": "a whole number up to 9223372036854775807, "
     "found 9223372036854775808 at character 3: a=9223372036854775808 <-- HERE",
     "region = 'north' AND (colour IN ('red') OR weight < 'x') AND price > 100": "a number or a property beside <, found 'x' "
-    "at character 53: … IN ('red') OR weight < 'x' <-- HERE ) AND price > 100; strings, TRUE, FALSE and conditions have no order",
+    "at character 53: … IN ('red') OR weight < 'x' <-- HERE ) AND price > 100; strings, TRUE, FALSE and conditions cannot be ordered",
 }
 
 
@@ -334,22 +334,22 @@ def test_a_mistake_is_one_sentence_with_the_place(expression: str) -> None:
 def test_what_rocketmq_ignores_is_told(caplog: pytest.LogCaptureFixture) -> None:
     assert parse_sql92("told LIKE 'a%'").names == ("told",)
     assert [record.getMessage() for record in caplog.records] == [
-        "subExpression: RocketMQ evaluates 'told' and ignores what follows it, \"LIKE 'a%'\""
+        "subExpression: RocketMQ evaluates 'told' and ignores the text after it, \"LIKE 'a%'\""
     ]
 
 
 HOSTILE = {
     "parentheses": (
         "(" * 10_000 + "a = 1" + ")" * 10_000,
-        "expected parentheses, signs and NOT at most 64 deep, found ( at character 65: ",
+        "expected parentheses, signs and NOT nested at most 64 deep, found ( at character 65: ",
     ),
     "NOT": (
         "NOT " * 10_000 + "a",
-        "expected parentheses, signs and NOT at most 64 deep, found NOT at character 257: ",
+        "expected parentheses, signs and NOT nested at most 64 deep, found NOT at character 257: ",
     ),
     "signs": (
         "- " * 10_000 + "1 > 0",
-        "expected parentheses, signs and NOT at most 64 deep, found - at character 129: ",
+        "expected parentheses, signs and NOT nested at most 64 deep, found - at character 129: ",
     ),
     "a megabyte": (
         "a = 1 OR " * (1 << 20 >> 3),
@@ -367,7 +367,7 @@ HOSTILE = {
         "a = " + "9" * 200_000,
         "expected a whole number up to 9223372036854775807, found 999999999999999999999999… at character 5: ",
     ),
-    "half a character": ("a = '\ud800'", "expected text, found half a character at character 6"),
+    "half a character": ("a = '\ud800'", "expected text, found half of a surrogate pair at character 6"),
 }
 
 
