@@ -30,8 +30,7 @@ from rmq_spark.spark.types import to_spark_schema
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.commit.append import CommitOptions, commit
-from store_format.commit.stage_columns import stage_columns
-from store_format.commit.staging import StagingWriter
+from store_format.commit.staging import StagingWriter, stage_columns
 
 __all__ = ["Looks", "measure_catching_up", "measure_looks", "measure_micro_batches"]
 

@@ -20,8 +20,7 @@ from benchmarks.rounds import Figure, Rates, interleave
 from store_format import MessageStore
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitOptions, commit
-from store_format.commit.stage_columns import stage_columns
-from store_format.commit.staging import StagingWriter
+from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.message.encode import encode
 
 __all__ = ["SmallCommits", "measure_commit", "measure_encode", "measure_small_commits"]

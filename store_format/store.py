@@ -89,8 +89,7 @@ class MessageStore(Store):
         from store_format.commit.append import CommitOptions, commit
         from store_format.commit.appended_crc import ends_with_crc_property
         from store_format.commit.lost_log import refuse_lost_log
-        from store_format.commit.stage_columns import stage_columns
-        from store_format.commit.staging import StagingWriter
+        from store_format.commit.staging import StagingWriter, stage_columns
 
         options = options or CommitOptions()
         options = replace(options, log_directories=options.log_directories or self.commit_log_paths)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -19,11 +19,15 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.ledger import LedgerEntry
-from store_format.bookkeeping.staged_file import StagedFile, staging_path
 from store_format.commit.checkpoint import lower_index_mark
-from store_format.commit.queue_counter import QueueCounter
-from store_format.commit.staged_units import RecordsCheck, StagedUnits, read_staged
-from store_format.commit.staging import NO_QUEUE
+from store_format.commit.chunks import (
+    Chunk,
+    QueueCounter,
+    index_batch,
+    read_chunks,
+    read_groups,
+)
+from store_format.commit.staged_units import RecordsCheck
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.place import Extent, LogLayout, blank_head
 from store_format.commitlog.write import LogFiles
@@ -34,7 +38,6 @@ from store_format.files.background import Behind
 from store_format.files.read import FileView, entry_names
 from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
-from store_format.index.updates import IndexBatch
 from store_format.index.write import IndexFiles, last_index_file
 from store_format.message.encode import EncodedUnits, assign
 
@@ -48,25 +51,13 @@ _UNITS_OF_QUEUE = 64  # where queues are many a batch is larger, so that each of
 _WRITING = ("", "")  # the index's end is not known
 
 
-class _Chunk(NamedTuple):
-    staged: StagedFile
-    units: StagedUnits
-    queue: NDArray[np.int32]  # numbers in the journal's list
-    store_timestamps: NDArray[np.int64]
-
-    @property
-    def tags_codes(self) -> NDArray[np.int64]:
-        timed = self.units.timed
-        return (
-            self.units.tags_codes if timed is None else self.units.tags_codes + timed * self.store_timestamps
-        )
-
-
 class _Patched(NamedTuple):
+    """A chunk as it goes into the log: positions and store times are filled in."""
+
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]  # of each unit in data, and the end
     extents: list[Extent]
-    chunk: _Chunk
+    chunk: Chunk
     queue_offsets: NDArray[np.int64]
 
     def torn(self, i: int, equal: int) -> Torn:
@@ -187,34 +178,12 @@ class Publication:
         return Present(count, position)
 
     def _patched(self) -> Iterator[_Patched]:
-        """The units chunk by chunk with positions and store times, and where they go. At the end `entry` is
-        known.
-        """
-        journal = self.journal
-        layout = LogLayout(journal.base, journal.file_size)
-        counter = QueueCounter(journal.queue_bases)
+        """The chunks as they go into the log, and where. Behind the last one `entry` and `queue_stops` are known."""
+        layout = LogLayout(self.journal.base, self.journal.file_size)
+        counter = QueueCounter(self.journal.queue_bases)
         last, last_unit = -1, b""
-        check: RecordsCheck | None = None
-        staged: StagedFile | None = None
-        for chunk, view in self._with_records():
-            sizes = chunk.units.sizes
-            starts = np.zeros(len(sizes) + 1, np.int64)
-            np.cumsum(sizes, out=starts[1:])
-            data = self._chunk_buffer(int(starts[-1]))
-            if view.read_into(chunk.units.position, data) < len(data):
-                raise TruncatedRecordError(
-                    view.path,
-                    view.size,
-                    f"{len(data)} bytes from byte {chunk.units.position} on",
-                    "the end of the file",
-                )
-            if chunk.staged is not staged:
-                staged = chunk.staged
-                # A file of which a part is skipped was checked as a whole before.
-                check = RecordsCheck(self.root, staged) if chunk.units.position == 0 else None
-            if check is not None:
-                check.update(data)
-            offsets, extents = layout.place(sizes)
+        for chunk, data, starts in self._with_bytes():
+            offsets, extents = layout.place(chunk.units.sizes)
             queue_offsets = counter.take(chunk.queue)
             assign(
                 EncodedUnits(data, starts, chunk.staged.crc_property),
@@ -226,13 +195,16 @@ class Publication:
             self._last_timestamp = int(chunk.store_timestamps[-1])
             yield _Patched(data, starts, extents, chunk, queue_offsets)
         self._queue_stops = counter.next[:-2].tolist()
-        number = journal.key[1] if journal.key else 0
-        self._entry = LedgerEntry(
-            number,
+        self._entry = self._ledger_entry(layout.position, last, last_unit)
+
+    def _ledger_entry(self, stop: int, last_offset: int, last_unit: bytes) -> LedgerEntry:
+        journal = self.journal
+        return LedgerEntry(
+            journal.key[1] if journal.key else 0,
             journal.id,
             journal.base,
-            layout.position,
-            last,
+            stop,
+            last_offset,
             len(last_unit),
             crc32(last_unit),
             journal.units - journal.skip,
@@ -241,105 +213,80 @@ class Publication:
             kept=journal.keeps_key,
         )
 
+    def _with_bytes(self) -> Iterator[tuple[Chunk, NDArray[np.uint8], NDArray[np.int64]]]:
+        """Each chunk with the bytes of its messages, checked, and the start of each message and the end in them."""
+        view: FileView | None = None
+        check: RecordsCheck | None = None
+        chunks = read_chunks(self.root, self.journal, chunk_size=_CHUNK_SIZE, units_max=self._queue_units)
+        try:
+            for chunk in chunks:
+                path = chunk.staged.records_path(self.root)
+                if view is None or view.path != path:
+                    if view is not None:
+                        view.close()
+                    view = FileView(path)
+                    # A file of which a part is skipped was checked as a whole before.
+                    check = RecordsCheck(self.root, chunk.staged) if chunk.units.position == 0 else None
+                starts = np.zeros(len(chunk.units) + 1, np.int64)
+                np.cumsum(chunk.units.sizes, out=starts[1:])
+                data = self._chunk_buffer(int(starts[-1]))
+                if view.read_into(chunk.units.position, data) < len(data):
+                    expected = f"{len(data)} bytes from byte {chunk.units.position} on"
+                    raise TruncatedRecordError(path, view.size, expected, "the end of the file")
+                if check is not None:
+                    check.update(data)
+                yield chunk, data, starts
+        finally:
+            if view is not None:
+                view.close()
+
     def _chunk_buffer(self, size: int) -> NDArray[np.uint8]:
-        """The same memory for every other chunk: fresh pages would cost as much as reading into them, and one
-        may be in writing.
+        """One of two buffers, in turn: new pages would cost as much as reading into them, and a thread may still
+        write the other buffer.
         """
         self._buffers.reverse()
         if len(self._buffers[0]) < size:
             self._buffers[0] = np.empty(max(size, _CHUNK_SIZE), np.uint8)
         return self._buffers[0][:size]
 
-    def _with_records(self) -> Iterator[tuple[_Chunk, FileView]]:
-        view: FileView | None = None
-        try:
-            for chunk in self._chunks(_CHUNK_SIZE):
-                path = chunk.staged.records_path(self.root)
-                if view is None or view.path != path:
-                    if view is not None:
-                        view.close()
-                    view = FileView(path)
-                yield chunk, view
-        finally:
-            if view is not None:
-                view.close()
-
-    def _chunks(self, chunk_size: int) -> Iterator[_Chunk]:
-        journal = self.journal
-        numbers = {queue: number for number, queue in enumerate(journal.queues)}
-        skip, done = journal.skip, 0
-        for staged in journal.staged:
-            number_of = np.array([*(numbers[queue] for queue in staged.queues), -2, NO_QUEUE], np.int32)
-            at = done + min(skip, staged.units)
-            for units in read_staged(
-                self.root, staged, chunk_size=chunk_size, units_max=self._queue_units, skip=skip
-            ):
-                yield _Chunk(staged, units, number_of[units.queue], self._store_timestamps(at, len(units)))
-                at += len(units)
-            skip = max(skip - staged.units, 0)
-            done += staged.units
-
-    def newest_timestamp(self) -> int:
-        """The latest store time (ms) of the journal's messages."""
-        if self.journal.store_timestamps is None:
-            return self.journal.store_timestamp
-        return int(self._store_timestamps(0, self.journal.units).max())
-
-    def _store_timestamps(self, first: int, count: int) -> NDArray[np.int64]:
-        journal = self.journal
-        if journal.store_timestamps is None:
-            return np.full(count, journal.store_timestamp, np.int64)
-        with FileView(
-            f"{staging_path(self.root, journal.staged[0].write)}/{journal.store_timestamps}"
-        ) as view:
-            return np.frombuffer(view.read(8 * first, 8 * count), "<i8").astype(np.int64)
-
     # ---- queues and index ----------------------------------------------------------------------------------
 
     def write_queues(self) -> None:
-        """Consume queue units and index entries of all units, in batches."""
+        """Writes the consume queue units and index entries of all messages."""
         journal = self.journal
         layout = LogLayout(journal.base, journal.file_size)
         counter = QueueCounter(journal.queue_bases)
         queues = QueueFiles(
             self.root, journal.queues, journal.queue_bases, journal.queue_file_size, self._files
         )
-        index = None
         self.touched_queues = True
         self.check_undisturbed()
-        if journal.index:
-            self._index_end = _WRITING
-            zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
-            geometry = IndexGeometry(journal.hash_slot_num, journal.index_num)
-            lower_index_mark(self.root, geometry)
-            index = IndexFiles(f"{self.root}/index", geometry, journal.written_at, zone, self._files)
-        # queues in a thread, the index in this one: neither needs the other
+        index = self._open_index() if journal.index else None
+        # The queues in a thread, the index in this one: neither needs the other.
         with Behind(is_little=self._is_little) as writer:
-            for part in self._batches():
-                sizes = np.concatenate([chunk.units.sizes for chunk in part])
-                offsets, _ = layout.place(sizes)
-                queue = np.concatenate([chunk.queue for chunk in part])
-                queue_offsets = counter.take(queue)
-                tags_codes = np.concatenate([chunk.tags_codes for chunk in part])
-                timestamps = np.concatenate([chunk.store_timestamps for chunk in part])
-                queued = slice(None) if int(queue.min()) >= 0 else np.flatnonzero(queue >= 0)
-                batch = CqBatch(
-                    queue[queued].astype(np.int64),
-                    queue_offsets[queued],
-                    offsets[queued],
-                    sizes[queued],
-                    tags_codes[queued],
-                )
+            for group in read_groups(self.root, journal, units=self._queue_units):
+                queue = np.concatenate([chunk.queue for chunk in group])
+                timestamps = np.concatenate([chunk.store_timestamps for chunk in group])
+                batch, offsets = _queue_batch(group, queue, layout, counter)
                 if len(batch.sizes):
                     writer.call(partial(queues.write, batch))
-                    self._last_queued = (int(batch.physical_offsets[-1]), int(timestamps[queued][-1]))
+                    last = int(np.flatnonzero(queue >= 0)[-1])
+                    self._last_queued = (int(offsets[last]), int(timestamps[last]))
                 if index is not None:
-                    index.write(_index_batch(part, queue, offsets, timestamps))
+                    index.write(index_batch(group, queue, offsets, timestamps))
         queues.close()
         if index is not None:
             index.close()
             self.index_msg_timestamp = index.end_timestamp
             self._index_end = last_index_file(f"{self.root}/index")
+
+    def _open_index(self) -> IndexFiles:
+        journal = self.journal
+        self._index_end = _WRITING
+        zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
+        geometry = IndexGeometry(journal.hash_slot_num, journal.index_num)
+        lower_index_mark(self.root, geometry)
+        return IndexFiles(f"{self.root}/index", geometry, journal.written_at, zone, self._files)
 
     def disturbance(self) -> str | None:
         """What somebody else has changed while this commit held the lock: files are gone, or the index has
@@ -367,32 +314,24 @@ class Publication:
         if disturbance is not None:
             raise StoreInUseError(disturbance)
 
-    def _batches(self) -> Iterator[list[_Chunk]]:
-        part: list[_Chunk] = []
-        units = 0
-        for chunk in self._chunks(1 << 62):
-            part.append(chunk)
-            units += len(chunk.units)
-            if units >= self._queue_units:
-                yield part
-                part, units = [], 0
-        if part:
-            yield part
 
-
-def _index_batch(
-    part: list[_Chunk], queue: NDArray[np.int32], offsets: NDArray[Any], timestamps: NDArray[Any]
-) -> IndexBatch:
-    hashes = np.concatenate([chunk.units.key_hashes for chunk in part])
-    firsts = np.cumsum([0, *(len(chunk.units) for chunk in part[:-1])])
-    message_index = np.concatenate(
-        [chunk.units.message_index + first for chunk, first in zip(part, firsts.tolist(), strict=True)]
+def _queue_batch(
+    group: list[Chunk], queue: NDArray[np.int32], layout: LogLayout, counter: QueueCounter
+) -> tuple[CqBatch, NDArray[np.int64]]:
+    """(The consume queue units of a group of chunks, the physical offsets of all its messages)."""
+    sizes = np.concatenate([chunk.units.sizes for chunk in group])
+    offsets, _ = layout.place(sizes)
+    queue_offsets = counter.take(queue)
+    tags_codes = np.concatenate([chunk.tags_codes for chunk in group])
+    queued = slice(None) if int(queue.min()) >= 0 else np.flatnonzero(queue >= 0)
+    batch = CqBatch(
+        queue[queued].astype(np.int64),
+        queue_offsets[queued],
+        offsets[queued],
+        sizes[queued],
+        tags_codes[queued],
     )
-    dispatched = queue >= NO_QUEUE
-    if not dispatched.all():  # a rolled back message has no entry, and does not make a file either
-        message_index = (np.cumsum(dispatched) - 1)[message_index]
-        offsets, timestamps = offsets[dispatched], timestamps[dispatched]
-    return IndexBatch(offsets, timestamps, hashes, message_index)
+    return batch, offsets
 
 
 def _equal_bytes(log: CommitLog, offset: int, expected: NDArray[np.uint8]) -> int:

@@ -16,6 +16,7 @@ from store_format.bookkeeping.journal import Journal, abort_mark, write_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append_position import WriterEnd, queue_bases
+from store_format.commit.chunks import newest_timestamp
 from store_format.commit.publication import Present, Publication, Torn
 from store_format.commit.queue_rebuild import Rebuilding
 from store_format.commit.repair import rebuild_index_from, repair
@@ -178,7 +179,7 @@ def _complete_behind_broker(
     log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
     zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
     position = present.position
-    staged = (journal.base, publication.newest_timestamp())
+    staged = (journal.base, newest_timestamp(root, journal))
     if crashed:
         end = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
         # first, so that its keys and its tag are what is indexed

@@ -90,7 +90,7 @@ def refuse_missing_queues(root: str, queues: Iterable[QueueKey], topics: Mapping
     """
     for topic, queue_id in queues:
         config = topics.get(topic)
-        if config is not None and queue_id >= min(config.read_queue_nums, config.write_queue_nums):
+        if config is not None and queue_id not in config.written_queue_ids:
             raise IllegalMessageError(
                 f"{root}: topic {topic} has readQueueNums={config.read_queue_nums} and writeQueueNums={config.write_queue_nums} in "
                 f"topics.json, and a message of this write is for queue {queue_id}, which consumers would not read. Nothing was written. "

@@ -74,6 +74,11 @@ class TopicConfig:
         return max(self.read_queue_ids, _ids_below(self.write_queue_nums), key=len)
 
     @property
+    def written_queue_ids(self) -> range:
+        """The ids of the queues that producers write to and consumers read: below both numbers."""
+        return min(self.read_queue_ids, _ids_below(self.write_queue_nums), key=len)
+
+    @property
     def queue_type(self) -> str:
         return self.attributes.get("queue.type", "SimpleCQ")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.commit.queue_counter import QueueCounter
+from store_format.commit.chunks import QueueCounter
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED
 from store_format.commitlog.place import Extent, LogLayout, blank_head
 from store_format.errors import CorruptStoreError, UnsupportedFormatError

@@ -1,0 +1,125 @@
+"""The staged messages of a journal, chunk by chunk in the order of the log, and the queue offsets that they get.
+
+Numbers of queues are places in `Journal.queues`; NO_QUEUE and NOT_DISPATCHED are the numbers of messages that
+are in no queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.bookkeeping.journal import Journal
+from store_format.bookkeeping.staged_file import StagedFile, staging_path
+from store_format.commit.staged_units import StagedUnits, read_staged
+from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED
+from store_format.files.read import FileView
+from store_format.index.updates import IndexBatch
+
+__all__ = ["Chunk", "QueueCounter", "index_batch", "newest_timestamp", "read_chunks", "read_groups"]
+
+
+class Chunk(NamedTuple):
+    """Some messages of one staged file, with the queue number and the store time (ms) of each."""
+
+    staged: StagedFile
+    units: StagedUnits
+    queue: NDArray[np.int32]
+    store_timestamps: NDArray[np.int64]
+
+    @property
+    def tags_codes(self) -> NDArray[np.int64]:
+        """As the consume queue has them: a delay is added to the store time, which gives the time of delivery."""
+        timed = self.units.timed
+        return (
+            self.units.tags_codes if timed is None else self.units.tags_codes + timed * self.store_timestamps
+        )
+
+
+def read_chunks(root: str, journal: Journal, *, chunk_size: int, units_max: int) -> Iterator[Chunk]:
+    """All messages behind the first `journal.skip`, at most about `chunk_size` bytes or `units_max` at once."""
+    numbers = {queue: number for number, queue in enumerate(journal.queues)}
+    skip, done = journal.skip, 0
+    for staged in journal.staged:
+        # negative numbers find the last two
+        number_of = np.array(
+            [*(numbers[queue] for queue in staged.queues), NOT_DISPATCHED, NO_QUEUE], np.int32
+        )
+        at = done + min(skip, staged.units)
+        for units in read_staged(root, staged, chunk_size=chunk_size, units_max=units_max, skip=skip):
+            times = _store_timestamps(root, journal, at, len(units))
+            yield Chunk(staged, units, number_of[units.queue], times)
+            at += len(units)
+        skip = max(skip - staged.units, 0)
+        done += staged.units
+
+
+def read_groups(root: str, journal: Journal, *, units: int) -> Iterator[list[Chunk]]:
+    """The chunks in groups of at least `units` messages, the last group excepted. A chunk has at most `units`."""
+    group: list[Chunk] = []
+    count = 0
+    for chunk in read_chunks(root, journal, chunk_size=1 << 62, units_max=units):
+        group.append(chunk)
+        count += len(chunk.units)
+        if count >= units:
+            yield group
+            group, count = [], 0
+    if group:
+        yield group
+
+
+def newest_timestamp(root: str, journal: Journal) -> int:
+    """The latest store time (ms) of the journal's messages."""
+    if journal.store_timestamps is None:
+        return journal.store_timestamp
+    return int(_store_timestamps(root, journal, 0, journal.units).max())
+
+
+def _store_timestamps(root: str, journal: Journal, first: int, count: int) -> NDArray[np.int64]:
+    if journal.store_timestamps is None:
+        return np.full(count, journal.store_timestamp, np.int64)
+    with FileView(f"{staging_path(root, journal.staged[0].write)}/{journal.store_timestamps}") as view:
+        return np.frombuffer(view.read(8 * first, 8 * count), "<i8").astype(np.int64)
+
+
+class QueueCounter:
+    """Queue offsets of messages in the order of the log (ConsumeQueueStore.assignQueueOffset), many at once."""
+
+    def __init__(self, bases: tuple[int, ...]) -> None:
+        # the last two are NOT_DISPATCHED and NO_QUEUE: their offset is 0
+        self.next = np.array([*bases, 0, 0], np.int64)
+
+    def take(self, queue: NDArray[np.int32]) -> NDArray[np.int64]:
+        """The queue offset of each message, by its queue number; 0 for a message in no queue."""
+        count = len(self.next)
+        some_in_none = bool(queue.min(initial=0) < 0)
+        keys = np.where(queue < 0, queue + count, queue) if some_in_none else queue
+        keys = keys.astype(np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.int64)
+        order = np.argsort(keys, kind="stable")  # a radix sort where the keys are short
+        counts = np.bincount(keys, minlength=count)
+        firsts = np.cumsum(counts) - counts
+        offsets = np.empty(len(queue), np.int64)
+        offsets[order] = np.arange(len(queue)) + np.repeat(self.next - firsts, counts)
+        self.next[:-2] += counts[:-2]
+        if some_in_none:
+            offsets[queue < 0] = 0
+        return offsets
+
+
+def index_batch(
+    group: list[Chunk], queue: NDArray[np.int32], offsets: NDArray[np.int64], timestamps: NDArray[np.int64]
+) -> IndexBatch:
+    """The index entries of a group of chunks, by the queue number, physical offset and store time of each."""
+    hashes = np.concatenate([chunk.units.key_hashes for chunk in group])
+    firsts = np.cumsum([0, *(len(chunk.units) for chunk in group[:-1])])
+    message_index = np.concatenate(
+        [chunk.units.message_index + first for chunk, first in zip(group, firsts.tolist(), strict=True)]
+    )
+    dispatched = queue >= NO_QUEUE
+    if not dispatched.all():  # a rolled back message has no entry, and does not make a file either
+        message_index = (np.cumsum(dispatched) - 1)[message_index]
+        offsets, timestamps = offsets[dispatched], timestamps[dispatched]
+    return IndexBatch(offsets, timestamps, hashes, message_index)
