@@ -293,6 +293,7 @@ def test_queue_ids_of_a_topic(read: int, write: int, read_ids: int, all_ids: int
     """`perm` changes neither; a number that no topic has gives no queue."""
     topic = TopicConfig("T", read, write, perm=0)
     assert (topic.read_queue_ids, topic.queue_ids) == (range(read_ids), range(all_ids))
+    assert topic.written_queue_ids == range(min(read_ids, max(write, 0)))
 
 
 def test_groups(tmp_path: Path) -> None:
