@@ -68,27 +68,16 @@ def now_option(command: Command) -> Command:
 def open_roots(
     path: str, commit_log: tuple[str, ...] = (), left_out: list[StoreError] | None = None
 ) -> list[str]:
-    """The store roots that a path means; the path itself where it holds none, for whoever reads it to say so.
+    """The store roots that a path means; the path itself if there are none: opening it says what is missing.
 
-    Members of a cluster that may not be read, or have no commitlog, are put into `left_out`; without it they
-    are an error.
+    Members of a cluster that cannot be read, or have no commitlog, go into `left_out`; without it they are
+    an error.
     """
-    from store_format.files.read import entry_names
+    from store_format.files.read import refuse
+    from store_format.read.cluster import store_roots
 
     root = os.path.abspath(path)
-    names = entry_names(root)
-    if "commitlog" in names or commit_log:
-        return [root]
-    from rmq_spark.plan.stores import cluster_members, refuse_repeated  # only for a cluster
-
-    refused: list[StoreError] = []
-    members = cluster_members(root, names, refused.append)
-    if refused and (left_out is None or not members):
-        raise refused[0]
-    refuse_repeated((root, member, [f"{member}/commitlog"]) for member in members)
-    if left_out is not None:
-        left_out += refused
-    return members or [root]
+    return [root] if commit_log else store_roots(root, refuse if left_out is None else left_out.append)
 
 
 def open_all(

@@ -16,7 +16,8 @@ from rmq_spark.consume.stream_offset import MARK
 from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.options.topic_choice import TopicChoice
-from rmq_spark.plan.stores import Newcomers, open_stores
+from rmq_spark.plan.stores import open_stores
+from rmq_spark.stream.newcomers import Newcomers
 from store_format import Queue
 from store_format.files.read import LOST_AND_FOUND, entry_names
 from store_format.follow.fingerprint import QUEUE_FOLDERS

@@ -12,7 +12,6 @@ import secrets
 from dataclasses import dataclass, replace
 
 from rmq_spark.options.write_options import NewStoreOptions, WriteOptions
-from rmq_spark.plan.stores import cluster_members, refuse_repeated
 from rmq_spark.produce.routes import Routes, StoreTopics
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_of
@@ -22,10 +21,10 @@ from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.unsupported import refuse_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.files.lock import described, foreign_holder, lock_holder
-from store_format.files.read import entry_names
 from store_format.files.status import disk_usage
 from store_format.metadata.read import read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
+from store_format.read.cluster import store_roots
 from store_format.store import MessageStore
 
 __all__ = ["TargetStore", "WriteTarget", "given_settings", "open_target"]
@@ -69,16 +68,15 @@ def open_target(options: WriteOptions) -> WriteTarget:
     to. Another writer of ours is no reason: commits wait for each other.
     """
     path = options.path
-    names = entry_names(path, missing_ok=True)
-    members = [] if "commitlog" in names else cluster_members(path, names)
-    stores = [_member(root, options) for root in members] or [_only(path, options)]
-    refuse_repeated((path, root, [f"{root}/commitlog"]) for root in members)
+    roots = store_roots(path, missing_ok=True)
+    is_cluster = roots != [path]
+    stores = [_member(root, options) for root in roots] if is_cluster else [_only(path, options)]
     by_name: dict[str, TargetStore] = {}
     for store in stores:
         other = by_name.setdefault(store.settings.broker_name, store)
         if other is not store:
             raise OptionError(
-                f"{other.root} and {store.root} are both of broker {store.settings.broker_name}; write to one of them"
+                f"{other.root} and {store.root} both belong to broker {store.settings.broker_name}; write to only one of them"
             )
     routes = Routes.of(
         [
@@ -89,7 +87,7 @@ def open_target(options: WriteOptions) -> WriteTarget:
         default_topic_queue_nums=options.default_topic_queue_nums,
     )
     ordered = tuple(by_name[store.broker_name] for store in routes.stores)
-    return WriteTarget(ordered, secrets.token_hex(8), options, routes, bool(members))
+    return WriteTarget(ordered, secrets.token_hex(8), options, routes, is_cluster)
 
 
 def given_settings(options: WriteOptions, broker_name: str) -> StoreSettings:
@@ -123,7 +121,7 @@ def _only(root: str, options: WriteOptions) -> TargetStore:
 def _member(root: str, options: WriteOptions) -> TargetStore:
     if options.new_store.broker_name is not None:
         raise OptionError(
-            f"brokerName is for one store and {options.path} is a cluster; leave it out, each store says its own"
+            f"brokerName names one store, and {options.path} is a cluster; leave it out: each store has the name of its broker"
         )
     refuse_store(root)
     return _existing(root, options, _held(root, options) or _full(root, options))

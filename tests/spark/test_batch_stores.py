@@ -60,7 +60,9 @@ def test_queues_of_one_broker_of_a_cluster(spark: SparkSession, golden: Golden) 
 def test_two_stores_of_one_broker_are_refused(spark: SparkSession, golden: Golden) -> None:
     with pytest.raises(PySparkException) as caught:
         read(spark, [golden(STORE), golden("defaults-5.5.0")]).collect()
-    assert f"{golden(STORE)} and {golden('defaults-5.5.0')} are both of broker broker-a" in str(caught.value)
+    assert f"{golden(STORE)} and {golden('defaults-5.5.0')} both belong to broker broker-a" in str(
+        caught.value
+    )
     with pytest.raises(PySparkException, match="expected each path once"):
         read(spark, [golden(STORE), golden(STORE)]).collect()
 

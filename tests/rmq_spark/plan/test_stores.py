@@ -45,7 +45,7 @@ def test_a_cluster_and_one_of_its_stores(cluster: Path, options: dict[str, str])
     with pytest.raises(OptionError) as caught:
         opened(cluster, cluster / "broker-b", **options)
     store = cluster / "broker-b"
-    told = f"with the commitlog {store}/commitlog; its messages would come twice: give it once"
+    told = f"with the commitlog {store}/commitlog; every message would be read twice: give the store once"
     assert str(caught.value) == f"{store} (in {cluster}) and {store} are one store, {told}"
 
 
@@ -57,7 +57,7 @@ def test_a_store_by_a_link_by_a_relative_path_and_by_its_commitlog(
     link.symlink_to(store)
     monkeypatch.chdir(cluster)
     for other in (link, f"{link}/", "../link", cluster / "x" / ".." / "broker-b"):
-        with pytest.raises(OptionError, match=r"its messages would come twice|each path once"):
+        with pytest.raises(OptionError, match=r"every message would be read twice|each path once"):
             opened(store, other)
     borrowed = cluster.parent / "borrowed"
     borrowed.mkdir()
@@ -89,7 +89,7 @@ def test_a_member_whose_commitlog_is_elsewhere_is_not_left_out(
     os.rename(member / "commitlog", cluster.parent / "disk2")
     if left == "broken link":
         (member / "commitlog").symlink_to("/mnt/not-mounted")
-    told = f"^{member} looks like a store, but has no directory `commitlog`; if that lies elsewhere, read this store by itself with "
+    told = f"^{member} looks like a store, but has no directory `commitlog`. If its commitlog is elsewhere, read this store alone with "
     with pytest.raises(StoreNotFoundError, match=told):
         opened(cluster)
     with pytest.raises(StoreNotFoundError, match=told):
@@ -144,9 +144,7 @@ def test_a_stream_says_that_a_store_came(cluster: Path, caplog: pytest.LogCaptur
     for _ in range(3):
         stream.look()
     came, odd = caplog.messages
-    assert (
-        came == f"{cluster}/broker-c came after the query began; it is read when the query is started again"
-    )
+    assert came == f"{cluster}/broker-c was added while the query runs; the query reads it after a restart"
     assert odd.startswith(
-        f"{cluster}/broker-d came after the query began and cannot be read: {cluster}/broker-d looks like a store, "
+        f"{cluster}/broker-d was added while the query runs, and cannot be read: {cluster}/broker-d looks like a store, "
     )

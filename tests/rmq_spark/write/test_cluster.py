@@ -92,11 +92,11 @@ def test_units_must_fit_the_files_of_their_own_store(tmp_path: Path) -> None:
 
 
 def test_a_name_of_its_own_and_equal_names_are_refused(cluster: Path) -> None:
-    with pytest.raises(OptionError, match=r"brokerName is for one store and .*cluster is a cluster"):
+    with pytest.raises(OptionError, match=r"brokerName names one store, and .*cluster is a cluster"):
         target_of(cluster, brokerName="broker-x")
     make_store(cluster / "copy", StoreSettings("broker-a", 1 << 14, 400, 50, 200))
     with pytest.raises(
-        OptionError, match=r"broker-a and .*copy are both of broker broker-a; write to one of them"
+        OptionError, match=r"broker-a and .*copy both belong to broker broker-a; write to only one of them"
     ):
         target_of(cluster)
 
