@@ -53,7 +53,7 @@ class GroupPositions(StreamPositions):
             if self.stores.waits_for_names:
                 return start  # members know queues by the names of their brokers
         end = super().latest(start)
-        if self._bound is not None and end is start:
+        if self._bound is not None and end == start:
             self._has_left = True
             self._group.leave(self._read(start))
         return end
@@ -84,9 +84,9 @@ class GroupPositions(StreamPositions):
 
     def _attend(self, previous: StreamOffset) -> None:
         now = self._group.settle(previous, is_bounded=self._bound is not None)
-        if now is self._now and self.stores.version == self._compared:
+        if now == self._now and self.stores.version == self._compared:
             return
-        self._idle = self._idle if now is self._now else None
+        self._idle = self._idle if now == self._now else None
         self._now, self._compared = now, self.stores.version
         if self._beyond(previous):
             self.stores.look(anew=True)  # another member may have read and recorded more since the last look

@@ -52,7 +52,7 @@ class Losses:
     def replaced(self, key: MessageQueue, position: int, queue: Queue, replaced: Replaced) -> int:
         """Where to go on in a queue that has other messages at offsets that were read before."""
         low, high = queue.min_offset, queue.max_offset
-        if self._replaced.get(key) is replaced and replaced.begin is not None:
+        if self._replaced.get(key) == replaced and replaced.begin is not None:
             return replaced.begin
         if not self._fail:
             self._replaced[key] = replaced
@@ -75,6 +75,10 @@ class Losses:
         )
         self.add(key, position - low, what, f"begin with a new checkpoint, or {_GO_ON} at {position}")
         return position
+
+    def forget_replaced(self) -> None:
+        """The next offset says where the replaced queues begin: equal replacements from now on are new."""
+        self._replaced.clear()
 
     def vanished(self, key: MessageQueue, position: int) -> None:
         what = f"the next offset is {position} and the store no longer has the queue: deleted?"

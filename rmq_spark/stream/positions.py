@@ -154,7 +154,7 @@ class StreamPositions:
         version = self.stores.look()
         previous = self._read(start)
         self._attend(previous)
-        if self._idle is not None and self._idle[0] == version and self._idle[1] is previous:
+        if self._idle == (version, previous):
             return start
         is_first = start == self._initial
         if self._initial is None and not self._resumed:
@@ -163,11 +163,11 @@ class StreamPositions:
         total = sum(stop - step.begins[key] for key, stop in step.stops.items())
         if not total and not step.moved and not step.left_out:
             self._idle = version, previous
-            self.stores.replaced.clear()
+            self._forget_replaced()
             return start
         if self._bound is None and total and self._pace.waits(total, self._clock_ms()):
             return start
-        self.stores.replaced.clear()  # not before: a batch has to say where it begins
+        self._forget_replaced()  # not earlier: the offset has to say where the batch begins
         offset = self._end(step, is_first=is_first)
         if offset == previous:
             offset = replace(offset, again=True)
@@ -176,6 +176,10 @@ class StreamPositions:
         if not step.waiting and offset.positions == step.stops | step.kept:
             self._idle = version, offset
         return end
+
+    def _forget_replaced(self) -> None:
+        self.stores.replaced.clear()
+        self._losses.forget_replaced()
 
     def _resume(self, previous: StreamOffset) -> None:
         """Once a process that goes on from a checkpoint: names in the options are checked against the stores
@@ -198,7 +202,7 @@ class StreamPositions:
             )
 
     def _read(self, start: _Json) -> StreamOffset:
-        """`start` as an offset: the same object for the same one."""
+        """`start` as an offset. Parsed once, since Spark passes the same JSON at every poll."""
         if self._begun[0] != start:
             is_last = self._last is not None and self._last[0] == start
             self._begun = (
