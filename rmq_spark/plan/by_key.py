@@ -1,9 +1,7 @@
-"""Where the messages with a key or an id stand, by the index files: so that a read of one message is not a
-read of all.
+"""A read of one key or message id: the index files say which queue offsets to read, instead of all.
 
-What is known is only where to look; each message is then read and tested as every other. Where the index
-leaves too much of the commitlog to be scanned, or cannot know, nothing is known, and the tasks look at
-everything.
+The index only says where to look: tasks read and test each message as in any other read. If the index cannot
+answer, or leaves more than 1 GiB of the commitlog to scan, the tasks read everything.
 """
 
 from __future__ import annotations
@@ -16,25 +14,24 @@ from rmq_spark.options.read_options import ReadOptions
 from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, StorePermissionError
-from store_format.names import is_light_queue
+from store_format.names import QueueKey, is_light_queue
 from store_format.read.store import Store
 from store_format.search.look_up import How, Question, bytes_to_scan, look_up
 
-__all__ = ["narrowed", "places_of_key"]
+__all__ = ["narrowed", "offsets_of_key"]
 
 _log = logging.getLogger("rmq_spark")
 
-_SCAN_BYTES_MAX = 1 << 30  # about a second of planning; more is for the tasks
+_SCAN_BYTES_MAX = 1 << 30  # takes about a second of planning; the tasks scan more than that
 
 
-def places_of_key(
+def offsets_of_key(
     store: Store, queues: Sequence[Queue], options: ReadOptions
-) -> Mapping[tuple[str, int], list[int]] | None:
-    """The queue offsets of the messages asked for by `key` or `messageId`, by queue; None when all messages
-    have to be looked at.
+) -> Mapping[QueueKey, list[int]] | None:
+    """The queue offsets of the messages with the `key` or `messageId` of the options, by queue.
 
-    The index knows the topic that a message is stored under, so light queues are looked at; and PERMISSIVE
-    shows damaged messages, which have no key.
+    None means that all messages have to be read. That is so for light queues (%LMQ%), because the index knows
+    a message by the topic it is stored under, and in PERMISSIVE, which returns damaged messages, too.
     """
     if (options.key is None and options.message_id is None) or not queues or options.permissive:
         return None
@@ -52,21 +49,19 @@ def places_of_key(
         if bytes_to_scan(store, question, how) > _SCAN_BYTES_MAX:
             return None
         found = look_up(store, question, how)
-    except (
-        CorruptStoreError,
-        StorePermissionError,
-    ) as error:  # perhaps of a topic that nobody asked for: the tasks will say it, or not
-        _log.info("%s: looking at all messages, since the index or the log is damaged: %s", store.path, error)
+    except (CorruptStoreError, StorePermissionError) as error:
+        # maybe in a topic that is not read: the tasks raise it if they meet it
+        _log.info("%s: reading all messages, because the index cannot be used: %s", store.path, error)
         return None
     _log.info("%s: %d messages found by %s: %s", store.path, found.table.num_rows, found.how, found.searched)
-    places: dict[tuple[str, int], list[int]] = {}
+    offsets: dict[QueueKey, list[int]] = {}
     for row in found.table.select(["topic", "queueId", "queueOffset"]).to_pylist():
-        places.setdefault((row["topic"], row["queueId"]), []).append(row["queueOffset"])
-    return places
+        offsets.setdefault((row["topic"], row["queueId"]), []).append(row["queueOffset"])
+    return offsets
 
 
 def narrowed(piece: QueueSlice, offsets: Sequence[int]) -> Iterator[QueueSlice]:
-    """The parts of a slice that hold the offsets, those that follow one another together."""
+    """The parts of a slice that hold the offsets: one part for each run of consecutive offsets."""
     wanted = sorted({offset for offset in offsets if piece.start <= offset < piece.stop})
     start = 0
     for i in range(1, len(wanted) + 1):

@@ -1,7 +1,7 @@
-"""Splits: plain values, each one Spark task's share of what planning found, packed by bytes.
+"""Splits: plain values, each one Spark task's share of a read, packed by bytes of the commitlog.
 
-Queues are packed into partitions because a Python task costs 15 to 60 ms before its first row; a queue is cut
-only where it is larger than a partition may be.
+A Python task costs 15 to 60 ms before its first row, so small queues are packed into one split. A queue is cut
+only if it is larger than a split may be.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import heapq
 import logging
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,25 +20,25 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.read_options import ReadOptions
 from store_format.consumequeue.slices import QueueSlice, cuts_at, read_slice
 from store_format.read.log_reader import LogQueue
-from store_format.read.store import Store
+from store_format.read.store import Queue, Store
 
-__all__ = ["Findings", "Piece", "Share", "Split", "estimate_bytes", "make_splits", "splits_of_clients"]
+__all__ = ["Share", "Split", "StoreSlices", "estimate_bytes", "make_splits", "splits_of_clients"]
 
 _log = logging.getLogger(__name__)
 
-_PARTITION_BYTES_MIN = 4 << 20  # smaller ones are not worth a task
-_PARTITIONS_MAX = 100_000  # a task costs the driver a few kilobytes and milliseconds
-_SAMPLED_ABOVE = 4096  # queues with more messages have their size estimated from more than their last message
+_SPLIT_BYTES_MIN = 4 << 20  # a smaller split is not worth a task
+_SPLITS_MAX = 100_000  # a task costs the driver a few kilobytes and milliseconds
+_SAMPLED_ABOVE = 4096  # messages; the size of longer slices is estimated from more than the last message
 _SAMPLES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a split has of one store: slices of queues. `in_log_order` asks for one pass over the files for
-    all of them.
+    """The part of one store in a split: slices of queues.
 
-    `scan`, a physical range, says that the commitlog has to be walked there, because no consume queue leads
-    to these messages; `repeated` are then the queues whose offsets began anew.
+    With `in_log_order`, one pass over the commitlog files reads all slices. `scan` is a physical range of the
+    commitlog that has to be walked, because no consume queue points at these messages; `repeated` are then
+    the queues whose offsets began again at 0.
     """
 
     store_path: str
@@ -51,58 +52,82 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One Spark task's share. Empty when there is nothing to read at all."""
+    """One Spark task's share of a read; without shares it reads nothing."""
 
     shares: tuple[Share, ...] = ()
 
 
 @dataclass(slots=True)
-class Piece:
-    """A slice and the bytes of commitlog its messages take, by estimate."""
+class StoreSlices:
+    """What a read takes from one store.
+
+    No consume queue serves the `scanned` slices: the commitlog is walked for them, in parts that adjoin at
+    the physical offsets `cuts`. `repeated` are those of their queues whose offsets began again at 0.
+    """
+
+    store: Store
+    cuts: list[int] = field(default_factory=list)
+    slices: list[QueueSlice] = field(default_factory=list)
+    scanned: list[QueueSlice] = field(default_factory=list)
+    repeated: list[LogQueue] = field(default_factory=list)
+
+    def add(self, queue: Queue, piece: QueueSlice) -> None:
+        """Adds a slice of a queue, to be read by its consume queue or, if it has none, by a scan."""
+        if queue.scanned is None:
+            self.slices.append(piece)
+            return
+        self.scanned.append(piece)
+        if len(queue.scanned.epochs) > 1:
+            self.repeated.append(queue.scanned)
+
+    def of_queues(self, names: Collection[MessageQueue]) -> StoreSlices:
+        """The slices of the named queues."""
+
+        def is_named(queue: QueueSlice | LogQueue) -> bool:
+            return (queue.topic, self.store.broker_name, queue.queue_id) in names
+
+        return StoreSlices(
+            self.store,
+            self.cuts,
+            list(filter(is_named, self.slices)),
+            list(filter(is_named, self.scanned)),
+            list(filter(is_named, self.repeated)),
+        )
+
+
+class _Sized(NamedTuple):
+    """A slice, and the estimated bytes of its messages in the commitlog."""
 
     store: Store
     slice: QueueSlice
     bytes: int
 
 
-@dataclass(slots=True)
-class Findings:
-    """What is to be read of all stores: by queue, and by scan."""
-
-    pieces: list[Piece] = field(default_factory=list)
-    scanned: list[tuple[Store, list[QueueSlice], list[LogQueue], list[int]]] = field(default_factory=list)
-    queues: list[MessageQueue] = field(default_factory=list)
-    lost: int = 0
-
-
-def make_splits(found: Findings, options: ReadOptions, cores: int) -> list[Split]:
-    """At least one split. `cores` is how many tasks are worth having."""
-    splits = [Split((share,)) for share in _scan_shares(found, options, cores)]
-    by = _by_commitlog if options.split_by == "commitlog" else _by_queue
-    return (splits + by(found.pieces, options, cores)) or [Split()]
+def make_splits(found: Sequence[StoreSlices], options: ReadOptions, cores: int) -> list[Split]:
+    """At least one split. `cores` is how many tasks can run at once."""
+    splits = [Split((share,)) for each in found for share in _scan_shares(each, options, cores)]
+    sized = [
+        _Sized(each.store, piece, min(estimate_bytes(piece), each.store.log.size_bytes))
+        for each in found
+        for piece in each.slices
+    ]
+    by = _splits_by_commitlog if options.split_by == "commitlog" else _splits_by_queue
+    return (splits + by(sized, options, cores)) or [Split()]
 
 
-def splits_of_clients(found: Findings, clients: Sequence[frozenset[MessageQueue]]) -> list[Split]:
-    """One split for each client, in their order, with exactly its queues (topic, broker, queue id); empty
-    where it has none.
-    """
+def splits_of_clients(
+    found: Sequence[StoreSlices], clients: Sequence[frozenset[MessageQueue]]
+) -> list[Split]:
+    """One split for each client, in their order, with exactly the client's queues."""
     splits = []
-    for mine in clients:
-        own = [
-            piece
-            for piece in found.pieces
-            if (piece.slice.topic, piece.store.broker_name, piece.slice.queue_id) in mine
-        ]
-        shares = list(_shares(own))
-        for store, slices, repeated, cuts in found.scanned:
-            of_client = [
-                piece for piece in slices if (piece.topic, store.broker_name, piece.queue_id) in mine
-            ]
-            again = tuple(
-                queue for queue in repeated if (queue.topic, store.broker_name, queue.queue_id) in mine
-            )
-            if of_client:
-                shares.append(replace(_share(store, of_client), scan=(cuts[0], cuts[-1]), repeated=again))
+    for names in clients:
+        own = [each.of_queues(names) for each in found]
+        shares = [_share(each.store, each.slices) for each in own if each.slices]
+        for each in own:
+            if each.scanned:
+                scan = each.cuts[0], each.cuts[-1]
+                share = _share(each.store, each.scanned)
+                shares.append(replace(share, scan=scan, repeated=tuple(each.repeated)))
         splits.append(Split(tuple(shares)))
     return splits
 
@@ -111,8 +136,9 @@ def splits_of_clients(found: Findings, clients: Sequence[frozenset[MessageQueue]
 
 
 def estimate_bytes(piece: QueueSlice) -> int:
-    """Bytes of the slice's messages: its length times the mean of a few message sizes, at most what its queue
-    spans in the log.
+    """Estimated bytes of the slice's messages, at least 1.
+
+    The number of messages times the mean of a few message sizes, at most what the queue spans in the log.
     """
     queue, count = piece.queue, piece.stop - piece.start
     if queue.bounds is None or count <= 0:
@@ -133,98 +159,96 @@ def estimate_bytes(piece: QueueSlice) -> int:
     return max(estimate if queue.extra else min(estimate, spanned), 1)
 
 
-def _target(total: int, options: ReadOptions, queues: int, cores: int) -> tuple[int, int]:
-    """(bytes a partition should have, how many partitions there should be at least)."""
-    wanted = min(
-        options.min_partitions or max(1, min(queues, cores, total // _PARTITION_BYTES_MIN)), _PARTITIONS_MAX
-    )
-    target, least = min(options.max_bytes_per_partition, -(-total // wanted)), -(-total // _PARTITIONS_MAX)
-    if target < least:
-        told = "maxBytesPerPartition %d would make %d partitions, more than Spark can plan well: making %d of %d bytes instead"
-        _log.warning(told, target, -(-total // target), _PARTITIONS_MAX, least)
-    return max(target, least, 1), wanted
+def _split_size(total: int, options: ReadOptions, queues: int, cores: int) -> tuple[int, int]:
+    """(bytes of a split, the least number of splits) for `total` bytes."""
+    default = max(1, min(queues, cores, total // _SPLIT_BYTES_MIN))
+    wanted = min(options.min_partitions or default, _SPLITS_MAX)
+    size, size_min = min(options.max_bytes_per_partition, -(-total // wanted)), -(-total // _SPLITS_MAX)
+    if size < size_min:
+        _log.warning(
+            "maxBytesPerPartition %d would make %d partitions, more than the %d that Spark plans well; "
+            "using %d bytes per partition",
+            size, -(-total // size), _SPLITS_MAX, size_min,
+        )  # fmt: skip
+    return max(size, size_min, 1), wanted
 
 
 # ---- splits ------------------------------------------------------------------------------------------------
 
 
-def _by_queue(pieces: list[Piece], options: ReadOptions, cores: int) -> list[Split]:
-    """Whole queues packed into partitions of about equal size, larger queues cut."""
-    if not pieces:
+def _splits_by_queue(slices: list[_Sized], options: ReadOptions, cores: int) -> list[Split]:
+    """Whole queues packed into splits of about equal size; larger queues are cut."""
+    if not slices:
         return []
-    total = sum(piece.bytes for piece in pieces)
-    target, wanted = _target(total, options, len(pieces), cores)
-    cut = [part for piece in pieces for part in _cut(piece, target)]
-    count = min(max(wanted, -(-total // target)), len(cut))
-    bins: list[list[Piece]] = [[] for _ in range(count)]
+    total = sum(each.bytes for each in slices)
+    size, wanted = _split_size(total, options, len(slices), cores)
+    parts = [part for each in slices for part in _cut_to_size(each, size)]
+    count = min(max(wanted, -(-total // size)), len(parts))
+    held: list[list[_Sized]] = [[] for _ in range(count)]
     heap = [(0, number) for number in range(count)]
-    order = sorted(range(len(cut)), key=lambda i: -cut[i].bytes)
-    place: list[int] = [0] * len(cut)
-    for i in order:  # the largest first, each to the emptiest
-        held, number = heapq.heappop(heap)
+    place: list[int] = [0] * len(parts)
+    for i in sorted(range(len(parts)), key=lambda i: -parts[i].bytes):  # the largest first, to the emptiest
+        used, number = heapq.heappop(heap)
         place[i] = number
-        heapq.heappush(heap, (held + cut[i].bytes, number))
-    for i, part in enumerate(cut):  # kept in the order of topics and queues
-        bins[place[i]].append(part)
-    return [Split(tuple(_shares(pieces))) for pieces in bins if pieces]
+        heapq.heappush(heap, (used + parts[i].bytes, number))
+    for i, part in enumerate(parts):  # within a split, in the order of topics and queues
+        held[place[i]].append(part)
+    return [Split(tuple(_shares(members))) for members in held if members]
 
 
-def _cut(piece: Piece, target: int) -> Iterator[Piece]:
-    """Equal parts of a slice, each at most `target` bytes by estimate."""
-    start, stop = piece.slice.start, piece.slice.stop
-    count = min(-(-piece.bytes // target), stop - start)
+def _cut_to_size(sized: _Sized, size: int) -> Iterator[_Sized]:
+    """Equal parts of a slice, each of at most `size` estimated bytes."""
+    start, stop = sized.slice.start, sized.slice.stop
+    count = min(-(-sized.bytes // size), stop - start)
     if count <= 1:
-        yield piece
+        yield sized
         return
     edges = [start + (stop - start) * i // count for i in range(count + 1)]
     for low, high in pairwise(edges):
-        yield Piece(piece.store, replace(piece.slice, start=low, stop=high), piece.bytes // count)
+        yield _Sized(sized.store, replace(sized.slice, start=low, stop=high), sized.bytes // count)
 
 
-def _shares(pieces: Sequence[Piece]) -> Iterator[Share]:
-    by_store: dict[str, tuple[Store, list[QueueSlice]]] = {}
-    for piece in pieces:
-        by_store.setdefault(piece.store.path, (piece.store, []))[1].append(piece.slice)
-    for store, slices in by_store.values():
-        yield _share(store, slices)
+def _shares(slices: Sequence[_Sized]) -> Iterator[Share]:
+    for store, members in _by_store(slices):
+        yield _share(store, [each.slice for each in members])
+
+
+def _by_store(slices: Sequence[_Sized]) -> list[tuple[Store, list[_Sized]]]:
+    found: dict[str, tuple[Store, list[_Sized]]] = {}
+    for each in slices:
+        found.setdefault(each.store.path, (each.store, []))[1].append(each)
+    return list(found.values())
 
 
 def _share(store: Store, slices: Sequence[QueueSlice]) -> Share:
     return Share(store.path, store.broker_name, store.commit_log_paths, tuple(slices))
 
 
-def _by_commitlog(pieces: list[Piece], options: ReadOptions, cores: int) -> list[Split]:
-    """Physical ranges of each store; a task reads what its queues have in its range, in the order of the log."""
+def _splits_by_commitlog(slices: list[_Sized], options: ReadOptions, cores: int) -> list[Split]:
+    """Physical ranges of each store. A task reads what its queues have in a range, in the order of the log."""
     splits = []
-    total = sum(piece.bytes for piece in pieces)
-    for store, slices in {
-        piece.store.path: (piece.store, _slices_of(piece.store, pieces)) for piece in pieces
-    }.values():
-        low, high = _physical_range(slices)
-        held = sum(piece.bytes for piece in pieces if piece.store is store)
-        target, wanted = _target(held, options, len(slices), max(1, cores * held // max(total, 1)))
-        count = max(-(-held // target), wanted if options.min_partitions else 1)
+    total = sum(each.bytes for each in slices)
+    for store, members in _by_store(slices):
+        low, high = _physical_range([each.slice for each in members])
+        held = sum(each.bytes for each in members)
+        store_cores = max(1, cores * held // max(total, 1))
+        size, wanted = _split_size(held, options, len(members), store_cores)
+        count = max(-(-held // size), wanted if options.min_partitions else 1)
         edges = [low + (high - low) * i // count for i in range(1, count)]
         ranges: dict[int, list[QueueSlice]] = {}
-        for piece in slices:
-            cuts = cuts_at(piece, edges)
-            # most of many ranges have nothing of a queue
+        for each in members:
+            cuts = cuts_at(each.slice, edges)
+            # if there are many ranges, most have no message of a queue
             for number in np.flatnonzero(cuts[:-1] < cuts[1:]).tolist():
-                ranges.setdefault(number, []).append(
-                    replace(piece, start=int(cuts[number]), stop=int(cuts[number + 1]))
-                )
-        splits += [
-            Split((replace(_share(store, mine), in_log_order=True),)) for _, mine in sorted(ranges.items())
-        ]
+                part = replace(each.slice, start=int(cuts[number]), stop=int(cuts[number + 1]))
+                ranges.setdefault(number, []).append(part)
+        shares = (replace(_share(store, parts), in_log_order=True) for _, parts in sorted(ranges.items()))
+        splits += [Split((share,)) for share in shares]
     return splits
 
 
-def _slices_of(store: Store, pieces: Sequence[Piece]) -> list[QueueSlice]:
-    return [piece.slice for piece in pieces if piece.store is store]
-
-
 def _physical_range(slices: Sequence[QueueSlice]) -> tuple[int, int]:
-    """From the first message of the slices to behind the last one, as far as their queues say."""
+    """From the first message of the slices to 1 behind the start of the last, as far as their queues say."""
     starts: list[int] = []
     stops: list[int] = []
     for piece in slices:
@@ -236,17 +260,17 @@ def _physical_range(slices: Sequence[QueueSlice]) -> tuple[int, int]:
     return (min(starts, default=0), max(stops, default=0) + 1)
 
 
-def _scan_shares(found: Findings, options: ReadOptions, cores: int) -> Iterator[Share]:
-    for store, slices, repeated, cuts in found.scanned:
-        edges = _thinned(cuts, options, len(slices), cores)
-        for start, stop in pairwise(edges):
-            yield replace(_share(store, slices), scan=(start, stop), repeated=tuple(repeated))
+def _scan_shares(found: StoreSlices, options: ReadOptions, cores: int) -> Iterator[Share]:
+    if not found.scanned:
+        return
+    for scan in pairwise(_scan_edges(found.cuts, options, len(found.scanned), cores)):
+        yield replace(_share(found.store, found.scanned), scan=scan, repeated=tuple(found.repeated))
 
 
-def _thinned(cuts: Sequence[int], options: ReadOptions, queues: int, cores: int) -> list[int]:
-    """Those of the places where a scan may be cut that make parts of about the size of a partition."""
+def _scan_edges(cuts: Sequence[int], options: ReadOptions, queues: int, cores: int) -> list[int]:
+    """Those of the `cuts` that divide a scan into parts of about the size of a split."""
     low, total = cuts[0], cuts[-1] - cuts[0]
-    target, wanted = _target(total, options, queues, cores)
-    count = max(-(-total // target), wanted)
+    size, wanted = _split_size(total, options, queues, cores)
+    count = max(-(-total // size), wanted)
     near = {cuts[bisect_left(cuts, low + total * i // count)] for i in range(1, count)}
     return sorted({low, cuts[-1]} | near)

@@ -19,9 +19,8 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import CheckedOffsets, OffsetStore
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.group_options import GroupOptions
-from rmq_spark.plan.batch import refuse_unknown
 from rmq_spark.plan.group_start import begin_of, subscribe_set, usable_offsets
-from rmq_spark.plan.splits import Findings
+from rmq_spark.plan.unknown_names import refuse_unknown
 from rmq_spark.stream.stores import StreamStores
 from store_format.bookkeeping.state import StoreState
 from store_format.errors import OptionError, StoreWriteError
@@ -154,8 +153,8 @@ class StreamGroup:
         return member
 
     def _refuse_unknown(self) -> None:
-        found = Findings(queues=[*self._shared(), *self._stores.queues])
-        refuse_unknown(self._stores.stores, self._stores.options, found)
+        queues = [*self._shared(), *self._stores.queues]
+        refuse_unknown(self._stores.stores, self._stores.options, queues)
         shared = {queue.topic for queue in self._shared()}
         for topic in self._stores.options.topics.named_topics:
             if topic not in shared:

@@ -1,23 +1,23 @@
-"""A micro-batch becomes splits: from the two offsets alone, so that a replay gives the same rows.
+"""The splits of a micro-batch, from its two offsets alone, so that a repeated batch returns the same rows.
 
-What lies between them and is no longer there is data loss, told queue by queue and counted.
+Messages between the two offsets that no longer exist are data loss: reported for each queue, and counted.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits
 from rmq_spark.consume.stream_offset import FROM, StreamOffset
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.batch import Plan, available_cores
-from rmq_spark.plan.splits import Findings, Piece, Split, estimate_bytes, make_splits, splits_of_clients
+from rmq_spark.plan.splits import Split, StoreSlices, make_splits, splits_of_clients
 from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import OffsetOutOfRangeError, OptionError
-from store_format.read.store import Store
 
 __all__ = ["plan_stream", "ranges"]
 
@@ -25,18 +25,16 @@ _log = logging.getLogger(__name__)
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> dict[MessageQueue, tuple[int, int]]:
-    """[start, stop) of every queue that has messages in the micro-batch: from `$from`, else from the offset
-    before.
-    """
+    """[start, stop) of every queue with messages in the micro-batch. `$from`, else the first offset, starts it."""
     found: dict[MessageQueue, tuple[int, int]] = {}
     for key, stop in end.positions.items():
         low = end.starts.get(key, start.positions.get(key))
         if low is None:
             raise OptionError(
-                f'the checkpoint tells no start of {key}, neither in "{FROM}" nor before; was it edited?'
+                f'the checkpoint has no start offset for {key}, neither in "{FROM}" nor before; was it edited?'
             )
         if low > stop:
-            raise OptionError(f"the checkpoint has {key} from {low} back to {stop}; was it edited?")
+            raise OptionError(f"the checkpoint moves {key} back from offset {low} to {stop}; was it edited?")
         if low < stop:
             found[key] = low, stop
     return found
@@ -51,81 +49,68 @@ def plan_stream(
     clients: Sequence[frozenset[MessageQueue]] | None = None,
     cores: int | None = None,
 ) -> Plan:
-    """The splits of a micro-batch, at least one. `clients` are the queues of each partition, where a group's
-    strategy says it.
+    """The splits of a micro-batch, at least one. With `clients`, each partition reads exactly these queues.
 
-    Raises OffsetOutOfRangeError for messages that are gone, unless failOnDataLoss is false: then they are
-    counted in the plan.
+    Raises OffsetOutOfRangeError for messages that no longer exist, or with failOnDataLoss=false counts them.
     """
     wanted = ranges(start, end)
-    if not all(_holds(stores.queues.get(key), *bounds) for key, bounds in wanted.items()):
-        stores.look(anew=True)  # a replay, or retention since the end was decided
-    found = Findings()
+    if not all(_holds(stores.queues.get(name), *bounds) for name, bounds in wanted.items()):
+        stores.look(anew=True)  # a repeated batch, or retention deleted files since the end was decided
     unchosen = {
-        key: wanted.pop(key) for key in [*wanted] if key not in stores.queues and not stores.chooses(key)
+        name: wanted.pop(name) for name in [*wanted] if name not in stores.queues and not stores.chooses(name)
     }
-    cuts = {follower.store.broker_name: follower.cuts for follower in stores.followers}
-    _add(wanted, stores.queues, {store.broker_name: store for store in stores.stores}, cuts, options, found)
+    planning = _BatchPlanning(options)
+    found = {
+        follower.store.broker_name: StoreSlices(follower.store, follower.cuts)
+        for follower in stores.followers
+    }
+    planning.add(wanted, stores.queues, found)
+    every = list(found.values())
     for store, there in stores.find_unchosen(unchosen):
         queues = {MessageQueue.of(queue): queue for queue in (*there.queues, *there.scanned)}
-        _add(
-            {key: unchosen.pop(key) for key in queues},
-            queues,
-            {store.broker_name: store},
-            {store.broker_name: there.cuts},
-            options,
-            found,
-        )
-    _add(unchosen, {}, {}, {}, options, found)  # what is left is gone
+        of_store = StoreSlices(store, there.cuts)
+        planning.add({name: unchosen.pop(name) for name in queues}, queues, {store.broker_name: of_store})
+        every.append(of_store)
+    planning.add(unchosen, {}, {})  # queues that no longer exist
     if clients is not None:
-        return Plan(splits_of_clients(found, clients) or [Split()], found.lost)
-    return Plan(make_splits(found, options, cores or available_cores()), found.lost)
-
-
-def _add(
-    wanted: Mapping[MessageQueue, tuple[int, int]],
-    queues: Mapping[MessageQueue, Queue],
-    stores: Mapping[str, Store],
-    cuts: Mapping[str, list[int]],
-    options: ReadOptions,
-    found: Findings,
-) -> None:
-    """Adds the ranges to `found`, by consume queue or by scan. `stores` and `cuts` are by broker."""
-    scanned: dict[str, list[tuple[Queue, QueueSlice]]] = {}
-    for key, (low, high) in wanted.items():
-        queue = queues.get(key)
-        piece = _slice(key, queue, low, high, options, found)
-        if queue is None or piece is None or piece.start >= piece.stop:
-            continue
-        if queue.scanned is None:
-            store = stores[key[1]]  # one object for all its queues, however old what is known of each
-            found.pieces.append(Piece(store, piece, min(estimate_bytes(piece), store.log.size_bytes)))
-        else:
-            scanned.setdefault(key[1], []).append((queue, piece))
-    for broker, members in scanned.items():
-        repeated = [
-            queue.scanned
-            for queue, _ in members
-            if queue.scanned is not None and len(queue.scanned.epochs) > 1
-        ]
-        found.scanned.append((stores[broker], [piece for _, piece in members], repeated, cuts[broker]))
+        return Plan(splits_of_clients(every, clients) or [Split()], planning.lost)
+    return Plan(make_splits(every, options, cores or available_cores()), planning.lost)
 
 
 def _holds(queue: Queue | None, low: int, high: int) -> bool:
     return queue is not None and queue.min_offset <= low and high <= queue.max_offset
 
 
-def _slice(
-    key: MessageQueue, queue: Queue | None, low: int, high: int, options: ReadOptions, found: Findings
-) -> QueueSlice | None:
-    there = offset_limits(queue)
-    start, stop = min(max(low, there[0]), high), max(min(high, there[1]), low)
-    lost = (high - low) - max(stop - start, 0)
-    if lost:
-        held = "the queue is gone" if queue is None else f"the queue holds {there[0]} to {there[1]}"
-        message = f"{key}: of offsets {low} to {high} of this batch {lost} are no longer there; {held}"
-        if options.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{message}. Set failOnDataLoss=false to go on without them")
-        found.lost += lost
-        _log.warning("%d messages lost: %s", lost, message)
-    return None if queue is None or start >= stop else queue.range.piece(start, stop)
+@dataclass(slots=True)
+class _BatchPlanning:
+    """Adds ranges of queues to the slices of their stores, and counts the messages that are `lost`."""
+
+    options: ReadOptions
+    lost: int = 0
+
+    def add(
+        self,
+        wanted: Mapping[MessageQueue, tuple[int, int]],
+        queues: Mapping[MessageQueue, Queue],
+        found: Mapping[str, StoreSlices],
+    ) -> None:
+        """`found` has the stores by broker name."""
+        for name, (low, high) in wanted.items():
+            queue = queues.get(name)
+            piece = self._slice(name, queue, low, high)
+            if queue is not None and piece is not None:
+                found[name.broker_name].add(queue, piece)
+
+    def _slice(self, name: MessageQueue, queue: Queue | None, low: int, high: int) -> QueueSlice | None:
+        """What exists of [low, high); None if nothing does."""
+        first, end = offset_limits(queue)
+        start, stop = min(max(low, first), high), max(min(high, end), low)
+        lost = (high - low) - max(stop - start, 0)
+        if lost:
+            held = "the queue no longer exists" if queue is None else f"the queue holds {first} to {end}"
+            message = f"{name}: {lost} of the messages {low} to {high} of this batch no longer exist; {held}"
+            if self.options.fail_on_data_loss:
+                raise OffsetOutOfRangeError(f"{message}. Set failOnDataLoss=false to continue without them")
+            self.lost += lost
+            _log.warning("%d messages lost: %s", lost, message)
+        return None if queue is None or start >= stop else queue.range.piece(start, stop)

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import StreamOffset
-from rmq_spark.plan.batch import refuse_unknown, refuse_unknown_names, warn_of_no_match
-from rmq_spark.plan.splits import Findings
 from rmq_spark.plan.starts import start_offset
+from rmq_spark.plan.unknown_names import refuse_unknown, refuse_unknown_names, warn_of_no_match
 from rmq_spark.stream.admission import admit
 from rmq_spark.stream.losses import Losses
 from rmq_spark.stream.rates import Limits, Pace
@@ -42,9 +41,8 @@ class Starting:
     def first(self) -> dict[MessageQueue, int]:
         """The starts of a new query. Raises for names and offsets in the options that do not fit the stores."""
         options = self._stores.options
-        found = Findings(queues=list(self._stores.queues))
-        refuse_unknown(self._stores.stores, options, found)
-        warn_of_no_match(self._stores.stores, options, found)
+        refuse_unknown(self._stores.stores, options, self._stores.queues.keys())
+        warn_of_no_match(self._stores.stores, options, self._stores.queues.keys())
         return {key: self._first(key, queue) for key, queue in self._stores.queues.items()}
 
     def _first(self, key: MessageQueue, queue: Queue) -> int:
@@ -59,7 +57,7 @@ class Starting:
             key,
             max(low - offset, 0),
             message,
-            "correct it, or set failOnDataLoss=false to read what is there",
+            "correct it, or set failOnDataLoss=false to read the offsets that exist",
         )
         losses.tell()
         return min(max(offset, low), high)
@@ -192,9 +190,9 @@ class StreamPositions:
         _log.info("going on from the checkpoint: the starting… options count for new queries only")
         stores = self.stores
         kept = [key for key in previous.positions if not stores.chooses(key)]
-        found = Findings(queues=[*stores.queues, *previous.positions.keys() - set(kept)])
-        refuse_unknown_names(stores.stores, stores.options, found)
-        warn_of_no_match(stores.stores, stores.options, found)
+        queues = [*stores.queues, *previous.positions.keys() - set(kept)]
+        refuse_unknown_names(stores.stores, stores.options, queues)
+        warn_of_no_match(stores.stores, stores.options, queues)
         self._deleted = stores.deleted_topics({(topic, broker) for topic, broker, _ in kept})
         for topic, broker in sorted(self._deleted):
             _log.warning(

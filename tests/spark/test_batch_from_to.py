@@ -111,7 +111,7 @@ def test_an_offset_behind_the_end(spark: SparkSession, golden: Golden) -> None:
 def test_a_start_behind_the_end(spark: SparkSession, golden: Golden) -> None:
     options = {"startingOffsets": '{"Orders":{"0":30}}', "endingOffsets": '{"Orders":{"0":29}}'}
     with pytest.raises(
-        PySparkException, match="startingOffsets leads to offset 30, behind endingOffsets, which leads to 29"
+        PySparkException, match="startingOffsets starts at offset 30, after endingOffsets, which ends at 29"
     ):
         read(spark, golden(STORE), subscribe="Orders", **options).collect()
 

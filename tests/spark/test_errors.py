@@ -80,15 +80,15 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     ),
     "no such queue": (
         {"assign": '{"Orders":[4]}'},
-        "OptionError: assign: no store has the queue Orders/*/4; the queues there are Orders/broker-a/0, ",
+        "OptionError: assign: no store has the queue Orders/*/4; the queues are Orders/broker-a/0, ",
     ),
     "offsets of a topic not read": (
         {"subscribe": "Orders", "startingOffsets": '{"Audit":{"0":1}}'},
-        "OptionError: startingOffsets: Audit/*/0 is none of the queues read; the queues read are Orders/broker-a/0, ",
+        "OptionError: startingOffsets: Audit/*/0 is not one of the queues read; the queues read are Orders/broker-a/0, ",
     ),
     "offsets of another broker": (
         {"subscribe": "Audit", "startingOffsets": '{"Audit":{"broker-b":{"0":1}}}'},
-        "OptionError: startingOffsets: Audit/broker-b/0 is none of the queues read; the queues read are Audit/broker-a/0",
+        "OptionError: startingOffsets: Audit/broker-b/0 is not one of the queues read; the queues read are Audit/broker-a/0",
     ),
     "an offset that is not there": (
         {"subscribe": "Audit", "startingOffsets": '{"Audit":{"0":352}}'},

@@ -30,13 +30,13 @@ def test_there_is_an_end_to_the_partitions(
     assert messages == 1326
     assert len(every) <= messages
     assert caplog.messages == []
-    monkeypatch.setattr(splits_room, "_PARTITIONS_MAX", 3)
+    monkeypatch.setattr(splits_room, "_SPLITS_MAX", 3)
     with caplog.at_level(logging.WARNING):
         few = plan(parse_read_options(options | {"maxBytesPerPartition": "64k"}), cores=1).splits
     assert len(few) <= 3 + queues
     (told,) = caplog.messages
     assert told.startswith("maxBytesPerPartition 65536 would make ")
-    assert told.endswith(" bytes instead")
+    assert told.endswith(" bytes per partition")
     assert (
         sum(piece.stop - piece.start for split in few for share in split.shares for piece in share.slices)
         == messages

@@ -81,7 +81,7 @@ def test_a_limit_counts_only_the_queues_that_are_read(root: Path) -> None:
         ({"subscribe": "Audit,Ordres"}, "no store has a topic 'Ordres'; did you mean Orders?"),
         (
             {"assign": '{"Orders":[9]}'},
-            "assign: no store has the queue Orders/*/9; the queues there are Orders/broker-a/0",
+            "assign: no store has the queue Orders/*/9; the queues are Orders/broker-a/0",
         ),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_pattern_that_matches_nothing_is_a_warning(
     assert stream.step() is None
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert said == [
-        "subscribePattern Ordr.* matches no topic; the topics are Audit, Orders. The stream waits for one"
+        "subscribePattern Ordr.* matches no topic; the topics are Audit, Orders. The stream waits for a topic that matches"
     ]
     append(root, numbered("Ordr1", 0, 1))
     assert stream.step() == [("Ordr1", 0, 0)]
@@ -286,10 +286,10 @@ def test_latest_of_a_queue_without_a_message_waits_for_its_first(sparse: Path) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"startingOffsets": '{"T":{"4":0}}'}, "startingOffsets: T/*/4 is none of the queues read"),
+        ({"startingOffsets": '{"T":{"4":0}}'}, "startingOffsets: T/*/4 is not one of the queues read"),
         (
             {"startingOffsets": '{"T":{"other":{"3":0}}}'},
-            "startingOffsets: T/other/3 is none of the queues read",
+            "startingOffsets: T/other/3 is not one of the queues read",
         ),
         ({"assign": '{"T":[4]}'}, "assign: no store has the queue T/*/4"),
         (
@@ -298,7 +298,7 @@ def test_latest_of_a_queue_without_a_message_waits_for_its_first(sparse: Path) -
         ),
         (
             {"subscribe": "T", "startingOffsets": '{"Empty":{"0":0}}'},
-            "startingOffsets: Empty/*/0 is none of the queues read",
+            "startingOffsets: Empty/*/0 is not one of the queues read",
         ),
     ],
 )

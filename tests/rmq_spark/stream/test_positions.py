@@ -246,7 +246,7 @@ def test_the_starting_options(root: Path, options: dict[str, Any], first: list[i
         ),
         ({"startingTimestamp": "1900000000000"}, "no message at or after 1900000000000"),
         ({"subscribe": "Tt"}, "no store has a topic 'Tt'; did you mean T?"),
-        ({"startingOffsets": '{"T":{"7":0}}'}, "startingOffsets: T/*/7 is none of the queues read"),
+        ({"startingOffsets": '{"T":{"7":0}}'}, "startingOffsets: T/*/7 is not one of the queues read"),
     ],
 )
 def test_a_start_that_is_not_there_is_refused(root: Path, options: dict[str, Any], said: str) -> None:
@@ -396,7 +396,7 @@ def test_retention_between_the_end_and_its_planning(tmp_path: Path, caplog: pyte
     delete_log_files(root, 3)
     with pytest.raises(
         OffsetOutOfRangeError,
-        match=r"T-0 of broker-a: of offsets 0 to 100 of this batch \d+ are no longer there",
+        match=r"T-0 of broker-a: \d+ of the messages 0 to 100 of this batch no longer exist",
     ):
         stream.replay(0)
     stream.restart(failOnDataLoss="false")
@@ -533,12 +533,12 @@ def test_a_checkpoint_that_tells_no_start_or_goes_back_is_refused(root: Path) ->
         (
             {},
             {MessageQueue("T", "broker-a", 0): 3},
-            'the checkpoint tells no start of T-0 of broker-a, neither in "$from" nor before',
+            'the checkpoint has no start offset for T-0 of broker-a, neither in "$from" nor before',
         ),
         (
             {MessageQueue("T", "broker-a", 0): 4},
             {MessageQueue("T", "broker-a", 0): 3},
-            "the checkpoint has T-0 of broker-a from 4 back to 3",
+            "the checkpoint moves T-0 of broker-a back from offset 4 to 3",
         ),
     ):
         with pytest.raises(OptionError, match="was it edited") as caught:
