@@ -1,9 +1,8 @@
-"""Every error this project raises. Whose fault it is decides the class: the caller's, the bytes', or the
-world's.
+"""Every error this project raises on purpose: a class for options, messages, bytes and the system each.
 
-Each class is also the fitting one of the standard library, survives pickling (Spark sends errors between
-processes), and its message says where, what was expected, what was found and, where a person can act, what to
-do.
+Each class is also an exception of the standard library (`ValueError`, `LookupError`, `OSError`) and can be
+pickled: Spark sends errors between processes. A message says where, what was expected, what was found and, if
+the user can act, what to do.
 """
 
 from __future__ import annotations
@@ -25,30 +24,26 @@ __all__ = [
 
 
 class StoreError(Exception):
-    """The root: catch this to catch everything the project raises on purpose."""
+    """The root of all errors of this project."""
 
 
 class OptionError(StoreError, ValueError):
-    """The caller's options are unknown, malformed or contradict each other. One sentence, with the nearest
-    right answer.
-    """
+    """An option is unknown, malformed or contradicts another option. The message names the valid values."""
 
 
 class IllegalMessageError(StoreError, ValueError):
-    """A message handed to a writer breaks a limit of the client or of the broker. Names the topic and the
-    limit.
-    """
+    """A message to write breaks a limit of RocketMQ's client or broker. The message names topic and limit."""
 
 
 class CorruptStoreError(StoreError, ValueError):
-    """Bytes on disk disagree with the layout.
+    """Bytes of a store file do not have the expected layout.
 
-    `file` is the store file and `position` the byte in it (decimal); `expected` and `found` are short
-    phrases, magic codes in hex.
+    `file` is the store file and `position` the byte in the file (decimal). `expected` and `found` are short
+    phrases, with magic codes in hex.
     """
 
     def __init__(self, file: str, position: int, expected: str, found: str) -> None:
-        super().__init__(file, position, expected, found)  # same as the signature: it pickles
+        super().__init__(file, position, expected, found)  # the arguments of __init__: pickle needs them
         self.file = file
         self.position = position
         self.expected = expected
@@ -61,36 +56,32 @@ class CorruptStoreError(StoreError, ValueError):
 
 
 class TruncatedRecordError(CorruptStoreError):
-    """A record or a file ends before its own length says it should."""
+    """A record or a file ends before the length that it stores."""
 
 
 class ChecksumError(CorruptStoreError):
-    """The bytes are laid out rightly, but their CRC is not the stored one."""
+    """The layout is right, but the CRC of the bytes is not the stored CRC."""
 
 
 class StoreInUseError(StoreError, RuntimeError):
-    """Another process holds the store's lock. Says who, where the system tells."""
+    """Another process holds the store's lock. The message names the process where the system knows it."""
 
 
 class OffsetOutOfRangeError(StoreError, LookupError):
-    """A queue offset that the store does not hold: deleted by retention, or not written yet."""
+    """The store has no message at this offset: retention deleted it, or it is not written yet."""
 
 
 class StoreNotFoundError(StoreError, LookupError):
-    """A path that does not exist or is no store root. Says what a store root looks like and what was there."""
+    """A path does not exist or is not a store directory. The message says what a store directory contains."""
 
 
 class StorePermissionError(StoreError, PermissionError):
-    """This user may not read a file or a directory of a store. Names it, its owner and what to do; the cause
-    has the errno.
-    """
+    """The user may not read a file or directory of a store. The cause has the errno."""
 
 
 class StoreWriteError(StoreError, OSError):
-    """A file of the store could not be written: disk full, I/O error, no permission. Names the file; the
-    cause has the errno.
-    """
+    """A store file cannot be written: disk full, I/O error, no permission. The cause has the errno."""
 
 
 class UnsupportedFormatError(StoreError, NotImplementedError):
-    """A kind of store or record this project does not read or write. Names the broker setting that made it."""
+    """This project does not support the kind of store or record. The message names the broker's setting."""

@@ -20,7 +20,7 @@ _TYPES = {"i": "int", "u": "uint"}
 
 def render() -> dict[str, str]:
     """Returns layout name -> Markdown table with one row for each field."""
-    return {name: _table(layout) for name, layout in LAYOUTS.items()}
+    return {name: _markdown_table(layout) for name, layout in LAYOUTS.items()}
 
 
 def field_meanings(name: str) -> dict[str, str]:
@@ -28,7 +28,7 @@ def field_meanings(name: str) -> dict[str, str]:
     return dict(LAYOUTS[name].metadata or {})
 
 
-def _table(layout: np.dtype[np.void]) -> str:
+def _markdown_table(layout: np.dtype[np.void]) -> str:
     lines = ["| offset | bytes | type | field | meaning |", "|---:|---:|---|---|---|"]
     meanings: Mapping[str, str] = layout.metadata or {}
     for field, (kind, offset, *_) in (layout.fields or {}).items():
@@ -41,14 +41,14 @@ def _table(layout: np.dtype[np.void]) -> str:
 
 
 def fill(text: str) -> str:
-    """`text` with the table between each pair of markers replaced by the current one.
+    """Returns `text` with the current table between each pair of markers.
 
-    Raises ValueError when a layout has no place in the text, two, or a place no layout.
+    Raises ValueError unless every layout has exactly one pair of markers in the text.
     """
     tables = render()
-    places = sorted(match[1] for match in _TABLE.finditer(text))
-    if places != sorted(tables):
-        raise ValueError(f"FORMAT.md has places for {places}, layouts.py has {sorted(tables)}")
+    names = sorted(match[1] for match in _TABLE.finditer(text))
+    if names != sorted(tables):
+        raise ValueError(f"FORMAT.md has markers for {names}, layouts.py has {sorted(tables)}")
     return _TABLE.sub(lambda match: f"<!-- layout {match[1]} -->\n{tables[match[1]]}\n<!-- end -->", text)
 
 

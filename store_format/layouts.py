@@ -1,9 +1,7 @@
-"""Every fixed layout of the store's files, once, as a numpy dtype: one field a line with its offset and
-meaning.
+"""Every fixed layout of RocketMQ's store files as a numpy dtype: one field a line, with offset and meaning.
 
-Readers, writers, FORMAT.md and the hex dump derive from these tables; nothing else in the project spells an
-offset. All integers are big-endian; `unpack` gives views that stay so, and native order begins where Arrow
-begins.
+Readers, writers, FORMAT.md and the hex dump derive from these tables. No other module spells an offset. All
+integers are big-endian, also in the views of `unpack`. Native byte order begins at the Arrow boundary.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ __all__ = [
 
 MAGIC_V1 = 0xDAA320A7  # MessageDecoder.MESSAGE_MAGIC_CODE: topic length is one byte
 MAGIC_V2 = 0xDAA320AB  # MessageDecoder.MESSAGE_MAGIC_CODE_V2: topic length is two bytes
-MAGIC_BLANK = 0xCBD43194  # CommitLog.BLANK_MAGIC_CODE: the rest of the file holds no message
+MAGIC_BLANK = 0xCBD43194  # CommitLog.BLANK_MAGIC_CODE: the rest of the file contains no message
 
 NAME_VALUE_SEPARATOR = 0x01  # MessageDecoder.NAME_VALUE_SEPARATOR
 PROPERTY_SEPARATOR = 0x02  # MessageDecoder.PROPERTY_SEPARATOR
@@ -59,8 +57,10 @@ PROPERTY_SEPARATOR = 0x02  # MessageDecoder.PROPERTY_SEPARATOR
 CRC_PROPERTY_NAME = b"__CRC32#"  # MessageConst.PROPERTY_CRC32
 CRC_PROPERTY_SIZE = 20  # name, 0x01, ten digits least significant first, 0x02 (spec 2.7)
 
-CQ_PRE_BLANK_SIZE = 0x7FFFFFFF  # ConsumeQueue.fillPreBlank: a place before the queue's first message
-# ConsumeQueueExt.MAX_ADDR: tags codes at or below it are addresses of the consumequeue_ext file
+CQ_PRE_BLANK_SIZE = (
+    0x7FFFFFFF  # ConsumeQueue.fillPreBlank: the size in units before the queue's first message
+)
+# ConsumeQueueExt.MAX_ADDR: a tags code at or below it is an address in a consumequeue_ext file
 CQ_EXT_ADDRESS_MAX = -(2**31) - 1
 CHECKPOINT_FILE_SIZE = 4096  # StoreCheckpoint: one memory page
 
@@ -68,9 +68,9 @@ CHECKPOINT_FILE_SIZE = 4096  # StoreCheckpoint: one memory page
 def unit(size: int, *fields: tuple[str, str, int, str]) -> np.dtype[np.void]:
     """Returns a packed dtype of `size` bytes. A field is (name, type, offset, meaning).
 
-    `size` and the offsets are the ones of the broker's source. The meanings are kept in the dtype's metadata
-    under the fields' names, for FORMAT.md and the hex dump. Raises TypeError at import when the types do not
-    add up to the offsets or to `size`.
+    `size` and the offsets are copied from the broker's source. The dtype's metadata maps field names to
+    meanings, for FORMAT.md and the hex dump. Raises TypeError at import when the types do not add up to the
+    offsets or to `size`.
     """
     layout = np.dtype(
         [(name, kind) for name, kind, _, _ in fields],
@@ -78,23 +78,22 @@ def unit(size: int, *fields: tuple[str, str, int, str]) -> np.dtype[np.void]:
     )
     for name, _, offset, _ in fields:
         if layout.fields is None or layout.fields[name][1] != offset:
-            raise TypeError(f"field {name}: expected at byte {offset}, the types before it say otherwise")
+            raise TypeError(f"field {name}: the types before it do not add up to its offset {offset}")
     if layout.itemsize != size:
-        raise TypeError(f"fields add up to {layout.itemsize} bytes, the broker's unit has {size}")
+        raise TypeError(f"the fields add up to {layout.itemsize} bytes, expected {size}")
     return layout
 
 
 def unpack(buffer: Any, layout: np.dtype[np.void]) -> NDArray[np.void]:
-    """Read: `buffer` (anything with the buffer protocol) seen as units. No copy, still big-endian, still
-    read-only.
-    """
+    """Returns `buffer` (anything with the buffer protocol) as records, without a copy and read-only."""
     return np.frombuffer(buffer, layout)
 
 
 def pack(layout: np.dtype[np.void], columns: dict[str, Any]) -> NDArray[np.void]:
-    """Write: the inverse of `unpack`. numpy wraps what does not fit; this refuses it.
+    """Returns records with these columns, the inverse of `unpack`. A column may be one number for all.
 
-    Raises TypeError for other columns than the layout's and OverflowError for a value that does not fit.
+    Raises TypeError when the columns are not the layout's fields, and OverflowError for a value that does not
+    fit its field, which numpy would wrap silently.
     """
     if columns.keys() != set(layout.names or ()):
         raise TypeError(f"columns {sorted(columns)} are not the layout's {layout.names}")
@@ -111,7 +110,7 @@ _STRUCT_CODES = {"i2": "h", "i4": "i", "u4": "I", "i8": "q"}
 
 
 def as_struct(layout: np.dtype[np.void]) -> Struct:
-    """Returns the `struct` twin of a layout: numpy needs a microsecond for each field of a single record."""
+    """Returns a `struct.Struct` for single records, of which numpy reads a field in a microsecond."""
     fields = (layout[name] for name in layout.names or ())
     codes = (f"{field.itemsize}s" if field.kind == "V" else _STRUCT_CODES[field.str[1:]] for field in fields)
     return Struct(">" + "".join(codes))
@@ -121,9 +120,9 @@ def as_struct(layout: np.dtype[np.void]) -> Struct:
 
 
 def message_head(born_host_v6: bool, store_host_v6: bool) -> np.dtype[np.void]:
-    """The fixed head of a message unit, up to and including the body length (MessageExtEncoder.encode).
+    """Returns the layout of a message's head, up to and including the body length (MessageExtEncoder.encode).
 
-    88 bytes with two IPv4 hosts; each IPv6 host adds 12 bytes, and moves the fields behind it by as much.
+    The head has 88 bytes with two IPv4 hosts. Each IPv6 host adds 12 bytes and moves the later fields.
     """
     born, store = 16 if born_host_v6 else 4, 16 if store_host_v6 else 4
     b, s = born - 4, store - 4
@@ -133,7 +132,7 @@ def message_head(born_host_v6: bool, store_host_v6: bool) -> np.dtype[np.void]:
         ("magic", ">u4", 4, "MAGIC_V1 or MAGIC_V2"),
         ("body_crc", ">i4", 8, "CRC32 of the stored body, without its top bit"),
         ("queue_id", ">i4", 12, "queue of the topic"),
-        ("flag", ">i4", 16, "the user's own"),
+        ("flag", ">i4", 16, "the user's number"),
         ("queue_offset", ">i8", 20, "index in the queue"),
         ("physical_offset", ">i8", 28, "commitlog offset of total_size"),
         ("sys_flag", ">i4", 36, "see sysflag.py"),
@@ -143,7 +142,7 @@ def message_head(born_host_v6: bool, store_host_v6: bool) -> np.dtype[np.void]:
         ("store_timestamp", ">i8", 56 + b, "ms, the broker's clock"),
         ("store_ip", f"V{store}", 64 + b, "raw address"),
         ("store_port", ">i4", 68 + b + s, "a full int"),
-        ("reconsume_times", ">i4", 72 + b + s, "how often a consumer gave it back"),
+        ("reconsume_times", ">i4", 72 + b + s, "how often a consumer sent the message back"),
         ("prepared_transaction_offset", ">i8", 76 + b + s, "commitlog offset of the half message, else 0"),
         ("body_length", ">i4", 84 + b + s, "then body, topic (length u1 or i2), properties (length i2)"),
     )
@@ -157,7 +156,7 @@ MESSAGE_SIZE_MIN = 91  # V1, two IPv4 hosts, no body, topic or properties
 BLANK_HEAD = unit(
     8,
     ("size", ">i4", 0, "bytes left in the file, this field included"),
-    ("magic", ">u4", 4, "MAGIC_BLANK; what follows is undefined"),
+    ("magic", ">u4", 4, "MAGIC_BLANK; the bytes behind are undefined"),
 )
 
 WIRE_MESSAGE_HEAD = unit(  # MessageDecoder.encodeMessage: one message of a batch body
@@ -165,11 +164,11 @@ WIRE_MESSAGE_HEAD = unit(  # MessageDecoder.encodeMessage: one message of a batc
     ("total_size", ">i4", 0, "whole sub-message"),
     ("magic", ">i4", 4, "0"),
     ("body_crc", ">i4", 8, "0"),
-    ("flag", ">i4", 12, "the user's own"),
+    ("flag", ">i4", 12, "the user's number"),
     ("body_length", ">i4", 16, "then body, properties (length i2)"),
 )
 
-DLEDGER_HEAD = unit(  # DLedgerEntryCoder: stands before each message unit of a DLedger commitlog
+DLEDGER_HEAD = unit(  # DLedgerEntryCoder: precedes each message unit of a DLedger commitlog
     48,
     ("magic", ">i4", 0, "1"),
     ("size", ">i4", 4, "entry with this head"),
@@ -195,7 +194,7 @@ CQ_EXT_HEAD = unit(  # ConsumeQueueExt.CqExtUnit; the filter bit map follows
     20,
     ("size", ">i2", 0, "20 + bit map"),
     ("tags_code", ">i8", 2, "the real tags code"),
-    ("store_timestamp", ">i8", 10, "ms, the message's"),
+    ("store_timestamp", ">i8", 10, "ms, of the message"),
     ("filter_bit_map_size", ">i2", 18, "may be 0"),
 )
 
@@ -204,7 +203,7 @@ BATCH_CQ_UNIT = unit(  # BatchConsumeQueue.CQ_STORE_UNIT_SIZE
     ("physical_offset", ">i8", 0, "first byte of the unit in the commitlog"),
     ("size", ">i4", 8, "whole unit"),
     ("tags_code", ">i8", 12, "Java hash of TAGS"),
-    ("store_timestamp", ">i8", 20, "ms, the unit's"),
+    ("store_timestamp", ">i8", 20, "ms, of the unit"),
     ("base_offset", ">i8", 28, "first queue offset covered"),
     ("batch_size", ">i2", 36, "number of queue offsets covered"),
     ("compacted_offset", ">i4", 38, "-1"),
@@ -242,7 +241,7 @@ CHECKPOINT = unit(  # StoreCheckpoint; the rest of the 4096 bytes is zero
         "logics_msg_timestamp",
         ">i8",
         8,
-        "store time of the last entry known in (5.5: flushed to) a consume queue",
+        "store time of the last entry known in a consume queue (5.5: flushed)",
     ),
     ("index_msg_timestamp", ">i8", 16, "end time of the last full index file"),
     ("master_flushed_offset", ">i8", 24, "since 5.0: what the master of a pair has flushed"),
@@ -286,13 +285,13 @@ TIMER_CHECK = unit(  # TimerCheckpoint; the rest of the 4096 bytes is zero
     ("last_read_time", ">i8", 0, "ms, how far the wheel has been read"),
     ("last_timer_log_flush_pos", ">i8", 8, "timerlog offset, how far it is flushed"),
     ("last_timer_queue_offset", ">i8", 16, "how far the queue of the timer topic has been read"),
-    ("master_timer_queue_offset", ">i8", 24, "the same, of the master of a pair"),
+    ("master_timer_queue_offset", ">i8", 24, "last_timer_queue_offset of the master of a pair"),
     ("state_version", ">i8", 32, "of the data version"),
     ("timestamp", ">i8", 40, "of the data version, ms"),
     ("counter", ">i8", 48, "of the data version"),
 )
 
-# Name -> layout, for FORMAT.md and the hex dump.
+# By name, for FORMAT.md and the hex dump.
 LAYOUTS: dict[str, np.dtype[np.void]] = {
     "MESSAGE_HEAD": MESSAGE_HEADS[0],
     "BLANK_HEAD": BLANK_HEAD,

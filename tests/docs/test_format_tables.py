@@ -38,12 +38,12 @@ def test_every_field_has_a_row_with_a_meaning() -> None:
 
 
 def test_a_wrong_offset_is_refused() -> None:
-    with pytest.raises(TypeError, match="field size: expected at byte 9"):
+    with pytest.raises(TypeError, match="field size: the types before it do not add up to its offset 9"):
         unit(12, ("physical_offset", ">i8", 0, "where"), ("size", ">i4", 9, "bytes"))
 
 
 def test_a_missing_place_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"FORMAT\.md has places for"):
+    with pytest.raises(ValueError, match=r"FORMAT\.md has markers for"):
         fill(TEXT.replace("<!-- layout CQ_UNIT -->", ""))
 
 
