@@ -8,7 +8,6 @@ for batch in store.queue("Orders", 0).read(columns=["queueOffset", "body"]):
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -96,7 +95,7 @@ class MessageStore(Store):
         refuse_lost_log(
             self.path, CommitLog.open(options.log_directories, self.files), options.log_directories
         )
-        writer = StagingWriter(self.path, secrets.token_hex(8), sync=options.sync)
+        writer = StagingWriter(self.path, os.urandom(8).hex(), sync=options.sync)
         try:
             crc_property = ends_with_crc_property(self.log.anew(), read_ledger(self.path))
             stage_columns(writer, messages, crc_property=crc_property, tag_keys=options.tag_keys)

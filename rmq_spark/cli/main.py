@@ -19,7 +19,7 @@ import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, INTERRUPTED, IO, NOT_FOUND, OK, USAGE
 from rmq_spark.cli.output_file import forget_output
-from rmq_spark.cli.startup import leave, skip_what_is_not_needed
+from rmq_spark.cli.startup import begin, leave
 from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
@@ -186,7 +186,7 @@ class Remarks(logging.Formatter):
 
 def run() -> NoReturn:
     """The process: what `main` leaves alone because a test or a notebook has it already."""
-    skip_what_is_not_needed()
+    begin()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # a terminal that has no Chinese is no reason to stop
         sys.stdout.reconfigure(errors="backslashreplace")
