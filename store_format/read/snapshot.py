@@ -11,28 +11,24 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.batch import batch_queue_bounds
-from store_format.consumequeue.dispatch import MissingEntries
 from store_format.consumequeue.simple import simple_queue_bounds
-from store_format.consumequeue.slices import QueueRange, place_of_entry
+from store_format.consumequeue.slices import QueueRange
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
 from store_format.files.read import Refused, list_directories, list_store_files, offset_file_name, refuse
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.read.log_end import certain_end, ends_after_crash
 from store_format.read.readable_end import warn_once
-from store_format.read.recovery import missing_entries
-from store_format.read.stale_entries import settled, without_cut, without_overwritten, without_stale
+from store_format.read.recovered_queues import recovered_queues
+from store_format.read.stale_entries import settled, without_stale
 from store_format.read.written_end import WrittenEnd, warn_of_hidden
 
 __all__ = ["Snapshot", "list_queues", "take_queue", "take_snapshot"]
@@ -318,121 +314,19 @@ def _pass_over(error: StoreError) -> None:
 
 
 def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused: Refused) -> Snapshot:
-    """What the queues would be after the broker's recovery (CommitLog.recoverAbnormally), without changing a
-    byte.
-    """
+    """The queues as the broker's recovery would leave them (CommitLog.recoverAbnormally); no byte is changed."""
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     end, readable = ends_after_crash(root, log, checkpoint)
-    stop = readable.offset
     _log.info(
-        "%s was left by a crash: scanned its commitlog from %d, it ends at %d", root, end.scan_start, stop
+        "%s was left by a crash: scanned its commitlog from %d, the log ends at %d",
+        root,
+        end.scan_start,
+        readable.offset,
     )
     warn_once(root, log.cache, readable)
-    queues, damaged = _queues_on_disk(root, log, select, refused, stop)
-    queues, doubtful = without_overwritten(log, queues, end.scan_start, stop)
-    filled = {
-        key: queue
-        for key, queue in queues.items()
-        if queue.max_offset > queue.min_offset and not queue.is_batch
-    }
-    # Not only what lies behind the entries on disk: those may be of messages that an earlier recovery has
-    # cut.
-    missing = missing_entries(
-        log,
-        end.scan_start,
-        stop,
-        {key: queue.min_offset if key in filled else queue.max_offset for key, queue in queues.items()},
-        last_physical_offsets={
-            key: -1 if key in doubtful else queue.bounds.last_physical_offset
-            for key, queue in queues.items()
-            if queue.bounds is not None
-        },
-        batch_topics={topic for (topic, _), queue in queues.items() if queue.is_batch},
-        known_damage_bytes=readable.damage_bytes,
-        hidden=readable.hidden,
-    )
-    for (topic, queue_id), found in missing.items():
-        if select(topic) and (topic, queue_id) not in damaged:
-            queue = queues.get((topic, queue_id)) or QueueRange(
-                topic, queue_id, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT
-            )
-            queue, entries = without_cut(queue, found) if (topic, queue_id) in filled else (queue, found)
-            queue = (
-                _with_extra(queue, _with_lost(queue, entries, readable.damaged))
-                if len(entries.units)
-                else queue
-            )
-            gap = _gap(queue) if end.scan_start > log.min_offset else None
-            if gap is not None:
-                damaged[topic, queue_id] = gap
-            queues[topic, queue_id] = queue
-    queues = {key: queue for key, queue in queues.items() if key not in damaged}
-    return Snapshot(StoreState.CRASHED, queues, damaged, stop)
-
-
-def _with_lost(
-    queue: QueueRange, entries: MissingEntries, damaged: Sequence[tuple[int, int]]
-) -> MissingEntries:
-    """Also an entry for each queue offset between them that no message has: it leads to the damaged bytes
-    that may have held it.
-
-    So a read in mode FAILFAST fails, and the other modes count the message, as where the entry is on disk.
-    """
-    if not damaged or entries.units.dtype != CQ_UNIT:
-        return entries
-    offsets, physical = entries.queue_offsets, entries.units["physical_offset"].astype(np.int64)
-    if queue.bounds is not None and queue.max_offset > queue.min_offset:
-        offsets = np.append(queue.max_offset - 1, offsets)
-        physical = np.append(queue.bounds.last_physical_offset, physical)
-    lost_offsets, lost_units = [], []
-    for i in np.flatnonzero(np.diff(offsets) > 1).tolist():
-        between = [(start, stop) for start, stop in damaged if physical[i] < start < physical[i + 1]]
-        count = int(offsets[i + 1] - offsets[i]) - 1
-        if count <= sum((stop - start) // MESSAGE_SIZE_MIN for start, stop in between):
-            unit = np.zeros(1, CQ_UNIT)
-            unit["physical_offset"], unit["size"] = (
-                between[0][0],
-                min(between[0][1] - between[0][0], _SIZE_MAX),
-            )
-            lost_offsets.append(np.arange(offsets[i] + 1, offsets[i + 1]))
-            lost_units.append(np.repeat(unit, count))
-    if not lost_offsets:
-        return entries
-    offsets, units = (
-        np.concatenate([entries.queue_offsets, *lost_offsets]),
-        np.concatenate([entries.units, *lost_units], dtype=CQ_UNIT),
-    )
-    order = np.argsort(offsets)
-    return MissingEntries(offsets[order], units[order])
-
-
-def _with_extra(queue: QueueRange, entries: MissingEntries) -> QueueRange:
-    first = int(entries.queue_offsets[0])
-    minimum = queue.min_offset if queue.max_offset > queue.min_offset else first
-    return replace(
-        queue,
-        min_offset=minimum,
-        max_offset=entries.max_offset,
-        extra_start=queue.max_offset,
-        extra=entries.units.tobytes(),
-        extra_offsets=entries.queue_offsets.astype(np.int64).tobytes(),
-    )
-
-
-def _gap(queue: QueueRange) -> CorruptStoreError | None:
-    """Between the entries on disk and those made from the log: the messages lie before what was scanned of
-    it, or are gone.
-    """
-    first = int(np.frombuffer(queue.extra_offsets, np.int64, 1)[0]) if queue.extra else queue.extra_start
-    if queue.bounds is None or first <= queue.extra_start:
-        return None
-    file, position = place_of_entry(
-        replace(queue, extra_start=first).piece(queue.extra_start, first), queue.extra_start
-    )
-    found = f"none, and in the commitlog a message with offset {first}"
-    return CorruptStoreError(
-        file, position, f"an entry for offset {queue.extra_start} of {queue.topic}-{queue.queue_id}", found
-    )
+    queues, damaged = _queues_on_disk(root, log, select, refused, readable.offset)
+    queues, damaged = recovered_queues(log, queues, damaged, end, readable, select)
+    return Snapshot(StoreState.CRASHED, queues, damaged, readable.offset)
 
 
 # ---- while a broker writes ---------------------------------------------------------------------------------
