@@ -68,7 +68,7 @@ class Tail:
                 ranges.append((queue, self._start(follower, queue), queue.max_offset))
         self._losses.tell()
         self._next |= {_name(queue): stop for queue, _, stop in ranges}
-        batches = list(read_range(follower.store, ranges, self._filters, self._names, self._tolerance))
+        batches = list(read_range(ranges, self._filters, self._names, self._tolerance))
         if batches:
             table = pa.Table.from_batches(batches)
             order = pc.sort_indices(table, [("physicalOffset", "ascending"), ("queueOffset", "ascending")])

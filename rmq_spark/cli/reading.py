@@ -14,11 +14,9 @@ import pyarrow.compute as pc
 
 from rmq_spark.cli.filters import Filters
 from rmq_spark.consume.sql92 import CountingFilter
-from store_format.consumequeue.slices import QueueSlice
 from store_format.java.hashes import tags_code
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema
-from store_format.read.log_reader import LogReader
-from store_format.read.queue_reader import QueueReader
+from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -86,7 +84,20 @@ def bytes_to_read(stores: Sequence[MessageStore], filters: Filters) -> int:
     )
 
 
-def _reader(store: Store, filters: Filters, names: Sequence[str], tolerance: Tolerance) -> QueueReader:
+def _in_time(batch: pa.RecordBatch, filters: Filters) -> pa.RecordBatch:
+    for bound, compare in ((filters.since_ms, pc.greater_equal), (filters.until_ms, pc.less)):
+        if bound is not None:
+            batch = batch.filter(compare(batch["storeTimestampMs"], pa.scalar(bound, pa.int64())))
+    return batch
+
+
+def read_range(
+    ranges: Sequence[tuple[Queue, int, int]],
+    filters: Filters,
+    names: Sequence[str],
+    tolerance: Tolerance,
+) -> Iterator[pa.RecordBatch]:
+    """The messages of these offsets, with the columns `names` and those that put them in order."""
     tags = frozenset(filters.tags) or None
     decode_options = DecodeOptions(
         tuple(dict.fromkeys((*names, *_HELPERS))),
@@ -96,41 +107,10 @@ def _reader(store: Store, filters: Filters, names: Sequence[str], tolerance: Tol
         key=filters.key,
         where=None if filters.where is None else CountingFilter(filters.where),
     )
-    return store.reader(decode_options, tolerance, None if tags is None else frozenset(map(tags_code, tags)))
-
-
-def _in_time(batch: pa.RecordBatch, filters: Filters) -> pa.RecordBatch:
-    for bound, compare in ((filters.since_ms, pc.greater_equal), (filters.until_ms, pc.less)):
-        if bound is not None:
-            batch = batch.filter(compare(batch["storeTimestampMs"], pa.scalar(bound, pa.int64())))
-    return batch
-
-
-def read_range(
-    store: Store,
-    ranges: Sequence[tuple[Queue, int, int]],
-    filters: Filters,
-    names: Sequence[str],
-    tolerance: Tolerance,
-) -> Iterator[pa.RecordBatch]:
-    """The messages of these offsets, with the columns `names` and those that put them in order."""
-    reader = _reader(store, filters, names, tolerance)
-    slices: list[QueueSlice] = []
-    scanned: list[Queue] = []
-    of_log: list[QueueSlice] = []
-    for queue, start, stop in ranges:
-        if start < stop:
-            (slices if queue.scanned is None else of_log).append(queue.piece(start, stop))
-            scanned += [] if queue.scanned is None else [queue]
-    for batch in reader.read(slices):
+    codes = None if tags is None else frozenset(map(tags_code, tags))
+    pieces = [(queue, queue.piece(start, stop)) for queue, start, stop in ranges if start < stop]
+    for batch in read_pieces(pieces, decode_options, tolerance, codes):
         yield _in_time(batch, filters)
-    if of_log:
-        queues = {
-            (queue.topic, queue.queue_id): queue.scanned for queue in scanned if queue.scanned is not None
-        }
-        log_stop = max(queue.physical_stop for queue in queues.values())
-        for batch in LogReader(reader, of_log, queues).read(store.log.min_offset, log_stop):
-            yield _in_time(batch, filters)
 
 
 def read_messages(
@@ -140,7 +120,7 @@ def read_messages(
     ranges = [
         (queue, *wanted_range(queue, filters, tolerance.mode)) for queue in chosen_queues(store, filters)
     ]
-    for batch in read_range(store, ranges, filters, names, tolerance):
+    for batch in read_range(ranges, filters, names, tolerance):
         if batch.num_rows:
             yield batch
 
@@ -196,12 +176,12 @@ def first_messages(
     ranges, scanned = _ranges(chosen_queues(store, filters), filters, tolerance)
     at_once = [(queue, start, min(stop, start + count)) for queue, start, stop in ranges]
     for batch in read_range(
-        store, scanned if filters.looks_at_messages else at_once + scanned, filters, names, tolerance
+        scanned if filters.looks_at_messages else at_once + scanned, filters, names, tolerance
     ):
         kept.add(batch)
     for one in ranges if filters.looks_at_messages else ():
         found = 0
-        for batch in read_range(store, [one], filters, names, tolerance):
+        for batch in read_range([one], filters, names, tolerance):
             edge = kept.edge()
             kept.add(batch)
             found += batch.num_rows
@@ -221,13 +201,13 @@ def last_messages(
     """The last `count` messages of `queues` in the order of the log. Reads each queue from its end backwards."""
     kept = _Kept(names, count, last=True)
     ranges, scanned = _ranges(queues, filters, tolerance)
-    for batch in read_range(store, scanned, filters, names, tolerance):
+    for batch in read_range(scanned, filters, names, tolerance):
         kept.add(batch)
     for queue, start, stop in ranges:
         window, found = _WINDOW if filters.looks_at_messages else count, 0
         while start < stop and found < count:
             low, edge, newest = max(start, stop - window), kept.edge(), -1
-            for batch in read_range(store, [(queue, low, stop)], filters, names, tolerance):
+            for batch in read_range([(queue, low, stop)], filters, names, tolerance):
                 kept.add(batch)
                 found += batch.num_rows
                 newest = max(newest, batch[_ORDER][-1].as_py()) if batch.num_rows else newest

@@ -114,6 +114,11 @@ class CommitLog:
         return max((file.size for file in self.files), default=0)
 
     @property
+    def stop(self) -> int:
+        """The physical offset behind the last file; 0 without files."""
+        return self.files[-1].stop if self.files else 0
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all files together."""
         return sum(file.size for file in self.files)

@@ -19,7 +19,7 @@ from store_format.message.column_builders import KEYS_TYPE, TIMESTAMP_TYPE, Mess
 from store_format.message.locate import Units, inner_batches, locate
 from store_format.message.rows import TooMuchOpenedError
 from store_format.message.unit_refs import BadUnit, UnitRefs
-from store_format.names import KEYS, TAGS, UNIQ_KEY
+from store_format.names import TAGS, UNIQ_KEY
 
 __all__ = [
     "BODY_SIZE_MAX",
@@ -215,11 +215,7 @@ def _filter_results(rows: MessageRows, options: DecodeOptions) -> Iterator[pa.Bo
     if options.tags is not None:
         yield pc.is_in(values(TAGS), pa.array(sorted(options.tags), _STRING))
     if options.key is not None:
-        unique = pc.fill_null(pc.equal(values(UNIQ_KEY), options.key), False)
-        words = pc.binary_join_element_wise(" ", values(KEYS), " ", "")
-        # KEYS is split at spaces, so that a text with a space is no key.
-        word = pc.fill_null(pc.match_substring(words, f" {options.key} "), False)
-        yield unique if " " in options.key else pc.or_(unique, word)
+        yield rows.properties().has_key(options.key)
     if options.message_id is not None:
         unique = pc.fill_null(pc.equal(values(UNIQ_KEY), options.message_id), False)
         yield pc.or_(unique, pc.equal(offset_msg_id(rows), options.message_id.upper()))

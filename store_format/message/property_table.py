@@ -12,11 +12,13 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_words, mapped_array
 from store_format.java.text import decode_utf8
 from store_format.layouts import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from store_format.names import KEYS, UNIQ_KEY
 
 __all__ = ["PropertyTable"]
 
@@ -248,6 +250,17 @@ class PropertyTable:
         absent = places < 0
         index = pa.array(places * 4 + 2, mask=absent) if absent.any() else pa.array(places * 4 + 2)
         return self._ranges().take(index)
+
+    def has_key(self, key: str) -> pa.BooleanArray:
+        """Which messages have `key` as UNIQ_KEY or as a word of KEYS.
+
+        KEYS is split at single spaces (IndexService.buildIndex), so a key with a space can only be a UNIQ_KEY.
+        """
+        found = pc.fill_null(pc.equal(self.values(UNIQ_KEY), key), False)
+        if " " in key:
+            return found
+        words = pc.binary_join_element_wise(" ", self.values(KEYS), " ", "")
+        return pc.or_(found, pc.fill_null(pc.match_substring(words, f" {key} "), False))
 
 
 @lru_cache(maxsize=8)

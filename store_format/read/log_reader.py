@@ -127,6 +127,7 @@ class Survey:
     first and end included.
     """
 
+    log: CommitLog
     queues: dict[QueueKey, LogQueue]
     cuts: list[int]
     damage: list[Damage]
@@ -148,7 +149,7 @@ def survey(
     What it has not finished at the end does not count.
     """
     end = log.min_offset if start is None else start
-    result = Survey({}, [end], [])
+    result = Survey(log, {}, [end], [])
     for refs in _units(log, stop, is_live, start):
         if isinstance(refs, Damage):
             result.damage.append(refs)

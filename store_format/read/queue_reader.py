@@ -261,7 +261,7 @@ class QueueReader:
 
     def _outside(self, pieces: Sequence[QueueSlice], entries: Entries) -> Iterator[pa.RecordBatch]:
         """Entries that point where no file is: damage of the queue, not loss."""
-        end = self.log.files[-1].stop if self.log.files else 0
+        end = self.log.stop
         expected = f"a commitlog offset between {self.log.min_offset} and {end}, inside a file"
         bad = []
         for i in range(len(entries)):

@@ -52,6 +52,7 @@ class Snapshot:
     """
 
     state: StoreState
+    log: CommitLog
     queues: dict[QueueKey, QueueRange]
     damaged: dict[QueueKey, StoreError]
     log_end: int | None = None
@@ -119,8 +120,7 @@ def _taken(
     queues, damaged = _queues_on_disk(
         root, log, select, refused, log_end, clean=state is StoreState.CLEAN and log_end is None
     )
-    if state is StoreState.LIVE:
-        log = _listed_for(log, queues.values())
+    log = _listed_for(log, queues.values())
     end = None if log_end is not None else certain_end(root, log, state, _last_queued(queues.values()))
     before = queues
     if end is not None and _last_queued(queues.values()) >= end.offset:
@@ -129,12 +129,12 @@ def _taken(
         queues = {key: queue for key, queue in queues.items() if key not in damaged}
     queues = _settled_queues(root, log, state, queues, end)
     if end is None:
-        return Snapshot(state, queues, damaged, log_end)
+        return Snapshot(state, log, queues, damaged, log_end)
     hidden = sum(before[key].max_offset - queue.max_offset for key, queue in queues.items() if key in before)
     if end.remains or (hidden and state is StoreState.CLEAN):
         warn_of_hidden(root, log.cache, end, hidden)
     return Snapshot(
-        state, queues, damaged, end.offset if end.remains else None, has_remains=bool(end.remains)
+        state, log, queues, damaged, end.offset if end.remains else None, has_remains=bool(end.remains)
     )
 
 
@@ -155,7 +155,7 @@ def _settled_queues(
     """Without newest entries that count not yet, or not any more."""
     if state is StoreState.LIVE:
         queues = {key: settled(queue, log) for key, queue in queues.items()}
-    stop = end.offset if end is not None else log.files[-1].stop if log.files else 0
+    stop = end.offset if end is not None else log.stop
     try:
         return without_stale(root, log, queues, stop, is_live=state is StoreState.LIVE)
     except StorePermissionError:
@@ -326,7 +326,7 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
     warn_once(root, log.cache, readable)
     queues, damaged = _queues_on_disk(root, log, select, refused, readable.offset)
     queues, damaged = recovered_queues(log, queues, damaged, end, readable, select)
-    return Snapshot(StoreState.CRASHED, queues, damaged, readable.offset)
+    return Snapshot(StoreState.CRASHED, log, queues, damaged, readable.offset)
 
 
 # ---- while a broker writes ---------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def _listed_for(log: CommitLog, queues: Iterable[QueueRange]) -> CommitLog:
     """The log, listed anew when queues lead behind its files: those were made since. Else a part of a batch
     would count as "not yet".
     """
-    stop = log.files[-1].stop if log.files else 0
+    stop = log.stop
     return (
         log.anew()
         if any(queue.bounds is not None and queue.bounds.last_physical_offset >= stop for queue in queues)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, starmap
+from itertools import islice
 from typing import Self
 
 import pyarrow as pa
@@ -18,27 +17,25 @@ import pyarrow as pa
 from store_format.bookkeeping.journal import committed_end, read_commit_state, rebuild_state
 from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
+from store_format.consumequeue.offset_by_time import Boundary
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.errors import (
-    CorruptStoreError,
     OffsetOutOfRangeError,
     OptionError,
     StoreError,
-    StoreNotFoundError,
     StorePermissionError,
     UnsupportedFormatError,
 )
-from store_format.files.read import LOST_AND_FOUND, FileCache, entry_names, refuse
-from store_format.files.status import is_directory
+from store_format.files.read import FileCache, refuse
 from store_format.message.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, DecodeOptions
-from store_format.message.parts import HEAD_SIZE_MAX, read_head
 from store_format.metadata.read import read_topics
+from store_format.names import QueueKey
 from store_format.read.log_end import find_log_end
 from store_format.read.log_reader import LogQueue, LogReader, Survey, scan_units, survey
 from store_format.read.queue_reader import QueueReader
+from store_format.read.queue_times import offset_at_time, offset_in_rows
 from store_format.read.snapshot import Snapshot, take_snapshot
-from store_format.read.store_root import broker_name_of, refuse_root
+from store_format.read.store_root import broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
 
@@ -48,8 +45,6 @@ _log = logging.getLogger(__name__)
 
 _SHOWN_MAX = 8
 _LOOKS_MAX = 100  # while a writer moves rebuilt queues in, which takes it microseconds each
-_PREVIEW_ROWS = 10
-_PREVIEW_COLUMNS = ("queueOffset", "storeTimestamp", "tags", "keys", "msgId", "body")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,36 +83,16 @@ class Store:
         be read, and CorruptStoreError for commitlog files that do not fit together.
         """
         root = os.path.abspath(path)
-        names = entry_names(root)
-        directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
-        if "commitlog" not in names and not commit_log_paths:
-            refuse_root(root, names)
-        for directory in commit_log_paths:
-            if not is_directory(directory):
-                raise StoreNotFoundError(
-                    f"storePathCommitLog: {directory} is no directory; name those that hold commitlog files, all of them"
-                )
+        directories = log_directories(root, commit_log_paths)
         files = FileCache() if files is None else files
         log = CommitLog.open(directories, files)
-        return cls(
-            root,
-            broker_name or broker_name_of(root),
-            log,
-            directories,
-            files,
-            {} if skip_unreadable else None,
-        )
+        name = broker_name or broker_name_of(root)
+        return cls(root, name, log, directories, files, {} if skip_unreadable else None)
 
     @property
     def state(self) -> StoreState:
         """Clean, live or crashed, as `store_state` decides it now."""
         return store_state(self.path)
-
-    def _log_stop(self) -> int | None:
-        """Where the log ends by a rule instead of its bytes: after a crash, and at a commit of ours that is
-        not complete.
-        """
-        return find_log_end(self.path, self.log, self.state)
 
     def time_at(self, physical_offset: int) -> int:
         """The store time in ms of the message there; -1 where none can be read, as
@@ -133,18 +108,8 @@ class Store:
 
     @property
     def has_consume_queues(self) -> bool:
-        """False when RocksDB keeps the consume queues, or they are gone: then only the commitlog can be
-        scanned.
-        """
-        names = entry_names(f"{self.path}/consumequeue", missing_ok=True) - {LOST_AND_FOUND}
-        if "CURRENT" in names:
-            # both kinds with rocksdbCQDoubleWriteEnable
-            return any(os.path.isdir(f"{self.path}/consumequeue/{name}") for name in names)
-        return (
-            bool(names)
-            or bool(entry_names(f"{self.path}/batchconsumequeue", missing_ok=True) - {LOST_AND_FOUND})
-            or not self.log.files
-        )
+        """False where RocksDB keeps the consume queues, or they were deleted: then the commitlog is scanned."""
+        return has_queue_files(self.path) or not self.log.anew().files
 
     def snapshot(self, select: Callable[[str], bool] = lambda topic: True) -> Snapshot:
         """Where the queues of the selected topics begin and end now. Raises UnsupportedFormatError without
@@ -162,13 +127,16 @@ class Store:
             taken = self._taken(select)
             if rebuild_state(self.path) == before:
                 break
-        self._list_log()
         return taken
 
     def _taken(self, select: Callable[[str], bool]) -> Snapshot:
         refused: list[StoreError] = []
         taken = take_snapshot(
-            self.path, self.log, self.state, select, refuse if self.unreadable is None else refused.append
+            self.path,
+            self.log.anew(),
+            self.state,
+            select,
+            refuse if self.unreadable is None else refused.append,
         )
         self.pass_over(refused)
         lost = self._lost.among(self, taken, select)
@@ -195,26 +163,19 @@ class Store:
                 "; ".join(islice(new, _SHOWN_MAX)),
             )
 
-    def _list_log(self) -> None:
-        """The commitlog's files anew: queues may lead to some that were made since. This class is frozen for
-        its users alone.
-        """
-        object.__setattr__(self, "log", CommitLog.open(self.commit_log_paths, self.files))
-
     def survey(
         self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20
     ) -> Survey:
         """The queues as the commitlog itself shows them, by one walk over all of it."""
         before = read_commit_state(self.path)
-        is_live = self.state is StoreState.LIVE
-        stop = self._log_stop()
-        self._list_log()
-        found = survey(self.log, select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
+        log, state = self.log.anew(), self.state
+        is_live = state is StoreState.LIVE
+        stop = find_log_end(self.path, log, state)
+        found = survey(log, select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
         # a commit went on: again, up to where all was committed before
         if read_commit_state(self.path) != before:
             stop = committed_end(self.path)
-            self._list_log()
-            found = survey(self.log, select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
+            found = survey(self.log.anew(), select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
         self._lost.warn_of_hidden(self, found.queues)
         return found
 
@@ -226,47 +187,47 @@ class Store:
         """Every queue of the selected topics, sorted by topic and id."""
         if not self.has_consume_queues:
             self._lost.warn_of_none(self)
-            found = self.survey(select)
-            return [Queue(self, _log_range(queue), queue) for _, queue in sorted(found.queues.items())]
+            return self._scanned(self.survey(select))
         taken = self.snapshot(select)
-        missing = (
-            self.survey(lambda topic: any(topic == damaged for damaged, _ in taken.damaged)).queues
-            if taken.damaged
-            else {}
-        )
-        queues = [Queue(self, queue, None) for queue in taken.queues.values()]
-        queues += [
-            Queue(self, _log_range(queue), queue) for key, queue in missing.items() if key in taken.damaged
-        ]
-        return sorted(queues, key=lambda queue: (queue.topic, queue.queue_id))
+        if not taken.damaged:
+            return sorted(self.queues_of(taken), key=_topic_and_id)
+        topics = {topic for topic, _ in taken.damaged}
+        found = self.survey(topics.__contains__)
+        scanned = [queue for queue in self._scanned(found) if queue.key in taken.damaged]
+        # one listing of the log for all of them: the later one
+        return sorted(self.queues_of(replace(taken, log=found.log)) + scanned, key=_topic_and_id)
+
+    def queues_of(self, taken: Snapshot) -> list[Queue]:
+        """The queues of a snapshot, with the commitlog's files as the snapshot has them."""
+        store = replace(self, log=taken.log)
+        return [Queue(store, queue, None) for queue in taken.queues.values()]
+
+    def _scanned(self, found: Survey) -> list[Queue]:
+        store = replace(self, log=found.log)
+        return [Queue(store, _log_range(queue), queue) for _, queue in sorted(found.queues.items())]
 
     def queue(self, topic: str, queue_id: int) -> Queue:
         """One queue. Raises OffsetOutOfRangeError, naming what is there, when the store has no such queue."""
         if self.has_consume_queues:
-            found = self.snapshot(lambda name: name == topic)
+            found = self.snapshot(topic.__eq__)
             if (topic, queue_id) in found.queues:
-                return Queue(self, found.queues[topic, queue_id], None)
+                return next(each for each in self.queues_of(found) if each.queue_id == queue_id)
             if (topic, queue_id) not in found.damaged:
                 ids = sorted(queue for name, queue in found.queues if name == topic)
-                have = (
-                    f"its queues are {ids}"
-                    if ids
-                    else f"the topics are {', '.join(self.topics()[:_SHOWN_MAX])}"
-                )
+                topics = ", ".join(self.topics()[:_SHOWN_MAX])
+                have = f"its queues are {ids}" if ids else f"the topics are {topics}"
                 raise OffsetOutOfRangeError(f"{self.path} has no queue {topic}-{queue_id}; {have}")
         else:
             self._lost.warn_of_none(self)
-        scanned = self.survey(lambda name: name == topic).queues.get((topic, queue_id))
-        if scanned is None:
-            raise OffsetOutOfRangeError(f"{self.path} has no message of queue {topic}-{queue_id}")
-        return Queue(self, _log_range(scanned), scanned)
+        for scanned in self._scanned(self.survey(topic.__eq__)):
+            if scanned.queue_id == queue_id:
+                return scanned
+        raise OffsetOutOfRangeError(f"{self.path} has no message of queue {topic}-{queue_id}")
 
     def scanned_queues(self, select: Callable[[str], bool], cut_bytes: int) -> tuple[list[Queue], list[int]]:
         """The queues as `survey` finds them, and physical offsets at which a scan may be cut into parts."""
         found = self.survey(select, cut_bytes=cut_bytes)
-        return [
-            Queue(self, _log_range(queue), queue) for _, queue in sorted(found.queues.items())
-        ], found.cuts
+        return self._scanned(found), found.cuts
 
     def configured_topics(self) -> frozenset[str]:
         """The topics in topics.json, with messages or without."""
@@ -295,7 +256,12 @@ class Store:
         is_live = self.state is StoreState.LIVE
         decode_options, tolerance = decode_options_of(columns, verify_crc), Tolerance(on_damage)
         yield from scan_units(
-            self.log, decode_options, self.broker_name, tolerance, self._log_stop(), is_live=is_live
+            self.log,
+            decode_options,
+            self.broker_name,
+            tolerance,
+            find_log_end(self.path, self.log, self.state),
+            is_live=is_live,
         )
 
 
@@ -314,6 +280,10 @@ class Queue:
     @property
     def queue_id(self) -> int:
         return self.range.queue_id
+
+    @property
+    def key(self) -> QueueKey:
+        return self.range.topic, self.range.queue_id
 
     @property
     def min_offset(self) -> int:
@@ -354,14 +324,7 @@ class Queue:
     def _read(
         self, piece: QueueSlice, decode_options: DecodeOptions, tolerance: Tolerance
     ) -> Iterator[pa.RecordBatch]:
-        reader = self.store.reader(decode_options, tolerance)
-        if self.scanned is None:
-            yield from reader.read([piece])
-        else:
-            end = self.scanned.physical_stop
-            yield from LogReader(reader, [piece], {(self.topic, self.queue_id): self.scanned}).read(
-                self.store.log.min_offset, end
-            )
+        yield from read_pieces([(self, piece)], decode_options, tolerance)
 
     def offset_at(
         self, timestamp_ms: int, boundary: Boundary = "LOWER", *, on_damage: str = "FAILFAST"
@@ -373,116 +336,59 @@ class Queue:
         message that cannot be read, FAILFAST raises CorruptStoreError; every other mode takes the time of the
         next message that can be read.
         """
-        bounds = self.range.bounds
-        if bounds is not None and not self.range.extra and self.max_offset == bounds.max_offset:
-            unknown: list[int] = []
-
-            def time_at(physical_offset: int) -> int:
-                time = self._time_at(physical_offset, on_damage)
-                if time < 0 and physical_offset >= bounds.commit_log_min:
-                    unknown.append(physical_offset)
-                return time
-
-            found = offset_at(bounds, timestamp_ms, boundary, time_at)
-            if not unknown:
-                return found
-        return self._search(timestamp_ms, boundary, on_damage)
-
-    def _time_at(self, physical_offset: int, on_damage: str) -> int:
-        time = self.store.log.store_timestamp_at(physical_offset)
-        error = self._damage_at(physical_offset) if time < 0 and on_damage == "FAILFAST" else None
-        if error is not None:
-            raise error
-        return time
-
-    def _damage_at(self, physical_offset: int) -> CorruptStoreError | None:
-        """Why the time of an entry's message cannot be read; None where retention has deleted it."""
-        log = self.store.log.anew()
-        if 0 <= physical_offset < log.min_offset:
-            return None
-        file = log.file_at(physical_offset)
-        if file is None:
-            stop = log.files[-1].stop if log.files else 0
-            place = (
-                self.range.bounds.directory
-                if self.range.bounds is not None
-                else f"{self.topic}-{self.queue_id}"
-            )
-            return CorruptStoreError(
-                place,
-                0,
-                f"commitlog offsets between {log.min_offset} and {stop}, inside a file",
-                f"{physical_offset}",
-            )
-        position = physical_offset - file.start
-        head = log.view(file).read(position, HEAD_SIZE_MAX)
-        expected = f"a message of {self.topic}-{self.queue_id}, for a search by time: magic code 0xDAA320A7 (V1) or 0xDAA320AB (V2)"
-        return CorruptStoreError(
-            file.path, position, f"{expected}, physicalOffset {physical_offset}", _head_found(head)
+        if self.scanned is None:
+            return offset_at_time(self.range, self.store.log, timestamp_ms, boundary, on_damage)
+        columns = decode_options_of(["queueOffset", "storeTimestampMs"], False)
+        tolerance = Tolerance("FAILFAST" if on_damage == "FAILFAST" else "DROPMALFORMED")
+        return offset_in_rows(
+            self.range, self._read(self.piece(), columns, tolerance), timestamp_ms, boundary
         )
 
     def _repr_html_(self) -> str:
-        return _queue_card(self)
+        from store_format.read.queue_card import PREVIEW_COLUMNS, PREVIEW_ROWS, queue_card
 
-    def _search(self, timestamp_ms: int, boundary: Boundary, on_damage: str) -> int:
-        """By definition instead of the broker's steps, for queues that no file of theirs describes whole, or
-        with damaged messages.
-        """
-        if self.scanned is None:
-            piece = self.range.piece(self.min_offset, self.max_offset)
-            at = QueueTimes(piece, lambda physical_offset: self._time_at(physical_offset, on_damage))
-            lower = bisect_left(at, timestamp_ms)
-            upper = bisect_right(at, timestamp_ms) - 1
-            return self.min_offset + (lower if boundary == "LOWER" else max(upper, 0))
-        found, before = self.max_offset, self.min_offset
-        tolerance = Tolerance("FAILFAST" if on_damage == "FAILFAST" else "DROPMALFORMED")
-        for batch in self._read(
-            self.piece(), decode_options_of(["queueOffset", "storeTimestampMs"], False), tolerance
-        ):
-            offsets, times = batch["queueOffset"].to_numpy(), batch["storeTimestampMs"].to_numpy()
-            found = min([found, *offsets[times >= timestamp_ms].tolist()])
-            before = max([before, *offsets[times <= timestamp_ms].tolist()])
-        return found if boundary == "LOWER" else before
+        start = max(self.max_offset - PREVIEW_ROWS, self.min_offset)
+        newest = self.read(start, columns=PREVIEW_COLUMNS) if self.max_offset > self.min_offset else ()
+        return queue_card(self.range, self.store.broker_name, newest)
 
 
-def _head_found(data: bytes) -> str:
-    head = read_head(data)
-    return "the end of the file" if head is None else f"0x{head.magic:08X}, {head.physical_offset}"
+def read_pieces(
+    pieces: Sequence[tuple[Queue, QueueSlice]],
+    decode_options: DecodeOptions,
+    tolerance: Tolerance,
+    tags_codes: frozenset[int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The messages of slices of queues of one store.
+
+    Queues with files first, each in its order; then those that are scanned for, by one walk over the log.
+    """
+    pieces = [(queue, piece) for queue, piece in pieces if piece.start < piece.stop]
+    if not pieces:
+        return
+    # queues of several looks: the newest listing of the log has the files of all their messages
+    store = max((queue.store for queue, _ in pieces), key=lambda store: store.log.stop)
+    reader = store.reader(decode_options, tolerance, tags_codes)
+    yield from reader.read([piece for queue, piece in pieces if queue.scanned is None])
+    scanned = {queue.key: queue.scanned for queue, _ in pieces if queue.scanned is not None}
+    if scanned:
+        of_log = [piece for queue, piece in pieces if queue.scanned is not None]
+        stop = max(queue.physical_stop for queue in scanned.values())
+        yield from LogReader(reader, of_log, scanned).read(reader.log.min_offset, stop)
 
 
 def decode_options_of(columns: Sequence[str], verify_crc: bool) -> DecodeOptions:
+    """Raises OptionError for a name that is no column."""
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
         raise OptionError(f"unknown column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
     return DecodeOptions(tuple(columns), verify_crc, BODY_SIZE_MAX)
 
 
+def _topic_and_id(queue: Queue) -> QueueKey:
+    return queue.key
+
+
 def _log_range(queue: LogQueue) -> QueueRange:
     return QueueRange(
         queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, None, is_batch=queue.is_batch
     )
-
-
-def _queue_card(queue: Queue) -> str:
-    """The HTML of a queue: its offsets and its newest messages."""
-    from store_format.display.page import Room, card, fact, facts, text, warning
-    from store_format.display.table import table
-
-    start = max(queue.max_offset - _PREVIEW_ROWS, queue.min_offset)
-    lines = [
-        ("broker", text(queue.store.broker_name)),
-        ("offsets", f"{queue.min_offset:,} up to {queue.max_offset:,}, which is not in it yet"),
-        ("messages", f"{queue.max_offset - queue.min_offset:,}"),
-    ]
-    parts: list[str] = []
-    try:
-        batches = (
-            list(queue.read(start, columns=_PREVIEW_COLUMNS)) if queue.max_offset > queue.min_offset else []
-        )
-        if batches:
-            rows = table(batches, batches[0].schema, Room(), limit=_PREVIEW_ROWS)
-            parts.append(f'<div class="s">the newest</div>{rows}')
-    except (StoreError, OSError) as error:
-        parts.append(warning(f"its newest messages cannot be read: {error}"))
-    name = f"{queue.topic}-{queue.queue_id}"
-    return card(name, "message queue", [facts(starmap(fact, lines)), *parts]).source

@@ -58,7 +58,7 @@ def find_queues(store: Store, choice: QueueChoice, *, level: int = logging.WARNI
         scanned, cuts = store.scanned_queues(choice.chooses_topic, _SCAN_CUT_BYTES)
         return StoreQueues([], chosen(scanned), cuts, cuts[-1])
     snapshot = store.snapshot(choice.chooses_topic)
-    queues = chosen([Queue(store, queue, None) for queue in snapshot.queues.values()])
+    queues = chosen(store.queues_of(snapshot))
     if not snapshot.damaged:
         return StoreQueues(queues, log_end=snapshot.log_end, has_remains=snapshot.has_remains)
     # the store has named the lost ones

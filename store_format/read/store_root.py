@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from store_format.bookkeeping.settings import read_settings, settings_path
 from store_format.errors import StoreNotFoundError, UnsupportedFormatError
-from store_format.files.read import entry_names
+from store_format.files.read import LOST_AND_FOUND, entry_names
+from store_format.files.status import is_directory
 from store_format.metadata.read import config_path, read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 
-__all__ = ["broker_name_of", "has_config", "looks_like_store", "refuse_root"]
+__all__ = ["broker_name_of", "has_config", "has_queue_files", "log_directories", "looks_like_store"]
 
 _ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
 _QUEUE_FOLDERS = frozenset({"consumequeue", "batchconsumequeue"})
@@ -39,7 +40,33 @@ def has_config(root: str) -> bool:
     return any(os.path.lexists(path) for path in (settings_path(root), config_path(root, "topics.json")))
 
 
-def refuse_root(root: str, names: frozenset[str]) -> None:
+def log_directories(root: str, commit_log_paths: Sequence[str]) -> tuple[str, ...]:
+    """The directories of commitlog files: those given (`storePathCommitLog`), else `commitlog` of the root.
+
+    Raises StoreNotFoundError where one is missing, or where `root` is no store root.
+    """
+    names = entry_names(root)
+    if "commitlog" not in names and not commit_log_paths:
+        _refuse_root(root, names)
+    for directory in commit_log_paths:
+        if not is_directory(directory):
+            raise StoreNotFoundError(
+                f"storePathCommitLog: {directory} is no directory; name those that hold commitlog files, all of them"
+            )
+    return tuple(commit_log_paths) or (f"{root}/commitlog",)
+
+
+def has_queue_files(root: str) -> bool:
+    """Whether `consumequeue` or `batchconsumequeue` has topics. RocksDB keeps files of its own there, and
+    directories of topics beside them with rocksdbCQDoubleWriteEnable.
+    """
+    names = entry_names(f"{root}/consumequeue", missing_ok=True) - {LOST_AND_FOUND}
+    if "CURRENT" in names:
+        return any(os.path.isdir(f"{root}/consumequeue/{name}") for name in names)
+    return bool(names or entry_names(f"{root}/batchconsumequeue", missing_ok=True) - {LOST_AND_FOUND})
+
+
+def _refuse_root(root: str, names: frozenset[str]) -> None:
     shown = (
         ", ".join(sorted(names)[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "")
         if names

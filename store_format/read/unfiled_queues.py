@@ -420,7 +420,7 @@ def _look(
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
     log = CommitLog.open(store.commit_log_paths, store.files)
     is_live = taken.state is StoreState.LIVE
-    high = stop if stop is not None else log.files[-1].stop if log.files else 0
+    high = stop if stop is not None else log.stop
     limit = high if window is None else min(high, log.min_offset + window)
     head = survey(log, topics.__contains__, stop=limit, is_live=is_live)
     end = head.cuts[-1]

@@ -95,7 +95,7 @@ def cover(
     # after a crash, or during a commit of ours
     stop = find_log_end(root, log, state)
     if stop is None:
-        stop = log.files[-1].stop if log.files else 0
+        stop = log.stop
     topics, reason = _topics_to_look_up(root, wanted) if use_index else ((), "not asked for")
     if not topics:
         return (

@@ -26,7 +26,7 @@ from store_format.message.locate import Units, inner_batches, locate
 from store_format.message.parts import head_offset
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import UnitRefs
-from store_format.names import KEYS, UNIQ_KEY, is_light_queue
+from store_format.names import is_light_queue
 from store_format.read.log_reader import is_written
 from store_format.read.tolerance import Tolerance
 
@@ -153,7 +153,8 @@ class KeySearch:
         units = units.select(self._of_topic_and_time(units))
         if not len(units):
             return
-        by_key = self._has_key(units)
+        table = PropertyTable(units.raw_properties())
+        by_key: NDArray[np.bool_] = table.has_key(self.wanted.key).to_numpy(zero_copy_only=False)
         inner = inner_batches(units)
         # A batch is found by a key of its own as a whole, and by the keys of the messages in it.
         for rows, key in ((by_key, None), (inner & ~by_key, self.wanted.key)):
@@ -175,28 +176,8 @@ class KeySearch:
             keep &= times <= self.wanted.end_ms
         return keep
 
-    def _has_key(self, units: Units) -> NDArray[np.bool_]:
-        """Whether the key is UNIQ_KEY or one of the words of KEYS (IndexService.buildIndex splits at single
-        spaces).
-        """
-        table, key = PropertyTable(units.raw_properties()), self.wanted.key
-        found = pc.fill_null(pc.equal(table.values(UNIQ_KEY), key), False)
-        if " " not in key:
-            words = pc.binary_join_element_wise(" ", table.values(KEYS), " ", "")
-            found = pc.or_(found, pc.fill_null(pc.match_substring(words, f" {key} "), False))
-        mask: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
-        return mask
-
     def _decode(self, refs: UnitRefs, key: str | None) -> Iterator[pa.RecordBatch]:
-        # A key with a space is no word; as `message_id` it is compared with UNIQ_KEY alone.
-        by_id = key is not None and " " in key
-        decode_options = DecodeOptions(
-            self.names,
-            self.verify_crc,
-            BODY_SIZE_MAX,
-            key=None if by_id else key,
-            message_id=key if by_id else None,
-        )
+        decode_options = DecodeOptions(self.names, self.verify_crc, BODY_SIZE_MAX, key=key)
         batch, bad = decode(refs, decode_options, self.broker_name)
         self.tolerance.drop(bad)
         if batch.num_rows:

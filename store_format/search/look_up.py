@@ -23,7 +23,7 @@ from store_format.java.hashes import tags_code
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema, decode
 from store_format.names import is_light_queue
 from store_format.read.log_end import find_log_end
-from store_format.read.log_reader import LogReader
+from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
 from store_format.search.by_key import Wanted, cover, find, ordered, scan_size, stands_at
 from store_format.search.found import Found, Searched
@@ -204,32 +204,33 @@ def _by_queues(store: Store, question: Question, how: How) -> Found:
     codes = None if tags is None else frozenset(tags_code(tag) for tag in tags)
     tolerance = Tolerance(how.on_damage)
     names = _names(how)
-    reader = store.reader(DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX, tags), tolerance, codes)
     queues = store.queues(
         lambda topic: topic == question.topic if question.topic else not is_light_queue(topic)
     )
-    slices = [
-        queue.piece(*_window(queue, question, how.on_damage)) for queue in queues if queue.scanned is None
-    ]
-    batches = list(reader.read([piece for piece in slices if piece.start < piece.stop]))
-    scanned = [queue for queue in queues if queue.scanned is not None]
-    scanned_bytes = 0
-    if scanned:
-        log_queues = {
-            (queue.topic, queue.queue_id): queue.scanned for queue in scanned if queue.scanned is not None
-        }
-        stop = max(queue.physical_stop for queue in log_queues.values())
-        batches += LogReader(reader, [queue.piece() for queue in scanned], log_queues).read(
-            store.log.min_offset, stop
+    pieces = [
+        (
+            queue,
+            queue.piece(*_window(queue, question, how.on_damage)) if queue.scanned is None else queue.piece(),
         )
-        scanned_bytes = stop - store.log.min_offset
+        for queue in queues
+    ]
+    decode_options = DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX, tags)
+    batches = list(read_pieces(pieces, decode_options, tolerance, codes))
+    slices = [piece for queue, piece in pieces if queue.scanned is None]
+    scanned = [(queue.store.log.min_offset, queue.scanned.physical_stop) for queue in queues if queue.scanned]
     table = ordered(batches, names)
     for compare, value in ((pc.greater_equal, question.begin_ms), (pc.less_equal, question.end_ms)):
         table = table if value is None else table.filter(compare(table["storeTimestampMs"], value))
     topics = tuple(sorted({queue.topic for queue in queues}))
-    ranges = ((store.log.min_offset, store.log.min_offset + scanned_bytes),) if scanned else ()
+    ranges = tuple(dict.fromkeys(scanned))  # one walk: the same range for all queues
     searched = Searched(
-        topics, (), (), sum(piece.stop - piece.start for piece in slices), ranges, scanned_bytes, 0
+        topics,
+        (),
+        (),
+        sum(piece.stop - piece.start for piece in slices),
+        ranges,
+        sum(stop - start for start, stop in ranges),
+        0,
     )
     return Found(table.select(_shown(how)), "scan" if scanned and not slices else "consume queue", searched)
 

@@ -49,7 +49,7 @@ def dead_letters(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
 
 def _dead_letter_rows(store: Store) -> Iterator[tuple[object, ...]]:
     queues = store.queues(lambda topic: topic.startswith(DLQ_PREFIX))
-    for batch in read_queues(store, queues, _COLUMNS):
+    for batch in read_queues(queues, _COLUMNS):
         for row in batch.to_pylist():
             yield (
                 store.broker_name, row["topic"].removeprefix(DLQ_PREFIX),

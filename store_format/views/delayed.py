@@ -88,7 +88,7 @@ def _of_levels(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
         if done is None
         else {(queue.topic, queue.queue_id): done.get(queue.queue_id + 1, 0) for queue in queues}
     )
-    for batch in read_queues(store, queues, _COLUMNS, starts):
+    for batch in read_queues(queues, _COLUMNS, starts):
         for row in batch.to_pylist():
             # ScheduleMessageService.computeDeliverTimestamp; the consume queue has it as the tags code
             due = row["tagsCode"]
@@ -106,7 +106,7 @@ def _of_timer(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
     check = read_timer_check(config_path(store.path, "timercheck")) if queues else None
     pending: dict[Any, dict[str, Any]] = {}
     recalls: set[str] = set()
-    for batch in read_queues(store, queues, _COLUMNS):
+    for batch in read_queues(queues, _COLUMNS):
         times = map(parse_long, batch[TIMER_OUT_MS].to_pylist())
         due = np.array([-1 if time is None else time for time in times], np.int64)
         waits = np.ones(len(due), bool)

@@ -19,7 +19,7 @@ from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT
 from store_format.message.columns import DecodeOptions
 from store_format.names import QueueKey
-from store_format.read.log_reader import LogReader
+from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def measure(
             scanned.append(queue)
             continue
         for edge in stretches.edges:
-            time, place, cut = look(store, queue, edge)
+            time, place, cut = look(queue, edge)
             stretches.times.append(time)
             stretches.places.append(place)
             stretches.cut.append(cut)
@@ -101,7 +101,7 @@ def _bytes_of(queue: Queue, i: int, edges: Sequence[int]) -> int:
     return total
 
 
-def look(store: Store, queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
+def look(queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
     """Store time in ms, physical offset, and cut bytes of the message at an offset.
 
     The cut bytes are the size of the batch if the message is not the first of a batch, else 0.
@@ -120,7 +120,7 @@ def look(store: Store, queue: Queue, offset: int) -> tuple[int | None, int | Non
         time = int(unit["store_timestamp"])
         cut = int(unit["size"]) if int(unit["base_offset"]) < offset else 0
     else:
-        time = store.time_at(place)
+        time = queue.store.time_at(place)
     return (time if time >= 0 else None), place, max(cut, 0)
 
 
@@ -130,7 +130,7 @@ def _measure_scanned(store: Store, queues: Sequence[Queue], found: Mapping[Queue
         count = len(stretches.edges)
         stretches.bytes = [0] * max(count - 1, 0)
         stretches.times, stretches.places, stretches.cut = [None] * count, [None] * count, [0] * count
-    for key, part in walk_queues(store, queues):
+    for key, part in walk_queues(queues):
         _add_part(found[key], part)
 
 
@@ -148,20 +148,11 @@ class LogPart:
     begins: NDArray[np.bool_]
 
 
-def walk_queues(store: Store, queues: Sequence[Queue]) -> Iterator[tuple[QueueKey, LogPart]]:
+def walk_queues(queues: Sequence[Queue]) -> Iterator[tuple[QueueKey, LogPart]]:
     """One walk over the commitlog for all queues without a consume queue (`Queue.scanned`)."""
-    log_queues = {
-        (queue.topic, queue.queue_id): queue.scanned for queue in queues if queue.scanned is not None
-    }
-    if not log_queues:
-        return
-    reader = store.reader(
-        DecodeOptions(_COLUMNS, verify_crc=False), Tolerance("DROPMALFORMED", fail_on_data_loss=False)
-    )
-    stop = max(queue.physical_stop for queue in log_queues.values())
-    for batch in LogReader(reader, [queue.piece() for queue in queues], log_queues).read(
-        store.log.min_offset, stop
-    ):
+    tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
+    pieces = [(queue, queue.piece()) for queue in queues if queue.scanned is not None]
+    for batch in read_pieces(pieces, DecodeOptions(_COLUMNS, verify_crc=False), tolerance):
         yield from _parts_by_queue(batch)
 
 

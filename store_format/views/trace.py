@@ -147,7 +147,7 @@ def _sent_back(store: Store, offset_ids: Collection[str]) -> list[_Row]:
     queues = store.queues(
         lambda topic: topic == SCHEDULE_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     )
-    rows = (row for batch in read_queues(store, queues, _COLUMNS) for row in batch.to_pylist())
+    rows = (row for batch in read_queues(queues, _COLUMNS) for row in batch.to_pylist())
     return [row for row in rows if row["ORIGIN_MESSAGE_ID"] in offset_ids]
 
 

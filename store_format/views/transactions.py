@@ -149,7 +149,7 @@ def _transaction_state(
 def _halves(store: Store, uniq_key: str | None) -> list[Transaction]:
     by_key: dict[object, Transaction] = {}
     queues = store.queues(HALF_TOPICS.__contains__)
-    for batch in read_queues(store, queues, _HALF_COLUMNS):
+    for batch in read_queues(queues, _HALF_COLUMNS):
         for row in batch.to_pylist():
             if uniq_key is None or row[UNIQ_KEY] == uniq_key:
                 key = row["physicalOffset"] if row[UNIQ_KEY] is None else (row[UNIQ_KEY], row[REAL_TOPIC])
@@ -165,7 +165,7 @@ def _ops(store: Store) -> dict[tuple[str, int, int], tuple[int, int]]:
     found: dict[tuple[str, int, int], tuple[int, int]] = {}
     queues = store.queues((OP_TOPIC, ROCKSDB_OP_TOPIC).__contains__)
     columns = ("topic", "queueId", "physicalOffset", "storeTimestampMs", "tags", "body", "TRANS_OFFSET")
-    for batch in read_queues(store, queues, columns):
+    for batch in read_queues(queues, columns):
         for row in batch.to_pylist():
             decided = (row["storeTimestampMs"], row["physicalOffset"])
             if row["topic"] == ROCKSDB_OP_TOPIC:
@@ -197,7 +197,7 @@ def _commits(store: Store, found: Sequence[Transaction]) -> tuple[dict[int, dict
             queue.min_offset if is_scanned else queue.offset_at(first, on_damage="DROPMALFORMED")
         )
     commits: dict[int, dict[str, Any]] = {}
-    for batch in read_queues(store, queues, _COMMIT_COLUMNS, starts):
+    for batch in read_queues(queues, _COMMIT_COLUMNS, starts):
         kind = batch["sysFlag"].to_numpy() & sysflag.TRANSACTION_MASK
         mine = (kind == sysflag.TRANSACTION_COMMIT) & np.isin(
             batch["preparedTransactionOffset"].to_numpy(), halves
@@ -209,7 +209,7 @@ def _commits(store: Store, found: Sequence[Transaction]) -> tuple[dict[int, dict
 
 def _discarded(store: Store) -> set[tuple[str, str]]:
     queues = store.queues(DISCARDED_TOPIC.__eq__)
-    rows = (row for batch in read_queues(store, queues, (UNIQ_KEY, REAL_TOPIC)) for row in batch.to_pylist())
+    rows = (row for batch in read_queues(queues, (UNIQ_KEY, REAL_TOPIC)) for row in batch.to_pylist())
     return {(row[UNIQ_KEY], row[REAL_TOPIC]) for row in rows if row[UNIQ_KEY] is not None}
 
 

@@ -81,7 +81,7 @@ def _add_queue(store: Store, queue: Queue, found: _Days) -> None:
 
     def day_at(offset: int) -> int | None:
         if offset not in days:
-            days[offset] = _day(look(store, queue, offset)[0])
+            days[offset] = _day(look(queue, offset)[0])
         return days[offset]
 
     edges: list[tuple[int, int | None]] = []
@@ -103,7 +103,7 @@ def _add_queue(store: Store, queue: Queue, found: _Days) -> None:
 
 
 def _add_scanned(store: Store, queues: list[Queue], found: _Days) -> None:
-    for (topic, _), part in walk_queues(store, queues):
+    for (topic, _), part in walk_queues(queues):
         days = part.times // _DAY_MS
         for value in np.unique(days).tolist():
             mine = days == value

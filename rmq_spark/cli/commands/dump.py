@@ -104,7 +104,7 @@ def _at(store: MessageStore, offset: int) -> _Record:
 
     file = store.log.file_at(offset)
     if file is None:
-        stop = store.log.files[-1].stop if store.log.files else 0
+        stop = store.log.stop
         raise NotFoundError(
             f"the commitlog has no offset {offset}; it holds {store.log.min_offset} to {stop}"
         )
