@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_spark.cli.filters import Filters
+from rmq_spark.cli.options import Filters
 from rmq_spark.cli.reading import last_messages, read_range
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.stream.losses import Losses

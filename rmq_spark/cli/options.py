@@ -1,13 +1,44 @@
-"""How several options become one argument of a command: a function around it that takes what click parsed,
-and stands for it.
+"""Arguments and options that several commands share: STORE, `--now`, and the filters of messages.
+
+A start is inclusive and an end exclusive, as in the options of the DataFrame. Without `--topic`, RocketMQ's own
+topics are left out.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Command", "standing_for"]
+import click
+
+from rmq_spark.cli.completion import complete_topic
+from rmq_spark.cli.exit_codes import PARTIAL, NotFoundError
+from rmq_spark.options.parse import Given, timestamp_ms
+from store_format.errors import OptionError, StoreError
+from store_format.names import did_you_mean, is_system_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rmq_spark.consume.sql92 import Sql92Filter
+    from store_format import MessageStore
+
+__all__ = [
+    "MESSAGE_FILTERS",
+    "Command",
+    "Filters",
+    "filter_options",
+    "now_option",
+    "open_all",
+    "open_roots",
+    "standing_for",
+    "store_argument",
+]
 
 Command = Callable[..., Any]  # Any: click calls by keyword, with what the options are
 
@@ -17,3 +48,212 @@ def standing_for(command: Command, called: Command) -> Command:
     called.__doc__, called.__name__ = command.__doc__, command.__name__
     called.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined] # where click keeps them
     return called
+
+
+_PATH = click.Path(readable=False)  # click would call what may not be read a wrong usage
+
+
+def store_argument(*, opened: bool = True) -> Callable[[Command], Command]:
+    """STORE and what says more about it. The command gets `stores`, or with `opened=False` the paths of their
+    roots as `roots`.
+    """
+
+    def decorate(command: Command) -> Command:
+        def called(store: str, commit_log: tuple[str, ...], broker_name: str | None, **others: Any) -> Any:
+            if opened:
+                stores = open_all(store, broker_name, commit_log)
+                code = command(stores=stores, **others)
+                return PARTIAL if not code and any(each.unreadable for each in stores) else code
+            return command(
+                roots=open_roots(store, commit_log),
+                commit_log_paths=tuple(map(os.path.abspath, commit_log)),
+                **others,
+            )
+
+        called = standing_for(command, called)
+        about = "Where the commitlog files are, if elsewhere (storePathCommitLog); repeatable."
+        called = click.option(
+            "--commitlog", "commit_log", type=_PATH, multiple=True, metavar="PATH", help=about
+        )(called)
+        called = click.option(
+            "--broker-name", metavar="NAME", help="The broker's name, if the store does not say it."
+        )(called)
+        return click.argument("store", type=_PATH)(called)
+
+    return decorate
+
+
+def now_option(command: Command) -> Command:
+    """`--now`, the moment that ages count to, as `now_ms`."""
+
+    def called(now: str | None, **others: Any) -> Any:
+        clock_ms = time.time_ns() // 1_000_000
+        return command(
+            now_ms=clock_ms if now is None else timestamp_ms(Given("--now", now, clock_ms)), **others
+        )
+
+    about = "The moment that ages count to, such as that of a copy; by default the clock."
+    return click.option("--now", metavar="TIME", help=about)(standing_for(command, called))
+
+
+def open_roots(
+    path: str, commit_log: tuple[str, ...] = (), left_out: list[StoreError] | None = None
+) -> list[str]:
+    """The store roots that a path means; the path itself if there are none: opening it says what is missing.
+
+    Members of a cluster that cannot be read, or have no commitlog, go into `left_out`; without it they are
+    an error.
+    """
+    from store_format.files.read import refuse
+    from store_format.read.cluster import store_roots
+
+    root = os.path.abspath(path)
+    return [root] if commit_log else store_roots(root, refuse if left_out is None else left_out.append)
+
+
+def open_all(
+    path: str, broker_name: str | None = None, commit_log: tuple[str, ...] = ()
+) -> list[MessageStore]:
+    """The stores of a path; what may not be read of them is left out with a warning. Raises
+    StoreNotFoundError where there is none.
+    """
+    from store_format import MessageStore
+
+    left_out: list[StoreError] = []
+    roots = open_roots(path, commit_log, left_out)
+    if len(roots) > 1 and broker_name is not None:
+        raise OptionError(
+            f"--broker-name is for one store and {path} is a cluster of {len(roots)}; leave it out, each store says its own"
+        )
+    logs = tuple(map(os.path.abspath, commit_log))
+    stores = [
+        MessageStore.open(root, broker_name=broker_name, commit_log_paths=logs, skip_unreadable=True)
+        for root in roots
+    ]
+    stores[0].pass_over(left_out)
+    return stores
+
+
+_WILD = re.compile(r"[*?\[]")
+
+MESSAGE_FILTERS = ("topic", "all", "queue", "tag", "key", "since", "until", "where", "limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Plain values. `since_ms` is inclusive, `until_ms` exclusive; both are store times."""
+
+    topic: str | None = None
+    all_topics: bool = False
+    queue_ids: tuple[int, ...] = ()
+    tags: tuple[str, ...] = ()
+    key: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    where: Sql92Filter | None = field(default=None)
+    limit: int | None = None
+
+    def chooses_topic(self, topic: str) -> bool:
+        """A pattern that begins with a wildcard does not mean RocketMQ's own topics, unless with `--all`."""
+        if self.topic is not None and not fnmatchcase(topic, self.topic):
+            return False
+        if self.all_topics or (self.topic is not None and not _WILD.match(self.topic)):
+            return True
+        return not is_system_topic(topic)
+
+    def chooses_queue(self, queue_id: int) -> bool:
+        return not self.queue_ids or queue_id in self.queue_ids
+
+    def without_topic(self) -> Filters:
+        """The rest of the filters, where the topic has been looked at."""
+        return replace(self, topic=None, all_topics=True)
+
+    @property
+    def one_topic(self) -> str | None:
+        """The topic, where it is no pattern."""
+        return None if self.topic is None or _WILD.search(self.topic) else self.topic
+
+    @property
+    def looks_at_messages(self) -> bool:
+        """Whether only the messages themselves say which are meant."""
+        return bool(self.tags) or self.key is not None or self.where is not None
+
+    def refuse_unknown_topic(self, known: Iterable[str]) -> None:
+        """Raises NotFoundError, with the nearest name, when `--topic` means none of the topics that are
+        there.
+        """
+        names = sorted(known)
+        if self.topic is None or any(map(self.chooses_topic, names)):
+            return
+        raise NotFoundError(f"no topic is named {self.topic!r}; {did_you_mean(self.topic, names, 'topics')}")
+
+
+_OPTIONS: dict[str, Callable[[Command], Command]] = {
+    "topic": click.option(
+        "-t",
+        "--topic",
+        metavar="GLOB",
+        shell_complete=complete_topic,
+        help="Topics, such as Orders or 'Order*'.",
+    ),
+    "all": click.option("-a", "--all", "all_topics", is_flag=True, help="RocketMQ's own topics too."),
+    "queue": click.option(
+        "-q",
+        "--queue",
+        "queue_ids",
+        type=click.IntRange(0),
+        multiple=True,
+        help="A queue of these topics; repeatable.",
+    ),
+    "tag": click.option("--tag", "tags", multiple=True, help="Messages with this tag; repeatable."),
+    "key": click.option("-k", "--key", help="Messages with this key, or this UNIQ_KEY."),
+    "since": click.option(
+        "--since", metavar="TIME", help="Stored at or after: ISO 8601, ms since 1970, or -2h."
+    ),
+    "until": click.option("--until", metavar="TIME", help="Stored before: the same."),
+    "where": click.option(
+        "--where", metavar="SQL92", help="A condition on properties, as a consumer's: \"region = 'north'\"."
+    ),
+    "limit": click.option("-n", "--limit", type=click.IntRange(1), help="At most so many."),
+}
+
+
+def filter_options(*names: str, limit: int | None = None) -> Callable[[Command], Command]:
+    """Some of the options; the command gets them as `filters`. `limit` is the default of `--limit`."""
+
+    def decorate(command: Command) -> Command:
+        taken = set(names)
+        parameters = {"all": "all_topics", "queue": "queue_ids", "tag": "tags"}
+        wanted = [parameters.get(name, name) for name in taken]
+
+        def called(**given: Any) -> Any:
+            mine = {name: given.pop(name) for name in wanted}
+            return command(filters=_filters(mine, limit), **given)
+
+        called = standing_for(command, called)
+        for name in reversed([name for name in _OPTIONS if name in taken]):
+            called = _OPTIONS[name](called)
+        return called
+
+    return decorate
+
+
+def _filters(given: dict[str, Any], limit: int | None) -> Filters:  # Any: what click parsed
+    now_ms = time.time_ns() // 1_000_000
+    for name in ("since", "until"):
+        if name in given:
+            text = given.pop(name)
+            given[f"{name}_ms"] = None if text is None else timestamp_ms(Given(f"--{name}", text, now_ms))
+    if (
+        given.get("since_ms") is not None
+        and given.get("until_ms") is not None
+        and given["since_ms"] >= given["until_ms"]
+    ):
+        raise click.UsageError("--since is not before --until, so nothing can be between them")
+    if given.get("where") is not None:
+        from rmq_spark.consume.sql92 import parse_sql92
+
+        given["where"] = parse_sql92(given["where"])
+    if "limit" in given and given["limit"] is None:
+        given["limit"] = limit
+    return Filters(**given)

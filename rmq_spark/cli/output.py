@@ -1,7 +1,6 @@
-"""Rows on stdout, in the five forms of `--output`: a table for people, JSON, JSON lines, CSV, and the bare
-bodies.
+"""Rows on stdout: a table, records, JSON, JSON lines, CSV, or the bare bodies.
 
-Everything streams: memory is that of one batch, and of the rows by which a table takes its measure.
+Everything streams: memory is bounded by one batch and by the rows that set the widths of a table's columns.
 """
 
 from __future__ import annotations
@@ -21,12 +20,21 @@ import click
 from rmq_spark.cli.cells import cell, csv_value, json_value
 from rmq_spark.cli.options import Command, standing_for
 from store_format.display.rows import Row, plain_rows
-from store_format.display.text import cut, shown, width
+from store_format.display.text import body_text, cut, shown, width
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "Output", "output_options", "write_bytes", "write_csv", "write_jsonl", "write_rows"]
+__all__ = [
+    "FORMATS",
+    "Output",
+    "output_options",
+    "write_bytes",
+    "write_csv",
+    "write_jsonl",
+    "write_records",
+    "write_rows",
+]
 
 FORMATS = ("table", "json", "jsonl", "csv", "raw")
 
@@ -272,3 +280,33 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
         space = " " * (columns - width(kept))
         parts.append(space + kept if right else kept + space)
     return _GAP.join(parts).rstrip()
+
+
+_BODY_CHARACTERS = 2000
+_PROPERTIES_MAX = 200
+
+
+def write_records(output: Output, batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> int:
+    """Writes the rows, an empty line between two; how many there were. Maps take a line for each entry."""
+    count = 0
+    for batch in batches:
+        for row in plain_rows(batch):
+            sys.stdout.write("\n" if count else "")
+            for name in names:
+                for label, text in _lines(name, row[name]):
+                    label = f"{label:<{max(map(len, names))}}"
+                    sys.stdout.write((f"\x1b[1m{label}\x1b[0m" if output.colour else label) + f"  {text}\n")
+            count += 1
+    sys.stdout.flush()
+    return count
+
+
+def _lines(name: str, value: object) -> Iterable[tuple[str, str]]:
+    if isinstance(value, dict):
+        entries = [f"{shown(key)} = {cell(text)}" for key, text in list(value.items())[:_PROPERTIES_MAX]]
+        if len(value) > _PROPERTIES_MAX:
+            entries.append(f"… ({len(value)} in all)")
+        return [(name if not i else "", line) for i, line in enumerate(entries or ["-"])]
+    if isinstance(value, bytes):
+        return [(name, body_text(value, _BODY_CHARACTERS))]
+    return [(name, cell(value))]

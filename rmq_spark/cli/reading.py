@@ -1,38 +1,85 @@
-"""The messages that a command's filters mean: all of them as a stream, or the first or last so many.
+"""Reads the messages that a command's filters choose: all of them as a stream, the first or the last, or by key.
 
-Whole queues are read together, in the order of the commitlog; where the consume queues are gone, the
-commitlog is scanned.
+Queues are read together, in the order of the commitlog. Where the consume queues are gone, the commitlog is
+scanned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_spark.cli.filters import Filters
+from rmq_spark.cli.options import Filters
+from rmq_spark.cli.output import Output
+from rmq_spark.cli.progress import Progress
 from rmq_spark.consume.sql92 import CountingFilter
+from store_format.errors import OptionError
 from store_format.java.hashes import tags_code
-from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema
+from store_format.message.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, DecodeOptions, arrow_schema
+from store_format.names import did_you_mean
 from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from store_format import MessageStore, Queue
     from store_format.read.store import Store
+    from store_format.search.found import Found
 
 __all__ = [
+    "ALL_COLUMNS",
     "SIZE",
+    "TABLE_COLUMNS",
     "bytes_to_read",
     "chosen_queues",
+    "find_in",
     "first_messages",
     "last_messages",
+    "message_columns",
     "read_messages",
     "read_range",
     "wanted_range",
 ]
+
+# The body comes last: what is left of the line is its.
+TABLE_COLUMNS = (
+    "storeTimestamp",
+    "topic",
+    "queueId",
+    "queueOffset",
+    "physicalOffset",
+    "tags",
+    "keys",
+    "msgId",
+    "body",
+)
+
+# Without the body as it is compressed, and the reason why a row is none.
+ALL_COLUMNS = (
+    *DEFAULT_COLUMNS,
+    *(name for name in COLUMNS if name not in DEFAULT_COLUMNS and name not in ("rawBody", "_corrupt_record")),
+)
+
+
+def message_columns(output: Output) -> tuple[str, ...]:
+    """The columns to read and give, in order."""
+    if output.form == "raw":
+        return ("body",)
+    if output.columns:
+        return tuple(dict.fromkeys(map(_column, output.columns)))
+    return TABLE_COLUMNS if output.form == "table" else ALL_COLUMNS
+
+
+def _column(name: str) -> str:
+    by_lower = {column.lower(): column for column in COLUMNS}
+    if name.lower() in by_lower:
+        return by_lower[name.lower()]
+    hint = did_you_mean(name, COLUMNS, "columns", listed_max=len(COLUMNS))
+    raise OptionError(f"--columns: messages have no column {name!r}; {hint}")
+
 
 SIZE = "storeSize"  # the column that says how much of the log a message is
 _ORDER = "physicalOffset"
@@ -215,3 +262,68 @@ def last_messages(
                 break
             stop, window = low, min(2 * window, _WINDOW_MAX)
     return kept.table
+
+
+_LOOKED_AT = ("topic", "queueId", "properties")
+
+
+def find_in(
+    store: MessageStore, filters: Filters, message_id: str | None, names: Sequence[str], *, use_index: bool
+) -> Found:
+    """The messages asked for, in the order of the log, with the columns `names` among others, and how they
+    were found.
+    """
+    with Progress("find", 0) as progress:
+        if filters.key is None and message_id is None:
+            return _by_time(store, filters, names, progress)
+        found = store.find(
+            key=filters.key,
+            message_id=message_id,
+            topic=filters.one_topic,
+            tags=filters.tags or None,
+            begin_ms=filters.since_ms,
+            end_ms=None if filters.until_ms is None else filters.until_ms - 1,
+            columns=tuple(dict.fromkeys((*names, *_LOOKED_AT))),
+            on_damage="DROPMALFORMED",
+            use_index=use_index,
+            on_scanned=progress.reach_of,
+        )
+        return replace(found, table=_chosen(found.table, filters))
+
+
+def _chosen(table: pa.Table, filters: Filters) -> pa.Table:
+    """A key or an id names its message, so RocketMQ's own topics are searched too, unless `--topic` says
+    otherwise.
+    """
+    if filters.topic is not None:
+        table = table.filter(
+            pa.array([filters.chooses_topic(topic) for topic in table["topic"].to_pylist()], pa.bool_())
+        )
+    if filters.queue_ids:
+        table = table.filter(pc.is_in(table["queueId"], value_set=pa.array(filters.queue_ids, pa.int32())))
+    if filters.where is not None:
+        table = table.filter(filters.where.mask_of_maps(table["properties"].combine_chunks()))
+    return table
+
+
+def _by_time(store: MessageStore, filters: Filters, names: Sequence[str], progress: Progress) -> Found:
+    """Without key or id: the queues, from back to front no further than `--limit`."""
+    from store_format.read.tolerance import Tolerance
+    from store_format.search.found import Found, Searched
+
+    tolerance = Tolerance()
+    if filters.limit is not None:
+        table = first_messages(store, filters, names, filters.limit, tolerance)
+    else:
+        batches, size, total = [], 0, bytes_to_read([store], filters) if progress.is_shown else 0
+        for batch in read_messages(store, filters, (*names, SIZE), tolerance):
+            batches.append(batch)
+            size += int(batch[SIZE].to_numpy().sum())
+            progress.reach_of(size, total)
+        table = pa.Table.from_batches(batches) if batches else arrow_schema(tuple(names)).empty_table()
+        if batches:
+            table = table.take(
+                pc.sort_indices(table, [("physicalOffset", "ascending"), ("queueOffset", "ascending")])
+            )
+    topics = tuple(sorted({queue.topic for queue in chosen_queues(store, filters)}))
+    return Found(table, "consume queue", Searched(topics, (), (), 0, (), 0, 0))

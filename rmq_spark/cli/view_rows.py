@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from rmq_spark.cli.filters import Filters
+from rmq_spark.cli.options import Filters
 from rmq_spark.cli.output import Output, write_rows
 from store_format.errors import OptionError
 from store_format.names import did_you_mean

@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from rmq_spark.cli.filters import Filters
 from rmq_spark.cli.follow import Tail
+from rmq_spark.cli.options import Filters
 from store_format import MessageStore
 from store_format.read.tolerance import Tolerance
 from tests.support.cli_runs import command, environment

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import NOT_FOUND, OK
-from rmq_spark.cli.opening import open_all
+from rmq_spark.cli.options import open_all
 from rmq_spark.cli.output import Output, output_options
 
 if TYPE_CHECKING:

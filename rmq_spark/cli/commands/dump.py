@@ -13,7 +13,7 @@ import click
 
 from rmq_spark.cli.cells import cell
 from rmq_spark.cli.exit_codes import DAMAGE, OK, NotFoundError
-from rmq_spark.cli.opening import store_argument
+from rmq_spark.cli.options import store_argument
 from rmq_spark.cli.output import Output, output_options, write_bytes
 from store_format.display.text import shown
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from rmq_spark.cli.commands.messages import skip_damage_option, tolerance_for, warn_of_damage
-from rmq_spark.cli.filters import MESSAGE_FILTERS, Filters, filter_options
-from rmq_spark.cli.opening import store_argument
+from rmq_spark.cli.options import MESSAGE_FILTERS, Filters, filter_options, store_argument
 from rmq_spark.cli.output import Output, write_csv, write_jsonl
 from rmq_spark.cli.output_file import new_file
 from rmq_spark.cli.progress import Progress, in_bytes
@@ -72,8 +71,7 @@ def export_(
     \b
     rmqlog export /data/store orders.parquet --topic Orders --since 2024-05-01
     """
-    from rmq_spark.cli.message_columns import message_columns
-    from rmq_spark.cli.reading import bytes_to_read
+    from rmq_spark.cli.reading import bytes_to_read, message_columns
 
     form = form or _form_of(out)
     asked = () if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip())

@@ -10,8 +10,7 @@ import click
 
 from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
-from rmq_spark.cli.filters import Filters, filter_options
-from rmq_spark.cli.opening import now_option, store_argument
+from rmq_spark.cli.options import Filters, filter_options, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown

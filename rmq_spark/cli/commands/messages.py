@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
-from rmq_spark.cli.filters import MESSAGE_FILTERS, Filters, filter_options
-from rmq_spark.cli.opening import store_argument
-from rmq_spark.cli.options import Command
+from rmq_spark.cli.options import MESSAGE_FILTERS, Command, Filters, filter_options, store_argument
 from rmq_spark.cli.output import Output, output_options, write_rows
 from rmq_spark.cli.progress import Progress
 from store_format.display.text import shown
@@ -73,8 +71,7 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, outpu
     \b
     rmqlog head /data/store --topic Orders --since 2024-05-01T12:00:00Z
     """
-    from rmq_spark.cli.message_columns import message_columns
-    from rmq_spark.cli.reading import first_messages
+    from rmq_spark.cli.reading import first_messages, message_columns
 
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
@@ -114,8 +111,7 @@ def tail_(
     \b
     rmqlog tail -f /data/store --topic Orders --where "region = 'north'"
     """
-    from rmq_spark.cli.message_columns import message_columns
-    from rmq_spark.cli.reading import chosen_queues, last_messages
+    from rmq_spark.cli.reading import chosen_queues, last_messages, message_columns
 
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
@@ -153,7 +149,7 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
     rmqlog get /data/store 7F0000010A1B18B4AAC20000000A0001
     rmqlog get /data/store 7F0000010A1B18B4AAC20000000A0001 -o raw > body
     """
-    from rmq_spark.cli.message_columns import ALL_COLUMNS, message_columns
+    from rmq_spark.cli.reading import ALL_COLUMNS, message_columns
 
     names = message_columns(output)
     as_records = output.form == "table" and not output.columns
@@ -168,7 +164,7 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
             )
     batches = (batch for found in founds for batch in found.table.select(names).to_batches())
     if as_records:
-        from rmq_spark.cli.records import write_records
+        from rmq_spark.cli.output import write_records
 
         count = write_records(output, batches, names)
     else:
@@ -194,8 +190,7 @@ def find_(
     rmqlog find /data/store --key order-1234
     rmqlog find /data/store --topic Orders --tag paid --since -2h
     """
-    from rmq_spark.cli.finding import find_in
-    from rmq_spark.cli.message_columns import message_columns
+    from rmq_spark.cli.reading import find_in, message_columns
 
     if filters.key is not None and message_id is not None:
         raise click.UsageError("--key and --id are given together; use only one of them")

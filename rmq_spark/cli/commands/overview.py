@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_spark.cli.filters import Filters, filter_options
-from rmq_spark.cli.opening import now_option, store_argument
+from rmq_spark.cli.options import Filters, filter_options, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.view_rows import filtered, show_batches, show_view
 from store_format.names import LMQ_PREFIX
@@ -136,7 +135,7 @@ def _summary(store: MessageStore) -> Sequence[object]:
 
 
 def _show_records(output: Output, batch: pa.RecordBatch) -> None:
-    from rmq_spark.cli.records import write_records
+    from rmq_spark.cli.output import write_records
 
     write_records(output, [batch], batch.schema.names)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, OK
-from rmq_spark.cli.opening import store_argument
+from rmq_spark.cli.options import store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.progress import Progress
 from store_format.display.text import shown
