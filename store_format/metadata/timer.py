@@ -232,7 +232,7 @@ class TimerWheel:
         return slot if slot["slot_time"] == time_ms // self.precision_ms else None
 
     def slots(self) -> NDArray[np.void]:
-        """All slots with messages, sorted by time. Slots at a wrong index, which no lookup finds, are left out."""
+        """All slots with messages, sorted by time, without slots at a wrong index, which no lookup finds."""
         kept = []
         for start in range(0, WHEEL_SLOTS, _SLOTS_PER_STEP):
             part = self._slots[start : start + _SLOTS_PER_STEP]
