@@ -1,6 +1,5 @@
-"""What notebooks show of a store, as HTML: cards, tables, a timeline, a picture of its files. Everything a
-store says is escaped.
+"""Rows, columns and hostile text of a store, made fit for terminals, HTML pages and JSON.
 
-`page` has the pieces all others are made of; no script, nothing from outside, and no page larger than
+Every text of a store is escaped. The HTML pages have no scripts and load nothing, and no page is larger than
 `page.SIZE_MAX`.
 """

@@ -1,4 +1,4 @@
-"""One message as a card: where it is, its times and ids, all its properties, and the beginning of its body."""
+"""One message as a card: its queue and offset, times, ids, all properties, and the start of the body."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _BELOW = ("properties", "body", "rawBody")
 
 
 def title_of(row: Mapping[str, Any]) -> str:  # Any: values of columns
-    """The place of a message: topic, queue and offset, as far as the row has them."""
+    """Topic, queue and offset of a message, as far as the row has them."""
     topic, queue, offset = (row.get(name) for name in ("topic", "queueId", "queueOffset"))
     place = "" if queue is None else f"-{queue}" if offset is None else f"-{queue} at {offset:,}"
     return f"{topic}{place}" if topic is not None else "message"
 
 
 def message(row: Mapping[str, Any], room: Room) -> list[str]:
-    """The parts of its card; as much of them as there is room for."""
-    values = {str(name): _plain(value, is_map=name == "properties") for name, value in row.items()}
+    """The parts of the message's card, as many as fit on the page."""
+    values = {str(name): _plain_value(value, is_map=name == "properties") for name, value in row.items()}
     order = [name for name in _FIRST if name in values] + [
         name for name in values if name not in _FIRST + _BELOW
     ]
@@ -52,17 +52,17 @@ def message(row: Mapping[str, Any], room: Room) -> list[str]:
     if left_out:
         parts.append(note(f"{left_out:,} more columns: the page is full"))
     if isinstance(values.get("properties"), Mapping):
-        parts += _properties(values["properties"], room)
+        parts += _property_table(values["properties"], room)
     parts += [
         part
         for name in ("body", "rawBody")
         if isinstance(values.get(name), bytes)
-        for part in _body(name, values[name], room)
+        for part in _body_parts(name, values[name], room)
     ]
     return parts
 
 
-def _properties(properties: Mapping[str, Any], room: Room) -> list[str]:
+def _property_table(properties: Mapping[str, Any], room: Room) -> list[str]:
     rows = []
     for name, value in islice(properties.items(), _PROPERTIES_MAX):
         row = f"<tr><td>{text(str(name))}</td><td>{text(str(value))}</td></tr>"
@@ -76,7 +76,7 @@ def _properties(properties: Mapping[str, Any], room: Room) -> list[str]:
     return parts
 
 
-def _body(name: str, value: bytes, room: Room) -> list[str]:
+def _body_parts(name: str, value: bytes, room: Room) -> list[str]:
     head = f'<div class="s">{name}<span class="k">{len(value):,} bytes</span></div>'
     if not value:
         return [head]
@@ -84,10 +84,10 @@ def _body(name: str, value: bytes, room: Room) -> list[str]:
     return [head, part if room.takes(part) else note("not shown: the page is full")]
 
 
-def _plain(value: Any, *, is_map: bool) -> Any:
-    """What Arrow's `to_pylist` and Spark's rows have, as `plain_rows` gives it."""
+def _plain_value(value: Any, *, is_map: bool) -> Any:
+    """A value of Arrow's `to_pylist` or of a Spark row in the form of `plain_rows`."""
     if isinstance(value, datetime):
-        # Spark collects times of this machine's zone
+        # Spark collects times in the time zone of this machine
         moment = value if value.tzinfo is not None else value.astimezone()
         return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if isinstance(value, date):

@@ -1,7 +1,6 @@
-"""Arrow batches as rows of plain values, for whoever shows or writes them: times are ISO 8601 in UTC, maps
-are dicts, bytes stay bytes.
+"""Arrow batches as rows of plain values: times as ISO 8601 in UTC, maps as dicts, bytes as bytes.
 
-Nothing is imported that a command line would have to wait for.
+The module imports nothing that would slow down the start of the command line.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Row = dict[str, Any]  # Any: a value of the column's type
 
 
 def iso_utc(stamp_ms: int) -> str:
-    """A timestamp for people; the bare number where a calendar has no word for it.
+    """A time in ms as ISO 8601; the number itself if it is outside the calendar.
 
     >>> iso_utc(1700000000123)
     '2023-11-14T22:13:20.123Z'
@@ -34,14 +33,13 @@ def iso_utc(stamp_ms: int) -> str:
 
 
 def plain_rows(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of a batch as values that JSON knows, and bytes, which stay bytes."""
+    """The rows of a batch as JSON values; binary values stay bytes."""
     import pyarrow as pa
 
     columns: list[list[object]] = []
     for field, array in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_timestamp(field.type):
-            # As numbers: pyarrow makes datetimes with a time zone database, which takes a tenth of a second
-            # to load.
+            # As numbers: for datetimes pyarrow loads a time zone database, which takes 0.1 s.
             columns.append(
                 [None if us is None else iso_utc(us // 1000) for us in array.cast(pa.int64()).to_pylist()]
             )

@@ -1,6 +1,6 @@
-"""Arrow batches as a table: numbers to the right with separators, times in UTC, bodies and maps in one look.
+"""Arrow batches as an HTML table: numbers right-aligned with separators, times in UTC, bodies and maps cut.
 
-Rows end at a limit or with the room of the page, and the line below says how many there are.
+The rows end at a limit or when the page is full; a line below says how many rows there are.
 """
 
 from __future__ import annotations
@@ -33,22 +33,20 @@ def table(
     total: int | None = None,
     about: Mapping[str, str] | None = None,
 ) -> str:
-    """`total` is how many rows there are, where that is known; `about` says of columns what they are, when
-    the mouse asks.
-    """
+    """An HTML table of the rows. `total`: the number of rows, if known; `about`: tooltips by column."""
     names = schema.names[:_COLUMNS_MAX]
     heads = "".join(
-        _head(name, schema.field(i).type, (about or {}).get(name, "")) for i, name in enumerate(names)
+        _head_cell(name, schema.field(i).type, (about or {}).get(name, "")) for i, name in enumerate(names)
     )
     shown: list[str] = []
     more = full = False
-    for row in _rows(batches):
+    for row in _row_values(batches):
         if len(shown) == limit:
             more = True
             break
         piece = (
             "<tr>"
-            + "".join(_data(value, schema.field(i).type) for i, value in enumerate(row[:_COLUMNS_MAX]))
+            + "".join(_data_cell(value, schema.field(i).type) for i, value in enumerate(row[:_COLUMNS_MAX]))
             + "</tr>"
         )
         if not room.takes(piece):
@@ -66,9 +64,9 @@ def table(
     return rows + note("; ".join(remarks))
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[list[object]]:
+def _row_values(batches: Iterable[pa.RecordBatch]) -> Iterator[list[object]]:
     for batch in batches:
-        names = [str(i) for i in range(batch.num_columns)]  # a name may be there twice
+        names = [str(i) for i in range(batch.num_columns)]  # names may occur twice
         batch = pa.RecordBatch.from_arrays(batch.columns, names)
         for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
             for row in plain_rows(batch.slice(start, _ROWS_AT_ONCE)):
@@ -88,13 +86,13 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _head(name: str, kind: pa.DataType, about: str) -> str:
+def _head_cell(name: str, kind: pa.DataType, about: str) -> str:
     side = ' class="n"' if _is_number(kind) else ""
     title = f' title="{escape(about)}"' if about else ""
     return f"<th{side}{title}>{text(name, _COLUMN_MAX)}</th>"
 
 
-def _data(value: object, kind: pa.DataType) -> str:
+def _data_cell(value: object, kind: pa.DataType) -> str:
     if value is None:
         return f'<td class="{"n " if _is_number(kind) else ""}z">–</td>'
     if _is_number(kind):
@@ -103,7 +101,7 @@ def _data(value: object, kind: pa.DataType) -> str:
 
 
 def cell(value: object) -> str:
-    """A value as HTML that fits into a cell."""
+    """A value as HTML, short enough for a table cell."""
     if value is None:
         return "–"
     if isinstance(value, bytes):
@@ -119,12 +117,12 @@ def cell(value: object) -> str:
             f"{text(str(name), 40)}={text(str(each), 60)}"
             for name, each in list(value.items())[:_ENTRIES_MAX]
         ]
-        return _few(entries, len(value))
+        return _first_entries(entries, len(value))
     if isinstance(value, list | tuple):
-        return _few([text(str(each), 60) for each in value[:_ENTRIES_MAX]], len(value))
+        return _first_entries([text(str(each), 60) for each in value[:_ENTRIES_MAX]], len(value))
     return text(str(value), _CELL_CHARACTERS)
 
 
-def _few(entries: list[str], count: int) -> str:
+def _first_entries(entries: list[str], count: int) -> str:
     more = f' <span class="c">… {count:,} in all</span>' if count > len(entries) else ""
     return "<br>".join(entries) + more

@@ -1,7 +1,6 @@
-"""Text of a store as a terminal or a page may show it: whatever could move the cursor, hide, or turn the
-direction is spelled out.
+"""Text of a store, safe for terminals and pages: control and format characters become escapes.
 
-`shown` is the one function for it; every cell, every error and every remark goes through it.
+Every cell, error and remark with text of a store goes through `shown`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ _BODY_BYTES_A_CHARACTER = 4  # of UTF-8, at most
 
 
 def shown(text: str) -> str:
-    r"""Control characters, format characters (right-to-left overrides among them) and lone surrogates as escapes.
+    r"""The text with control characters, format characters and lone surrogates as escapes.
 
     >>> shown("a\x1b[2J\u202eb")
     'a\\x1b[2J\\u202eb'
@@ -25,7 +24,7 @@ def shown(text: str) -> str:
 
 
 def spelled(char: str) -> str:
-    """A character by its code, as Python writes it."""
+    """The escape of a character, as in Python source."""
     names = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
     code = ord(char)
     return names.get(char) or (
@@ -34,7 +33,7 @@ def spelled(char: str) -> str:
 
 
 def body_text(body: bytes, characters_max: int) -> str:
-    r"""A body for a cell: UTF-8 as text, other bytes as \xNN, in at most so many columns, and a note where it is cut."""
+    r"""A body for a cell of a terminal: UTF-8 as text, other bytes as \xNN, cut with the number of bytes."""
     part = body[: characters_max * _BODY_BYTES_A_CHARACTER]
     text = shown(part.decode("utf-8", "backslashreplace"))
     kept = cut(text, characters_max)
@@ -44,7 +43,7 @@ def body_text(body: bytes, characters_max: int) -> str:
 
 
 def cut(text: str, columns_max: int) -> str:
-    """The text in so many columns of a terminal; a cut one ends with `…`."""
+    """The text in at most `columns_max` columns of a terminal; `…` marks a cut."""
     if len(text) <= columns_max and (text.isascii() or width(text) <= columns_max):
         return text
     used, kept = 0, []
@@ -57,7 +56,7 @@ def cut(text: str, columns_max: int) -> str:
 
 
 def width(text: str) -> int:
-    """Columns of a terminal: Chinese characters take two, marks that combine take none."""
+    """The columns of a terminal that a text takes: Chinese characters two, combining marks none."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 

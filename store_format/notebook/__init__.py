@@ -1,1 +1,1 @@
-"""Pictures and cards of stores for notebooks."""
+"""Cards of stores for notebooks, and the numbers of the files that charts draw."""

@@ -1,8 +1,7 @@
-"""The HTML forms of this package's own objects: a store, a queue, what `find` found, what `diagnose` found, a
-view, a message.
+"""HTML cards of a store, a view, a message and any table.
 
-Each is made when a notebook asks for it, from a listing and a few reads, and says what it could not read
-instead of failing.
+A card is made when a notebook shows the object, from directory listings and a few reads. A card names files
+that cannot be read; it does not fail.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ __all__ = [
 _TOPICS_SHOWN = 30
 _FINDINGS_SHOWN = 5
 _MESSAGES_MAX = 10
-_MESSAGE_FRAME_SIZE = 500  # bytes of what every message has around its values
+_MESSAGE_FRAME_SIZE = 500  # bytes of HTML around the values of one message
 
 _TOPIC_COLUMNS = (
     ViewColumn("topic", TEXT, "The topic."),
-    ViewColumn("queues", INT, "Queues that have messages, or had some."),
-    ViewColumn("messages", LONG, "Messages that can be read."),
+    ViewColumn("queues", INT, "Number of queues that have or had messages."),
+    ViewColumn("messages", LONG, "Number of messages that can be read."),
 )
 
 
@@ -50,12 +49,12 @@ def table_card(
     limit: int = LIMIT,
     total: int | None = None,
 ) -> Html:
-    """Any rows."""
+    """A card of any rows."""
     return card(title, "rows", [table(batches, schema, Room(), limit=limit, total=total)])
 
 
 def view_card(store: Store, name: str, *, limit: int = LIMIT, now_ms: int | None = None) -> Html:
-    """A view, read no further than it is shown."""
+    """A card of a view; reads only the rows that it shows."""
     view = view_named(name)
     about = {column.name: column.about for column in view.columns}
     rows = table(view_batches(store, name, now_ms=now_ms), view.schema, Room(), limit=limit, about=about)
@@ -64,15 +63,12 @@ def view_card(store: Store, name: str, *, limit: int = LIMIT, now_ms: int | None
 
 # Any: values of columns
 def message_cards(rows: Iterable[Mapping[str, Any]], *, limit: int = _MESSAGES_MAX) -> Html:
-    """A card for each row, one page for all."""
+    """One page with a card for each row."""
     room, parts, title, shown = Room(), [], "message", 0
     for row in rows:
         if shown == limit or room.is_full:
-            parts.append(
-                note(
-                    f"the first {shown:,} messages{': the page is full' if room.is_full else '; more follow'}"
-                )
-            )
+            why = ": the page is full" if room.is_full else "; more follow"
+            parts.append(note(f"the first {shown:,} messages{why}"))
             break
         if shown:
             head = f'<div class="s">{text(title_of(row))}</div>'
@@ -89,30 +85,25 @@ def message_cards(rows: Iterable[Mapping[str, Any]], *, limit: int = _MESSAGES_M
 
 
 def store_card(store: Store) -> Html:
-    """What a store is, and its topics with the most messages."""
+    """A store: path, broker, commitlog, state, and the topics with the most messages."""
     log = store.log
-    files = f"{len(log.files):,} file{'s' * (len(log.files) != 1)}, {log.size_bytes:,} bytes, from offset {log.min_offset:,}"
+    count = f"{len(log.files):,} file{'s' * (len(log.files) != 1)}"
+    files = f"{count}, {log.size_bytes:,} bytes, from offset {log.min_offset:,}"
     lines = [("path", text(store.path, 500)), ("broker", text(store.broker_name)), ("commitlog", files)]
     parts: list[str] = []
     try:
         lines.append(("state", str(store.state)))
         if store.has_consume_queues:
             queues = store.queues()
-            lines.append(
-                (
-                    "messages",
-                    f"{sum(queue.max_offset - queue.min_offset for queue in queues):,} in {len(queues):,} queues",
-                )
-            )
-            parts.append(_topics(queues))
+            messages = sum(queue.max_offset - queue.min_offset for queue in queues)
+            lines.append(("messages", f"{messages:,} in {len(queues):,} queues"))
+            parts.append(_topic_table(queues))
         else:
             parts.append(
-                note(
-                    "no consume queue files; store.view('topics') finds the topics in the commitlog by reading all of it"
-                )
+                note("no consume queue files; store.view('topics') reads the whole commitlog instead")
             )
     except (StoreError, OSError) as error:
-        parts.append(warning(f"not all of it can be read: {error}"))
+        parts.append(warning(f"some files cannot be read: {error}"))
     parts = [*map(warning, _findings(store)), *parts]
     return card(store.broker_name, "message store", [facts(starmap(fact, lines)), *parts])
 
@@ -120,10 +111,10 @@ def store_card(store: Store) -> Html:
 def _findings(store: Store) -> Iterator[str]:
     yield from (str(finding) for finding in store.log.findings[:_FINDINGS_SHOWN])
     if len(store.log.findings) > _FINDINGS_SHOWN:
-        yield f"{len(store.log.findings):,} such findings in all; store.diagnose() names them"
+        yield f"{len(store.log.findings):,} such problems in all; store.diagnose() lists them"
 
 
-def _topics(queues: list[Queue]) -> str:
+def _topic_table(queues: list[Queue]) -> str:
     sums: dict[str, tuple[int, int]] = {}
     for queue in queues:
         count, messages = sums.get(queue.topic, (0, 0))

@@ -1,7 +1,7 @@
-"""What each byte of the commitlog is, as coarse as a picture needs it: one walk, and a row of cells for each
-file that is drawn.
+"""The parts of each commitlog file, in cells: messages, padding, damage, not written, not read.
 
-Memory is that of the drawn files: the newest, and among older ones the first with damage.
+One walk over the commitlog. Only the drawn files are kept in memory: the newest, and the first damaged files
+among the older ones.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CELLS", "FileParts", "LogParts", "Part", "read_log_parts"]
 
-CELLS = 560  # of a file of full length
+CELLS = 560  # cells of a file of full length
 
 
 class Part(IntEnum):
-    """What a cell holds; of several the highest is shown."""
+    """The content of a cell; if a cell has several parts, the largest value counts."""
 
     UNWRITTEN = 0
     MESSAGES = 1
@@ -37,9 +37,7 @@ class Part(IntEnum):
 
 @dataclass(slots=True)
 class FileParts:
-    """One commitlog file: its cells, and its bytes in messages and in damage. `is_missing`: it should be
-    there.
-    """
+    """One commitlog file: cells, bytes in messages, bytes in damage. `is_missing`: the file is lost."""
 
     file: StoreFile
     cells: NDArray[np.uint8]
@@ -48,20 +46,20 @@ class FileParts:
     is_missing: bool = False
 
     def mark(self, start: int, stop: int, part: Part) -> None:
-        """At least one cell, so that no damage is too small to be seen."""
+        """Marks the bytes [start, stop) of the file; at least one cell, so that small damage is visible."""
         count, size = len(self.cells), max(self.file.size, 1)
         first = min(start * count // size, count - 1)
         cells = self.cells[first : max(-(-stop * count // size), first + 1)]
         np.maximum(cells, np.uint8(part), out=cells)
 
     def fill(self, part: Part) -> None:
-        """What is still empty."""
+        """Marks the cells that no part has."""
         self.cells[self.cells == Part.UNWRITTEN] = part
 
 
 @dataclass(frozen=True, slots=True)
 class LogParts:
-    """The files to draw, in order; how many are not drawn, and of how many bytes nothing was read."""
+    """The files to draw, in order; the numbers of files left out, and of bytes not read."""
 
     files: list[FileParts]
     left_out: int
@@ -70,8 +68,9 @@ class LogParts:
 
 
 def read_log_parts(store: Store, *, files_max: int, read_bytes_max: int) -> LogParts:
-    """Walks the newest `read_bytes_max` bytes of the log, CRCs included. Raises StoreError where a file is
-    gone by then.
+    """Walks the newest `read_bytes_max` bytes of the commitlog with CRC checks.
+
+    Raises StoreError if a file is deleted meanwhile.
     """
     log = store.log
     first = len(log.files)
@@ -86,13 +85,13 @@ def read_log_parts(store: Store, *, files_max: int, read_bytes_max: int) -> LogP
 
 
 class _Collected:
-    """The files while the walk passes them. `first` is where it begins."""
+    """Collects the files while the walk passes them; `first` is the index of the first file of the walk."""
 
     def __init__(self, files: tuple[StoreFile, ...], first: int, files_max: int, *, is_live: bool) -> None:
         self._files, self._first, self._is_live = files, first, is_live
         self._usual = max((file.size for file in files), default=1)
         self._newest = {file.start for file in files[-files_max:]}
-        self._older_max = files_max // 4  # damaged ones
+        self._older_max = files_max // 4  # older damaged files
         self._drawn: dict[int, FileParts] = {}
         self._older_damaged = self._damaged_left_out = 0
         self._current: FileParts | None = None
@@ -100,7 +99,7 @@ class _Collected:
     def walk(self, walk: Walk) -> None:
         for step in walk:
             if isinstance(step, Damage) and step.at_tail and self._is_live:
-                continue  # a unit that is being written
+                continue  # a message that a broker is writing
             parts = self._of(step.file)
             if isinstance(step, Damage):
                 parts.mark(step.start, step.stop, Part.DAMAGE)
@@ -125,7 +124,7 @@ class _Collected:
         return FileParts(file, np.zeros(count, np.uint8))
 
     def _leave(self) -> None:
-        """Keeps the file that the walk has passed if it is to be drawn."""
+        """Keeps the file that the walk has passed, if the file will be drawn."""
         parts, self._current = self._current, None
         if parts is None:
             return
@@ -147,7 +146,7 @@ class _Collected:
         return LogParts(drawn, len(self._files) - len(drawn) + missing, self._damaged_left_out, unread)
 
     def _fill(self, parts: FileParts, *, is_read: bool) -> None:
-        """What the walk does not name: padding in front of the log's end, and what was not read."""
+        """Marks the bytes that the walk does not report: padding before the log's end, and unread bytes."""
         if not is_read:
             parts.fill(Part.UNREAD)
         elif parts.file.stop <= self._end_offset or (

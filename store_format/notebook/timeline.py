@@ -1,6 +1,4 @@
-"""What `trace` found, as a timeline: one line an event, the time since the one before, and below it where
-each group stands.
-"""
+"""The result of `trace` as a timeline: one line an event, then the position of each group."""
 
 from __future__ import annotations
 
@@ -18,31 +16,36 @@ __all__ = ["timeline"]
 _LINES_MAX = 500
 _GREY, _BLUE, _GREEN, _AMBER, _RED = "#808080", "#3b82f6", "#16a34a", "#d97706", "#dc2626"
 
-# What an event begins with -> the colour of its dot. Where none fits it is grey.
+# How an event begins -> colour of its dot. Other events are grey.
 _COLOURS = (
-    ("waits for retry", _AMBER), ("retry", _AMBER), ("delayed", _AMBER), ("half message", _AMBER), ("asked", _AMBER), ("recall", _AMBER),
+    ("waits for retry", _AMBER), ("retry", _AMBER), ("delayed", _AMBER), ("half message", _AMBER),
+    ("asked", _AMBER), ("recall", _AMBER),
     ("dead letter", _RED), ("discarded", _RED), ("transaction rolled", _RED), ("not reached", _GREY),
-    ("stored", _BLUE), ("delivered", _BLUE), ("committed", _BLUE), ("transaction", _BLUE), ("born", _GREY), ("passed", _GREEN),
+    ("stored", _BLUE), ("delivered", _BLUE), ("committed", _BLUE), ("transaction", _BLUE), ("born", _GREY),
+    ("passed", _GREEN),
 )  # fmt: skip
 
 _LINE = "display:grid;grid-template-columns:13.5em 5.5em 1.4em 1fr;align-items:baseline"
 _WHEN = "white-space:nowrap;font-variant-numeric:tabular-nums"
 _SINCE = "white-space:nowrap;text-align:right;padding-right:6px;opacity:.6;font-variant-numeric:tabular-nums"
 _DOT = "display:inline-block;width:10px;height:10px;border-radius:5px;position:relative;z-index:1"
-_TEXT = "border-left:2px solid rgba(128,128,128,.35);padding:2px 0 4px 14px;margin-left:-13.5px;overflow-wrap:anywhere;overflow:hidden"
+_TEXT = (
+    "border-left:2px solid rgba(128,128,128,.35);padding:2px 0 4px 14px;margin-left:-13.5px;"
+    "overflow-wrap:anywhere;overflow:hidden"
+)
 
 _Row = Mapping[str, Any]  # Any: values of TRACE_COLUMNS
 
 
 def timeline(events: pa.Table, message_id: str) -> Html:
-    """The life of one message; `events` are rows by `trace.TRACE_COLUMNS`."""
+    """A page with the life of one message; `events` has the columns `trace.TRACE_COLUMNS`."""
     room, parts, shown = Room(), [], 0
     before: str | None = None
     standing = False
     for row in (row for batch in events.to_batches() for row in plain_rows(batch)):
-        piece = _line(row, before)
+        piece = _event_line(row, before)
         if row["time"] is None and not standing:
-            piece, standing = '<div class="s">where groups stand now</div>' + piece, True
+            piece, standing = '<div class="s">positions of the groups now</div>' + piece, True
         if shown == _LINES_MAX or not room.takes(piece):
             break
         parts.append(piece)
@@ -54,17 +57,19 @@ def timeline(events: pa.Table, message_id: str) -> Html:
     return card(message_id, "the life of a message", parts)
 
 
-def _line(row: _Row, before: str | None) -> str:
+def _event_line(row: _Row, before: str | None) -> str:
     colour = next((colour for start, colour in _COLOURS if row["what"].startswith(start)), _GREY)
     what = f"<b>{text(row['what'])}</b>"
-    parts = [part for part in (what, _place(row), _group(row), _detail(row)) if part]
+    parts = [part for part in (what, _queue_and_offset(row), _group_text(row), _detail_text(row)) if part]
     return (
-        f'<div style="{_LINE}"><span style="{_WHEN}">{row["time"] or ""}</span><span style="{_SINCE}">{_since(before, row["time"])}</span>'
-        f'<span style="{_DOT};background:{colour}"></span><span style="{_TEXT}">{" · ".join(parts)}</span></div>'
+        f'<div style="{_LINE}"><span style="{_WHEN}">{row["time"] or ""}</span>'
+        f'<span style="{_SINCE}">{_since(before, row["time"])}</span>'
+        f'<span style="{_DOT};background:{colour}"></span>'
+        f'<span style="{_TEXT}">{" · ".join(parts)}</span></div>'
     )
 
 
-def _place(row: _Row) -> str:
+def _queue_and_offset(row: _Row) -> str:
     if row["topic"] is None:
         return ""
     queue = "" if row["queueId"] is None else f"-{row['queueId']}"
@@ -72,16 +77,16 @@ def _place(row: _Row) -> str:
     return f"{text(row['topic'])}{queue}{offset}"
 
 
-def _group(row: _Row) -> str:
+def _group_text(row: _Row) -> str:
     return "" if row["group"] is None else f"group {text(row['group'])}"
 
 
-def _detail(row: _Row) -> str:
+def _detail_text(row: _Row) -> str:
     return f'<span class="o">{text(row["detail"], 500)}</span>' if row["detail"] else ""
 
 
 def _since(before: str | None, now: str | None) -> str:
-    """The time since the event before, in a unit that suits it."""
+    """The time since the previous event, in a suitable unit."""
     if before is None or now is None:
         return ""
     seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(before)).total_seconds()

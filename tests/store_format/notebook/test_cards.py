@@ -250,7 +250,7 @@ def test_a_view_says_how_many_rows_it_shows(golden: Golden) -> None:
     assert "the first 3 rows of more" in page.text
     assert page.rows == 4
     assert f"{store.view('queues').num_rows} rows" in _page(view_card(store, "queues")).text
-    assert "Each queue: its offsets, messages, bytes and times." in page.text
+    assert "Each queue: offsets, messages, bytes and times." in page.text
 
 
 def test_the_life_of_a_message(golden: Golden) -> None:
@@ -263,7 +263,7 @@ def test_the_life_of_a_message(golden: Golden) -> None:
         "waits for retry 1",
         "retry 1",
         "dead letter",
-        "where groups stand now",
+        "positions of the groups now",
         "passed",
     ]
     places = [text_.index(what) for what in order]
@@ -289,6 +289,6 @@ def test_a_diagnosis(golden: Golden, tmp_path: Path) -> None:
 
 def test_a_page_is_short_where_no_notebook_shows_it(golden: Golden) -> None:
     page = store_card(MessageStore.open(str(golden("basic-5.5.0"))))
-    assert repr(page) == f"<HTML of {len(page.source.encode()):,} bytes, which a notebook shows>"
+    assert repr(page) == f"<HTML of {len(page.source.encode()):,} bytes; a notebook shows it>"
     assert str(page) == page._repr_html_()
     assert len(page.source) < SIZE_MAX // 100
