@@ -1,8 +1,6 @@
-"""Messages counted a batch at a time, by step of store time and by topic or queue, with what is kept bounded
-by the steps.
+"""Counts messages batch by batch, by step of store time and by topic or queue, in bounded memory.
 
-Columns and times are taken as they come: from `MessageStore`, from a DataFrame's `toArrow()`, with times in
-ms or as timestamps.
+The batches may come from `MessageStore` or from a DataFrame's `toArrow()`, with times in ms or as timestamps.
 """
 
 from __future__ import annotations
@@ -35,17 +33,19 @@ MESSAGE_COLUMNS = ("brokerName", "topic", "queueId", "bornTimestampMs", "storeTi
 
 _YEAR_1_MS, _YEAR_10000_MS = -62135596800000, 253402300800000
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
-# Each divides the next, so that counts of a finer step add up to those of a coarser one exactly.
+# Each step divides the next, so that the counts of a fine step add up to the counts of a coarse step.
 _STEPS_MS = (
-    1, 2, 10, 20, 100, 200, _SECOND, 2 * _SECOND, 10 * _SECOND, 20 * _SECOND, _MINUTE, 2 * _MINUTE, 10 * _MINUTE, 20 * _MINUTE,
-    _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, *(_DAY * 2**power for power in range(23)),
+    1, 2, 10, 20, 100, 200, _SECOND, 2 * _SECOND, 10 * _SECOND, 20 * _SECOND,
+    _MINUTE, 2 * _MINUTE, 10 * _MINUTE, 20 * _MINUTE, _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR,
+    *(_DAY * 2**power for power in range(23)),
 )  # fmt: skip
 _KINDS = {"queueId": pa.int32()}
 
 
 class CountedTimes:
-    """`messages` and `bytes` by `bin`, the number of a step of time, and by `keys`. The step grows until
-    `times_max` of them suffice.
+    """`messages` and `bytes` by `bin`, the number of a time step, and by `keys`.
+
+    The step grows until there are at most `times_max` steps.
     """
 
     def __init__(self, keys: tuple[str, ...], times_max: int) -> None:
@@ -70,7 +70,7 @@ class CountedTimes:
         )
 
     def bins(self) -> NDArray[np.int64]:
-        """All steps from the first to the last that has a message."""
+        """All steps from the first to the last step with a message."""
         found = self.table["bin"].to_numpy()
         return np.arange(found.min(), found.max() + 1) if len(found) else np.zeros(0, np.int64)
 
@@ -94,9 +94,7 @@ class CountedTimes:
             self._merge(finer.set_column(0, "bin", wider))
 
     def _span(self) -> range:
-        """The same steps as `bins`; as a range, for before they are few a store may span a thousand years of
-        milliseconds.
-        """
+        """The steps of `bins` as a range: with fine steps there may be billions of steps."""
         found = self.table["bin"].to_numpy()
         return range(int(found.min()), int(found.max()) + 1) if len(found) else range(0)
 
@@ -109,21 +107,20 @@ class CountedTimes:
 
 
 def count(table: pa.Table, keys: tuple[str, ...], sums: tuple[str, ...] = ("messages",)) -> pa.Table:
-    """One row for each `bin` and `keys`, with the sums."""
+    """One row for each `bin` and `keys`, with the sums of the columns `sums`."""
     by = ["bin", *keys]
     return table.group_by(by).aggregate([(name, "sum") for name in sums]).rename_columns([*by, *sums])
 
 
 def with_ones(table: pa.Table) -> pa.Table:
+    """The table with a column `messages` of ones."""
     return table.append_column("messages", pa.array(np.ones(table.num_rows, np.int64)))
 
 
 def batches_with(
     messages: Messages, names: tuple[str, ...], times: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """The batches, if they have these columns; `times` as `storeTimestamp` or `storeTimestampMs`. Else an
-    OptionError names them.
-    """
+    """The batches. Raises OptionError if columns are missing; `times` may have the ending `Ms`."""
     if isinstance(messages, pa.RecordBatch):
         messages = [messages]
     for batch in messages.to_batches() if isinstance(messages, pa.Table) else messages:
@@ -132,13 +129,14 @@ def batches_with(
         missing += [f"{name}Ms" for name in times if not {name, f"{name}Ms"} & have]
         if missing:
             raise OptionError(
-                f"the messages lack {', '.join(missing)}; read them with the columns {','.join(MESSAGE_COLUMNS)}"
+                f"the messages lack {', '.join(missing)}; read them with the columns "
+                f"{','.join(MESSAGE_COLUMNS)}"
             )
         yield batch
 
 
 def times_of(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
-    """In ms; null, which stands for a time that no calendar has, as the largest number."""
+    """A time column in ms. Null, a time outside the calendar, becomes the largest number."""
     if f"{name}Ms" in batch.schema.names:
         column, divisor = batch.column(f"{name}Ms"), 1
     else:
@@ -149,12 +147,12 @@ def times_of(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
 
 
 def is_usable(times: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """What a calendar can show."""
+    """Whether a time in ms is within the years 1 to 9999."""
     return (times >= _YEAR_1_MS) & (times < _YEAR_10000_MS)
 
 
 def column_of(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """A key column without nulls. The broker's name may be left out where there is only one broker."""
+    """A key column without nulls; a missing brokerName is empty, as for a single broker."""
     if name not in batch.schema.names:
         return pa.array([""] * batch.num_rows, pa.string())
     kind = _KINDS.get(name, pa.string())

@@ -1,7 +1,6 @@
-"""What the charts draw, without the drawing: small Arrow tables with a row for each mark, so many at most,
-and notes on what is not shown.
+"""The data of the charts: Arrow tables of limited size with one row for each mark, and notes.
 
-Names in them are harmless wherever a chart may put them; numbers are exact.
+The notes say what is not shown. Names are safe wherever a chart puts them; numbers are exact.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from rmq_spark.charts.counting import (
     times_of,
     with_ones,
 )
+from store_format.display.text import shown
 from store_format.errors import OptionError
 from store_format.views.lag import LAG_COLUMNS
 
@@ -31,7 +31,7 @@ __all__ = ["OTHERS", "Drawn", "harmless", "heat_data", "lag_data", "latency_data
 
 OTHERS = "other topics"
 
-_TOPICS_MAX = 8  # as many colours as can be told apart; the rest is one more
+_TOPICS_MAX = 8  # as many colours as people can distinguish; the others share one more colour
 _TIMES_MAX = 120  # steps of time on the axis of a rate
 _QUEUES_MAX, _HEAT_TIMES_MAX = 40, 80
 _LAG_ROWS_MAX = 40
@@ -42,9 +42,7 @@ _Key = tuple[str | int, ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Drawn:
-    """A row for each mark, what the picture has to say beside them, and the step of its time axis in ms (0
-    without one).
-    """
+    """One row for each mark, the notes below the title, and the step of the time axis in ms, or 0."""
 
     table: pa.Table
     notes: tuple[str, ...]
@@ -52,9 +50,9 @@ class Drawn:
 
 
 def rate_data(messages: Messages, *, topics_max: int = _TOPICS_MAX, times_max: int = _TIMES_MAX) -> Drawn:
-    """Messages and bytes of each topic in equal steps of store time; a step without any has a row of zeros.
+    """Messages and bytes of each topic in equal steps of store time; an empty step has rows of zeros.
 
-    The topics with most messages have their own rows, the others share one.
+    The topics with the most messages have their own rows; the other topics share rows.
     """
     counted = CountedTimes(("topic",), times_max)
     counted.add_all(messages)
@@ -77,7 +75,7 @@ def rate_data(messages: Messages, *, topics_max: int = _TOPICS_MAX, times_max: i
 def heat_data(
     messages: Messages, *, queues_max: int = _QUEUES_MAX, times_max: int = _HEAT_TIMES_MAX
 ) -> Drawn:
-    """Messages and bytes of each queue in equal steps of store time; only steps that have some."""
+    """Messages and bytes of each queue in equal steps of store time; only steps with messages have rows."""
     keys = ("brokerName", "topic", "queueId")
     counted = CountedTimes(keys, times_max)
     counted.add_all(messages)
@@ -106,11 +104,10 @@ def heat_data(
 
 
 def latency_data(messages: Messages, *, topics_max: int = _TOPICS_MAX) -> Drawn:
-    """How long from the producer's clock to the broker's: each topic's messages counted by powers of two of a
-    millisecond.
+    """Messages of each topic by the time from born to stored, in buckets of powers of two milliseconds.
 
-    `fromMs` and `toMs` are inclusive; the bucket -1 holds messages that were stored before they were born:
-    the clocks disagree.
+    `fromMs` and `toMs` are inclusive. Bucket -1 has the messages with a store time before the born time:
+    the clocks of producer and broker differ.
     """
     table = pa.table(
         {
@@ -125,7 +122,7 @@ def latency_data(messages: Messages, *, topics_max: int = _TOPICS_MAX) -> Drawn:
         usable = is_usable(born) & is_usable(stored)
         unusable += len(usable) - int(usable.sum())
         topics = column_of(batch, "topic").filter(pa.array(usable))
-        part = with_ones(pa.table({"bin": _buckets((stored - born)[usable]), "topic": topics}))
+        part = with_ones(pa.table({"bin": _delay_buckets((stored - born)[usable]), "topic": topics}))
         table = count(pa.concat_tables([table, part]), ("topic",))
     kept, others = _largest(table, ("topic",), topics_max)
     names = _topic_names(kept, others)
@@ -151,10 +148,10 @@ def latency_data(messages: Messages, *, topics_max: int = _TOPICS_MAX) -> Drawn:
 
 
 def lag_data(lag: pa.Table, *, rows_max: int = _LAG_ROWS_MAX) -> Drawn:
-    """A table like the view `lag` -> the queues with the longest lags, in its order; those with an unknown
-    one are the first to go.
+    """The queues with the largest lags of a table like the view `lag`, in the order of the table.
 
-    `readable` and `lost` (to retention) are the parts of `lagMessages`; `state` says why there is neither.
+    Queues with an unknown lag are left out first. `readable` and `lost` (to retention) are the parts of
+    `lagMessages`; `state` explains a queue without a bar.
     """
     missing = [column.name for column in LAG_COLUMNS if column.name not in lag.schema.names]
     if missing:
@@ -195,7 +192,7 @@ def _lag_state(lag: int | None) -> str:
 
 
 def _largest(table: pa.Table, keys: tuple[str, ...], count_max: int) -> tuple[list[_Key], dict[_Key, int]]:
-    """The keys with most messages, in their own order; the others with their counts."""
+    """The keys with the most messages, sorted, and the counts of the other keys."""
     sums = table.group_by(list(keys)).aggregate([("messages", "sum")]).to_pylist()
     counts = {tuple(row[name] for name in keys): int(row["messages_sum"]) for row in sums}
     ranked = sorted(counts, key=lambda key: (-counts[key], key))
@@ -212,7 +209,7 @@ def _put_together(others: dict[_Key, int]) -> Iterator[str]:
 
 
 def _series(names: pa.ChunkedArray, kept: Sequence[_Key]) -> pa.ChunkedArray:
-    """The place of each name among those kept, or behind them."""
+    """The index of each name in `kept`; the length of `kept` for other names."""
     found = pc.index_in(names, value_set=pa.array([name for (name,) in kept], pa.string()))
     return pc.cast(pc.fill_null(found, len(kept)), pa.int64())
 
@@ -229,8 +226,8 @@ def _grid(table: pa.Table, bins: NDArray[np.int64], width: int, name: str) -> ND
 # ---- buckets of delay --------------------------------------------------------------------------------------
 
 
-def _buckets(delays: NDArray[np.int64]) -> NDArray[np.int64]:
-    """-1 below 0; 0; 1; 2 for 2 and 3; 3 for 4 to 7; and so on: the number of bits."""
+def _delay_buckets(delays: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of bits of each delay in ms (3 for 4 to 7); -1 for negative delays."""
     bits = np.frexp(delays.astype(np.float64))[1]  # exact: a delay of years has less than 53 bits
     return np.where(delays > 0, bits, np.sign(delays)).astype(np.int64)
 
@@ -259,7 +256,7 @@ def _span(ms: int) -> str:
 
 
 def _percentiles(high: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[str]:
-    """By the ends of the buckets, which are in their order."""
+    """A note with the 50th and 99th percentile, by the upper bounds of the buckets."""
     if len(high):
         summed = np.cumsum(counts)
         half, most = (
@@ -273,7 +270,7 @@ def _percentiles(high: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator
 
 
 def _queue_labels(queues: Sequence[_Key]) -> list[str]:
-    """`topic-queue`; with the broker where there are several."""
+    """`topic-queue` of each queue, with the broker if there are several brokers."""
     several = len({broker for broker, _, _ in queues}) > 1
     return [
         f"{harmless(broker)} {harmless(topic)}-{queue}" if several else f"{harmless(topic)}-{queue}"
@@ -288,4 +285,4 @@ def harmless(name: str | int | None, characters_max: int = _LABEL_MAX) -> str:
     """
     text = str(name)
     cut = text if len(text) <= characters_max else f"{text[: characters_max - 1]}…"
-    return "".join(char if char.isprintable() and char != "<" else f"\\u{ord(char):04x}" for char in cut)
+    return shown(cut).replace("<", "\\u003c")

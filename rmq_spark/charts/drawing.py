@@ -30,8 +30,9 @@ _TICKS_MS = (
 
 
 def rate(messages: Messages, *, title: str = "Messages and bytes over time") -> alt.VConcatChart:
-    """Messages and bytes a second by store time, one colour a topic; needs topic, storeTimestampMs,
-    storeSize.
+    """Messages and bytes a second by store time, one colour a topic.
+
+    Needs the columns topic, storeTimestampMs and storeSize.
     """
     require_altair()
     import altair as alt
@@ -57,8 +58,9 @@ def rate(messages: Messages, *, title: str = "Messages and bytes over time") -> 
 
 
 def heat_map(messages: Messages, *, bytes_: bool = False, title: str = "Queues over time") -> alt.Chart:
-    """Which queues were busy when; needs topic, queueId, storeTimestampMs, storeSize. `bytes_` colours by
-    bytes instead of messages.
+    """The busy times of each queue; `bytes_` colours by bytes instead of messages.
+
+    Needs the columns topic, queueId, storeTimestampMs and storeSize.
     """
     require_altair()
     import altair as alt
@@ -90,7 +92,7 @@ def heat_map(messages: Messages, *, bytes_: bool = False, title: str = "Queues o
 def latency(
     messages: Messages, *, title: str = "From the producer's clock to the broker's"
 ) -> alt.LayerChart:
-    """How many messages took how long from born to stored; needs topic, bornTimestampMs, storeTimestampMs."""
+    """Messages by the time from born to stored; needs topic, bornTimestampMs and storeTimestampMs."""
     require_altair()
     import altair as alt
 
@@ -113,11 +115,10 @@ def latency(
 
 
 def lag(table: pa.Table, *, title: str = "Lag of groups") -> alt.FacetChart:
-    """Messages that each group has still to read, queue by queue; `table` is `store.view("lag")`, or one made
-    by `consume.lag`.
+    """The unread messages of each group by queue; `table` is `store.view("lag")` or from `consume.lag`.
 
-    What retention took away before it was read has a colour of its own; a queue without a committed offset
-    says so.
+    Messages that retention deleted unread have their own colour. A queue without a committed offset has a
+    text instead of a bar.
     """
     require_altair()
     import altair as alt
@@ -141,7 +142,7 @@ def lag(table: pa.Table, *, title: str = "Lag of groups") -> alt.FacetChart:
                 scale=alt.Scale(domain=parts, range=["#4c78a8", "#e45756"]),
                 legend=alt.Legend(orient="top"),
             ),
-            order=alt.Order("part:N", sort="descending"),  # what is lost came first
+            order=alt.Order("part:N", sort="descending"),  # lost messages are the oldest
             tooltip=["group:N", "queue:N", "readable:Q", "lost:Q", "lagBytes:Q", "lagMs:Q"],
         )
     )
@@ -173,21 +174,19 @@ def require_altair() -> None:
     except ImportError as error:
         hint = "pip install 'rmq-spark[notebook]'"
         raise UnsupportedFormatError(
-            f"charts are drawn by altair, which is not installed or too old; install it: {hint}"
+            f"charts need altair, which is not installed or too old; install it: {hint}"
         ) from error
 
 
 def inline_rows(table: pa.Table) -> alt.InlineData:
-    """The rows inside the chart. Times stay numbers, so no browser reads them in its own time zone."""
+    """The rows as data inside the chart. Times stay numbers, so that no browser applies its time zone."""
     import altair as alt
 
     return alt.InlineData(values=table.to_pylist())
 
 
 def _time(drawn: Drawn) -> alt.X:
-    """An axis of ms since the epoch, labelled in UTC. Not Vega's own of times: it has one tick a second at
-    most.
-    """
+    """An x axis of ms since the epoch, labelled in UTC. Vega's time axis has at most one tick a second."""
     import altair as alt
 
     starts = drawn.table["startMs"].to_numpy()
@@ -211,9 +210,7 @@ def _time(drawn: Drawn) -> alt.X:
 
 
 def _in_steps(drawn: Drawn) -> alt.Chart:
-    """A chart of a table with steps of time; `from` and `to` are for tooltips, which know no time zone of
-    their own.
-    """
+    """A chart of a table with time steps; `from` and `to` are texts in UTC for the tooltips."""
     import altair as alt
 
     moment = "utcFormat(datum.{}, '%Y-%m-%d %H:%M:%S.%L')"

@@ -1,15 +1,14 @@
-"""A chart of a store's files: what the bytes of each commitlog file are, and how full queues and index files are.
+"""A map of a store's files: the parts of each commitlog file, and the fill of consume queues and index files.
 
-`file_map_data` needs only Arrow; `file_map` draws it with altair.
+`file_map_data` needs only Arrow; `file_map` draws the data with altair.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from rmq_spark.charts.data import Drawn, harmless
 from rmq_spark.charts.drawing import inline_rows, require_altair, titled
 from store_format.errors import StoreError
 from store_format.notebook.log_parts import CELLS, FileParts, LogParts, Part, read_log_parts
-from store_format.notebook.queue_fill import Fill, index_fills, queue_fills
+from store_format.views.files import index_files, queue_files
 
 if TYPE_CHECKING:
     import altair as alt
@@ -40,36 +39,25 @@ _NAMES = {
     Part.UNREAD: "not read",
 }
 _COLOURS = ("#4c78a8", "#eeca3b", "#e45756", "#dddddd", "#b3a2c7")  # in the order of _NAMES
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """One part of one bar, from `low` to `high` of a file of full length, and the numbers of the whole bar."""
-
-    kind: str
-    name: str
-    part: str
-    low: float
-    high: float
-    numbers: str
-
-
 _SCHEMA = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("name", pa.string()),
-        ("part", pa.string()),
-        ("low", pa.float64()),
-        ("high", pa.float64()),
-        ("numbers", pa.string()),
-    ]
+    {
+        "kind": pa.string(),
+        "name": pa.string(),
+        "part": pa.string(),
+        "low": pa.float64(),
+        "high": pa.float64(),
+        "numbers": pa.string(),
+    }
 )
+
+_Piece = dict[str, Any]  # Any: values of _SCHEMA
+_Fill = tuple[str, int, float]  # name of a queue or file, entries, used share
 
 
 def file_map_data(store: Store, *, read_bytes_max: int = READ_BYTES_MAX) -> Drawn:
-    """One row for each part of each file's bar. Reads the newest `read_bytes_max` bytes of the commitlog.
+    """One row for each part of each bar, from `low` to `high`, which are shares of a file of full length.
 
-    `low` and `high` are shares of a file of full length. Whatever cannot be read becomes a note.
+    Reads the newest `read_bytes_max` bytes of the commitlog. Files that cannot be read become a note.
     """
     pieces: list[_Piece] = []
     notes: list[str] = []
@@ -79,68 +67,39 @@ def file_map_data(store: Store, *, read_bytes_max: int = READ_BYTES_MAX) -> Draw
         notes += _log_notes(log)
     except (StoreError, OSError) as error:
         notes.append(harmless(f"the commitlog cannot be drawn: {error}", _NOTE_MAX))
-    for kind, read in (("consume queues", queue_fills), ("index files", index_fills)):
+    readers: tuple[tuple[str, Callable[[Store], Iterator[_Fill]]], ...] = (
+        ("consume queues", _queue_fills),
+        ("index files", _index_fills),
+    )
+    for kind, read in readers:
         try:
-            fills = read(store)
+            fills = sorted(read(store), key=lambda fill: (-fill[1], fill[0]))
         except (StoreError, OSError) as error:
             notes.append(harmless(f"{kind} cannot be drawn: {error}", _NOTE_MAX))
             continue
-        pieces += (piece for fill in fills[:_FILLS_MAX] for piece in _fill_pieces(kind, fill))
+        pieces += (piece for fill in fills[:_FILLS_MAX] for piece in _fill_pieces(kind, *fill))
         if not fills:
             notes.append(f"there are no {kind}")
         if len(fills) > _FILLS_MAX:
             notes.append(f"{kind}: the {_FILLS_MAX} with the most entries of {len(fills):,}")
-    rows = [[getattr(piece, name) for piece in pieces] for name in _SCHEMA.names]
-    return Drawn(
-        pa.Table.from_arrays(
-            [pa.array(row, field.type) for row, field in zip(rows, _SCHEMA, strict=True)], schema=_SCHEMA
-        ),
-        tuple(notes),
-    )
+    return Drawn(pa.Table.from_pylist(pieces, _SCHEMA), tuple(notes))
 
 
 def file_map(
     store: Store, *, read_bytes_max: int = READ_BYTES_MAX, title: str | None = None
 ) -> alt.FacetChart:
-    """What of each commitlog file is messages, padding, damage or not written yet; how full queues and index files are.
+    """The parts of each commitlog file, and how full consume queues and index files are.
 
-    Reads at most the newest `read_bytes_max` bytes of the commitlog.
+    The parts are messages, padding, damage, unwritten and unread bytes. Reads
+    at most the newest `read_bytes_max` bytes of the commitlog.
     """
     require_altair()
     import altair as alt
 
     drawn = file_map_data(store, read_bytes_max=read_bytes_max)
-    name = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=260))
-    bars = (
-        alt.Chart()
-        .mark_bar()
-        .encode(
-            x=alt.X(
-                "low:Q",
-                title="share of a file's full length",
-                scale=alt.Scale(domain=[0, 1]),
-                axis=alt.Axis(format="%"),
-            ),
-            x2="high:Q",
-            y=name,
-            color=alt.Color(
-                "part:N",
-                title=None,
-                scale=alt.Scale(domain=list(_NAMES.values()), range=list(_COLOURS)),
-                legend=alt.Legend(orient="top"),
-            ),
-            tooltip=["name:N", "part:N", "numbers:N"],
-        )
-    )
-    numbers = (
-        alt.Chart()
-        .transform_filter("datum.low == 0")
-        .mark_text(align="left", dx=6, color="#333")
-        .encode(x=alt.value(_WIDTH), y=name, text="numbers:N")
-    )
     header = alt.Header(labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=2)
     chart: alt.FacetChart = (
-        alt.layer(bars, numbers, data=inline_rows(drawn.table))
+        alt.layer(*_bars_and_numbers(), data=inline_rows(drawn.table))
         .properties(width=_WIDTH, height=alt.Step(_ROW))
         .facet(row=alt.Row("kind:N", title=None, sort=None, header=header))
         .resolve_scale(y="independent")
@@ -149,15 +108,43 @@ def file_map(
     return chart
 
 
+def _bars_and_numbers() -> tuple[alt.Chart, alt.Chart]:
+    import altair as alt
+
+    name = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=260))
+    share = alt.X(
+        "low:Q",
+        title="share of a file's full length",
+        scale=alt.Scale(domain=[0, 1]),
+        axis=alt.Axis(format="%"),
+    )
+    part = alt.Color(
+        "part:N",
+        title=None,
+        scale=alt.Scale(domain=list(_NAMES.values()), range=list(_COLOURS)),
+        legend=alt.Legend(orient="top"),
+    )
+    tooltip = ["name:N", "part:N", "numbers:N"]
+    bars = alt.Chart().mark_bar().encode(x=share, x2="high:Q", y=name, color=part, tooltip=tooltip)
+    first = alt.Chart().transform_filter("datum.low == 0")
+    numbers = first.mark_text(align="left", dx=6, color="#333")
+    return bars, numbers.encode(x=alt.value(_WIDTH), y=name, text="numbers:N")
+
+
+def _piece(kind: str, name: str, part: Part, low: float, high: float, numbers: str) -> _Piece:
+    values = (kind, harmless(name), _NAMES[part], low, high, numbers)
+    return dict(zip(_SCHEMA.names, values, strict=True))
+
+
 # ---- the commitlog -----------------------------------------------------------------------------------------
 
 
 def _log_pieces(parts: FileParts) -> Iterator[_Piece]:
-    """Neighbouring cells of one part are one piece."""
-    name, numbers, at = harmless(os.path.basename(parts.file.path)), _log_numbers(parts), 0
+    """Neighbouring cells with the same part are one piece."""
+    name, numbers, at = os.path.basename(parts.file.path), _log_numbers(parts), 0
     for part, run in groupby(parts.cells.tolist()):
         stop = at + len(list(run))
-        yield _Piece("commitlog", name, _NAMES[Part(part)], at / CELLS, stop / CELLS, numbers)
+        yield _piece("commitlog", name, Part(part), at / CELLS, stop / CELLS, numbers)
         at = stop
 
 
@@ -177,15 +164,40 @@ def _log_notes(log: LogParts) -> Iterator[str]:
         damaged = f", {log.damaged_left_out:,} of them with damage" if log.damaged_left_out else ""
         yield f"{log.left_out:,} older commitlog files are not drawn{damaged}"
     if log.unread_bytes:
-        yield f"the oldest {log.unread_bytes:,} bytes of the commitlog were not read; read_bytes_max= reads more"
+        unread = f"{log.unread_bytes:,} bytes of the commitlog"
+        yield f"the oldest {unread} were not read; read_bytes_max= reads more"
 
 
 # ---- consume queues and index files ------------------------------------------------------------------------
 
 
-def _fill_pieces(kind: str, fill: Fill) -> Sequence[_Piece]:
-    used = max(fill.ratio, 1 / CELLS if fill.entries else 0.0)
-    numbers = f"{fill.entries:,} entries, {fill.ratio:.1%} full"
-    name = harmless(fill.name)
-    parts = ((Part.MESSAGES, 0.0, used), (Part.UNWRITTEN, used, 1.0))
-    return [_Piece(kind, name, _NAMES[part], low, high, numbers) for part, low, high in parts if low < high]
+def _queue_fills(store: Store) -> Iterator[_Fill]:
+    """One fill for all files of a queue. None without consume queue files (RocksDB), and nothing is read."""
+    sums: dict[str, tuple[int, int, int]] = {}
+    if store.has_consume_queues:
+        for _, _, size, fill in queue_files(store, store.snapshot().queues):
+            if fill.entries is not None and fill.used is not None:
+                name = f"{fill.topic}-{fill.queue_id}"
+                entries, used, total = sums.get(name, (0, 0, 0))
+                sums[name] = (entries + fill.entries, used + fill.used, total + size)
+    for name, (entries, used, total) in sums.items():
+        yield name, entries, used / total if total else 0.0
+
+
+def _index_fills(store: Store) -> Iterator[_Fill]:
+    """An index file whose entries do not prove its capacity counts as full of its entries."""
+    for _, path, _, fill in index_files(store):
+        entries = fill.entries or 0
+        yield (
+            os.path.basename(path),
+            entries,
+            float(entries > 0) if fill.fill is None else min(fill.fill, 1.0),
+        )
+
+
+def _fill_pieces(kind: str, name: str, entries: int, share: float) -> Iterator[_Piece]:
+    used = max(share, 1 / CELLS if entries else 0.0)
+    numbers = f"{entries:,} entries, {share:.1%} full"
+    for part, low, high in ((Part.MESSAGES, 0.0, used), (Part.UNWRITTEN, used, 1.0)):
+        if low < high:
+            yield _piece(kind, name, part, low, high, numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,7 +24,7 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["VIEW", "log_end"]
+__all__ = ["VIEW", "FileFill", "index_files", "log_end", "queue_files"]
 
 FILE_COLUMNS = (
     BROKER,
@@ -69,7 +69,7 @@ _QUEUE_KINDS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Fill:
+class FileFill:
     """The known facts about a file's contents: store times in ms, `fill` from 0 to 1."""
 
     topic: str | None = None
@@ -91,7 +91,7 @@ def files(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     )
 
 
-def _row(store: Store, kind: str, path: str, size: int, fill: _Fill) -> tuple[object, ...]:
+def _row(store: Store, kind: str, path: str, size: int, fill: FileFill) -> tuple[object, ...]:
     disk, modified = file_status(path) or (None, None)
     shown = path.removeprefix(f"{store.path}/")
     ratio = (
@@ -104,18 +104,13 @@ def _row(store: Store, kind: str, path: str, size: int, fill: _Fill) -> tuple[ob
     )  # fmt: skip
 
 
-def _files_and_fills(store: Store) -> Iterator[tuple[str, str, int, _Fill]]:
+def _files_and_fills(store: Store) -> Iterator[tuple[str, str, int, FileFill]]:
     ranges = _queue_ranges(store)
     end = log_end(store, ranges)
     for file in store.log.files:
         yield "commitlog", file.path, file.size, _log_fill(store, file, end)
+    yield from queue_files(store, ranges)
     list_files, list_folders = _reading(store, list_store_files), _reading(store, list_directories)
-    for topic, queue_id, directory, kind in list_queues(
-        store.path, lambda topic: True, lambda error: store.pass_over([error])
-    ):
-        queue = ranges.get((topic, queue_id))
-        for file in list_files(directory):
-            yield _QUEUE_KINDS[kind], file.path, file.size, _queue_fill(file, topic, queue_id, queue, kind)
     for topic, topic_path in list_folders(f"{store.path}/consumequeue_ext"):
         for name, path in list_folders(topic_path):
             for file in list_files(path):
@@ -123,17 +118,35 @@ def _files_and_fills(store: Store) -> Iterator[tuple[str, str, int, _Fill]]:
                     "consumequeue_ext",
                     file.path,
                     file.size,
-                    _Fill(topic, int(name) if name.isdecimal() else None),
+                    FileFill(topic, int(name) if name.isdecimal() else None),
                 )
-    for index in _reading(store, open_index_files)(f"{store.path}/index"):
-        with index:
-            yield "index", index.path, index.size, _index_fill(index)
+    yield from index_files(store)
     for file in list_files(f"{store.path}/timerlog"):
-        yield "timerlog", file.path, file.size, _Fill(start=file.start, stop=file.stop)
+        yield "timerlog", file.path, file.size, FileFill(start=file.start, stop=file.stop)
     for kind, folder in (("config", "/config"), ("rocksdbstore", "/rocksdbstore"), ("root", "")):
         for entry in _reading(store, list_entries)(f"{store.path}{folder}"):
             if entry.kind == "file":
-                yield kind, entry.path, entry.size, _Fill()
+                yield kind, entry.path, entry.size, FileFill()
+
+
+def queue_files(
+    store: Store, ranges: Mapping[QueueKey, QueueRange]
+) -> Iterator[tuple[str, str, int, FileFill]]:
+    """(kind, path, size, fill) of each file of a consume queue; `ranges` are the store's queues."""
+    list_files = _reading(store, list_store_files)
+    for topic, queue_id, directory, kind in list_queues(
+        store.path, lambda topic: True, lambda error: store.pass_over([error])
+    ):
+        queue = ranges.get((topic, queue_id))
+        for file in list_files(directory):
+            yield _QUEUE_KINDS[kind], file.path, file.size, _queue_fill(file, topic, queue_id, queue, kind)
+
+
+def index_files(store: Store) -> Iterator[tuple[str, str, int, FileFill]]:
+    """(kind, path, size, fill) of each index file."""
+    for index in _reading(store, open_index_files)(f"{store.path}/index"):
+        with index:
+            yield "index", index.path, index.size, _index_fill(index)
 
 
 def _reading(store: Store, listing: Callable[[str], Iterable[_T]]) -> Callable[[str], list[_T]]:
@@ -167,32 +180,32 @@ def log_end(store: Store, ranges: dict[QueueKey, QueueRange]) -> int:
     return end
 
 
-def _log_fill(store: Store, file: StoreFile, end: int) -> _Fill:
+def _log_fill(store: Store, file: StoreFile, end: int) -> FileFill:
     used = min(max(end - file.start, 0), file.size)
     first = store.time_at(file.start) if used else -1
-    return _Fill(start=file.start, stop=file.start + used, used=used, first=first if first >= 0 else None)
+    return FileFill(start=file.start, stop=file.start + used, used=used, first=first if first >= 0 else None)
 
 
-def _queue_fill(file: StoreFile, topic: str, queue_id: int, queue: QueueRange | None, kind: str) -> _Fill:
+def _queue_fill(file: StoreFile, topic: str, queue_id: int, queue: QueueRange | None, kind: str) -> FileFill:
     if queue is None or queue.bounds is None:
-        return _Fill(topic, queue_id)
+        return FileFill(topic, queue_id)
     unit = (CQ_UNIT if kind == "simple" else BATCH_CQ_UNIT).itemsize
     start = file.start // unit
     stop = min(max(queue.bounds.unit_stop, start), file.stop // unit)
-    return _Fill(topic, queue_id, start, stop, stop - start, (stop - start) * unit)
+    return FileFill(topic, queue_id, start, stop, stop - start, (stop - start) * unit)
 
 
-def _index_fill(index: IndexFile) -> _Fill:
+def _index_fill(index: IndexFile) -> FileFill:
     header = index.header()
     entries = header.index_count - 1
     if not entries:
-        return _Fill(entries=0, used=0, fill=0.0)
+        return FileFill(entries=0, used=0, fill=0.0)
     geometry = index.geometry
     used = fill = None
     if geometry is not None:
         used = min(geometry.units_start + header.index_count * INDEX_UNIT.itemsize, index.size)
         fill = entries / (geometry.index_num - 1) if geometry.index_num > 1 else None
-    return _Fill(
+    return FileFill(
         None, None, header.begin_physical_offset, header.end_physical_offset, entries, used, fill,
         header.begin_timestamp, header.end_timestamp,
     )  # fmt: skip

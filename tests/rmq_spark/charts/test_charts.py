@@ -365,9 +365,9 @@ def test_without_altair_the_error_names_the_extra() -> None:
         text=True,
         check=False,
     )
-    assert done.stdout.startswith(
-        "UnsupportedFormatError charts are drawn by altair, which is not installed"
-    ), done.stderr
+    assert done.stdout.startswith("UnsupportedFormatError charts need altair, which is not installed"), (
+        done.stderr
+    )
     assert "pip install 'rmq-spark[notebook]'" in done.stdout
 
 
