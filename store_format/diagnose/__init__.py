@@ -1,7 +1,7 @@
-"""Everything that is wrong with a store, as a list: no problem hides another, and none is an exception.
+"""Every problem of a store as a list: no problem hides another, and none is an exception.
 
-The commitlog is walked once; queues are checked on the way, index files, checkpoint and configuration behind
-it.
+The commitlog is walked once. Queues are checked during the walk; index files, the checkpoint and the topics
+after it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.diagnose.commitlog import Lost, check_log, report_cut
-from store_format.diagnose.commits import check_commits
 from store_format.diagnose.files import entries_of, usable_log
 from store_format.diagnose.index import check_index_files
 from store_format.diagnose.problems import Diagnosis, Findings
 from store_format.diagnose.queues import QueueCheck
 from store_format.diagnose.state import (
     check_checkpoint,
+    check_commits,
     check_config,
     check_formats,
     check_queue_ids,
@@ -40,14 +40,14 @@ __all__ = ["diagnose"]
 def diagnose(
     root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Callable[[int], object] | None = None
 ) -> Diagnosis:
-    """Every problem of the store at `root`, and where its commitlog's bytes went. Also for stores that
-    `MessageStore.open` refuses.
+    """Returns every problem of the store at `root`, and how many of its commitlog's bytes are what.
 
-    A million messages take two seconds of one core. Memory does not grow with the log: a byte for each entry
-    of one index file, and what a quarter of a million queue entries take. `on_offset` is called with the
-    physical offset up to which the log has been walked, now and then. Raises StoreNotFoundError when `root`
-    cannot be listed, and nothing for what is in it; but in a store that is in use retention may delete a file
-    between listing and reading, which is a StoreError that says so.
+    It also works on stores that `MessageStore.open` refuses. A million messages take two seconds of one core.
+    Memory does not grow with the log: it is a byte for each entry of one index file, and a quarter of a million
+    queue entries. `on_offset` is called from time to time with the physical offset that the walk has reached.
+
+    Raises StoreNotFoundError when `root` cannot be listed; no damage inside the store raises. In a store that is
+    in use, retention may delete a file between listing and reading, which is a StoreError that says so.
     """
     findings = Findings()
     entry_names(root)  # raises where the root cannot be listed
@@ -62,11 +62,11 @@ def diagnose(
     readable = _readable_end(root, log, state) if base is None else ReadableEnd(base, base)
     log_end = None if readable is None else readable.offset
     lost = Lost()
-    # A clean store with remains has entries that lead to them, as one that crashed.
+    # Entries of a clean store point to messages that an earlier recovery has cut, as after a crash.
     seen_as = (
         state if readable is None or base is not None or state is StoreState.LIVE else StoreState.CRASHED
     )
-    # Entries of a commit that is not complete are no more wrong than those that are being written.
+    # Entries of an incomplete commit are judged like entries that are being written.
     behind_as = seen_as if base is None else StoreState.LIVE
     queues = QueueCheck(
         findings, root, log, (seen_as, behind_as), log_end, has_queues=not _in_rocksdb(findings, root)
@@ -98,7 +98,7 @@ def diagnose(
 
 
 def _in_rocksdb(findings: Findings, root: str) -> bool:
-    """Whether missing consume queue files say nothing."""
+    """Whether RocksDB keeps the consume queues, so that their files may be missing."""
     return any(
         entry.name == "CURRENT"
         for name in ("consumequeue", "consumequeue_rocksdb")
@@ -107,7 +107,7 @@ def _in_rocksdb(findings: Findings, root: str) -> bool:
 
 
 def _hidden_commit(root: str) -> int | None:
-    """The base of a commit that was broken off or goes on: readers see nothing behind it. None without one."""
+    """The physical offset where an incomplete commit begins, which readers do not pass; None without one."""
     try:
         return read_commit_state(root).base
     except CorruptStoreError:  # check_commits has reported the file
@@ -115,7 +115,7 @@ def _hidden_commit(root: str) -> int | None:
 
 
 def _readable_end(root: str, log: CommitLog, state: StoreState) -> ReadableEnd | None:
-    """The log's end where its bytes alone do not show it, else None."""
+    """The log's end after a crash or an earlier recovery; None where the walk finds the end itself."""
     if state is StoreState.CRASHED:
         return _end_after_crash(root, log)
     return _end_before_remains(root, log, state)
@@ -130,15 +130,13 @@ def _end_after_crash(root: str, log: CommitLog) -> ReadableEnd:
 
 
 def _end_before_remains(root: str, log: CommitLog, state: StoreState) -> ReadableEnd | None:
-    """The log's end where whole messages lie behind it that an earlier recovery has cut; else None."""
+    """The log's end if whole messages that an earlier recovery has cut lie behind it, else None."""
     end = certain_end(root, log, state)
-    return (
-        ReadableEnd(end.offset, end.offset, remains=end.remains) if end is not None and end.remains else None
-    )
+    if end is None or not end.remains:
+        return None
+    return ReadableEnd(end.offset, end.offset, remains=end.remains)
 
 
 def _end_of_last_file(root: str, log: CommitLog) -> ReadableEnd:
-    """What the recovery of a store that was shut down cleanly finds: it begins with the last file, or with an
-    earlier one.
-    """
+    """The log's end that recovery finds in a store that was shut down cleanly (CommitLog.recoverNormally)."""
     return find_readable_end(root, log, end_after_stop(log))

@@ -1,14 +1,14 @@
-"""The commitlog walked from end to end: every byte is unit, padding, damage or unwritten, and what is damaged
-is named.
+"""The commitlog walked from end to end: every byte is part of a message, padding, damaged or unwritten, and
+all damage is reported.
 
-The other rooms of diagnose are shown the good units on the way, and are told afterwards which ranges of the
-log are lost.
+The check of the queues sees the good messages during the walk. The other checks run after it, when the lost
+ranges of the log are known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,26 +21,25 @@ from store_format.files.read import FileView, StoreFile
 from store_format.message.check import UnitKind, check_unit
 from store_format.read.readable_end import ReadableEnd
 
-__all__ = ["Lost", "check_log", "report_cut"]
+__all__ = ["Lost", "Targets", "check_log", "report_cut"]
 
 _DAMAGE_ADVICE = (
     "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"
 )
 _TAIL_ADVICE = "A broker that starts on this store cuts the log here (CommitLog.recoverAbnormally)"
 _CUT_ADVICE = (
-    "A broker that starts on this store cuts these messages off (CommitLog.recoverNormally, recoverAbnormally): export them before, with "
-    "rmqlog export --skip-damage or mode=DROPMALFORMED"
+    "A broker that starts on this store cuts these messages off (CommitLog.recoverNormally, "
+    "recoverAbnormally): export them before a broker starts, with rmqlog export --skip-damage or "
+    "mode=DROPMALFORMED"
 )
 _REMAINS_ADVICE = (
-    "An earlier recovery has cut these messages: they are not read, and a broker writes over them"
+    "An earlier recovery has cut these messages: readers do not show them, and a broker overwrites them"
 )
 _ZEROS_BLOCK = 1 << 22
 
 
 class Lost:
-    """Ranges of the log that hold no readable messages though they should: damage, missing files, ends that
-    were cut off.
-    """
+    """Physical ranges whose messages are lost: damage, missing files, and the cut-off end of a file."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
@@ -50,17 +49,31 @@ class Lost:
 
     @property
     def stop(self) -> int:
-        """Where the last of them ends; 0 without any."""
+        """Where the last lost range ends; 0 without lost ranges."""
         return max((stop for _, stop in self._ranges), default=0)
 
     def contains(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which physical offsets lie in one of them."""
+        """Which physical offsets lie in a lost range."""
         if not self._ranges:
             return np.zeros(len(offsets), bool)
         edges = np.array(sorted(self._ranges), np.int64)
         place = np.searchsorted(edges[:, 0], offsets, side="right") - 1
         inside: NDArray[np.bool_] = (place >= 0) & (offsets < np.maximum.accumulate(edges[:, 1])[place])
         return inside
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Where entries of queues and index files may point: into the log before `end`, except the lost ranges."""
+
+    log: CommitLog
+    end: int
+    lost: Lost
+
+    def readable(self, physical: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which physical offsets lie in the log and in no lost range."""
+        inside: NDArray[np.bool_] = (physical >= self.log.min_offset) & (physical < self.end)
+        return inside & ~self.lost.contains(physical)
 
 
 def check_log(
@@ -72,10 +85,10 @@ def check_log(
     visit: Callable[[UnitRun], None],
     readable: ReadableEnd | None = None,
 ) -> Summary:
-    """Walks the log, CRCs included, and calls `visit` with every run of good units. `file_size`: what its
-    files should have.
+    """Walks the log with CRC checks, reports its damage, and calls `visit` with every run of good messages.
 
-    `readable` says how far the log of a crashed store can be read, and what a broker that starts would cut.
+    `file_size` is the length that all files should have. `readable` says how far the log of a crashed store can
+    be read, and what a broker that starts would cut. Lost ranges are added to `lost`.
     """
     if not log.files:
         return Summary()
@@ -83,11 +96,12 @@ def check_log(
     for step in walk:
         if isinstance(step, Damage):
             if readable is not None and step.file.start + step.start >= readable.offset:
-                step = replace(step, at_tail=True)  # only remains of an earlier recovery follow
+                step = replace(step, at_tail=True)  # only messages that a recovery has cut follow
                 if state is not StoreState.CRASHED:
                     continue
-            _report(findings, log, file_size, state, step)
-            # there the log ends before it, and what leads behind is named
+            _report_damage(findings, log, file_size, state, step)
+            # At the tail of a crashed store the log ends before the damage, and entries behind its end are
+            # reported on their own.
             if not (step.at_tail and state is StoreState.CRASHED):
                 lost.add(step.file.start + step.start, step.file.start + step.stop)
         else:
@@ -102,16 +116,18 @@ def check_log(
         unit_bytes=sums.unit_bytes,
         blank_bytes=sums.blank_bytes,
         damage_bytes=sums.damage_bytes,
-        # Files behind the log's end were made in advance, and the walk does not go there.
+        # The walk does not go into the files behind the log's end, which a broker creates in advance.
         unwritten_bytes=sums.unwritten_bytes + sum(file.size for file in log.files) - sums.total_bytes,
         missing_bytes=sums.missing_bytes,
         log_end=walk.end.offset if walk.end is not None else 0,
     )
 
 
-def _report(findings: Findings, log: CommitLog, file_size: int, state: StoreState, damage: Damage) -> None:
+def _report_damage(
+    findings: Findings, log: CommitLog, file_size: int, state: StoreState, damage: Damage
+) -> None:
     if damage.file.size < file_size and damage.stop == damage.file.size:
-        return  # the end of a file that was cut, whose length is a problem of its own, or what it lacks
+        return  # the file was cut, and its length is reported already
     if damage.file not in log.files:
         findings.add(
             "damage",
@@ -125,7 +141,7 @@ def _report(findings: Findings, log: CommitLog, file_size: int, state: StoreStat
     severity: Severity = "damage"
     if damage.at_tail and state is not StoreState.CLEAN:
         severity = "info" if state is StoreState.LIVE else "warning"
-    # Where in the unit it differs: the walk names its first byte.
+    # The walk gives the first byte of the message; this finds the byte that is wrong.
     file = damage.file
     check = check_unit(
         log.view(file).map(),
@@ -148,7 +164,7 @@ def _report(findings: Findings, log: CommitLog, file_size: int, state: StoreStat
 
 
 def report_cut(findings: Findings, log: CommitLog, readable: ReadableEnd) -> None:
-    """Messages behind the place where a broker's recovery ends the log."""
+    """Reports the messages behind the place where a broker's recovery ends the log."""
     if readable.damage is not None:
         found = f"{readable.messages} whole messages up to {readable.offset}"
         expected = f"no message behind {readable.cut}, where a broker's recovery ends the log"
@@ -163,7 +179,7 @@ def report_cut(findings: Findings, log: CommitLog, readable: ReadableEnd) -> Non
 def _check_end(
     findings: Findings, log: CommitLog, file_size: int, state: StoreState, walk: Walk, lost: Lost
 ) -> None:
-    """What is behind the end: a cut last file, and bytes in files that were only made in advance."""
+    """Reports a cut last file, and bytes in files behind the log's end, which should hold zeros."""
     end, last = walk.end, log.files[-1]
     assert end is not None  # the walk is exhausted
     if last.size < file_size and end.offset >= last.start:
@@ -183,7 +199,7 @@ def _check_end(
         if file.start > end.offset:
             byte = _first_byte(log.view(file), file)
             if byte is not None:
-                advice = "A broker overwrites it; if the file was zeroed at its start, restore it"
+                advice = "A broker overwrites it; if the start of the file was zeroed, restore the file"
                 findings.add(
                     "warning",
                     file.path,
@@ -195,7 +211,7 @@ def _check_end(
 
 
 def _first_byte(view: FileView, file: StoreFile) -> int | None:
-    """The position of the first byte that is not zero; None without."""
+    """The position of the first byte that is not zero; None in a file of zeros."""
     for start in range(0, file.size, _ZEROS_BLOCK):
         block = np.frombuffer(view.read(start, min(_ZEROS_BLOCK, file.size - start)), np.uint8)
         if block.any():

@@ -1,7 +1,6 @@
-"""What stands in a store's directories: files with wrong names, lengths or neighbours, links, and what a
-broker would refuse.
+"""The directories of a store: links, and files with wrong names, lengths or neighbours.
 
-The commitlog is put together here from the files that fit, where `CommitLog.open` refuses the whole.
+`CommitLog.open` refuses a log whose files do not fit together. `usable_log` builds a log of those that do.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _OFFSET_MAX = 2**63 - 1
 _QUEUE_ID_MAX = 2**31 - 1
 QUEUE_ADVICE = (
-    "Copy the store, and move consumequeue out of the copy: readers then scan the commitlog of the copy for all queues. Do not start a "
-    "broker on it before rmqlog has rebuilt them: howto-recover.md, section 6"
+    "Copy the store, and move consumequeue out of the copy: readers then scan the commitlog of the copy for all "
+    "queues. Do not start a broker on the copy before rmqlog has rebuilt its queues: howto-recover.md, section 6"
 )
 INDEX_ADVICE = (
-    "Move the index file out of the store: messages are found by a scan then. A broker does not rebuild it, and no "
-    "longer answers queries by keys from it"
+    "Move the index file out of the store: readers then find its messages by a scan. A broker does not rebuild the "
+    "file, and its queries by key no longer find these messages"
 )
-_LINK_ADVICE = "Links below the root level are not followed: put the file itself there"
-_STRAY_ADVICE = "Move it away: a broker may refuse to start on it, and readers pass over it"
+_LINK_ADVICE = "Links below the store's root are not followed: put the file itself in its place"
+_STRAY_ADVICE = "Move it out of the store: a broker may refuse to start because of it, and readers ignore it"
 
 QUEUE_FOLDERS = (("consumequeue", "simple", 20), ("batchconsumequeue", "batch", 46))
 
 
 def entries_of(findings: Findings, directory: str) -> list[Entry]:
-    """What is in a directory; problems for links and for a file in its place."""
+    """The entries of a directory. Reports links, and a file in the place of the directory."""
     try:
         entries = list_entries(directory)
     except CorruptStoreError as error:
@@ -63,7 +62,7 @@ def entries_of(findings: Findings, directory: str) -> list[Entry]:
 def checked_files(
     findings: Findings, directory: str, name: re.Pattern[str] = _OFFSET_NAME, what: str = "20 digits"
 ) -> list[Entry]:
-    """The files of a directory that have the right kind of name, by name; everything else in it is a problem."""
+    """The files whose names match, ascending by name. Reports every other entry of the directory."""
     found = []
     for entry in entries_of(findings, directory):
         if entry.kind == "link":
@@ -71,12 +70,11 @@ def checked_files(
         if entry.kind == "file" and name.match(entry.name):
             found.append(entry)
         else:
-            kind = (
-                f"the {entry.kind} {entry.name!r}"
-                if entry.kind != "other"
-                else f"{entry.name!r}, neither file nor directory"
-            )
-            findings.add("warning", entry.path, 0, f"only files whose names are {what}", kind, _STRAY_ADVICE)
+            found_kind = f"the {entry.kind} {entry.name!r}"
+            if entry.kind == "other":
+                found_kind = f"{entry.name!r}, neither file nor directory"
+            expected = f"only files whose names are {what}"
+            findings.add("warning", entry.path, 0, expected, found_kind, _STRAY_ADVICE)
     return found
 
 
@@ -84,9 +82,7 @@ def checked_files(
 
 
 def usable_log(findings: Findings, directories: Sequence[str]) -> tuple[CommitLog, int, int]:
-    """The commitlog of the files that fit together, the length they should have, and the bytes of those that
-    do not fit.
-    """
+    """(the commitlog of the files that fit together, the length that files should have, the bytes of the others)"""
     entries = [entry for directory in directories for entry in checked_files(findings, directory)]
     files = sorted(
         (StoreFile(entry.path, int(entry.name), entry.size) for entry in entries), key=lambda file: file.start
@@ -101,34 +97,23 @@ def usable_log(findings: Findings, directories: Sequence[str]) -> tuple[CommitLo
     for file in files:
         reason = _misfit(file, kept[-1] if kept else None)
         if file.size != size:
-            advice = "Restore the file: a broker refuses to start on it (MappedFileQueue.doLoad)"
-            findings.add(
-                "damage",
-                file.path,
-                min(file.size, size),
-                f"a file of {size} bytes, like the others",
-                f"{file.size} bytes",
-                advice,
-            )
+            advice = "Restore the file: a broker refuses to start on this store (MappedFileQueue.doLoad)"
+            expected, found = f"a file of {size} bytes, like the others", f"{file.size} bytes"
+            findings.add("damage", file.path, min(file.size, size), expected, found, advice)
         elif reason is not None:
-            findings.add(
-                "damage", file.path, 0, *reason, "Move away the file that does not belong to this log"
-            )
+            advice = "Move away the file that does not belong to this log"
+            findings.add("damage", file.path, 0, *reason, advice)
         if reason is None and 0 < file.size <= size:
             kept.append(file)
         else:
             unplaced += file.size
-    starts, stops = (
-        np.array([file.start for file in kept], np.int64),
-        np.array([file.stop for file in kept], np.int64),
-    )
+    starts = np.array([file.start for file in kept], np.int64)
+    stops = np.array([file.stop for file in kept], np.int64)
     return CommitLog(tuple(kept), (), FileCache(), starts, stops, tuple(directories)), size, unplaced
 
 
 def _likely_size(files: Sequence[StoreFile]) -> int:
-    """The length most files have, or the distance most names have: a single good file and a cut one are one
-    vote each.
-    """
+    """The length that most files have. The distance between two names counts as a vote for a length, too."""
     votes = Counter(file.size for file in files if file.size)
     votes.update(
         after.start - before.start for before, after in pairwise(files) if after.start > before.start
@@ -137,49 +122,41 @@ def _likely_size(files: Sequence[StoreFile]) -> int:
 
 
 def _misfit(file: StoreFile, before: StoreFile | None) -> tuple[str, str] | None:
+    """(expected, found) of a file whose name does not fit the log or the file before it; else None."""
     if file.start > _OFFSET_MAX - file.size:
         return "a name below 2^63 - 1, less the file's size", str(file.start)
     if before is None or file.start >= before.stop:
         return None
     if file.start == before.start:
         return f"one file that starts at {file.start}", f"another one, {before.path}"
-    return f"a file that starts at or behind {before.stop}", f"{file.start}, inside of {before.path}"
+    return f"a file that starts at or behind {before.stop}", f"{file.start}, inside {before.path}"
 
 
 # ---- queues ------------------------------------------------------------------------------------------------
 
 
 def queue_directories(findings: Findings, root: str) -> list[tuple[str, int, str, str]]:
-    """(topic, queue id, directory, kind) of every queue directory, sorted; problems for what else stands
-    beside them.
-    """
+    """(topic, queue id, directory, kind) of every queue directory, sorted. Reports the other entries there."""
     found = []
     for folder, kind, _ in QUEUE_FOLDERS:
         entries = entries_of(findings, f"{root}/{folder}")
         rocksdb = any(entry.name == "CURRENT" for entry in entries)
         for topic in entries:
             if topic.kind == "directory" and not _is_text(topic.name):
-                findings.add(
-                    "warning", topic.path, 0, "a topic's name in UTF-8", repr(topic.name), _STRAY_ADVICE
-                )
+                expected = "a topic's name in UTF-8"
+                findings.add("warning", topic.path, 0, expected, repr(topic.name), _STRAY_ADVICE)
             elif topic.kind == "directory":
                 found += [
                     (topic.name, queue_id, path, kind) for queue_id, path in _queue_ids(findings, topic.path)
                 ]
             elif topic.kind != "link" and not rocksdb:
-                findings.add(
-                    "warning",
-                    topic.path,
-                    0,
-                    "only directories named as topics",
-                    f"{topic.name!r}",
-                    _STRAY_ADVICE,
-                )
+                expected = "only directories named as topics"
+                findings.add("warning", topic.path, 0, expected, repr(topic.name), _STRAY_ADVICE)
     return sorted(found)
 
 
 def _is_text(name: str) -> bool:
-    """Bytes of a name that are no UTF-8 come as lone surrogates, and no message carries such a topic."""
+    """Whether a name is UTF-8. The bytes of other names come as lone surrogates; no message has such a topic."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
@@ -199,21 +176,13 @@ def _queue_ids(findings: Findings, directory: str) -> list[tuple[int, str]]:
         if entry.kind == "directory" and _is_queue_id(entry.name):
             found.append((int(entry.name), entry.path))
         elif entry.kind != "link":
-            findings.add(
-                "warning",
-                entry.path,
-                0,
-                "only directories named as queue ids",
-                f"{entry.name!r}",
-                _STRAY_ADVICE,
-            )
+            expected = "only directories named as queue ids"
+            findings.add("warning", entry.path, 0, expected, repr(entry.name), _STRAY_ADVICE)
     return found
 
 
 def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> tuple[FileRun | None, bool]:
-    """The files of one queue, None without any, and whether they fit together; where they do not, that is a
-    problem.
-    """
+    """(the files of one queue or None without files, whether they fit together). Reports files that do not fit."""
     checked_files(findings, directory)
     try:
         return file_run(directory, unit_size), True

@@ -1,8 +1,7 @@
-"""The slots and chains of one index file: every unit must be named once, by a later unit or the slot of its
-own hash.
+"""The slots and chains of one index file: exactly one link must point to each unit, from a later unit or the
+slot of its hash.
 
-A link that leads forward would send a broker round and round; one that passes over units hides their
-messages.
+A broker would follow a link to a later unit in a circle. A link that skips units hides their messages.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SLOT_COUNT_AT = 32  # in the header
 
 
 class _Links:
-    """What one pass over a file gathers. `named[n]` says that something leads to unit n."""
+    """What one pass over a file collects. `named[n]`: a link points to unit n."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class _Links:
         self.named_twice: list[tuple[int, int]] = []  # (unit, byte of the second link)
 
     def slots_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Slots of units by number; of those whose hash is wrong it is -1: unknown."""
+        """The slots of units by number; -1, unknown, for a unit whose hash is wrong."""
         slots = self.hashes[numbers - 1].astype(np.int64) % self.geometry.hash_slot_num
         return np.where(self.foreign[numbers], -1, slots)
 
@@ -57,7 +56,7 @@ class _Links:
         return INDEX_HEADER.itemsize + INDEX_SLOT.itemsize * slot
 
     def name(self, numbers: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
-        """Note that the links at these bytes lead to these units."""
+        """Records that the links at these bytes point to these units."""
         order = np.argsort(numbers, kind="stable")
         numbers, positions = numbers[order], positions[order]
         again = self.named[numbers]
@@ -81,8 +80,10 @@ def check_links(
     *,
     is_live: bool,
 ) -> None:
-    """`units` from number 1 on; `foreign[n]` marks those whose hash is known to be wrong, which stand in an
-    unknown chain.
+    """Reports wrong links. `units` begin with number 1.
+
+    `foreign[n]` marks units whose hash is known to be wrong: their chain is unknown. In a file that a broker is
+    writing (`is_live`) a unit is written before the link to it, so missing links are no fault.
     """
     links = _Links(findings, file, geometry, units, foreign)
     for start in range(1, links.count + 1, _CHUNK):
@@ -94,12 +95,12 @@ def check_links(
         links.wrong(_SLOT_COUNT_AT, f"{used} hash slots in use, as there are", str(header.hash_slot_count))
     orphans = np.flatnonzero(~links.named[1:]) + 1
     if is_live:
-        return  # a unit is written before the link to it
+        return
     for number in orphans[:_ORPHANS_SHOWN_MAX].tolist():
-        _name_passing_link(links, number)
+        _report_skipping_link(links, number)
     if not len(orphans):
         for number, position in links.named_twice:
-            links.wrong(position, "a link to a unit that no other leads to", f"unit {number}")
+            links.wrong(position, "a link to a unit that no other link points to", f"unit {number}")
 
 
 def _check_units(links: _Links, numbers: NDArray[np.int64]) -> None:
@@ -121,7 +122,7 @@ def _check_units(links: _Links, numbers: NDArray[np.int64]) -> None:
 
 
 def _check_slots(links: _Links, start: int, *, is_live: bool) -> int:
-    """Slots from `start` on; how many are in use."""
+    """Checks a chunk of slots from `start` on; returns how many of them are in use."""
     stop = min(start + _CHUNK, links.geometry.hash_slot_num)
     slots = links.file.slots()[start:stop]
     used = np.flatnonzero(slots)
@@ -138,11 +139,11 @@ def _check_slots(links: _Links, start: int, *, is_live: bool) -> int:
     return len(used)
 
 
-def _name_passing_link(links: _Links, number: int) -> None:
-    """The link of the orphan's chain that leads past it: the fault is there, not in the orphan."""
+def _report_skipping_link(links: _Links, number: int) -> None:
+    """Reports the link of unit `number`'s chain that skips the unit: the fault is there, not in the unit."""
     slot = int(links.slots_of(np.array([number]))[0])
     if slot < 0:
-        return  # its hash is wrong and was named; where it is linked from cannot be told
+        return  # its hash is wrong, which is reported; its chain is unknown
     head = links.file.slots()[slot : slot + 1]
     at, position, steps = int(head[0]), links.slot_byte(slot), 0
     while number < at <= links.count and steps <= links.count:
@@ -151,10 +152,10 @@ def _name_passing_link(links: _Links, number: int) -> None:
         if following >= at or (
             following > 0 and int(links.slots_of(np.array([following]))[0]) not in (slot, -1)
         ):
-            break  # a circle, or a way into another chain: named already
+            break  # a circle, or a link into another chain: reported already
         at, steps = following, steps + 1
     links.wrong(
         position,
-        f"a link to an earlier unit of slot {slot} that passes over none",
+        f"a link to an earlier unit of slot {slot} that skips no unit",
         f"unit {at}, past unit {number}",
     )

@@ -1,15 +1,14 @@
-"""What `diagnose` hands back: problems that say where, what was expected, what was found and what to do, and
-the sums of all bytes.
+"""The result of `diagnose`: problems that say where, what was expected, what was found and what to do.
 
-`Findings` collects them while the rooms of diagnose look, and keeps a store with a million faults from
-becoming a million objects.
+`Findings` collects the problems during the checks. It keeps a thousand of a kind, so that a store with a
+million faults does not become a million objects.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Literal
 
@@ -42,15 +41,15 @@ PROBLEM_COLUMNS = (
     ViewColumn("advice", TEXT, "What to do."),
 )
 
-_SHOWN_MAX = 1000  # of one kind; the rest is counted
+_SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is not as it should be.
+    """One fault of a store, or one fact about it.
 
-    damage: messages cannot be read, or are read wrongly. warning: a broker or a reader will stumble, no
-    message is lost. info: worth knowing.
+    damage: messages cannot be read, or are read wrongly. warning: a broker or a reader will fail or behave
+    unexpectedly; no message is lost. info: worth knowing.
     """
 
     severity: Severity
@@ -61,16 +60,16 @@ class Problem:
     advice: str
 
     def __str__(self) -> str:
-        return f"{self.severity}: {self.file} at byte {self.position}: expected {self.expected}, found {self.found}. {self.advice}"
+        where = f"{self.severity}: {self.file} at byte {self.position}"
+        return f"{where}: expected {self.expected}, found {self.found}. {self.advice}"
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The bytes of all commitlog files by what they are; `total_bytes` is the sum of the files' lengths, to
-    the byte.
+    """How many bytes of the commitlog files are messages, padding, damage or unwritten.
 
-    `unplaced` are those of files that do not fit into the sequence. `missing_bytes` are of files that are not
-    there.
+    `unplaced_bytes` are the bytes of files that do not fit into the sequence, `missing_bytes` those of files
+    that do not exist. `total_bytes` is the exact sum of the lengths of all files.
     """
 
     files: int = 0
@@ -95,14 +94,14 @@ class Summary:
 
 
 class Diagnosis(list[Problem]):
-    """All problems in the order they were looked for, and the `summary` of the commitlog."""
+    """All problems in the order of the checks, and the `summary` of the commitlog."""
 
     def __init__(self, problems: Iterable[Problem], summary: Summary) -> None:
         super().__init__(problems)
         self.summary = summary
 
     def of(self, *severities: Severity) -> list[Problem]:
-        """Those of some severities."""
+        """The problems of some severities."""
         return [problem for problem in self if problem.severity in severities]
 
     def _repr_html_(self) -> str:
@@ -110,9 +109,7 @@ class Diagnosis(list[Problem]):
 
 
 class Findings:
-    """Problems while they are being found. One place is named once for one kind, and each kind at most a
-    thousand times.
-    """
+    """Collects problems: one place once for each kind, and each kind at most a thousand times."""
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
@@ -131,7 +128,7 @@ class Findings:
         *,
         kind: str = "",
     ) -> None:
-        """`kind` (default: the advice) is what makes two problems of one place the same."""
+        """Adds a problem. Two problems of one place and one `kind` (default: the advice) are the same."""
         kind = kind or advice
         if (file, position, kind) in self._seen:
             return
@@ -144,25 +141,19 @@ class Findings:
         self._problems.append(problem)
 
     def add_error(self, severity: Severity, error: CorruptStoreError, advice: str, *, kind: str = "") -> None:
+        """Adds the problem that an error describes."""
         self.add(severity, error.file, error.position, error.expected, error.found, advice, kind=kind)
 
     def problems(self) -> list[Problem]:
-        more = [
-            Problem(
-                last.severity,
-                last.file,
-                last.position,
-                last.expected,
-                f"{last.found}, the last of {self._counts[kind] - _SHOWN_MAX} more",
-                last.advice,
-            )
+        """All problems; at the end, for each kind with too many, its last one with the number of the others."""
+        return self._problems + [
+            replace(last, found=f"{last.found}, the last of {self._counts[kind] - _SHOWN_MAX} more")
             for kind, last in self._last.items()
         ]
-        return self._problems + more
 
 
 def _diagnosis_card(diagnosis: Diagnosis) -> str:
-    """The commitlog's bytes by what they are, and the problems."""
+    """A notebook card: the sums of the commitlog's bytes, and the problems."""
     from store_format.display.page import Room, card, fact, facts, note
     from store_format.display.table import LIMIT, table
 

@@ -1,25 +1,25 @@
-"""One consume queue read from its first unit to its last: which entries lead to no message, or to another one
-than they say.
+"""One consume queue read from its first unit to its last: which entries point to no message, or to another
+message than they say.
 
-Entries that are all known to be right, because as many came out equal when made again, cost one pass and
-nothing more.
+A queue whose entries are all known to be right costs one pass. Entries are known to be right when as many of
+them were equal to those that the log's messages give (`queues.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.state import StoreState
-from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.files import UnitFiles
+from store_format.consumequeue.files import FileRun, UnitFiles
 from store_format.consumequeue.simple import message_mask
-from store_format.diagnose.commitlog import Lost
+from store_format.diagnose.commitlog import Targets
 from store_format.diagnose.files import QUEUE_ADVICE
 from store_format.diagnose.problems import Findings, Severity
+from store_format.files.read import offset_file_name
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.message.locate import locate
@@ -27,109 +27,128 @@ from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import Identity
 from store_format.names import SCHEDULE_TOPIC, TAGS, is_light_queue
 
-__all__ = ["Entries", "Seen", "check_entries"]
+__all__ = ["CheckedQueue", "Seen", "check_entries"]
 
 _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
-_BEHIND_ADVICE = "A broker that starts on this store cuts them off (ConsumeQueue.truncateDirtyLogicFiles)"
+_SIZE_AT, _TAGS_CODE_AT = 8, 12  # in a unit
+_BEHIND_ADVICE = (
+    "A broker that starts on this store cuts these entries off (ConsumeQueue.truncateDirtyLogicFiles)"
+)
 
 _IntArray = NDArray[np.int64]
+_Units = NDArray[np.void]
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """A queue as it is checked. `place` gives file and byte of a unit by its number."""
+@dataclass(slots=True)
+class CheckedQueue:
+    """One queue: its files, and what the comparison with the log has found so far."""
 
     topic: str
     queue_id: int
+    directory: str
     layout: np.dtype[np.void]
-    unit_range: tuple[int, int]
-    place: Callable[[int], tuple[str, int]]
+    run: FileRun | None
+    usable: bool  # its files fit together
+    equal: int = 0  # entries that are what the log's messages give
+    lacking: list[tuple[_IntArray, _IntArray]] = field(default_factory=list)  # queue and physical offsets
 
     @property
     def is_batch(self) -> bool:
         return self.layout == BATCH_CQ_UNIT
 
+    @property
+    def unit_range(self) -> tuple[int, int]:
+        """The numbers of the units that its files have room for, as [start, stop)."""
+        assert self.run is not None
+        size = self.layout.itemsize
+        return self.run.first_file // size, (self.run.last_file + self.run.file_size) // size
+
+    def open(self) -> UnitFiles:
+        assert self.run is not None
+        return UnitFiles(self.directory, self.layout, self.run, (self.topic, self.queue_id))
+
+    def place(self, number: int) -> tuple[str, int]:
+        """(file, byte) of a unit."""
+        assert self.run is not None
+        position = number * self.layout.itemsize
+        within = position % self.run.file_size
+        return f"{self.directory}/{offset_file_name(position - within)}", within
+
+    def offsets(self, number: int, units: _Units) -> _IntArray:
+        """The queue offsets of units; the first of them is unit `number`."""
+        if self.is_batch:
+            return units["base_offset"].astype(np.int64)
+        return np.arange(number, number + len(units), dtype=np.int64)
+
 
 @dataclass(slots=True)
 class Seen:
-    """What a queue holds: `inside` entries that lead into the log, `lost` into lost parts of it, `behind`
-    behind its end.
-    """
+    """How many entries of a queue point into the log, into lost parts of the log, and behind the log's end."""
 
     stop: int  # the queue offset behind the last entry
-    first_physical: int = -1
+    first_physical: int = -1  # the physical offset in the first entry that points into the log
     inside: int = 0
     lost: int = 0
     behind: int = 0
+    first_behind: tuple[int, int] = (0, 0)  # unit number and physical offset
 
 
-def check_entries(
-    findings: Findings,
-    log: CommitLog,
-    files: UnitFiles,
-    queue: Entries,
-    state: StoreState,
-    log_end: int,
-    lost: Lost,
-    *,
-    equal: int,
-) -> Seen:
-    """Counts the entries, and when `equal` of them do not explain them all, names those that are wrong."""
+def check_entries(findings: Findings, queue: CheckedQueue, state: StoreState, targets: Targets) -> Seen:
+    """Counts the entries; reports the wrong ones if more entries point into the log than are known to be right.
+
+    `state` is how entries behind the log's end are judged.
+    """
     seen = Seen(0 if queue.is_batch else queue.unit_range[0])
-    behind_first = (0, 0)
-    for number, units in _chunks(files, queue):
-        messages = message_mask(units)
-        offsets = _offsets(queue, number, units)
-        physical = units["physical_offset"].astype(np.int64)
-        valid = (units["size"] > 0) & (physical >= 0)
-        filled = np.flatnonzero(valid)
-        if len(filled):
-            seen.stop = int(offsets[filled[-1]]) + (
-                int(units["batch_size"][filled[-1]]) if queue.is_batch else 1
+    with queue.open() as files:
+        for number, units in _chunks(files, queue):
+            _count(findings, queue, targets, seen, number, units)
+        if seen.behind and state is not StoreState.LIVE:
+            severity: Severity = "damage" if state is StoreState.CLEAN else "warning"
+            number, physical = seen.first_behind
+            file, position = queue.place(number)
+            expected = f"entries that point to messages before the log's end, {targets.end}"
+            found = (
+                f"physicalOffset {physical}, the first of {seen.behind} entries of "
+                f"{queue.topic}-{queue.queue_id} behind it"
             )
-        for hole in np.flatnonzero(~valid).tolist():
-            file, position = queue.place(number + hole)
-            found = f"physicalOffset {int(physical[hole])} and size {int(units['size'][hole])}, with entries behind it"
-            findings.add(
-                "damage",
-                file,
-                position,
-                f"an entry of {queue.topic}-{queue.queue_id}",
-                found,
-                QUEUE_ADVICE,
-                kind="entry",
-            )
-        current = messages & (physical >= log.min_offset)
-        gone = current & lost.contains(physical)
-        behind = current & (physical >= log_end) & ~gone
-        if behind.any() and not seen.behind:
-            behind_first = (number + int(behind.argmax()), int(physical[behind.argmax()]))
-        inside = current & ~behind & ~gone
-        if seen.first_physical < 0 and inside.any():
-            seen.first_physical = int(physical[inside.argmax()])
-        seen.inside += int(inside.sum())
-        seen.lost += int(gone.sum())
-        seen.behind += int(behind.sum())
-    if seen.behind and state is not StoreState.LIVE:
-        severity: Severity = "damage" if state is StoreState.CLEAN else "warning"
-        file, position = queue.place(behind_first[0])
-        expected = f"entries that lead to messages before the log's end, {log_end}"
-        found = f"physicalOffset {behind_first[1]}, the first of {seen.behind} entries of {queue.topic}-{queue.queue_id} behind it"
-        findings.add(severity, file, position, expected, found, _BEHIND_ADVICE, kind="behind")
-    if seen.inside != equal:
-        _name_wrong(findings, log, files, queue, log_end, lost)
+            findings.add(severity, file, position, expected, found, _BEHIND_ADVICE, kind="behind")
+        if seen.inside != queue.equal:
+            _report_wrong(findings, files, queue, targets)
     return seen
 
 
-def _offsets(queue: Entries, number: int, units: NDArray[np.void]) -> _IntArray:
-    if queue.is_batch:
-        return units["base_offset"].astype(np.int64)
-    return np.arange(number, number + len(units), dtype=np.int64)
+def _count(
+    findings: Findings, queue: CheckedQueue, targets: Targets, seen: Seen, number: int, units: _Units
+) -> None:
+    """Adds a chunk of units to `seen`, and reports invalid units that have valid ones behind them."""
+    physical = units["physical_offset"].astype(np.int64)
+    valid = (units["size"] > 0) & (physical >= 0)
+    filled = np.flatnonzero(valid)
+    if len(filled):
+        covers = int(units["batch_size"][filled[-1]]) if queue.is_batch else 1
+        seen.stop = int(queue.offsets(number, units)[filled[-1]]) + covers
+    for hole in np.flatnonzero(~valid).tolist():
+        file, position = queue.place(number + hole)
+        expected = f"an entry of {queue.topic}-{queue.queue_id}"
+        found = f"physicalOffset {int(physical[hole])} and size {int(units['size'][hole])}, with entries behind it"
+        findings.add("damage", file, position, expected, found, QUEUE_ADVICE, kind="entry")
+    current = message_mask(units) & (physical >= targets.log.min_offset)
+    gone = current & targets.lost.contains(physical)
+    behind = current & (physical >= targets.end) & ~gone
+    inside = current & ~behind & ~gone
+    if behind.any() and not seen.behind:
+        seen.first_behind = (number + int(behind.argmax()), int(physical[behind.argmax()]))
+    if inside.any() and seen.first_physical < 0:
+        seen.first_physical = int(physical[inside.argmax()])
+    seen.inside += int(inside.sum())
+    seen.lost += int(gone.sum())
+    seen.behind += int(behind.sum())
 
 
-def _chunks(files: UnitFiles, queue: Entries) -> Iterator[tuple[int, NDArray[np.void]]]:
-    """(number of the first, units) up to the files' end or a whole chunk of zeros. Small queues are many, so
-    chunks begin small.
+def _chunks(files: UnitFiles, queue: CheckedQueue) -> Iterator[tuple[int, _Units]]:
+    """(number of the first unit, units), up to the files' end or a whole chunk of zeros.
+
+    Chunks begin small, because small queues are many.
     """
     low, high = queue.unit_range
     start, count = low, _CHUNK_UNITS_MIN
@@ -142,70 +161,52 @@ def _chunks(files: UnitFiles, queue: Entries) -> Iterator[tuple[int, NDArray[np.
         start, count = start + len(units), min(2 * count, _CHUNK_UNITS_MAX)
 
 
-def _name_wrong(
-    findings: Findings, log: CommitLog, files: UnitFiles, queue: Entries, log_end: int, lost: Lost
-) -> None:
+def _report_wrong(findings: Findings, files: UnitFiles, queue: CheckedQueue, targets: Targets) -> None:
+    """Compares every entry with the message that it points to."""
     for number, units in _chunks(files, queue):
         physical = units["physical_offset"].astype(np.int64)
-        check = np.flatnonzero(
-            message_mask(units)
-            & (physical >= log.min_offset)
-            & (physical < log_end)
-            & ~lost.contains(physical)
-        )
-        in_files = log.file_index(physical[check])
+        rows = np.flatnonzero(message_mask(units) & targets.readable(physical))
+        in_files = targets.log.file_index(physical[rows])
         for index in np.unique(in_files).tolist():
-            mine = check[in_files == index]
             if index >= 0:
-                _check_in_file(findings, log, index, queue, number, units, mine)
+                _check_in_file(findings, targets, index, queue, number, units, rows[in_files == index])
 
 
 def _check_in_file(
     findings: Findings,
-    log: CommitLog,
+    targets: Targets,
     index: int,
-    queue: Entries,
+    queue: CheckedQueue,
     number: int,
-    units: NDArray[np.void],
-    rows: NDArray[np.int64],
+    units: _Units,
+    rows: _IntArray,
 ) -> None:
-    file = log.files[index]
+    """Compares the entries at `rows` of `units`, which point into one commitlog file, with their messages."""
+
+    def report(row: int, at: int, expected: str, found: str) -> None:
+        file, position = queue.place(number + int(rows[row]))
+        who = f"the message {queue.topic}-{queue.queue_id} offset {int(offsets[row])}"
+        findings.add("damage", file, position + at, f"{expected}{who}", found, QUEUE_ADVICE, kind="entry")
+
+    file = targets.log.files[index]
     physical = units["physical_offset"][rows].astype(np.int64)
-    offsets = _offsets(queue, number, units)[rows]
+    offsets = queue.offsets(number, units)[rows]
     light = (is_light_queue(queue.topic),)
     identity = Identity((queue.topic,), None, np.full(len(rows), queue.queue_id, np.int32), offsets, light)
-    refs = log.refs_at(file, physical, identity)
-    positions, sizes = refs.positions, refs.sizes
+    refs = targets.log.refs_at(file, physical, identity)
+    sizes = refs.sizes
     good, bad = locate(refs, verify_crc=False)
-    who = f"{queue.topic}-{queue.queue_id} offset"
     for unit in bad:
-        where, position = queue.place(number + int(rows[unit.index]))
-        error, at = unit.error, int(positions[unit.index]) + file.start
+        at, error = int(physical[unit.index]), unit.error
         found = f"physicalOffset {at}, where {error.expected} is expected and {error.found} found"
-        findings.add(
-            "damage",
-            where,
-            position,
-            f"the message {who} {int(offsets[unit.index])}",
-            found,
-            QUEUE_ADVICE,
-            kind="entry",
-        )
+        report(unit.index, 0, "", found)
     kept = np.setdiff1d(np.arange(len(rows)), [unit.index for unit in bad])
     stored = units[rows[kept]]
-    wrong_size = stored["size"] != sizes[kept]
-    for i in np.flatnonzero(wrong_size).tolist():
-        where, position = queue.place(number + int(rows[kept[i]]))
-        expected, found = (
-            f"size {int(sizes[kept[i]])} of the message {who} {int(offsets[kept[i]])}",
-            str(int(stored["size"][i])),
-        )
-        findings.add("damage", where, position + 8, expected, found, QUEUE_ADVICE, kind="entry")
+    for i in np.flatnonzero(stored["size"] != sizes[kept]).tolist():
+        report(int(kept[i]), _SIZE_AT, f"size {int(sizes[kept[i]])} of ", str(int(stored["size"][i])))
     if queue.topic == SCHEDULE_TOPIC or not len(good):
         return
     codes = tags_code_many(PropertyTable(good.raw_properties()).values(TAGS))
     tags = stored["tags_code"].astype(np.int64)
     for i in np.flatnonzero((tags != codes) & (tags > CQ_EXT_ADDRESS_MAX)).tolist():
-        where, position = queue.place(number + int(rows[kept[i]]))
-        expected = f"tagsCode {int(codes[i])} of the message {who} {int(offsets[kept[i]])}"
-        findings.add("damage", where, position + 12, expected, str(int(tags[i])), QUEUE_ADVICE, kind="entry")
+        report(int(kept[i]), _TAGS_CODE_AT, f"tagsCode {int(codes[i])} of ", str(int(tags[i])))

@@ -1,12 +1,10 @@
 """Consume queues against the commitlog, both ways: every message has its entry, and every entry its message.
 
-Entries are made again from the log's messages, many at once, and compared with those on disk. Only a queue in
-which fewer came out equal than it holds is read a second time, entry by entry, to say which are wrong.
+The entries of the log's messages are computed, many at once, and compared with those on disk. Only a queue
+that holds more entries than were equal is read a second time, entry by entry, to report the wrong ones.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +13,21 @@ from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries
-from store_format.consumequeue.files import FileRun, UnitFiles
+from store_format.consumequeue.files import UnitFiles
 from store_format.consumequeue.simple import message_mask
-from store_format.diagnose.commitlog import Lost
+from store_format.diagnose.commitlog import Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose.problems import Findings, Severity
-from store_format.diagnose.queue_entries import Entries, check_entries
-from store_format.files.read import offset_file_name
+from store_format.diagnose.queue_entries import CheckedQueue, check_entries
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 
 __all__ = ["QueueCheck"]
 
-_PENDING_MAX = 1 << 18  # units between two comparisons: with thousands of queues few entries each are dear
+_PENDING_MAX = 1 << 18  # messages between two comparisons: a comparison of few entries of each queue is slow
 _CHUNK_UNITS = 1 << 16
-_LACKING_MAX = 1 << 16  # of one queue; more are counted only
+_LACKING_MAX = 1 << 16  # missing entries of one queue that are reported
 
 # A queue that lags behind the log is normal while a broker writes, and after it crashed.
 _LAG: dict[StoreState, Severity | None] = {
@@ -43,48 +40,8 @@ _IntArray = NDArray[np.int64]
 _Units = NDArray[np.void]
 
 
-@dataclass(slots=True)
-class _Queue:
-    """One queue: its files, and what the comparison has found so far."""
-
-    topic: str
-    queue_id: int
-    directory: str
-    layout: np.dtype[np.void]
-    run: FileRun | None
-    usable: bool  # its files fit together
-    equal: int = 0
-    lacking: list[tuple[_IntArray, _IntArray]] = field(default_factory=list)  # queue and physical offsets
-    lacking_count: int = 0
-
-    @property
-    def is_batch(self) -> bool:
-        return self.layout == BATCH_CQ_UNIT
-
-    @property
-    def unit_range(self) -> tuple[int, int]:
-        """The numbers of the units that its files have room for."""
-        assert self.run is not None
-        return self.run.first_file // self.layout.itemsize, (
-            self.run.last_file + self.run.file_size
-        ) // self.layout.itemsize
-
-    def open(self) -> UnitFiles:
-        assert self.run is not None
-        return UnitFiles(self.directory, self.layout, self.run, (self.topic, self.queue_id))
-
-    def place(self, number: int) -> tuple[str, int]:
-        """File and byte of a unit."""
-        assert self.run is not None
-        position = number * self.layout.itemsize
-        return (
-            f"{self.directory}/{offset_file_name(position - position % self.run.file_size)}",
-            position % self.run.file_size,
-        )
-
-
 class QueueCheck:
-    """Shown every run of the log by `add`; `finish` then names what does not agree."""
+    """Compares the queues with the log. `add` takes every run of the log; `finish` reports what does not agree."""
 
     def __init__(
         self,
@@ -96,40 +53,40 @@ class QueueCheck:
         *,
         has_queues: bool,
     ) -> None:
-        """`states`: as which store missing entries are judged, and as which entries behind the log's end.
+        """`states`: the state by which missing entries are judged, and the one for entries behind the log's end.
 
-        `log_end`: where the log ends by the broker's rule after a crash, else None; messages behind it
-        need no entry.
+        `log_end` is where the log ends by the broker's rule after a crash, else None; messages behind it need
+        no entry. `has_queues` is false where RocksDB keeps the queues.
         """
         self._findings = findings
         self._log = log
         self._lag, self._behind = _LAG[states[0]], states[1]
         self._log_end = log_end
         self._root = root
-        self._queues: dict[QueueKey, _Queue] = {}
-        # messages without a queue: how many, the first
+        self._queues: dict[QueueKey, CheckedQueue] = {}
+        # messages whose queue has no files: how many, and the physical offset of the first
         self._absent: dict[QueueKey, tuple[int, int]] = {}
         self._has_queues = has_queues
         for topic, queue_id, directory, kind in queue_directories(findings, root):
             layout = BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT
             run, usable = checked_queue_files(findings, directory, layout.itemsize)
-            self._queues[topic, queue_id] = _Queue(topic, queue_id, directory, layout, run, usable)
+            self._queues[topic, queue_id] = CheckedQueue(topic, queue_id, directory, layout, run, usable)
         self._batch_topics = frozenset(topic for (topic, _), queue in self._queues.items() if queue.is_batch)
         self._begin()
 
     @property
     def topics(self) -> dict[str, str]:
-        """Topic -> a directory of it."""
+        """Topic -> the directory of one of its queues."""
         return {topic: queue.directory for (topic, _), queue in self._queues.items()}
 
     @property
     def filled(self) -> dict[QueueKey, tuple[str, int]]:
-        """(topic, queue id) -> (directory, messages of the log that it has) of queues with messages."""
+        """Queue -> (directory, number of its entries that are right), for queues with such entries."""
         return {key: (queue.directory, queue.equal) for key, queue in self._queues.items() if queue.equal}
 
     @property
     def absent(self) -> dict[QueueKey, tuple[int, int]]:
-        """(topic, queue id) -> (messages, physical offset of the first) of queues that have no files."""
+        """Queue -> (messages, physical offset of the first), for queues that have no files."""
         return self._absent if self._has_queues else {}
 
     def _begin(self) -> None:
@@ -139,6 +96,7 @@ class QueueCheck:
     # ---- from the log to the queues ------------------------------------------------------------------------
 
     def add(self, run: UnitRun) -> None:
+        """Takes a run of good messages, in the order of the log."""
         self._dispatch.add(run, self._log)
         self._pending += len(run.positions)
         if self._pending >= _PENDING_MAX:
@@ -147,7 +105,7 @@ class QueueCheck:
     def _compare_pending(self) -> None:
         for key, entries in self._dispatch.entries().items():
             if self._log_end is not None:
-                entries = _before(entries, self._log_end)
+                entries = _entries_before(entries, self._log_end)
             if len(entries.units):
                 self._compare(key, entries)
         self._begin()
@@ -164,7 +122,9 @@ class QueueCheck:
             for start, stop in _stretches(entries.queue_offsets):
                 made, offsets = entries.units[start:stop], entries.queue_offsets[start:stop]
                 stored = (
-                    _read_batches(files, queue, offsets) if queue.is_batch else _read(files, queue, offsets)
+                    _stored_batches(files, queue, offsets)
+                    if queue.is_batch
+                    else _stored_units(files, queue, offsets)
                 )
                 equal = (stored["physical_offset"] == made["physical_offset"]) & (
                     stored["size"] == made["size"]
@@ -174,53 +134,37 @@ class QueueCheck:
                     equal &= stored["batch_size"] == made["batch_size"]
                 queue.equal += int(equal.sum())
                 lacks = ~message_mask(stored)
-                if lacks.any():
-                    queue.lacking_count += int(lacks.sum())
-                    if sum(len(offsets) for offsets, _ in queue.lacking) < _LACKING_MAX:
-                        queue.lacking.append(
-                            (offsets[lacks], made["physical_offset"][lacks].astype(np.int64))
-                        )
+                if lacks.any() and sum(len(offsets) for offsets, _ in queue.lacking) < _LACKING_MAX:
+                    queue.lacking.append((offsets[lacks], made["physical_offset"][lacks].astype(np.int64)))
 
     # ---- from the queues to the log ------------------------------------------------------------------------
 
     def finish(self, lost: Lost, log_end: int) -> None:
-        """`log_end` is where the walk ended; `lost` are ranges that entries may lead to without being wrong."""
+        """Reports all differences. `log_end` is where the walk ended; entries may point into the ranges `lost`."""
         self._compare_pending()
-        end = log_end if self._log_end is None else self._log_end
+        targets = Targets(self._log, log_end if self._log_end is None else self._log_end, lost)
         stranded = 0
         for queue in self._queues.values():
             if queue.run is None:
                 continue
-            entries = Entries(queue.topic, queue.queue_id, queue.layout, queue.unit_range, queue.place)
-            with queue.open() as files:
-                seen = check_entries(
-                    self._findings, self._log, files, entries, self._behind, end, lost, equal=queue.equal
-                )
+            seen = check_entries(self._findings, queue, self._behind, targets)
             stranded += seen.lost
-            self._name_lacking(queue, seen.first_physical, seen.stop)
+            self._report_lacking(queue, seen.first_physical, seen.stop)
         if stranded:
-            advice = "Follows from the damage of the commitlog; no more is wrong with the queues"
-            self._findings.add(
-                "info",
-                f"{self._root}/consumequeue",
-                0,
-                "entries that lead to messages",
-                f"{stranded} that lead to lost ones",
-                advice,
-            )
+            place, expected = f"{self._root}/consumequeue", "entries that point to messages"
+            found = f"{stranded} that point to lost messages"
+            advice = "Follows from the damage of the commitlog; nothing else is wrong with the queues"
+            self._findings.add("info", place, 0, expected, found, advice)
 
-    def _name_lacking(self, queue: _Queue, first_physical: int, stop: int) -> None:
+    def _report_lacking(self, queue: CheckedQueue, first_physical: int, stop: int) -> None:
+        """Reports runs of messages without an entry. `stop` is the queue offset behind the last entry."""
         if not queue.lacking:
             return
         offsets, physical = (np.concatenate(column) for column in zip(*queue.lacking, strict=True))
-        low, _ = (0, 0) if queue.is_batch else queue.unit_range
-        # Older than all that the queue holds, at offsets it has: left over from a topic that was deleted and
-        # made again.
-        left_over = (
-            (physical < first_physical) & (offsets >= low)
-            if first_physical >= 0
-            else np.zeros(len(offsets), bool)
-        )
+        # A topic that was deleted and created again leaves messages in the log that are older than all that
+        # the queue's entries point to, at offsets that the queue has.
+        low = 0 if queue.is_batch else queue.unit_range[0]
+        left_over = (physical < first_physical) & (offsets >= low)
         tail = offsets >= stop
         severities: tuple[tuple[Severity | None, NDArray[np.bool_]], ...] = (
             (self._lag, tail),
@@ -228,7 +172,7 @@ class QueueCheck:
         )
         for severity, mask in severities:
             mine = mask & ~left_over
-            for first, last in _runs(offsets[mine]) if severity is not None else ():
+            for first, last in _offset_runs(offsets[mine]) if severity is not None else ():
                 at = int(physical[mine & (offsets == first)][0])
                 found = f"none for {last - first + 1} messages, the first at commitlog {at}"
                 file, position = (queue.directory, 0) if queue.is_batch else queue.place(first)
@@ -238,29 +182,28 @@ class QueueCheck:
                 )
 
 
-def _before(entries: MissingEntries, log_end: int) -> MissingEntries:
+def _entries_before(entries: MissingEntries, log_end: int) -> MissingEntries:
+    """The entries that point before the physical offset `log_end`."""
     keep = entries.units["physical_offset"] < log_end
     return entries if keep.all() else MissingEntries(entries.queue_offsets[keep], entries.units[keep])
 
 
 def _same_tags(stored: NDArray[np.int64], made: NDArray[np.int64], topic: str) -> NDArray[np.bool_]:
-    """Times of delivery and addresses of the ext file are taken as they are."""
-    if topic == SCHEDULE_TOPIC:  # its codes depend on the broker's delay levels
+    """Where tags codes agree. Delivery times and addresses of the ext file are not compared."""
+    if topic == SCHEDULE_TOPIC:  # the delivery times depend on the broker's delay levels
         return np.ones(len(stored), bool)
     same: NDArray[np.bool_] = (stored == made) | (stored <= CQ_EXT_ADDRESS_MAX)
     return same
 
 
 def _stretches(offsets: _IntArray) -> list[tuple[int, int]]:
-    """Where to cut ascending offsets so that each part spans no more than can be read at once: hostile ones
-    lie far apart.
-    """
+    """Cuts ascending offsets into index ranges that can be read at once: damaged offsets may lie far apart."""
     cuts = np.flatnonzero((np.diff(offsets) > 64) | (np.arange(1, len(offsets)) % _CHUNK_UNITS == 0)) + 1
     return list(zip([0, *cuts.tolist()], [*cuts.tolist(), len(offsets)], strict=True))
 
 
-def _read(files: UnitFiles, queue: _Queue, offsets: _IntArray) -> _Units:
-    """The units on disk at these queue offsets; zeros outside of the files."""
+def _stored_units(files: UnitFiles, queue: CheckedQueue, offsets: _IntArray) -> _Units:
+    """The units on disk at these queue offsets; zeros outside the files."""
     low, high = queue.unit_range
     stored = np.zeros(len(offsets), queue.layout)
     inside = (offsets >= low) & (offsets < high)
@@ -270,8 +213,8 @@ def _read(files: UnitFiles, queue: _Queue, offsets: _IntArray) -> _Units:
     return stored
 
 
-def _read_batches(files: UnitFiles, queue: _Queue, offsets: _IntArray) -> _Units:
-    """The same for units that stand densely: found by their base offset, which rises along the queue."""
+def _stored_batches(files: UnitFiles, queue: CheckedQueue, offsets: _IntArray) -> _Units:
+    """The batch units on disk with these base offsets; zeros where there is none. Found by bisection."""
     low, high = queue.unit_range
     base = (queue.layout.names or ()).index("base_offset")
     size = (queue.layout.names or ()).index("size")
@@ -293,16 +236,11 @@ def _read_batches(files: UnitFiles, queue: _Queue, offsets: _IntArray) -> _Units
     return stored
 
 
-def _runs(offsets: _IntArray) -> list[tuple[int, int]]:
-    """First and last of each run of consecutive offsets."""
+def _offset_runs(offsets: _IntArray) -> list[tuple[int, int]]:
+    """(first, last) of each run of consecutive offsets."""
     if not len(offsets):
         return []
     offsets = np.unique(offsets)
     cuts = np.flatnonzero(np.diff(offsets) > 1)
-    return list(
-        zip(
-            offsets[np.append(0, cuts + 1)].tolist(),
-            offsets[np.append(cuts, len(offsets) - 1)].tolist(),
-            strict=True,
-        )
-    )
+    firsts, lasts = offsets[np.append(0, cuts + 1)], offsets[np.append(cuts, len(offsets) - 1)]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))

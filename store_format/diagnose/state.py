@@ -1,7 +1,7 @@
-"""How a store was left and what it is: crashed or in use, checkpoint, configuration files, and formats that
-are not read.
+"""How a store was left, its commits, checkpoint and configuration files, and formats that are not read.
 
-None of this decides about a message, so it is never damage: a reader works without, a broker may not.
+Apart from a commit's messages and a queue's missing files this is never damage: no message depends on it. A
+reader works without these files; a broker may not.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from store_format.bookkeeping.journal import abort_mark
+from store_format.bookkeeping.journal import abort_mark, journal_path, read_journal
+from store_format.bookkeeping.ledger import ledger_path, read_ledger
 from store_format.bookkeeping.state import StoreState
+from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import QUEUE_ADVICE, entries_of
 from store_format.diagnose.problems import Findings, Summary
 from store_format.errors import CorruptStoreError
@@ -26,6 +28,7 @@ from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 
 __all__ = [
     "check_checkpoint",
+    "check_commits",
     "check_config",
     "check_formats",
     "check_queue_ids",
@@ -47,7 +50,7 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "transactionMetrics": config_state.read_transaction_metrics,
 }
 
-# (place below the root, name in it that proves it, what it is)
+# (directory below the root, the file in it that proves the format (empty: any file), the format)
 _FORMATS = (
     (
         "consumequeue",
@@ -59,7 +62,7 @@ _FORMATS = (
         "CURRENT",
         "consume queues in RocksDB (useSeparateStorePathForRocksdbCQ): the commitlog is scanned instead",
     ),
-    ("config/topics", "CURRENT", "topics in RocksDB: which topics are configured is not known"),
+    ("config/topics", "CURRENT", "topics in RocksDB: the configured topics are not known"),
     (
         "config/metadata",
         "CURRENT",
@@ -70,49 +73,72 @@ _FORMATS = (
 )
 
 _CHECKPOINT_ADVICE = (
-    "Move it out of the store; a broker makes a new one (StoreCheckpoint). Where abort is there and the store has more than 10 commitlog "
-    "files, set the broker's commitLogRecoverMaxNum to their number first"
+    "Move the checkpoint out of the store; a broker makes a new one (StoreCheckpoint). If the store has an abort "
+    "file and more than 10 commitlog files, set the broker's commitLogRecoverMaxNum to the number of these files "
+    "first"
 )
 _LOST_ADVICE = (
-    "Readers scan the commitlog for this queue; a broker does not see these messages. A write of rmqlog to the topic "
-    "rebuilds the queue; do not start a broker before: howto-recover.md, section 6"
+    "Readers scan the commitlog for this queue; a broker does not see these messages. A write of rmqlog to the "
+    "topic rebuilds the queue; do not start a broker before that write: howto-recover.md, section 6"
 )
-_CRASH_ADVICE = "Readers do the broker's recovery in memory. A broker that starts does it on disk and cuts the log where it ends: copy the store first"
+_CRASH_ADVICE = (
+    "Readers do the broker's recovery in memory. A broker that starts does the recovery on disk and cuts the log "
+    "where it ends: copy the store first"
+)
+_UNFLUSHED_ADVICE = (
+    "Before a broker starts, call MessageStore.open(path).flush() or make one commit with SYNC_FLUSH: a broker "
+    "that finds the abort file deletes index files and indexes the last 10 commitlog files only, so that queries "
+    "by key miss older messages"
+)
+_JOURNAL_ADVICE = "The next writer completes this commit; until then readers see none of its messages"
+_LEDGER_ADVICE = (
+    "Messages of this batch are lost: a broker ran while it was written, or the files were restored or truncated. "
+    "Write these messages again, under another key"
+)
+_FILE_ADVICE = (
+    "Nothing can be written before this file is restored or moved out of the store. Without the journal, readers "
+    "may show a part of a commit that was broken off; without the ledger, a job that runs again writes its "
+    "messages again"
+)
 _PHYSICAL_LONGS = ("confirm_phy_offset", "logics_physical_offset")
 
 
 def check_state(findings: Findings, root: str, state: StoreState) -> None:
-    """Left by a crash, in use, or not flushed."""
+    """Reports a store in use, a crash, and commits that are not flushed."""
     if state is StoreState.LIVE:
-        advice = "What is being written now may look unfinished; look again when the broker is down"
-        findings.add(
-            "info",
-            f"{root}/lock",
-            0,
-            "a store that nobody writes to",
-            f"process {lock_holder(f'{root}/lock')} holding the lock",
-            advice,
-        )
-    if state is StoreState.CRASHED:
-        findings.add(
-            "warning",
-            f"{root}/abort",
-            0,
-            "no abort file while nobody holds the lock",
-            "one: the broker was killed",
-            _CRASH_ADVICE,
-        )
-    if state is StoreState.CLEAN and abort_mark(root):
         advice = (
-            "Before a broker starts, call MessageStore.open(path).flush() or make one commit with SYNC_FLUSH: a broker that finds "
-            "the file deletes index files and indexes the last 10 commitlog files only, so that queries by key miss older messages"
+            "Messages that are being written now may look unfinished; check again when the broker is down"
         )
+        found = f"process {lock_holder(f'{root}/lock')} holding the lock"
+        findings.add("info", f"{root}/lock", 0, "a store that nobody writes to", found, advice)
+    if state is StoreState.CRASHED:
+        expected, found = "no abort file while nobody holds the lock", "one: the broker was killed"
+        findings.add("warning", f"{root}/abort", 0, expected, found, _CRASH_ADVICE)
+    if state is StoreState.CLEAN and abort_mark(root):
+        expected = "no abort file before a broker starts"
         found = "one: commits with ASYNC_FLUSH are not flushed, or a commit was broken off"
-        findings.add("info", f"{root}/abort", 0, "no abort file before a broker starts", found, advice)
+        findings.add("info", f"{root}/abort", 0, expected, found, _UNFLUSHED_ADVICE)
+
+
+def check_commits(findings: Findings, root: str, log: CommitLog) -> None:
+    """Reports a commit that was broken off, and committed batches that were cut or overwritten since."""
+    try:
+        journal = read_journal(root)
+        if journal is not None:
+            expected = "no commit that was broken off"
+            found = f"one of {journal.units} messages from physical offset {journal.base} on"
+            findings.add("warning", journal_path(root), 0, expected, found, _JOURNAL_ADVICE)
+        ledger = read_ledger(root)
+    except CorruptStoreError as error:
+        findings.add_error("damage", error, _FILE_ADVICE)
+        return
+    for report in ledger.reports(log):
+        expected = "every committed batch in the log"
+        findings.add("damage", ledger_path(root), 0, expected, report, _LEDGER_ADVICE, kind=report)
 
 
 def check_formats(findings: Findings, root: str) -> None:
-    """Parts of the store that are read in another way, or not at all."""
+    """Reports parts of the store that are read in another way, or not at all."""
     for place, name, what in _FORMATS:
         entries = (
             entries_of(findings, f"{root}/{place}")
@@ -120,68 +146,49 @@ def check_formats(findings: Findings, root: str) -> None:
             else []
         )
         if any(entry.name == name for entry in entries) or (not name and entries):
+            advice = "Nothing needs to be done"
             findings.add(
-                "info",
-                f"{root}/{place}",
-                0,
-                "consume queue files and JSON",
-                what,
-                "Nothing needs to be done",
-                kind=place,
+                "info", f"{root}/{place}", 0, "consume queue files and JSON", what, advice, kind=place
             )
     for entry in entries_of(findings, root):
         if entry.name.startswith("dledger-"):
             found = "a DLedger commitlog (enableDLegerCommitLog=true)"
-            findings.add(
-                "info", entry.path, 0, "a commitlog in commitlog/", found, "It is not read", kind="dledger"
-            )
+            advice = "It is not read"
+            findings.add("info", entry.path, 0, "a commitlog in commitlog/", found, advice, kind="dledger")
 
 
 def check_checkpoint(findings: Findings, root: str, summary: Summary, log_stop: int) -> None:
-    """Numbers that no broker writes, or that are ahead of `log_stop`, where the log ends or did before it was
-    damaged.
+    """Reports a checkpoint whose numbers no broker writes, or that points behind `log_stop`.
+
+    `log_stop` is the log's end, or the end that the log had before it was damaged.
     """
     path = f"{root}/checkpoint"
-    advice = _CHECKPOINT_ADVICE
     try:
         data, checkpoint = read_bytes(path), read_checkpoint(path)
     except CorruptStoreError as error:
-        findings.add_error("warning", error, advice)
+        findings.add_error("warning", error, _CHECKPOINT_ADVICE)
         return
     if data is None or checkpoint is None:
         if summary.units:
-            findings.add(
-                "warning",
-                path,
-                0,
-                "a checkpoint",
-                "none",
-                "After a crash a broker rescans the log from its 10th last file on",
-            )
+            advice = "After a crash a broker rescans the log from its 10th last file on"
+            findings.add("warning", path, 0, "a checkpoint", "none", advice)
         return
     if len(data) != CHECKPOINT_FILE_SIZE:
-        findings.add(
-            "warning", path, len(data), f"{CHECKPOINT_FILE_SIZE} bytes", f"{len(data)} bytes", advice
-        )
+        expected = f"{CHECKPOINT_FILE_SIZE} bytes"
+        findings.add("warning", path, len(data), expected, f"{len(data)} bytes", _CHECKPOINT_ADVICE)
     assert CHECKPOINT.fields is not None
     for name in checkpoint.implausible:
-        findings.add(
-            "warning",
-            path,
-            CHECKPOINT.fields[name][1],
-            f"{name} of at least 0",
-            str(getattr(checkpoint, name)),
-            advice,
-        )
+        position, found = CHECKPOINT.fields[name][1], str(getattr(checkpoint, name))
+        findings.add("warning", path, position, f"{name} of at least 0", found, _CHECKPOINT_ADVICE)
     for name in _PHYSICAL_LONGS:
         value = getattr(checkpoint, name)
         if value > log_stop:
-            expected = f"{name} before the log's end, {log_stop}"
-            findings.add("warning", path, CHECKPOINT.fields[name][1], expected, str(value), advice)
+            position, expected = CHECKPOINT.fields[name][1], f"{name} before the log's end, {log_stop}"
+            findings.add("warning", path, position, expected, str(value), _CHECKPOINT_ADVICE)
 
 
 def check_config(findings: Findings, root: str) -> None:
-    """Every configuration file whose format is known: whether a broker would take it, its `.bak`, or neither."""
+    """Reports every configuration file that a broker would not load itself: it loads the `.bak`, or neither."""
     names = {entry.name for entry in entries_of(findings, f"{root}/config") if entry.kind == "file"}
     for name, read in _READERS.items():
         path = config_json.config_path(root, name)
@@ -191,39 +198,29 @@ def check_config(findings: Findings, root: str) -> None:
         try:
             read(root)
         except CorruptStoreError as second:
-            findings.add_error(
-                "warning", second, "Neither the file nor its .bak can be read: restore one of them"
-            )
+            advice = "Neither the file nor its .bak can be read: restore one of them"
+            findings.add_error("warning", second, advice)
             continue
         if error is not None:
-            findings.add_error(
-                "warning",
-                error,
-                f"{name}.bak counts instead, as for a broker (ConfigManager.load)",
-                kind="bak",
-            )
+            advice = f"{name}.bak is used instead, as by a broker (ConfigManager.load)"
+            findings.add_error("warning", error, advice, kind="bak")
 
 
 def _file_error(path: str, read: Callable[[], object]) -> CorruptStoreError | None:
-    """Why the file itself does not count; None when it does."""
+    """Why the file itself is not used; None when it is."""
     try:
         data = read_bytes(path)
         if not data:
+            if not read_bytes(f"{path}.bak"):
+                return None
             found = "none" if data is None else "an empty file"
-            return (
-                CorruptStoreError(path, 0, "a configuration file", found)
-                if read_bytes(f"{path}.bak")
-                else None
-            )
+            return CorruptStoreError(path, 0, "a configuration file", found)
         value = loads(data, path)
         if not isinstance(value, dict):
             return CorruptStoreError(path, 0, "a JSON object", type(value).__name__)
-        raw = getattr(read(), "raw", value)
-        return (
-            None
-            if raw == value
-            else CorruptStoreError(path, 0, "the members of a configuration file", "others")
-        )
+        if getattr(read(), "raw", value) == value:
+            return None
+        return CorruptStoreError(path, 0, "the members of a configuration file", "others")
     except CorruptStoreError as error:
         return error
 
@@ -234,55 +231,55 @@ def check_topics(
     directories: Mapping[str, str],
     absent: Mapping[QueueKey, tuple[int, int]],
 ) -> None:
-    """Queues against topics.json: `directories` are topics that have queues, `absent` queues that have
-    messages and no files.
+    """Compares the queues with topics.json.
+
+    `directories` gives a queue directory for each topic that has one. `absent` gives the number of messages and
+    the first physical offset for queues without files.
     """
     try:
         topics: Mapping[str, TopicConfig] | None = config_json.read_topics(root)
     except CorruptStoreError:
-        return  # said by `check_config`
+        return  # check_config has reported the file
+    if topics is not None:
+        _check_topic_types(findings, directories, topics)
+    for (topic, queue_id), (count, first) in absent.items():
+        place = f"{root}/consumequeue/{topic}/{queue_id}"
+        expected = f"consume queue files of {topic}-{queue_id}"
+        found = f"none for {count} messages, the first at commitlog {first}"
+        if topics is None:
+            findings.add("damage", place, 0, expected, found, QUEUE_ADVICE)
+        elif topic in topics:
+            findings.add("damage", place, 0, expected, found, _LOST_ADVICE)
+        else:
+            advice = "The topic was deleted; retention deletes the messages"
+            findings.add("info", place, 0, expected, found, advice)
+
+
+def _check_topic_types(
+    findings: Findings, directories: Mapping[str, str], topics: Mapping[str, TopicConfig]
+) -> None:
+    """Reports topics with a queue directory that topics.json lacks, or has with another queue.type."""
     for topic, directory in directories.items():
-        if topics is None or is_light_queue(topic):
+        if is_light_queue(topic):
             continue
         config = topics.get(topic)
         if config is None:
-            advice = "Consumers cannot find the topic, readers can. Create it again, with as many queues as it has directories here"
-            findings.add(
-                "warning",
-                directory,
-                0,
-                f"topic {topic} in topics.json",
-                "none",
-                advice,
-                kind=f"topic {topic}",
+            advice = (
+                "Consumers cannot find the topic, readers can. Create the topic again, with as many queues as "
+                "it has directories here"
             )
+            expected, kind = f"topic {topic} in topics.json", f"topic {topic}"
+            findings.add("warning", directory, 0, expected, "none", advice, kind=kind)
         elif (config.queue_type == "BatchCQ") != ("/batchconsumequeue/" in directory):
+            expected = "the queue.type of the consume queue on disk"
             found = f"queue.type={config.queue_type} in topics.json"
-            findings.add(
-                "warning",
-                directory,
-                0,
-                "the kind of consume queue that is there",
-                found,
-                "A broker refuses to start on it",
-            )
-    for (topic, queue_id), (count, first) in absent.items():
-        found = f"none for {count} messages, the first at commitlog {first}"
-        expected = f"consume queue files of {topic}-{queue_id}"
-        place = f"{root}/consumequeue/{topic}/{queue_id}"
-        if topics is None or topic in topics:
-            findings.add(
-                "damage", place, 0, expected, found, QUEUE_ADVICE if topics is None else _LOST_ADVICE
-            )
-        else:
-            findings.add(
-                "info", place, 0, expected, found, "The topic was deleted; retention takes the messages"
-            )
+            findings.add("warning", directory, 0, expected, found, "A broker refuses to start on this store")
 
 
 def check_queue_ids(findings: Findings, root: str, queues: Mapping[QueueKey, tuple[str, int]]) -> None:
-    """Queues, with their directory and number of messages, that consumers do not read: they ask for the ids
-    below readQueueNums.
+    """Reports queues whose id is not below readQueueNums: consumers do not read them.
+
+    `queues` gives the directory and the number of messages of each queue.
     """
     try:
         topics: Mapping[str, TopicConfig] = config_json.read_topics(root) or {}
@@ -293,17 +290,11 @@ def check_queue_ids(findings: Findings, root: str, queues: Mapping[QueueKey, tup
         highest[topic] = max(highest.get(topic, 0), queue_id)
     for (topic, queue_id), (directory, count) in queues.items():
         config = topics.get(topic)
-        # the broker itself reads that one
+        # the broker itself reads the schedule topic
         if config is None or queue_id < config.read_queue_nums or topic == SCHEDULE_TOPIC:
             continue
         needed = highest[topic] + 1
         expected = f"queue ids of {topic} below {config.read_queue_nums} (readQueueNums in topics.json)"
         found = f"a queue with {count} message{'s' * (count != 1)}, which consumers do not read"
-        findings.add(
-            "warning",
-            directory,
-            0,
-            expected,
-            found,
-            f"Raise readQueueNums of {topic} to {needed} (mqadmin updateTopic -r {needed})",
-        )
+        advice = f"Raise readQueueNums of {topic} to {needed} (mqadmin updateTopic -r {needed})"
+        findings.add("warning", directory, 0, expected, found, advice)

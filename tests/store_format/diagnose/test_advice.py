@@ -317,9 +317,9 @@ _INDEX = "Move the index file out of the store"
 _LOST = "Readers scan the commitlog for this queue"
 _DAMAGE = "Messages here are lost; read around them with mode=DROPMALFORMED"
 _CUT = "A broker that starts on this store cuts these messages off"
-_CHECKPOINT = "Move it out of the store; a broker makes a new one"
-_FILE = "Nothing can be written before it is restored or moved out"
-_NO_TOPIC = "Consumers cannot find the topic, readers can. Create it again"
+_CHECKPOINT = "Move the checkpoint out of the store; a broker makes a new one"
+_FILE = "Nothing can be written before this file is restored or moved out"
+_NO_TOPIC = "Consumers cannot find the topic, readers can. Create the topic again"
 
 CASES = {
     "a wrong entry": Case(_QUEUES, written(CQ_FILE, 8, struct.pack(">i", 7)), copied("consumequeue")),
@@ -335,9 +335,11 @@ CASES = {
     "no topics.json": Case(_QUEUES, no_topics, copied("consumequeue")),
     "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), written_to("Orders")),
     "a lost topic": Case(_LOST, removed("consumequeue/Audit"), written_to("Audit", 1)),
-    "a link": Case("Links below the root level are not followed", linked, restored(LAST_LOG)),
+    "a link": Case("Links below the store's root are not followed", linked, restored(LAST_LOG)),
     "strays": Case(
-        "Move it away: a broker may", strays, moved_out("commitlog/notes", "consumequeue/Orders/0/notes")
+        "Move it out of the store: a broker may",
+        strays,
+        moved_out("commitlog/notes", "consumequeue/Orders/0/notes"),
     ),
     "a cut commitlog file": Case(
         "Restore the file: a broker refuses",
@@ -356,7 +358,7 @@ CASES = {
         "Restore the missing file", removed("commitlog/00000000000000262144"), restored("commitlog")
     ),
     "a zeroed start": Case(
-        "A broker overwrites it; if the file was zeroed", zeroed_start, restored("commitlog")
+        "A broker overwrites it; if the start of the file was zeroed", zeroed_start, restored("commitlog")
     ),
     "a cut last file": Case("The file was cut off: restore it", both(ours, cut_alone), put_back),
     "a file as directory": Case(
@@ -381,25 +383,27 @@ CASES = {
     "a bad ledger": Case(_FILE, bad_ledger, moved_out(".rmqlog/ledger.json")),
     "a bad journal": Case(_FILE, both(ours, bad_journal), moved_out(".rmqlog/journal.json")),
     "an overwritten batch": Case(
-        "Messages of it are lost: a broker ran", both(ours, overwritten_batch), written_to("Mine")
+        "Messages of this batch are lost: a broker ran", both(ours, overwritten_batch), written_to("Mine")
     ),
-    "a broken-off commit": Case("The next writer completes it", both(ours, killed_writer), written_to("T")),
+    "a broken-off commit": Case(
+        "The next writer completes this commit", both(ours, killed_writer), written_to("T")
+    ),
 }
 
 # Nothing to follow: they say what a broker or retention does by itself, or that all is well.
 _NOTHING = (
-    "A broker refuses to start on it",
+    "A broker refuses to start on this store",
     "A broker that starts on a crashed store deletes such files",
     "A broker that starts on this store cuts the log here",
-    "A broker that starts on this store cuts them off",
+    "A broker that starts on this store cuts these entries off",
     "After a crash a broker rescans the log",
     "An earlier recovery has cut these messages",
     "Follows from the damage of the commitlog",
     "It is not read",
     "Nothing needs to be done",
-    "The topic was deleted; retention takes the messages",
-    "What is being written now may look unfinished",
-    "*.bak counts instead, as for a broker",
+    "The topic was deleted; retention deletes the messages",
+    "Messages that are being written now may look unfinished",
+    "*.bak is used instead, as by a broker",
 )
 
 

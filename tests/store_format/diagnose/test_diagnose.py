@@ -200,7 +200,7 @@ def test_a_flipped_bit_in_a_message(copy: Path, field: str, at: int, reported_at
     assert diagnosis.summary.damage_bytes == row["storeSize"]
     assert diagnosis.summary.units == 2009
     (info,) = diagnosis.of("info")
-    assert "1 that lead to lost ones" in info.found
+    assert "1 that point to lost messages" in info.found
 
 
 def test_several_faults_are_all_named(copy: Path) -> None:
@@ -465,7 +465,7 @@ def test_index_units_behind_the_end_of_the_log(copy: Path) -> None:
     _write(path, start + 20 * number + 4, struct.pack(">q", 10_000_000))
     diagnosis = _diagnose(copy)
     assert _serious(diagnosis) == [("damage", str(path), start + 20 * number + 4)]
-    assert diagnosis.of("damage")[0].found == "1 units that lead behind it"
+    assert diagnosis.of("damage")[0].found == "1 units that point behind it"
 
 
 @pytest.mark.parametrize(
@@ -513,7 +513,7 @@ def test_a_configuration_file_that_cannot_be_read(copy: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     diagnosis = _diagnose(copy)
     assert [(severity, file) for severity, file, _ in _serious(diagnosis)] == [("warning", str(path))]
-    assert "topics.json.bak counts instead" in diagnosis[0].advice
+    assert "topics.json.bak is used instead" in diagnosis[0].advice
     (copy / "config" / "topics.json.bak").write_bytes(b"[]")
     diagnosis = _diagnose(copy)
     assert [(severity, file) for severity, file, _ in _serious(diagnosis)] == [("warning", f"{path}.bak")]
