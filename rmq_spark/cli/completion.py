@@ -22,8 +22,8 @@ def complete_topic(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Topics of the STORE before it that begin so."""
+    from store_format.consumequeue.listing import list_queues
     from store_format.metadata.read import read_topics
-    from store_format.read.snapshot import list_queues
 
     store = _store(context)
     if store is None:

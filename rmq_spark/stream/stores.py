@@ -19,8 +19,8 @@ from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.plan.stores import open_stores
 from rmq_spark.stream.newcomers import Newcomers
 from store_format import Queue
+from store_format.consumequeue.listing import FOLDERS
 from store_format.files.read import LOST_AND_FOUND, entry_names
-from store_format.follow.fingerprint import QUEUE_FOLDERS
 from store_format.follow.follower import StoreFollower
 from store_format.follow.replaced import Replaced
 from store_format.read.store import Store
@@ -166,7 +166,7 @@ def _with_directories(root: str) -> frozenset[str]:
     """The topics with a directory of consume queues. RocksDB keeps files of its own in `consumequeue`, which
     are no topics.
     """
-    folders = [f"{root}/{folder}" for folder in QUEUE_FOLDERS]
+    folders = [f"{root}/{folder}" for folder in FOLDERS.values()]
     names = ((folder, name) for folder in folders for name in entry_names(folder, missing_ok=True))
     return frozenset(
         name for folder, name in names if name != LOST_AND_FOUND and not os.path.isfile(f"{folder}/{name}")

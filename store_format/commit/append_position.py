@@ -15,9 +15,9 @@ from store_format.commit.log_shortage import cut_queues, queue_ends, refuse_miss
 from store_format.commit.queue_rebuild import LastUnit, Rebuilding, rebuild_lost_queues
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
+from store_format.consumequeue.listing import queue_directory
 from store_format.consumequeue.simple import QueueBounds, simple_queue_bounds
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.write import queue_directory
 from store_format.errors import CorruptStoreError
 from store_format.files.read import offset_file_name
 from store_format.files.write import FileWrites

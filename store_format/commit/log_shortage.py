@@ -18,6 +18,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.batch import batch_queue_bounds
 from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.listing import list_queues
 from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
@@ -26,7 +27,6 @@ from store_format.index.write import cut_index
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.read.recovery import LogEnd
-from store_format.read.snapshot import list_queues
 
 __all__ = ["cut_queues", "queue_ends", "refuse_missing_files"]
 

@@ -11,10 +11,10 @@ from store_format.bookkeeping.journal import abort_mark, read_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.batch import batch_queue_bounds
+from store_format.consumequeue.listing import list_queues
 from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.errors import StoreNotFoundError
 from store_format.metadata.checkpoint import read_checkpoint
-from store_format.read.snapshot import list_queues
 
 __all__ = ["refuse_lost_log"]
 

@@ -16,13 +16,12 @@ from store_format.bookkeeping.journal import rebuild_path
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.queue_repair import Lacking, QueueState, truncate, write_lacking
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.write import queue_directory
+from store_format.consumequeue.listing import list_queues, queue_directory
 from store_format.errors import StoreError
 from store_format.files.read import list_directories, list_store_files
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
-from store_format.read.snapshot import list_queues
 
 __all__ = ["complete_queues", "end_rebuild", "is_rebuild_begun"]
 

@@ -18,9 +18,9 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.batch import batch_queue_bounds
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries
+from store_format.consumequeue.listing import can_be_queue, list_queues, queue_directory
 from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.consumequeue.updates import pre_blank_bytes
-from store_format.consumequeue.write import can_be_queue, queue_directory
 from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
 from store_format.files.read import list_store_files, offset_file_name
 from store_format.files.write import FileWrites
@@ -28,7 +28,6 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
-from store_format.read.snapshot import list_queues
 
 __all__ = [
     "NEVER",

@@ -7,26 +7,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from store_format.consumequeue.listing import FOLDERS, queue_directory
 from store_format.consumequeue.updates import CqBatch, CqUpdate, QueueEnd, cq_updates, pre_blank_bytes
 from store_format.files.read import list_store_files, offset_file_name
 from store_format.files.write import FileWrites, WritableFile
 from store_format.names import QueueKey
 
-__all__ = ["QueueFiles", "can_be_queue", "queue_directory"]
+__all__ = ["QueueFiles"]
 
 _OPEN_MAX = 256
-_FOLDER = "consumequeue"
-
-
-def queue_directory(root: str, topic: str, queue_id: int) -> str:
-    return f"{root}/{_FOLDER}/{topic}/{queue_id}"
-
-
-def can_be_queue(topic: str, queue_id: int) -> bool:
-    """Whether a queue of that name has a directory of its own. Topics come from messages, too: one like `..`
-    leads elsewhere.
-    """
-    return queue_id >= 0 and topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
 
 
 class QueueFiles:
@@ -66,7 +55,9 @@ class QueueFiles:
         file = self._open.get(path)
         if file is None:
             if update.is_new_file:
-                self._files.make_directories(self._root, _FOLDER, update.topic, str(update.queue_id))
+                self._files.make_directories(
+                    self._root, FOLDERS["simple"], update.topic, str(update.queue_id)
+                )
             file, made = self._files.open_full(path, size)
             if made:
                 self._files.sync_directory(directory)

@@ -13,8 +13,9 @@ from store_format.bookkeeping.journal import read_commit_state
 from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
+from store_format.consumequeue.listing import has_rocksdb_queues
 from store_format.diagnose.commitlog import Lost, check_log, report_cut
-from store_format.diagnose.files import entries_of, usable_log
+from store_format.diagnose.files import usable_log
 from store_format.diagnose.index import check_index_files
 from store_format.diagnose.problems import Diagnosis, Findings
 from store_format.diagnose.queues import QueueCheck
@@ -69,7 +70,7 @@ def diagnose(
     # Entries of an incomplete commit are judged like entries that are being written.
     behind_as = seen_as if base is None else StoreState.LIVE
     queues = QueueCheck(
-        findings, root, log, (seen_as, behind_as), log_end, has_queues=not _in_rocksdb(findings, root)
+        findings, root, log, (seen_as, behind_as), log_end, has_queues=not has_rocksdb_queues(root)
     )
 
     def visit(run: UnitRun) -> None:
@@ -95,15 +96,6 @@ def diagnose(
     )
     check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
     return Diagnosis(findings.problems(), summary)
-
-
-def _in_rocksdb(findings: Findings, root: str) -> bool:
-    """Whether RocksDB keeps the consume queues, so that their files may be missing."""
-    return any(
-        entry.name == "CURRENT"
-        for name in ("consumequeue", "consumequeue_rocksdb")
-        for entry in entries_of(findings, f"{root}/{name}")
-    )
 
 
 def _hidden_commit(root: str) -> int | None:

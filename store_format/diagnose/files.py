@@ -14,6 +14,7 @@ import numpy as np
 
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FileRun, file_run
+from store_format.consumequeue.listing import FOLDERS, is_queue_id
 from store_format.diagnose.problems import Findings
 from store_format.errors import CorruptStoreError
 from store_format.files.read import Entry, FileCache, StoreFile, list_entries
@@ -21,7 +22,6 @@ from store_format.files.read import Entry, FileCache, StoreFile, list_entries
 __all__ = [
     "INDEX_ADVICE",
     "QUEUE_ADVICE",
-    "QUEUE_FOLDERS",
     "checked_files",
     "checked_queue_files",
     "entries_of",
@@ -31,7 +31,6 @@ __all__ = [
 
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _OFFSET_MAX = 2**63 - 1
-_QUEUE_ID_MAX = 2**31 - 1
 QUEUE_ADVICE = (
     "Copy the store, and move consumequeue out of the copy: readers then scan the commitlog of the copy for all "
     "queues. Do not start a broker on the copy before rmqlog has rebuilt its queues: howto-recover.md, section 6"
@@ -42,8 +41,6 @@ INDEX_ADVICE = (
 )
 _LINK_ADVICE = "Links below the store's root are not followed: put the file itself in its place"
 _STRAY_ADVICE = "Move it out of the store: a broker may refuse to start because of it, and readers ignore it"
-
-QUEUE_FOLDERS = (("consumequeue", "simple", 20), ("batchconsumequeue", "batch", 46))
 
 
 def entries_of(findings: Findings, directory: str) -> list[Entry]:
@@ -138,7 +135,7 @@ def _misfit(file: StoreFile, before: StoreFile | None) -> tuple[str, str] | None
 def queue_directories(findings: Findings, root: str) -> list[tuple[str, int, str, str]]:
     """(topic, queue id, directory, kind) of every queue directory, sorted. Reports the other entries there."""
     found = []
-    for folder, kind, _ in QUEUE_FOLDERS:
+    for kind, folder in FOLDERS.items():
         entries = entries_of(findings, f"{root}/{folder}")
         rocksdb = any(entry.name == "CURRENT" for entry in entries)
         for topic in entries:
@@ -160,20 +157,10 @@ def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _is_queue_id(name: str) -> bool:
-    return (
-        name.isascii()
-        and name.isdigit()
-        and len(name) < 11
-        and name == str(int(name))
-        and int(name) <= _QUEUE_ID_MAX
-    )
-
-
 def _queue_ids(findings: Findings, directory: str) -> list[tuple[int, str]]:
     found = []
     for entry in entries_of(findings, directory):
-        if entry.kind == "directory" and _is_queue_id(entry.name):
+        if entry.kind == "directory" and is_queue_id(entry.name):
             found.append((int(entry.name), entry.path))
         elif entry.kind != "link":
             expected = "only directories named as queue ids"

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 
 from store_format.bookkeeping.journal import CommitState, read_commit_state
 from store_format.bookkeeping.state import StoreState
+from store_format.consumequeue.listing import FOLDERS
 from store_format.files.status import stat_identity
 from store_format.read.store import Store
 
-__all__ = ["QUEUE_FOLDERS", "Signs", "read_signs"]
+__all__ = ["Signs", "read_signs"]
 
 _Identity = tuple[int, int, int] | None  # inode, size, time in ns; None for what is missing
 
-QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue")
 _YOUNG_NS = 50_000_000  # a directory may change again within a tick of its clock
 
 
@@ -62,7 +62,7 @@ def read_signs(store: Store) -> Signs:
     return Signs(
         store.state,
         read_commit_state(store.path),
-        tuple(stat_identity(f"{store.path}/{folder}") for folder in QUEUE_FOLDERS),
+        tuple(stat_identity(f"{store.path}/{folder}") for folder in FOLDERS.values()),
         tuple(stat_identity(path) for path in store.commit_log_paths),
         stat_identity(f"{store.path}/lock"),
     )

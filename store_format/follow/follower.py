@@ -18,14 +18,15 @@ from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
+from store_format.consumequeue.listing import FOLDERS, list_queues
 from store_format.consumequeue.slices import QueueRange, read_slice, split_at
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
 from store_format.files.read import FileCache, entry_names
-from store_format.follow.fingerprint import QUEUE_FOLDERS, Signs, read_signs
+from store_format.follow.fingerprint import Signs, read_signs
 from store_format.follow.log_tail import Newest, News, follow_queue, near_end, read_head, read_news
 from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
 from store_format.names import QueueKey
-from store_format.read.snapshot import list_queues, take_queue
+from store_format.read.snapshot import take_queue
 from store_format.read.store import Queue, Store
 from store_format.read.store_queues import QueueChoice, find_queues
 from store_format.search.by_key import stands_at
@@ -277,7 +278,7 @@ class StoreFollower:
 
         It saves walking through all of a file, half a second for two million messages.
         """
-        names = sorted(entry_names(f"{self.store.path}/{QUEUE_FOLDERS[0]}", missing_ok=True))
+        names = sorted(entry_names(f"{self.store.path}/{FOLDERS['simple']}", missing_ok=True))
         some = frozenset(names[:: max(len(names) // _QUEUES_TRIED, 1)])
         newest: QueueRange | None = None
         for topic, queue_id, _, _ in islice(
@@ -451,7 +452,7 @@ class StoreFollower:
 
     def _has_vanished(self) -> bool:
         there = frozenset().union(
-            *(entry_names(f"{self.store.path}/{folder}", missing_ok=True) for folder in QUEUE_FOLDERS)
+            *(entry_names(f"{self.store.path}/{folder}", missing_ok=True) for folder in FOLDERS.values())
         )
         return any(topic not in there for topic, _ in self.queues)
 

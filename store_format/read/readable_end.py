@@ -38,8 +38,8 @@ import numpy as np
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun
 from store_format.consumequeue.files import UnitFiles, file_run
+from store_format.consumequeue.listing import can_be_queue, queue_directory
 from store_format.consumequeue.message_entries import FoundEntries, find_entries
-from store_format.consumequeue.write import queue_directory
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.read import FileCache, StoreFile
 from store_format.layouts import CQ_UNIT
@@ -222,8 +222,7 @@ def _found_entries(log: CommitLog, run: UnitRun) -> FoundEntries:
 def _entry_at(root: str, queue: QueueKey, offset: int) -> int | None:
     """The physical offset in a queue's entry on disk; None where the queue has no valid one."""
     topic, queue_id = queue
-    # a name from the log, not from a listing
-    if queue_id < 0 or topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+    if not can_be_queue(topic, queue_id):  # a name from the log, not from a listing
         return None
     directory = queue_directory(root, topic, queue_id)
     with suppress(StoreError, OSError):

@@ -19,6 +19,7 @@ from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.batch import batch_queue_bounds
+from store_format.consumequeue.listing import FOLDERS, can_be_queue, list_queues
 from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.consumequeue.slices import QueueRange
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
@@ -31,13 +32,12 @@ from store_format.read.recovered_queues import recovered_queues
 from store_format.read.stale_entries import settled, without_stale
 from store_format.read.written_end import WrittenEnd, warn_of_hidden
 
-__all__ = ["Snapshot", "list_queues", "take_queue", "take_snapshot"]
+__all__ = ["Snapshot", "take_queue", "take_snapshot"]
 
 _log = logging.getLogger(__name__)
 
 _OFFSET_MAX = 2**63 - 1
-_QUEUE_ID_MAX = _SIZE_MAX = 2**31 - 1
-_FOLDERS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
+_SIZE_MAX = 2**31 - 1
 _SIZES_SAMPLED = 16  # queues whose file sizes say what is usual, where fewer are asked for
 
 
@@ -58,36 +58,6 @@ class Snapshot:
     log_end: int | None = None
     lost: frozenset[QueueKey] = frozenset()
     has_remains: bool = False
-
-
-def list_queues(
-    root: str, select: Callable[[str], bool], refused: Refused = refuse
-) -> Iterator[tuple[str, int, str, str]]:
-    """(topic, queue id, directory, kind) of every queue directory whose topic is selected, sorted.
-
-    A directory below a topic whose name is no queue id is skipped, as the broker does
-    (ConsumeQueueStore.loadConsumeQueues). A selected topic or queue that is a link or may not be listed is
-    `refused`, and left out where that does not raise.
-    """
-    for kind, folder in _FOLDERS.items():
-        for topic, topic_path in list_directories(f"{root}/{folder}", select, refused):
-            try:
-                found = list_directories(topic_path, _is_queue_id, refused)
-            except StorePermissionError as error:
-                refused(error)
-                continue
-            for queue_id, path in sorted((int(name), path) for name, path in found):
-                yield topic, queue_id, path, kind
-
-
-def _is_queue_id(name: str) -> bool:
-    return (
-        name.isascii()
-        and name.isdigit()
-        and len(name) < 11
-        and name == str(int(name))
-        and int(name) <= _QUEUE_ID_MAX
-    )
 
 
 def take_snapshot(
@@ -171,9 +141,9 @@ def take_queue(
     With `log_end` nothing at or behind it counts. Raises CorruptStoreError where the files cannot be used.
     The name may come from a message: one that a listing of directories could not give leads nowhere.
     """
-    if queue_id < 0 or topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+    if not can_be_queue(topic, queue_id):
         return None
-    for kind, folder in _FOLDERS.items():
+    for kind, folder in FOLDERS.items():
         directory = f"{root}/{folder}/{topic}/{queue_id}"
         _refuse_foreign_name(topic, directory)
         _refuse_links(f"{root}/{folder}/{topic}", directory)
@@ -274,7 +244,7 @@ def _cut_queues(root: str, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey,
     A file cut at a multiple of a unit looks whole when it is alone.
     """
     cut: dict[QueueKey, StoreError] = {}
-    for kind in _FOLDERS:
+    for kind in FOLDERS:
         mine = {
             key: queue.bounds
             for key, queue in queues.items()
@@ -300,7 +270,7 @@ def _cut_queues(root: str, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey,
 
 def _sampled_sizes(root: str, kind: str) -> Iterator[int]:
     """File sizes of a queue of each of a few topics."""
-    for _, topic_path in list_directories(f"{root}/{_FOLDERS[kind]}", refused=_pass_over)[:_SIZES_SAMPLED]:
+    for _, topic_path in list_directories(f"{root}/{FOLDERS[kind]}", refused=_pass_over)[:_SIZES_SAMPLED]:
         with suppress(CorruptStoreError, StorePermissionError):  # told to who asks for that topic
             for _, path in list_directories(topic_path)[:1]:
                 yield from {file.size for file in list_store_files(path)}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Sequence
 
 from store_format.bookkeeping.settings import read_settings, settings_path
+from store_format.consumequeue.listing import FOLDERS
 from store_format.errors import StoreNotFoundError, UnsupportedFormatError
 from store_format.files.read import LOST_AND_FOUND, entry_names
 from store_format.files.status import is_directory
@@ -15,7 +16,6 @@ from store_format.names import SYNC_MEMBER_PREFIX
 __all__ = ["broker_name_of", "has_config", "has_queue_files", "log_directories", "looks_like_store"]
 
 _ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
-_QUEUE_FOLDERS = frozenset({"consumequeue", "batchconsumequeue"})
 _BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
 _SHOWN_MAX = 8
 
@@ -90,6 +90,6 @@ def _refuse_root(root: str, names: frozenset[str]) -> None:
 
 def looks_like_store(names: Collection[str]) -> bool:
     """Whether a directory with these names in it is that of a store, even without its commitlog."""
-    return not _QUEUE_FOLDERS.isdisjoint(names) or (
+    return any(folder in names for folder in FOLDERS.values()) or (
         "checkpoint" in names and not _BESIDE_CHECKPOINT.isdisjoint(names)
     )

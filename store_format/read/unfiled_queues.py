@@ -15,7 +15,6 @@ again at each look.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -24,7 +23,7 @@ from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.write import can_be_queue
+from store_format.consumequeue.listing import can_be_queue, has_rocksdb_queues
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
 from store_format.files.lock import own_holder
 from store_format.files.read import FileCache, list_store_files
@@ -115,7 +114,7 @@ class UnfiledQueues:
 
     def warn_of_none(self, store: _Opened) -> None:
         """Says once that the store has no consume queue files at all."""
-        if not self._has_warned and not _in_rocksdb(store.path):
+        if not self._has_warned and not has_rocksdb_queues(store.path):
             self._has_warned = True
             told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
             _log.warning(told, store.path, _advice(store.state))
@@ -265,12 +264,6 @@ def _named(keys: Mapping[QueueKey, object]) -> str:
 
 def _advice(state: StoreState) -> str:
     return _REBUILD_LATER if state is StoreState.LIVE else _REBUILD
-
-
-def _in_rocksdb(root: str) -> bool:
-    return os.path.exists(f"{root}/consumequeue/CURRENT") or os.path.exists(
-        f"{root}/consumequeue_rocksdb/CURRENT"
-    )
 
 
 # ---- what a snapshot has -----------------------------------------------------------------------------------

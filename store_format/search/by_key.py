@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.listing import list_queues
 from store_format.index.coverage import Coverage, plan_coverage
 from store_format.index.query import find_offsets
 from store_format.message.check import UnitKind, check_unit
@@ -23,7 +24,6 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.read.log_end import find_log_end
-from store_format.read.snapshot import list_queues
 from store_format.read.tolerance import Tolerance
 from store_format.search.found import Found, Searched
 from store_format.search.key_scan import KeySearch, Wanted

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from store_format.consumequeue.listing import list_queues
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.columns import BROKER, INT, LONG, REAL, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.errors import StorePermissionError
@@ -18,7 +19,6 @@ from store_format.files.status import file_status
 from store_format.index.file import IndexFile, open_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, INDEX_UNIT
 from store_format.names import QueueKey
-from store_format.read.snapshot import list_queues
 from store_format.views.view import View
 
 if TYPE_CHECKING:

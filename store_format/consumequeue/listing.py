@@ -1,0 +1,60 @@
+"""Which consume queues a store has: their directories, and the names that they can have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from store_format.errors import StorePermissionError
+from store_format.files.read import Refused, list_directories, refuse
+
+__all__ = ["FOLDERS", "can_be_queue", "has_rocksdb_queues", "is_queue_id", "list_queues", "queue_directory"]
+
+FOLDERS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
+_ROCKSDB_FOLDERS = ("consumequeue", "consumequeue_rocksdb")
+_QUEUE_ID_MAX = 2**31 - 1
+
+
+def queue_directory(root: str, topic: str, queue_id: int, kind: str = "simple") -> str:
+    """Where the files of a queue are."""
+    return f"{root}/{FOLDERS[kind]}/{topic}/{queue_id}"
+
+
+def can_be_queue(topic: str, queue_id: int) -> bool:
+    """Whether a queue of that name has a directory of its own.
+
+    Names come from messages, too: a topic such as `..` would lead out of the store.
+    """
+    return queue_id >= 0 and topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+
+
+def is_queue_id(name: str) -> bool:
+    """Whether a directory's name is a queue id as a broker writes it: no leading zeros, at most 2^31 - 1."""
+    if not (name.isascii() and name.isdigit() and len(name) < 11):
+        return False
+    return name == str(int(name)) and int(name) <= _QUEUE_ID_MAX
+
+
+def list_queues(
+    root: str, select: Callable[[str], bool], refused: Refused = refuse
+) -> Iterator[tuple[str, int, str, str]]:
+    """(topic, queue id, directory, kind) of every queue directory whose topic is selected, sorted.
+
+    A directory below a topic whose name is no queue id is skipped, as the broker does
+    (ConsumeQueueStore.loadConsumeQueues). `refused` is called for a selected topic or queue that is a link or
+    may not be listed; if it does not raise, the topic or queue is left out.
+    """
+    for kind, folder in FOLDERS.items():
+        for topic, topic_path in list_directories(f"{root}/{folder}", select, refused):
+            try:
+                found = list_directories(topic_path, is_queue_id, refused)
+            except StorePermissionError as error:
+                refused(error)
+                continue
+            for queue_id, path in sorted((int(name), path) for name, path in found):
+                yield topic, queue_id, path, kind
+
+
+def has_rocksdb_queues(root: str) -> bool:
+    """Whether RocksDB keeps the consume queues, so that missing queue files say nothing."""
+    return any(os.path.exists(f"{root}/{folder}/CURRENT") for folder in _ROCKSDB_FOLDERS)
