@@ -1,7 +1,7 @@
 """The consume queue of BatchCQ topics: a unit of 46 bytes covers a run of queue offsets (BatchConsumeQueue).
 
-Units stand densely, so a unit's place says nothing about its offsets; they are found by bisecting on the base
-offset.
+Units have no gaps between them, so the place of a unit says nothing about its queue offsets. Units are found
+by bisecting on the base offset.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SIZE = _NAMES.index("size")
 _BASE_OFFSET = _NAMES.index("base_offset")
 _BATCH_SIZE = _NAMES.index("batch_size")
 _CHUNK_UNITS = 1 << 16
-_BASE_OFFSET_MAX = 2**63 - 1 - 2**15  # the end of a unit above it would not be a queue offset
+_BASE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a unit is a queue offset, too
 
 
 def _is_valid(units: NDArray[np.void]) -> NDArray[np.bool_]:
-    """BatchConsumeQueue.recover's test, and a base that leaves room for the batch."""
+    """BatchConsumeQueue.recover's test, and a base offset that leaves room for the batch."""
     valid: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0)
     valid &= (
         (units["base_offset"] >= 0) & (units["base_offset"] <= _BASE_OFFSET_MAX) & (units["batch_size"] > 0)
@@ -37,7 +37,7 @@ def _is_valid(units: NDArray[np.void]) -> NDArray[np.bool_]:
 
 
 def _end_offset(unit: tuple[Any, ...]) -> int:  # Any: as UnitFiles.unit
-    """The queue offset behind those that the unit covers."""
+    """The queue offset behind the last one that the unit covers."""
     return int(unit[_BASE_OFFSET] + unit[_BATCH_SIZE])
 
 
@@ -54,38 +54,22 @@ def batch_queue_bounds(
     """Where the queue of a directory below `batchconsumequeue` begins and ends; None when it has no files.
 
     The maximum is the end of the last unit. The minimum is the base of the first unit, or the end of the last
-    expired one (BatchConsumeQueue.correctMinOffset), also over leading files whose units are all expired,
-    which the broker's cleaner deletes. Arguments and errors are those of `simple_queue_bounds`.
+    expired unit (BatchConsumeQueue.correctMinOffset), also behind leading files whose units are all expired
+    and which the broker's cleaner deletes. Arguments and errors are those of `simple_queue_bounds`.
     """
 
     def find(files: UnitFiles, run: FileRun) -> QueueBounds:
         first = run.first_file // BATCH_CQ_UNIT.itemsize
         stop = files.find_stop(valid_below(_is_valid, commit_log_stop), scan=scan, clean=clean)
-        start, min_offset, max_offset, first_physical_offset, last_physical_offset, last_size = (
-            stop,
-            0,
-            0,
-            -1,
-            -1,
-            0,
-        )
+        start = _first_unit(files, first, stop, _PHYSICAL_OFFSET, commit_log_min)
+        min_offset = max_offset = last_size = 0
+        first_physical_offset = last_physical_offset = -1
         if stop > first:
-            start = _first_unit(files, first, stop, _PHYSICAL_OFFSET, commit_log_min)
-            min_offset = (
-                _end_offset(files.unit(start - 1)) if start > first else files.unit(first)[_BASE_OFFSET]
-            )
+            _check_edges(files, run, first, start, stop)
+            before = files.unit(start - 1 if start > first else first)
+            min_offset = _end_offset(before) if start > first else before[_BASE_OFFSET]
             last = files.unit(stop - 1)
             max_offset = _end_offset(last)
-            # The units that say where the queue begins and ends, and their neighbours: one out of order would
-            # hide others.
-            for number in {max(start - 1, first), min(start, stop - 1), max(stop - 2, first)}:
-                if number + 1 < stop and (base := files.unit(number + 1)[_BASE_OFFSET]) < (
-                    end := _end_offset(files.unit(number))
-                ):
-                    expected = (
-                        f"a batch that begins at or behind queue offset {end}, where the one before it ends"
-                    )
-                    raise _misplaced(directory, run.file_size, number + 1, expected, base)
             if start < stop:
                 first_physical_offset = files.unit(start)[_PHYSICAL_OFFSET]
                 last_physical_offset, last_size = last[_PHYSICAL_OFFSET], last[_SIZE]
@@ -98,10 +82,20 @@ def batch_queue_bounds(
     return find_bounds(directory, BATCH_CQ_UNIT, (topic, queue_id), find, clean=clean)
 
 
-def _first_unit(files: UnitFiles, low: int, high: int, field: int, at_least: int) -> int:
-    """The first unit of [low, high) whose field is `at_least` that much, or `high`; the field rises along a
-    queue.
+def _check_edges(files: UnitFiles, run: FileRun, first: int, start: int, stop: int) -> None:
+    """Raises CorruptStoreError if the units at the queue's begin or end overlap their neighbours.
+
+    These units give the first and the last queue offset; one that is out of order would hide others.
     """
+    for number in sorted({max(start - 1, first), min(start, stop - 1), max(stop - 2, first)}):
+        if number + 1 < stop:
+            base, end = files.unit(number + 1)[_BASE_OFFSET], _end_offset(files.unit(number))
+            if base < end:
+                raise _misplaced(files.directory, run.file_size, number + 1, end, base)
+
+
+def _first_unit(files: UnitFiles, low: int, high: int, field: int, at_least: int) -> int:
+    """The first unit of [low, high) whose field is at least `at_least`; `high` without one."""
     while low < high:
         middle = (low + high) // 2
         if files.unit(middle)[field] >= at_least:
@@ -112,14 +106,13 @@ def _first_unit(files: UnitFiles, low: int, high: int, field: int, at_least: int
 
 
 def read_batch_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.void]:
-    """The units that cover any of the queue offsets `start` to `stop`, as stored and read-only.
+    """The units that cover any of the queue offsets [start, stop), as stored and read-only.
 
-    The first and the last may reach beyond the range: a unit is read as a whole, and its messages are picked
-    when it is split.
+    The first and the last unit may reach beyond the range: the messages in the range are picked when the
+    batch is split.
 
-    Raises OffsetOutOfRangeError for offsets outside the bounds, and when a file is gone since planning;
-    CorruptStoreError when units are not in the order of their offsets: what bisecting found may then not be
-    all.
+    Raises OffsetOutOfRangeError for offsets outside the bounds, and when a file was deleted after planning;
+    CorruptStoreError when units are not in the order of their offsets, because bisection may then miss some.
     """
     bounds.check_range(start, stop, bounds.min_offset)
     if start >= stop:
@@ -142,10 +135,9 @@ def _without_gaps(units: NDArray[np.void], start: int, stop: int) -> bool:
 
 
 def _refuse_disorder(bounds: QueueBounds, files: UnitFiles) -> None:
-    """Raises unless each unit begins at or behind the end of the one before it: only then bisecting finds all
-    there is.
+    """Raises CorruptStoreError unless each unit begins at or behind the end of the unit before it.
 
-    Gaps are strange, but no reason to refuse.
+    Only then does bisection find all units. Gaps are unusual, but no reason to refuse.
     """
     end = 0
     for first in range(bounds.unit_start, bounds.unit_stop, _CHUNK_UNITS):
@@ -155,18 +147,15 @@ def _refuse_disorder(bounds: QueueBounds, files: UnitFiles) -> None:
         wrong = np.flatnonzero((bases < ends[:-1]) | (units["batch_size"] <= 0))
         if len(wrong):
             at = int(wrong[0])
-            expected = (
-                f"a batch that begins at or behind queue offset {int(ends[at])}, where the one before it ends"
-            )
-            raise _misplaced(bounds.directory, bounds.file_size, first + at, expected, int(bases[at]))
+            raise _misplaced(bounds.directory, bounds.file_size, first + at, int(ends[at]), int(bases[at]))
         end = int(ends[-1])
 
 
-def _misplaced(
-    directory: str, file_size: int, number: int, expected: str, found: object
-) -> CorruptStoreError:
+def _misplaced(directory: str, file_size: int, number: int, end: int, base: int) -> CorruptStoreError:
+    """Unit `number` begins at queue offset `base`, before the end of the unit before it."""
     position = number * BATCH_CQ_UNIT.itemsize
     within = position % file_size
+    expected = f"a batch that begins at or behind queue offset {end}, where the one before it ends"
     return CorruptStoreError(
-        f"{directory}/{offset_file_name(position - within)}", within, expected, str(found)
+        f"{directory}/{offset_file_name(position - within)}", within, expected, str(base)
     )

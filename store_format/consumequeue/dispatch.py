@@ -32,8 +32,7 @@ _Ints = NDArray[np.int64]
 class MissingEntries:
     """Entries of one queue, ascending: `units[i]` belongs at `queue_offsets[i]`.
 
-    CQ_UNIT records, or BATCH_CQ_UNIT in a batch queue. Offsets may have gaps, where the message itself is
-    lost.
+    Units are CQ_UNIT records, or BATCH_CQ_UNIT in a batch queue. Offsets have gaps where messages are lost.
     """
 
     queue_offsets: NDArray[np.int64]
@@ -41,7 +40,7 @@ class MissingEntries:
 
     @property
     def max_offset(self) -> int:
-        """The queue's end with these entries: behind the last one."""
+        """The queue offset behind the last of these entries."""
         is_batch = self.units.dtype == BATCH_CQ_UNIT
         return int(self.queue_offsets[-1]) + (int(self.units["batch_size"][-1]) if is_batch else 1)
 
@@ -60,7 +59,7 @@ _ROW = np.dtype(
 
 
 class Dispatch:
-    """Collects the missing entries of runs of units, which come in the order of the log."""
+    """Collects the missing entries of runs of messages, which must come in the order of the log."""
 
     def __init__(
         self,
@@ -70,20 +69,24 @@ class Dispatch:
         delay_levels_ms: tuple[int, ...],
         floor: Callable[[QueueKey], int] = lambda _: -1,
     ) -> None:
-        """`floor` gives the last physical offset of queues that `last_physical_offsets` does not name."""
+        """An entry is missing if it is not below its queue's maximum, and its message is behind the last.
+
+        `max_offsets` and `last_physical_offsets` describe the queues on disk; `floor` gives the last physical
+        offset of queues that `last_physical_offsets` lacks.
+        """
         self._max_offsets = max_offsets
         self._last_physical_offsets = last_physical_offsets
         self._batch_topics = batch_topics
         self._delay_levels_ms = delay_levels_ms
         self._floor = floor
-        self.count = 0  # of entries collected since the last `take`
-        self._queues: dict[QueueKey, int] = {}  # every queue met, and its number in `_names`
+        self.count = 0  # entries collected since the last `take`
+        self._queues: dict[QueueKey, int] = {}  # every queue of a message so far, and its number in `_names`
         self._names: list[QueueKey] = []
         self._floors: list[tuple[int, int]] = []  # per number: max offset and last physical offset on disk
         self._rows: list[NDArray[np.void]] = []
 
     def add(self, run: UnitRun, commit_log: CommitLog) -> None:
-        """Raises nothing for what the units say: a unit that names no queue sensibly adds no entry."""
+        """Adds the missing entries of a run. A message whose queue or offset is impossible adds none."""
         units, _ = locate(commit_log.refs_of(run), verify_crc=False)
         found = find_entries(units, batch_topics=self._batch_topics)
         numbers = np.array([self._number(queue) for queue in found.keys], np.int64)
@@ -129,11 +132,11 @@ class Dispatch:
 
     @property
     def met(self) -> list[QueueKey]:
-        """The queues of all messages so far, whether they had their entries or not."""
+        """The queues of all messages so far, with and without missing entries."""
         return self._names
 
     def take(self) -> dict[QueueKey, MissingEntries]:
-        """`entries` of what was added since the last `take`; what is added from now on goes on behind it."""
+        """Returns the `entries` collected since the last `take`; later ones must be behind these."""
         found = self.entries()
         for queue, each in found.items():
             self._floors[self._queues[queue]] = (each.max_offset, int(each.units["physical_offset"][-1]))
@@ -141,9 +144,7 @@ class Dispatch:
         return found
 
     def entries(self) -> dict[QueueKey, MissingEntries]:
-        """What was collected, by queue, each in queue order. Of two messages with one queue offset the later
-        one counts.
-        """
+        """The collected entries by queue. Of two messages with one queue offset the later counts."""
         if not self._rows:
             return {}
         rows = np.concatenate(self._rows)

@@ -1,8 +1,8 @@
-"""What both kinds of consume queue share: units of one length in files of one length, found by their number.
+"""Both kinds of consume queue are units of one length in files of one length; a unit is found by its number.
 
-Files have their full length from the start, so a queue's end is written nowhere: it is the first unit that is
-not valid. It is found by bisecting the last files with reads of one block, because a store may have 100,000
-queues to plan.
+Files have their full length from the start, so the end of a queue is not stored: it is the first invalid
+unit. The last files are bisected for it with reads of one block, because planning may have to look at 100,000
+queues.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ __all__ = [
 
 _BLOCK_SIZE = 4096
 _READ_SIZE = 4 << 20  # one read of a range; larger ones gain nothing
-_RECOVERED_FILES = 3  # ConsumeQueue.recover looks at the last three files and takes those before as full
-_LISTINGS = 3  # the broker may delete the oldest file between our listing and our opening it
+_RECOVERED_FILES = 3  # ConsumeQueue.recover reads the last three files, and takes the earlier ones as full
+_LISTINGS = 3  # the broker may delete the oldest file between the listing and the opening
 _OFFSET_MAX = 2**63 - 1
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 
@@ -48,10 +48,10 @@ Validity = Callable[[NDArray[np.void]], NDArray[np.bool_]]
 
 
 class PlainValue:
-    """A base for frozen dataclasses with slots and at least two fields: a pickle calls the class with their values.
+    """A base for frozen dataclasses with slots and at least two fields that makes pickling fast.
 
-    Slices travel to Spark's tasks by the ten thousand. The pickling of a frozen dataclass with slots would look
-    up each field by its name, both ways, in Python.
+    Slices travel to Spark's tasks by the ten thousand. The pickling of a frozen dataclass with slots would
+    look up each field by its name, both ways, in Python.
     """
 
     __slots__ = ()
@@ -77,8 +77,8 @@ class QueueBounds(PlainValue):
     """Where one queue begins and ends on disk, in plain values that can travel to a task.
 
     `min_offset` and `max_offset` are queue offsets, max exclusive. Units `unit_start` (inclusive) to
-    `unit_stop` (exclusive) hold them: unit n stands at byte n * unit size of the queue, and in a simple queue
-    that n is the queue offset.
+    `unit_stop` (exclusive) hold them. Unit n is at byte n * unit size of the queue; in a simple queue n is
+    the queue offset.
     """
 
     topic: str
@@ -87,8 +87,8 @@ class QueueBounds(PlainValue):
     kind: Literal["simple", "batch"]
     file_size: int  # bytes of each file
     first_file: int  # queue byte at which the first file begins, expired files included
-    last_file: int  # the same of the last file that holds a unit
-    commit_log_min: int  # what min_offset was computed for
+    last_file: int  # the same for the last file that holds a unit
+    commit_log_min: int  # the start of the commitlog for which min_offset was computed
     unit_start: int
     unit_stop: int
     min_offset: int
@@ -112,26 +112,26 @@ class QueueBounds(PlainValue):
         )
 
     def check_range(self, start: int, stop: int, first: int) -> None:
-        """Raises OffsetOutOfRangeError unless offsets `start` to `stop` lie between `first` and `max_offset`."""
+        """Raises OffsetOutOfRangeError unless `start` and `stop` lie between `first` and `max_offset`."""
         if start < first or stop > self.max_offset:
-            wanted = f"{self.topic}-{self.queue_id}: offsets {start} to {stop} (exclusive) are not all in {self.directory}"
             raise OffsetOutOfRangeError(
-                f"{wanted}, which held {first} to {self.max_offset} when it was planned"
+                f"{self.topic}-{self.queue_id}: offsets {start} to {stop} (exclusive) are not all in "
+                f"{self.directory}, which held {first} to {self.max_offset} at planning"
             )
 
 
 def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun | None:
-    """Lists and checks the files of a queue; None when there are none.
+    """Lists and checks the files of a queue; None without files.
 
-    An empty last file is one that the broker was about to extend or delete (MappedFileQueue.doLoad) and does
-    not count; in a store that was shut down cleanly (`clean`) it is one that was cut. Raises
-    CorruptStoreError for a length that is no multiple of `unit_size` or differs, a name that is no multiple
-    of the length, and a gap; each names the files.
+    An empty last file does not count: the broker was about to extend or delete it (MappedFileQueue.doLoad).
+    In a store that was shut down cleanly (`clean`) it was cut, which raises TruncatedRecordError. Raises
+    CorruptStoreError for files of different lengths, a length that is no multiple of `unit_size`, a name that
+    is no multiple of the length, and a gap between files.
     """
     files = list_store_files(directory)
     if files and not files[-1].size:
         if clean:
-            raise TruncatedRecordError(files[-1].path, 0, "a file of units", "an empty one")
+            raise TruncatedRecordError(files[-1].path, 0, "a file of units", "an empty file")
         files.pop()
     if not files:
         return None
@@ -157,14 +157,12 @@ def _refuse_size(file: StoreFile, first: StoreFile, unit_size: int) -> None:
 def _refuse_gap(files: list[StoreFile]) -> None:
     for before, after in pairwise(files):
         if before.stop != after.start:
-            expected = f"a file that begins at {before.stop}, right behind {before.path}"
+            expected = f"a file that begins at {before.stop}, where {before.path} ends"
             raise CorruptStoreError(after.path, 0, expected, f"a gap: this file begins at {after.start}")
 
 
 class UnitFiles:
-    """The units of one queue by number, over its files. Holds one file open and one block of it; a context
-    manager.
-    """
+    """The units of one queue by number. Keeps one file open and one block of it; a context manager."""
 
     __slots__ = (
         "_block",
@@ -188,7 +186,7 @@ class UnitFiles:
         self._view: FileView | None = None
         self._view_start = -1
         self._data = b""
-        self._block: NDArray[np.void] = np.empty(0, layout)  # the same as units
+        self._block: NDArray[np.void] = np.empty(0, layout)  # `_data` as units
         self._block_start = self._block_stop = 0  # unit numbers
         self._block_units = _BLOCK_SIZE // layout.itemsize
 
@@ -202,8 +200,8 @@ class UnitFiles:
     def read(self, start: int, stop: int) -> NDArray[np.void]:
         """The units `start` to `stop`, read-only, in a few large reads.
 
-        Raises OffsetOutOfRangeError when a file is gone and TruncatedRecordError when one is shorter than its
-        siblings.
+        Raises OffsetOutOfRangeError when a file was deleted, and TruncatedRecordError when a file is shorter
+        than the others.
         """
         size, file_size = self._layout.itemsize, self._run.file_size
         units, filled = np.empty(max(stop - start, 0), self._layout), 0
@@ -219,14 +217,13 @@ class UnitFiles:
         return units
 
     def find_stop(self, is_valid: Validity, *, scan: bool, clean: bool = False) -> int:
-        """The number behind the last valid unit, as ConsumeQueue.recover finds it from the third last file
-        on.
+        """The number behind the last valid unit, as ConsumeQueue.recover finds it.
 
-        Files before it count as full, unless that one begins with an invalid unit
-        (ConsumeQueue.truncateDirtyLogicFiles). `scan` looks at every unit of those files, as the broker does.
-        Without it each file is bisected: right where no invalid unit stands between valid ones, which only a
-        crash or damage can bring about. A store that was shut down `clean` has nothing but zeros behind the
-        last unit: raises CorruptStoreError when the same block says that it was damage.
+        The search begins in the third last file; earlier files count as full, unless that file begins with an
+        invalid unit (ConsumeQueue.truncateDirtyLogicFiles). `scan` checks every unit of these files, as the
+        broker does. Without `scan` each file is bisected, which is right if no invalid unit has valid ones
+        behind it; only a crash or damage leaves such a unit. In a store that was shut down cleanly (`clean`)
+        all bytes behind the last unit are zeros: raises CorruptStoreError when the rest of the block is not.
         """
         stop = self._find_stop(is_valid, scan)
         if clean:
@@ -262,7 +259,7 @@ class UnitFiles:
             path = f"{self.directory}/{offset_file_name(stop * size - within)}"
             at = within + (self._block_stop - stop) * size - len(rest)
             raise CorruptStoreError(
-                path, at, f"zeros behind the queue's last entry, which is unit {stop - 1}", "other bytes"
+                path, at, f"zeros behind the queue's last entry, unit {stop - 1}", "other bytes"
             )
 
     def _stop_in_file(self, start: int, stop: int, is_valid: Validity, scan: bool) -> int:
@@ -275,7 +272,7 @@ class UnitFiles:
                 found = self._stop_in_block(low, is_valid)
                 low = self._block_stop
             return found
-        probe = stop - 1  # a full file is the usual case for all but the last one
+        probe = stop - 1  # all files but the last are usually full
         while low < high:
             found = self._stop_in_block(probe, is_valid)
             if found == self._block_stop:
@@ -308,7 +305,7 @@ class UnitFiles:
         self._block_stop = self._block_start + len(self._block)
 
     def _read(self, position: int, length: int) -> bytes:
-        """`length` bytes of one file, from byte `position` of the queue."""
+        """`length` bytes of one file, from byte `position` of the queue on."""
         within = position % self._run.file_size
         view = self._open(position - within)
         data = view.read(within, length)
@@ -326,9 +323,9 @@ class UnitFiles:
                 self._view = FileView(path)
             except FileNotFoundError as error:
                 topic, queue_id = self._queue
-                wanted = f"{topic}-{queue_id}: unit {file_start // self._layout.itemsize} and those behind it"
                 raise OffsetOutOfRangeError(
-                    f"{wanted} stood in {path}, which is gone: deleted (retention?) after planning"
+                    f"{topic}-{queue_id}: {path} with unit {file_start // self._layout.itemsize} and later "
+                    "ones no longer exists: it was deleted (retention?) after planning"
                 ) from error
             self._view_start = file_start
         return self._view
@@ -348,7 +345,7 @@ class UnitFiles:
 
 
 def valid_below(is_valid: Validity, commit_log_stop: int | None) -> Validity:
-    """`is_valid`, and pointing below the commitlog's end where that is known."""
+    """`is_valid`, and a physical offset before the commitlog's end, if that is known."""
     if commit_log_stop is None:
         return is_valid
     return lambda units: is_valid(units) & (units["physical_offset"] < commit_log_stop)
@@ -362,9 +359,7 @@ def find_bounds(
     *,
     clean: bool = False,
 ) -> QueueBounds | None:
-    """`find` over the queue's files; again from the listing on when the broker deleted one meanwhile. None
-    without files.
-    """
+    """Calls `find` with the queue's files, again if the broker has deleted one. None without files."""
     for _ in range(_LISTINGS):
         run = file_run(directory, layout.itemsize, clean=clean)
         if run is None:
@@ -375,5 +370,6 @@ def find_bounds(
             except OffsetOutOfRangeError:
                 continue
     raise StoreNotFoundError(
-        f"{directory}: files vanish faster than they can be listed; is the store being deleted?"
+        f"{directory}: its files are deleted while they are listed, {_LISTINGS} times; is the store being "
+        "deleted?"
     )

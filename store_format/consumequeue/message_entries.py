@@ -1,7 +1,7 @@
 """Which consume queue entries a message has, from its stored unit alone (spec 3.2, 3.5, 3.6).
 
-This is the rule of DefaultMessageStore.CommitLogDispatcherBuildConsumeQueue. A writer that rebuilds queues and
-a reader that does without them both call `find_entries`.
+This is the rule of DefaultMessageStore.CommitLogDispatcherBuildConsumeQueue. A writer that rebuilds queues
+and a reader that does without them both call `find_entries`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class FoundEntries:
-    """Queue entries of units, one element an entry: its queue is `keys[key]`, its message is unit number `unit`.
+    """Queue entries, one element each: the queue is `keys[key]`, the message is unit number `unit`.
 
     `offset` is the first queue offset of the entry, `count` how many it covers. The entries of a queue are in
     the order of the units.
@@ -154,9 +154,10 @@ def _light_entries(
 def _light_queues(names: str, offsets: str) -> Iterator[tuple[str, int]]:
     """Names and offsets pair by pair; nothing when their numbers differ, as in the broker.
 
-    Names that would leave the directory are skipped, and so are names without %LMQ%: a 5.x broker gives them no
-    offset (LmqDispatch.wrapLmqDispatch), so an offset is a producer's own property, in the name of any topic.
-    (A 4.9 broker with enableMultiDispatch does dispatch to them; those entries are neither read nor rebuilt.)
+    Names that would leave the directory are skipped, and so are names without %LMQ%: a 5.x broker gives them
+    no offset (LmqDispatch.wrapLmqDispatch), so an offset is a producer's own property, in the name of any
+    topic. (A 4.9 broker with enableMultiDispatch does dispatch to them; those entries are neither read nor
+    rebuilt.)
     """
     name_list, offset_list = _split(names), _split(offsets)
     if len(name_list) != len(offset_list):

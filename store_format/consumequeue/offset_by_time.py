@@ -1,9 +1,9 @@
-"""Which queue offset belongs to a time: the broker's search, step by step, because on tied or unordered times
-the steps decide.
+"""The queue offset for a time. The search takes the broker's steps, because with equal or unordered times the
+steps decide the result.
 
-Both searches end in the clamp of ConsumeQueueStore.getOffsetInQueueByTime; times are milliseconds, as on
-disk. Where a message cannot be read its time is unknown, and the broker's search then gives 0: `QueueTimes`
-is for a search that steps over such messages.
+Times are milliseconds, as on disk. Results are clamped as in ConsumeQueueStore.getOffsetInQueueByTime. The
+time of a message that cannot be read is unknown, and then the broker's search returns 0; a bisection over
+`QueueTimes` skips such messages instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Boundary = Literal["LOWER", "UPPER"]
 
 _NO_TIME = -1
 _LAST_TIME = 2**63 - 1
-_STEP_MAX = 1 << 10  # entries read at once to find a message that can be read
+_STEP_MAX = 1 << 10  # entries in one read for the next readable message
 _NAMES = BATCH_CQ_UNIT.names or ()
 _STORE_TIMESTAMP = _NAMES.index("store_timestamp")
 _BASE_OFFSET = _NAMES.index("base_offset")
@@ -33,15 +33,15 @@ def offset_at(
 ) -> int:
     """The queue offset for a time, between `min_offset` and `max_offset`.
 
-    Where times do not fall along a simple queue, LOWER is the first message at or after `timestamp` (the
-    maximum when there is none) and UPPER the last one at or before it (the minimum when there is none). With
-    batch units it is the base of a unit, LOWER behind the last unit is that unit, and UPPER of a time that no
-    unit has may be the minimum: so the broker answers.
+    In a simple queue whose times never fall, LOWER is the first message at or after `timestamp` (the maximum
+    without one), and UPPER the last message at or before it (the minimum without one). In a batch queue the
+    result is the base offset of a unit: LOWER of a time after the last unit is the last unit, and UPPER of a
+    time that no unit has may be the minimum. The broker gives the same answers.
 
     `store_timestamp_at` gives the store time of the message at a physical offset, -1 outside the commitlog;
     batch units hold their own.
 
-    Raises OffsetOutOfRangeError when a file is gone since planning.
+    Raises OffsetOutOfRangeError when a file was deleted after planning.
     """
     if bounds.min_offset >= bounds.max_offset or bounds.unit_start >= bounds.unit_stop:
         return bounds.max_offset
@@ -55,9 +55,7 @@ def offset_at(
 
 
 class _SimpleSearch:
-    """ConsumeQueue.binarySearchInQueueByTime in the file that MappedFileQueue.getConsumeQueueMappedFileByTime
-    chooses.
-    """
+    """ConsumeQueue.binarySearchInQueueByTime in the file of getConsumeQueueMappedFileByTime."""
 
     def __init__(
         self, files: UnitFiles, bounds: QueueBounds, store_timestamp_at: Callable[[int], int]
@@ -68,8 +66,7 @@ class _SimpleSearch:
 
     def _time(self, number: int) -> int:
         physical_offset, size, _ = self._files.unit(number)
-        # No commitlog file can hold a unit of the pre-blank size, so the broker's
-        # CommitLog.pickupStoreTimestamp finds none either.
+        # A message cannot have the pre-blank size, so CommitLog.pickupStoreTimestamp finds none either.
         return _NO_TIME if size == CQ_PRE_BLANK_SIZE else self._store_timestamp_at(physical_offset)
 
     def search(self, timestamp: int, boundary: Boundary) -> int:
@@ -81,14 +78,14 @@ class _SimpleSearch:
         ceiling = min(start + self._bounds.file_size // CQ_UNIT.itemsize, self._bounds.unit_stop) - 1
         if self._time(ceiling) < timestamp:
             return ceiling + 1 if boundary == "LOWER" else ceiling
-        if floor > ceiling:  # a file of expired units only
+        if floor > ceiling:  # all units of the file are expired
             return 0
         if self._time(floor) > timestamp:
             return start if boundary == "LOWER" else 0
         return self._bisect(floor, ceiling, timestamp, boundary, start)
 
     def _choose_file(self, timestamp: int, boundary: Boundary) -> int | None:
-        """The file's byte offset. A time of 0 or below counts as unknown here, an unknown one as -1."""
+        """The byte offset of the file to search, or None. A time of 0 or less counts as -1, unknown."""
         starts = self._bounds.file_starts
         per_file = self._bounds.file_size // CQ_UNIT.itemsize
         if boundary == "LOWER":
@@ -134,7 +131,7 @@ def _search_batch(files: UnitFiles, bounds: QueueBounds, timestamp: int, boundar
     firsts = [start // BATCH_CQ_UNIT.itemsize for start in bounds.file_starts]
     first = firsts[-1]
     if files.unit(first)[_STORE_TIMESTAMP] > timestamp:
-        # of files that begin alike, the newest
+        # of files that begin with the same time, the newest
         times = {files.unit(number)[_STORE_TIMESTAMP]: number for number in firsts}
         before = [time for time in times if time <= timestamp]
         first = times[max(before)] if before else firsts[0]
@@ -146,9 +143,7 @@ def _search_batch(files: UnitFiles, bounds: QueueBounds, timestamp: int, boundar
 
 
 def _bisect_batch(files: UnitFiles, low: int, high: int, timestamp: int, boundary: Boundary) -> int | None:
-    """BatchConsumeQueue.binarySearchRight; None is its -1, which UPPER meets although there are earlier
-    units.
-    """
+    """BatchConsumeQueue.binarySearchRight; None is its -1, which UPPER may get despite earlier units."""
     while low <= high:
         middle = (low + high) // 2
         time = files.unit(middle)[_STORE_TIMESTAMP]
@@ -166,28 +161,31 @@ def _bisect_batch(files: UnitFiles, low: int, high: int, timestamp: int, boundar
 
 
 class QueueTimes(Sequence[int]):
-    """The store times of a slice by definition, one for each queue offset, read when they are needed: for
-    bisection.
+    """The store times of a slice for bisection, one for each queue offset, each read when it is needed.
 
-    An offset whose message cannot be read has the time of the next one that can, behind the last of them the
-    latest time of all.
+    An offset whose message cannot be read has the time of the next readable message, or, behind the last
+    readable message, the latest possible time.
     """
 
     def __init__(self, piece: QueueSlice, store_timestamp_at: Callable[[int], int]) -> None:
         self._piece = piece
         self._store_timestamp_at = store_timestamp_at
-        self._start, self._stop, self._time = 0, 0, _NO_TIME  # the stretch with one time that was found last
+        self._start, self._stop, self._time = (
+            0,
+            0,
+            _NO_TIME,
+        )  # the last range of offsets found to have one time
 
     def __len__(self) -> int:
         return self._piece.stop - self._piece.start
 
-    def __getitem__(self, index: int) -> int:  # type: ignore[override] # no slices: bisect asks for one at a time
+    def __getitem__(self, index: int) -> int:  # type: ignore[override] # bisect needs no slices
         if not self._start <= index < self._stop:
             self._start, self._stop, self._time = index, *self._find(index)
         return self._time
 
     def _find(self, index: int) -> tuple[int, int]:
-        """Where the stretch that begins at `index` ends, and its time."""
+        """(end, time) of the range from `index` on that has one time."""
         at, step = index, 1
         while at < len(self):
             if self._start <= at < self._stop:

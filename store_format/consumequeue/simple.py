@@ -1,8 +1,8 @@
-"""The standard consume queue: one unit of 20 bytes for each message, the unit's number being the queue offset
+"""The standard consume queue: one unit of 20 bytes for each message; the unit's number is the queue offset
 (ConsumeQueue).
 
-Planning asks it where a queue begins and ends, a task for a range of its units; both read a few blocks and
-nothing else.
+Planning needs the first and the last offset of a queue, a task needs a range of units; each reads a few
+blocks.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ def _is_valid(units: NDArray[np.void]) -> NDArray[np.bool_]:
 
 
 def message_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
-    """True for units that point at a message: valid, and not pre-blank (ConsumeQueue.fillPreBlank).
+    """True for units that point to a message: valid, and not pre-blank (ConsumeQueue.fillPreBlank).
 
-    A unit of the pre-blank size at another physical offset counts as one, and its size as damage for whoever
-    reads the message.
+    A unit of the pre-blank size with another physical offset counts, too: whoever reads its message finds
+    that the size is damaged.
     """
     return _is_valid(units) & ~pre_blank_mask(units)
 
 
 def pre_blank_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
-    """True for the units before a queue's first message, where that is not at 0 (ConsumeQueue.fillPreBlank)."""
+    """True for the units that fill a queue's places before its first message (ConsumeQueue.fillPreBlank)."""
     mask: NDArray[np.bool_] = (units["size"] == CQ_PRE_BLANK_SIZE) & (units["physical_offset"] == 0)
     return mask
 
@@ -49,13 +49,13 @@ def simple_queue_bounds(
 ) -> QueueBounds | None:
     """Where the queue of a directory begins and ends; None when it has no files.
 
-    `commit_log_min` is the start of the first commitlog file: units that point below it are expired. The rest
-    is for a store that crashed: units that point at or behind `commit_log_stop` do not count
-    (ConsumeQueue.truncateDirtyLogicFiles), and `scan` finds the first invalid unit even where valid ones
-    follow (see UnitFiles.find_stop). `clean` says that the store was shut down cleanly.
+    `commit_log_min` is the start of the first commitlog file: units that point before it are expired. After a
+    crash, units that point to `commit_log_stop` or behind it do not count
+    (ConsumeQueue.truncateDirtyLogicFiles), and `scan` finds the first invalid unit even if valid ones follow
+    (UnitFiles.find_stop). `clean` says that the store was shut down cleanly.
 
-    Raises CorruptStoreError when the files do not fit together, or when they show damage that a clean
-    shutdown does not leave.
+    Raises CorruptStoreError when the files do not fit together, or have damage that a clean shutdown does not
+    leave.
     """
 
     def find(files: UnitFiles, run: FileRun) -> QueueBounds:
@@ -74,18 +74,17 @@ def simple_queue_bounds(
 
 
 def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> tuple[int, int]:
-    """The minimum offset (ConsumeQueue.correctMinOffset) and the physical offset of the first message from
-    there on, or -1.
+    """The minimum offset (ConsumeQueue.correctMinOffset), and the physical offset there or -1.
 
-    The rule looks at the first file only. Like the broker's cleaner
-    (MappedFileQueue.deleteExpiredFileByOffset), which runs before the rule in a broker that is up, this
-    passes over leading files whose last unit is expired; right after a start the broker still says 0 for
-    those.
+    The broker's rule looks at the first file only. This function first skips leading files whose last unit is
+    expired, because a running broker deletes them before it applies the rule
+    (MappedFileQueue.deleteExpiredFileByOffset). A broker that has just started still reports 0 for such
+    files.
     """
     per_file = run.file_size // CQ_UNIT.itemsize
     start = run.first_file // CQ_UNIT.itemsize
     if stop == start or files.unit(stop - 1)[0] < commit_log_min:
-        return stop, -1  # the offset is kept even if nothing can be read
+        return stop, -1  # the queue keeps its offset even without a readable message
     while start + per_file < stop and files.unit(start + per_file - 1)[0] < commit_log_min:
         start += per_file
     file_stop = min(start + per_file, stop)
@@ -99,7 +98,7 @@ def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) 
 
 
 def _bisect_expired(files: UnitFiles, low: int, high: int, commit_log_min: int) -> int:
-    """The first unit of [low, high] that points at or behind `commit_log_min`, with the broker's probes."""
+    """The first unit of [low, high] that points to `commit_log_min` or behind, by the broker's probes."""
     while high - low > 1:
         middle = (low + high) // 2
         physical_offset = files.unit(middle)[0]
@@ -113,9 +112,7 @@ def _bisect_expired(files: UnitFiles, low: int, high: int, commit_log_min: int) 
 
 
 def _first_message(files: UnitFiles, low: int, file_stop: int, stop: int) -> int:
-    """The physical offset behind the pre-blank units that lead a queue's first file; -1 when nothing follows
-    them.
-    """
+    """The physical offset in the first unit behind a file's leading pre-blank units; -1 without one."""
     high = file_stop
     while low < high:
         middle = (low + high) // 2
@@ -128,10 +125,10 @@ def _first_message(files: UnitFiles, low: int, file_stop: int, stop: int) -> int
 
 
 def read_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.void]:
-    """The units of queue offsets `start` to `stop`, as stored and read-only; offsets below `min_offset` are
-    expired, but readable.
+    """The units of queue offsets [start, stop), as stored and read-only.
 
-    Raises OffsetOutOfRangeError for offsets outside the files, and when a file is gone since planning.
+    Units below `min_offset` are expired, but can be read. Raises OffsetOutOfRangeError for offsets outside
+    the files, and when a file was deleted after planning.
     """
     bounds.check_range(start, stop, bounds.first_file // CQ_UNIT.itemsize)
     with bounds.open(CQ_UNIT) as files:

@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
-_SPLIT_WHOLE_MAX = 1 << 16  # a slice up to this length is read to be cut; a longer one is bisected …
-_EDGES_BISECTED = 64  # … at so many places, and read where there are many more
+_SPLIT_WHOLE_MAX = 1 << 16  # to be cut, a slice up to this many entries is read; a longer one is bisected …
+_EDGES_BISECTED = 64  # … unless it has many more edges than these
 
 _OFFSET_MAX = 2**63 - 1
 
@@ -43,8 +43,8 @@ _Ints = NDArray[np.int64]
 class QueueRange(PlainValue):
     """One queue in a snapshot: queue offsets [min_offset, max_offset), and where its units are.
 
-    `bounds` describes the queue's files; None without files. After a crash `extra` holds the units (as stored)
-    that a broker's recovery would add behind the files, all at or behind offset `extra_start`;
+    `bounds` describes the queue's files; None without files. After a crash `extra` holds the units (as
+    stored) that a broker's recovery would add behind the files, all at or behind offset `extra_start`;
     `extra_offsets` are their queue offsets (int64).
     """
 
@@ -89,19 +89,18 @@ class QueueSlice(PlainValue):
 
 
 def split_at(piece: QueueSlice, edges: Sequence[int]) -> list[QueueSlice]:
-    """A slice cut where its messages pass the physical offsets `edges` (ascending): one part more than edges,
-    some perhaps empty.
+    """Cuts a slice where its messages pass the ascending physical offsets `edges`.
 
-    The parts adjoin, so nothing is lost or doubled even where entries are not in the order of the log.
+    Parts may be empty. They adjoin, so no message is lost or doubled even if entries are not in log order.
     """
     cuts = cuts_at(piece, edges).tolist()
     return [replace(piece, start=low, stop=high) for low, high in pairwise(cuts)]
 
 
 def cuts_at(piece: QueueSlice, edges: Sequence[int]) -> _Ints:
-    """The queue offsets between which `split_at` has its parts, the slice's own first and last: ascending."""
+    """The queue offsets at which `split_at` cuts, with the start and the stop of the slice; ascending."""
     entries = piece.stop - piece.start
-    # an entry covers several offsets, and a hostile one any number
+    # an entry covers several offsets, and a damaged one any number
     bounds = piece.queue.bounds
     if piece.queue.is_batch and bounds is not None:
         entries = min(entries, bounds.unit_stop - bounds.unit_start + len(piece.queue.extra_offsets))
@@ -113,7 +112,7 @@ def cuts_at(piece: QueueSlice, edges: Sequence[int]) -> _Ints:
 
 
 def _cuts_read(piece: QueueSlice, edges: _Ints) -> _Ints:
-    """By reading all entries, some at a time."""
+    """The cuts, by reading all entries, a chunk at a time."""
     cuts = np.full(len(edges), piece.stop, np.int64)
     done = 0
     for part in cut_slice(piece):
@@ -128,7 +127,7 @@ def _cuts_read(piece: QueueSlice, edges: _Ints) -> _Ints:
 
 
 def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
-    """The first queue offset of the slice whose message is at or behind `physical_offset`, by bisection."""
+    """The first queue offset whose message is at or behind `physical_offset`, by bisection."""
     low, high = piece.start, piece.stop
     while low < high:
         middle = (low + high) // 2
@@ -141,8 +140,9 @@ def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
 
 
 def cut_slice(whole: QueueSlice) -> Iterator[QueueSlice]:
-    """A slice in pieces of at most a chunk of entries. Steps follow entries, not offsets, which hostile units
-    can make huge.
+    """Cuts a slice into pieces of at most a chunk of entries.
+
+    In a batch queue the pieces follow the number of entries: damaged units can cover a huge range of offsets.
     """
     queue = whole.queue
     if (
@@ -164,9 +164,7 @@ def cut_slice(whole: QueueSlice) -> Iterator[QueueSlice]:
 
 
 def read_slice(piece: QueueSlice) -> tuple[_Ints, NDArray[np.void]]:
-    """(queue offsets, units) of the entries of a slice that stand for messages: from files first, then what
-    they lack.
-    """
+    """(queue offsets, units) of a slice without pre-blank units: from files, then from `extra`."""
     queue = piece.queue
     stop = min(piece.stop, queue.extra_start)
     read, of_units = (read_batch_units, _batch_entries) if queue.is_batch else (read_units, _simple_entries)
@@ -185,7 +183,7 @@ def read_slice(piece: QueueSlice) -> tuple[_Ints, NDArray[np.void]]:
 
 def _simple_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, NDArray[np.void]]:
     offsets = np.arange(piece.start, piece.start + len(units), dtype=np.int64)
-    # invalid ones stay, to be reported: the queue does not end where they are
+    # Invalid units stay, and reading them is an error: the queue does not end there.
     messages = ~pre_blank_mask(units)
     return (offsets, units) if messages.all() else (offsets[messages], units[messages])
 
@@ -195,9 +193,7 @@ def _batch_entries(piece: QueueSlice, units: NDArray[np.void]) -> tuple[_Ints, N
 
 
 def place_of_entry(piece: QueueSlice, queue_offset: int) -> tuple[str, int]:
-    """(file, byte) of a queue unit; of a batch queue, where units are not found by their offset, the
-    directory.
-    """
+    """(file, byte) of a queue unit; (directory, 0) in a batch queue, whose units have no place by offset."""
     bounds = piece.queue.bounds
     if bounds is None or piece.queue.is_batch or queue_offset >= piece.queue.extra_start:
         return f"{piece.topic}-{piece.queue_id}" if bounds is None else bounds.directory, 0

@@ -1,8 +1,8 @@
-"""What a broker's consume queues get for a batch of messages, as units and where they go; nothing here
+"""The units that a broker's consume queues get for a batch of messages, and their places; nothing here
 touches a file.
 
-The batch comes in the order of the commitlog and leaves as one run of units for each queue and file
-(ConsumeQueue.putMessagePositionInfo, spec 3.3); thousands of queues cost one sort.
+The batch is in the order of the commitlog. The result is one run of units for each queue and file
+(ConsumeQueue.putMessagePositionInfo, spec 3.3). One sort serves thousands of queues.
 """
 
 from __future__ import annotations
@@ -27,18 +27,16 @@ _PLACE_MASK = (1 << _PLACE_BITS) - 1
 
 @dataclass(frozen=True, slots=True)
 class QueueEnd:
-    """Where a queue's next unit goes. `file_size` is that of its files or, without any,
-    mappedFileSizeConsumeQueue.
-    """
+    """Where a queue's next unit goes. Without files `file_size` is mappedFileSizeConsumeQueue."""
 
     topic: str
     queue_id: int
     file_size: int
     max_offset: int = 0
-    file_stop: int | None = None  # the byte of the queue behind its last file; None when it has no file
+    file_stop: int | None = None  # the byte of the queue behind its last file; None without files
 
     def after(self, update: CqUpdate) -> QueueEnd:
-        """The end once this update of the queue is written."""
+        """The queue's end when this update is written."""
         return replace(
             self,
             max_offset=update.max_offset,
@@ -48,11 +46,9 @@ class QueueEnd:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CqBatch:
-    """Messages in the order of the commitlog, those of type prepared and rollback left out: they are in no
-    queue.
-    """
+    """Messages in the order of the commitlog, without those of type prepared and rollback."""
 
-    queue_index: NDArray[np.int64]  # of each message: its queue's place in the list of ends
+    queue_index: NDArray[np.int64]  # of each message: the number of its queue in the list of ends
     queue_offsets: NDArray[np.int64]
     physical_offsets: NDArray[np.int64]
     sizes: NDArray[np.int32]
@@ -61,11 +57,9 @@ class CqBatch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CqUpdate:
-    """Units for one file of one queue: CQ_UNIT records that begin at byte `position` of the file that begins
-    at `file_start`.
+    """CQ_UNIT records for one file of one queue, from byte `position` on of the file named `file_start`.
 
-    A new file is to be made in full size. `pre_blank` units then stand before `position`, see
-    `pre_blank_bytes`.
+    A new file must be created in full size, with `pre_blank` units before `position` (see `pre_blank_bytes`).
     """
 
     topic: str
@@ -83,42 +77,42 @@ class CqUpdate:
 
 
 def pre_blank_bytes(count: int) -> bytes:
-    """So many units that take the places before a queue's first message (ConsumeQueue.fillPreBlank)."""
+    """`count` units that fill the places before a queue's first message (ConsumeQueue.fillPreBlank)."""
     blank = np.zeros(1, CQ_UNIT)
     blank["size"] = CQ_PRE_BLANK_SIZE
     return blank.tobytes() * count
 
 
 def cq_updates(ends: Sequence[QueueEnd], batch: CqBatch) -> list[CqUpdate]:
-    """By queue in the order of `ends`, by file within a queue. Queues without messages add nothing.
+    """The updates of all queues that have messages, in the order of `ends`, and by file in a queue.
 
-    A queue without files begins where its first message says: a file before that point is filled with
-    pre-blank units. A queue's offsets must go on where it ends, one by one: a broker would append others at
-    places that are not theirs. What does not is a CorruptStoreError naming the queue and the byte in it; a
-    file size that is no multiple of a unit is an OptionError.
+    A queue without files begins at the queue offset of its first message: the file is filled with pre-blank
+    units before it. The offsets of a queue must continue where it ends, without gaps, because a broker would
+    append other messages at wrong places. Raises CorruptStoreError with the queue and the byte for an offset
+    that does not, and OptionError for a file size that is no multiple of a unit.
     """
-    order, queues, firsts = _by_queue(batch.queue_index)
+    order, queues, firsts = _sorted_by_queue(batch.queue_index)
     offsets = batch.queue_offsets[order]
     units = np.empty(len(order), CQ_UNIT)
     units["physical_offset"] = batch.physical_offsets[order]
     units["size"] = batch.sizes[order]
     units["tags_code"] = batch.tags_codes[order]
-    _check(ends, queues, firsts, offsets)
+    _check_offsets(ends, queues, firsts, offsets)
     runs = zip(queues.tolist(), offsets[firsts[:-1]].tolist(), pairwise(firsts.tolist()), strict=True)
     return [
         update
         for queue, offset, (start, stop) in runs
-        for update in _files(ends[queue], offset, units[start:stop])
+        for update in _cut_at_files(ends[queue], offset, units[start:stop])
     ]
 
 
-def _by_queue(
+def _sorted_by_queue(
     queue_index: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(messages by queue, those of a queue in their order; the queues; where each begins, and at last the
-    end).
+    """(messages ordered by queue and place, the queues, where each queue begins and, last, the end).
 
-    One sort of words, queue above place, is ten times as fast as a stable argsort.
+    One sort of words with the queue in the high bits and the place in the low bits is ten times as fast as a
+    stable argsort.
     """
     words = queue_index.astype(np.int64) << _PLACE_BITS
     words |= np.arange(len(words))
@@ -128,7 +122,7 @@ def _by_queue(
     return words & _PLACE_MASK, sorted_queues[begins], np.append(begins, len(words))
 
 
-def _check(
+def _check_offsets(
     ends: Sequence[QueueEnd], queues: NDArray[np.int64], firsts: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> None:
     """Raises for the first message whose offset is not the next one of its queue."""
@@ -140,10 +134,11 @@ def _check(
         if end.file_stop is not None and offset != end.max_offset:
             raise _misplaced(end, end.max_offset, offset)
         if offset < 0 or (offset + count) * _UNIT_SIZE > _OFFSET_MAX - end.file_size:
-            raise CorruptStoreError(_path(end), 0, "queue offsets in [0, 2^63 / 20)", str(offset))
+            raise CorruptStoreError(_queue_path(end), 0, "queue offsets in [0, 2^63 / 20)", str(offset))
         if end.file_size <= 0 or end.file_size % _UNIT_SIZE:
             raise OptionError(
-                f"{_path(end)}: files of {end.file_size} bytes; mappedFileSizeConsumeQueue is a multiple of {_UNIT_SIZE}"
+                f"{_queue_path(end)}: files of {end.file_size} bytes; mappedFileSizeConsumeQueue must be a "
+                f"multiple of {_UNIT_SIZE}"
             )
     wrong = np.flatnonzero(offsets != expected)
     if len(wrong):
@@ -152,21 +147,21 @@ def _check(
         raise _misplaced(ends[queue], int(offsets[place - 1]) + 1, int(offsets[place]))
 
 
-def _path(end: QueueEnd) -> str:
+def _queue_path(end: QueueEnd) -> str:
     return f"consumequeue/{end.topic}/{end.queue_id}"
 
 
 def _misplaced(end: QueueEnd, expected: int, found: int) -> CorruptStoreError:
     return CorruptStoreError(
-        _path(end),
+        _queue_path(end),
         expected * _UNIT_SIZE,
         f"a message with queue offset {expected}, the next one",
         f"offset {found}",
     )
 
 
-def _files(end: QueueEnd, offset: int, units: NDArray[np.void]) -> Iterator[CqUpdate]:
-    """The units, cut where files end."""
+def _cut_at_files(end: QueueEnd, offset: int, units: NDArray[np.void]) -> Iterator[CqUpdate]:
+    """The updates for units from queue offset `offset` on, cut where files end."""
     pre_blank = end.file_stop is None
     done = 0
     while done < len(units):

@@ -1,5 +1,5 @@
-"""Consume queue units put into their files: full-size files in directories made when first needed, synced at
-the end.
+"""Writes consume queue units into their files. Files have their full size from the start; directories and
+files are created when they are first needed, and synced at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OPEN_MAX = 256
 
 
 class QueueFiles:
-    """Writes batches to the queues numbered as in `queues`, each going on at its base."""
+    """Writes batches to `queues`, each from its queue offset in `bases` on."""
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class QueueFiles:
         self._dirty: dict[str, None] = {}
 
     def write(self, batch: CqBatch) -> None:
+        """Writes the units of a batch, whose `queue_index` are places in `queues`."""
         for update in cq_updates(self._ends, batch):
             number = self._numbers[update.topic, update.queue_id]
             end = self._ends[number]
@@ -70,7 +71,7 @@ class QueueFiles:
         return file
 
     def close(self) -> None:
-        """Syncs every file that was written to."""
+        """Syncs every file that was written."""
         try:
             for path in self._dirty if self._files.is_sync else ():
                 file = self._open.get(path)

@@ -44,11 +44,12 @@ def diagnose(
     """Returns every problem of the store at `root`, and how many of its commitlog's bytes are what.
 
     It also works on stores that `MessageStore.open` refuses. A million messages take two seconds of one core.
-    Memory does not grow with the log: it is a byte for each entry of one index file, and a quarter of a million
-    queue entries. `on_offset` is called from time to time with the physical offset that the walk has reached.
+    Memory does not grow with the log: it is a byte for each entry of one index file, and a quarter of a
+    million queue entries. `on_offset` is called from time to time with the physical offset that the walk has
+    reached.
 
-    Raises StoreNotFoundError when `root` cannot be listed; no damage inside the store raises. In a store that is
-    in use, retention may delete a file between listing and reading, which is a StoreError that says so.
+    Raises StoreNotFoundError when `root` cannot be listed; no damage inside the store raises. In a store that
+    is in use, retention may delete a file between listing and reading, which is a StoreError that says so.
     """
     findings = Findings()
     entry_names(root)  # raises where the root cannot be listed
@@ -63,15 +64,8 @@ def diagnose(
     readable = _readable_end(root, log, state) if base is None else ReadableEnd(base, base)
     log_end = None if readable is None else readable.offset
     lost = Lost()
-    # Entries of a clean store point to messages that an earlier recovery has cut, as after a crash.
-    seen_as = (
-        state if readable is None or base is not None or state is StoreState.LIVE else StoreState.CRASHED
-    )
-    # Entries of an incomplete commit are judged like entries that are being written.
-    behind_as = seen_as if base is None else StoreState.LIVE
-    queues = QueueCheck(
-        findings, root, log, (seen_as, behind_as), log_end, has_queues=not has_rocksdb_queues(root)
-    )
+    states = _judged_as(state, readable, is_committing=base is not None)
+    queues = QueueCheck(findings, root, log, states, log_end, has_queues=not has_rocksdb_queues(root))
 
     def visit(run: UnitRun) -> None:
         queues.add(run)
@@ -90,12 +84,26 @@ def diagnose(
         findings,
         f"{root}/index",
         log,
-        state if base is None else behind_as,
+        state if base is None else StoreState.LIVE,
         summary.log_end if log_end is None else log_end,
         lost,
     )
     check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
     return Diagnosis(findings.problems(), summary)
+
+
+def _judged_as(
+    state: StoreState, readable: ReadableEnd | None, *, is_committing: bool
+) -> tuple[StoreState, StoreState]:
+    """The states by which missing entries, and entries behind the log's end, are judged.
+
+    A clean store whose entries point to messages that an earlier recovery has cut is judged like a crashed
+    one. Entries of an incomplete commit are judged like entries that are being written.
+    """
+    if is_committing:
+        return state, StoreState.LIVE
+    has_cut = readable is not None and state is not StoreState.LIVE
+    return (StoreState.CRASHED, StoreState.CRASHED) if has_cut else (state, state)
 
 
 def _hidden_commit(root: str) -> int | None:

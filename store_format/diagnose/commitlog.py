@@ -64,7 +64,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Where entries of queues and index files may point: into the log before `end`, except the lost ranges."""
+    """Where entries of queues and index files may point: into the log before `end`, not into `lost`."""
 
     log: CommitLog
     end: int
@@ -87,8 +87,8 @@ def check_log(
 ) -> Summary:
     """Walks the log with CRC checks, reports its damage, and calls `visit` with every run of good messages.
 
-    `file_size` is the length that all files should have. `readable` says how far the log of a crashed store can
-    be read, and what a broker that starts would cut. Lost ranges are added to `lost`.
+    `file_size` is the length that all files should have. `readable` says how far the log of a crashed store
+    can be read, and what a broker that starts would cut. Lost ranges are added to `lost`.
     """
     if not log.files:
         return Summary()
@@ -171,7 +171,7 @@ def report_cut(findings: Findings, log: CommitLog, readable: ReadableEnd) -> Non
         findings.add("warning", readable.damage.file, readable.damage.position, expected, found, _CUT_ADVICE)
     file = log.file_at(readable.offset)
     if readable.remains and file is not None:
-        found = f"{readable.remains} that are older than the messages before the end, or repeat their queue offsets"
+        found = f"{readable.remains} that are older than those before the end, or repeat their queue offsets"
         expected = f"no message behind the log's end, {readable.offset}"
         findings.add("warning", file.path, readable.offset - file.start, expected, found, _REMAINS_ADVICE)
 

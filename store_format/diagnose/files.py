@@ -32,12 +32,13 @@ __all__ = [
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _OFFSET_MAX = 2**63 - 1
 QUEUE_ADVICE = (
-    "Copy the store, and move consumequeue out of the copy: readers then scan the commitlog of the copy for all "
-    "queues. Do not start a broker on the copy before rmqlog has rebuilt its queues: howto-recover.md, section 6"
+    "Copy the store, and move consumequeue out of the copy: readers then scan the commitlog of the copy "
+    "for all queues. Do not start a broker on the copy before rmqlog has rebuilt its queues: "
+    "howto-recover.md, section 6"
 )
 INDEX_ADVICE = (
-    "Move the index file out of the store: readers then find its messages by a scan. A broker does not rebuild the "
-    "file, and its queries by key no longer find these messages"
+    "Move the index file out of the store: readers then find its messages by a scan. A broker does not "
+    "rebuild the file, and its queries by key no longer find these messages"
 )
 _LINK_ADVICE = "Links below the store's root are not followed: put the file itself in its place"
 _STRAY_ADVICE = "Move it out of the store: a broker may refuse to start because of it, and readers ignore it"
@@ -79,7 +80,7 @@ def checked_files(
 
 
 def usable_log(findings: Findings, directories: Sequence[str]) -> tuple[CommitLog, int, int]:
-    """(the commitlog of the files that fit together, the length that files should have, the bytes of the others)"""
+    """(the commitlog of the files that fit, the length that files should have, bytes of the others)"""
     entries = [entry for directory in directories for entry in checked_files(findings, directory)]
     files = sorted(
         (StoreFile(entry.path, int(entry.name), entry.size) for entry in entries), key=lambda file: file.start
@@ -133,7 +134,7 @@ def _misfit(file: StoreFile, before: StoreFile | None) -> tuple[str, str] | None
 
 
 def queue_directories(findings: Findings, root: str) -> list[tuple[str, int, str, str]]:
-    """(topic, queue id, directory, kind) of every queue directory, sorted. Reports the other entries there."""
+    """(topic, queue id, directory, kind) of every queue directory, sorted. Reports other entries."""
     found = []
     for kind, folder in FOLDERS.items():
         entries = entries_of(findings, f"{root}/{folder}")
@@ -153,7 +154,7 @@ def queue_directories(findings: Findings, root: str) -> list[tuple[str, int, str
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name is UTF-8. The bytes of other names come as lone surrogates; no message has such a topic."""
+    """Whether a name is UTF-8; other bytes come as lone surrogates. No message has another topic."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
@@ -169,7 +170,7 @@ def _queue_ids(findings: Findings, directory: str) -> list[tuple[int, str]]:
 
 
 def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> tuple[FileRun | None, bool]:
-    """(the files of one queue or None without files, whether they fit together). Reports files that do not fit."""
+    """(the queue's files or None, whether they fit together). Reports files that do not fit."""
     checked_files(findings, directory)
     try:
         return file_run(directory, unit_size), True

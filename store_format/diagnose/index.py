@@ -1,8 +1,8 @@
 """Index files against themselves and against the commitlog: counts, slots, chains, and the keys of the
 messages that units point to.
 
-In a sound file exactly one link points to each unit: from its slot, or from a later unit of the slot. One pass
-with one byte a unit finds what is wrong, without following the chains.
+In a sound file exactly one link points to each unit: from its slot, or from a later unit of the slot. One
+pass with one byte a unit finds what is wrong, without following the chains.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PHYSICAL_OFFSET_AT = 4  # in a unit
 def check_index_files(
     findings: Findings, directory: str, log: CommitLog, state: StoreState, log_end: int, lost: Lost
 ) -> None:
-    """Checks every file of the directory. Units that point before the log, or to lost messages, are no fault."""
+    """Checks every file of the directory. Units that point before the log or to lost messages are right."""
     listed = checked_files(findings, directory, _NAME, "17 digits")
     likely = DEFAULT_GEOMETRY
     opened: list[IndexFile] = []
@@ -145,7 +145,7 @@ def _check_targets(
 def _wrong_units(
     log: CommitLog, index: int, part: NDArray[np.void], rows: NDArray[np.int64]
 ) -> list[tuple[int, bool, str, str]]:
-    """(row, whether the offset is wrong and not the hash, expected, found) of units that point into one file."""
+    """(row, whether the offset is wrong, not the hash, expected, found) of units into one file."""
     file = log.files[index]
     physical, message = np.unique(part["physical_offset"][rows].astype(np.int64), return_inverse=True)
     good, bad = locate(log.refs_at(file, physical), verify_crc=False)

@@ -82,8 +82,8 @@ def check_links(
 ) -> None:
     """Reports wrong links. `units` begin with number 1.
 
-    `foreign[n]` marks units whose hash is known to be wrong: their chain is unknown. In a file that a broker is
-    writing (`is_live`) a unit is written before the link to it, so missing links are no fault.
+    `foreign[n]` marks units whose hash is known to be wrong: their chain is unknown. In a file that a broker
+    is writing (`is_live`) a unit is written before the link to it, so missing links are no fault.
     """
     links = _Links(findings, file, geometry, units, foreign)
     for start in range(1, links.count + 1, _CHUNK):

@@ -145,7 +145,7 @@ class Findings:
         self.add(severity, error.file, error.position, error.expected, error.found, advice, kind=kind)
 
     def problems(self) -> list[Problem]:
-        """All problems; at the end, for each kind with too many, its last one with the number of the others."""
+        """All problems, and at the end the last one of each kind with too many, with their number."""
         return self._problems + [
             replace(last, found=f"{last.found}, the last of {self._counts[kind] - _SHOWN_MAX} more")
             for kind, last in self._last.items()

@@ -83,7 +83,7 @@ class CheckedQueue:
 
 @dataclass(slots=True)
 class Seen:
-    """How many entries of a queue point into the log, into lost parts of the log, and behind the log's end."""
+    """How many entries of a queue point into the log, into lost ranges, and behind the log's end."""
 
     stop: int  # the queue offset behind the last entry
     first_physical: int = -1  # the physical offset in the first entry that points into the log
@@ -94,7 +94,7 @@ class Seen:
 
 
 def check_entries(findings: Findings, queue: CheckedQueue, state: StoreState, targets: Targets) -> Seen:
-    """Counts the entries; reports the wrong ones if more entries point into the log than are known to be right.
+    """Counts the entries, and reports the wrong ones if not all are known to be right.
 
     `state` is how entries behind the log's end are judged.
     """
@@ -130,7 +130,8 @@ def _count(
     for hole in np.flatnonzero(~valid).tolist():
         file, position = queue.place(number + hole)
         expected = f"an entry of {queue.topic}-{queue.queue_id}"
-        found = f"physicalOffset {int(physical[hole])} and size {int(units['size'][hole])}, with entries behind it"
+        size = int(units["size"][hole])
+        found = f"physicalOffset {int(physical[hole])} and size {size}, with entries behind it"
         findings.add("damage", file, position, expected, found, QUEUE_ADVICE, kind="entry")
     current = message_mask(units) & (physical >= targets.log.min_offset)
     gone = current & targets.lost.contains(physical)

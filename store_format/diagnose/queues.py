@@ -41,7 +41,7 @@ _Units = NDArray[np.void]
 
 
 class QueueCheck:
-    """Compares the queues with the log. `add` takes every run of the log; `finish` reports what does not agree."""
+    """Compares the queues with the log: `add` takes its runs, `finish` reports the differences."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class QueueCheck:
         *,
         has_queues: bool,
     ) -> None:
-        """`states`: the state by which missing entries are judged, and the one for entries behind the log's end.
+        """`states`: by which missing entries, and entries behind the log's end, are judged.
 
         `log_end` is where the log ends by the broker's rule after a crash, else None; messages behind it need
         no entry. `has_queues` is false where RocksDB keeps the queues.
@@ -140,7 +140,7 @@ class QueueCheck:
     # ---- from the queues to the log ------------------------------------------------------------------------
 
     def finish(self, lost: Lost, log_end: int) -> None:
-        """Reports all differences. `log_end` is where the walk ended; entries may point into the ranges `lost`."""
+        """Reports all differences. The walk ended at `log_end`; entries may point into `lost`."""
         self._compare_pending()
         targets = Targets(self._log, log_end if self._log_end is None else self._log_end, lost)
         stranded = 0
@@ -197,7 +197,7 @@ def _same_tags(stored: NDArray[np.int64], made: NDArray[np.int64], topic: str) -
 
 
 def _stretches(offsets: _IntArray) -> list[tuple[int, int]]:
-    """Cuts ascending offsets into index ranges that can be read at once: damaged offsets may lie far apart."""
+    """Cuts ascending offsets, which may lie far apart, into index ranges that can be read at once."""
     cuts = np.flatnonzero((np.diff(offsets) > 64) | (np.arange(1, len(offsets)) % _CHUNK_UNITS == 0)) + 1
     return list(zip([0, *cuts.tolist()], [*cuts.tolist(), len(offsets)], strict=True))
 

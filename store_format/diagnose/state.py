@@ -73,32 +73,32 @@ _FORMATS = (
 )
 
 _CHECKPOINT_ADVICE = (
-    "Move the checkpoint out of the store; a broker makes a new one (StoreCheckpoint). If the store has an abort "
-    "file and more than 10 commitlog files, set the broker's commitLogRecoverMaxNum to the number of these files "
-    "first"
+    "Move the checkpoint out of the store; a broker makes a new one (StoreCheckpoint). If the store has an "
+    "abort file and more than 10 commitlog files, set the broker's commitLogRecoverMaxNum to the number of "
+    "these files first"
 )
 _LOST_ADVICE = (
-    "Readers scan the commitlog for this queue; a broker does not see these messages. A write of rmqlog to the "
-    "topic rebuilds the queue; do not start a broker before that write: howto-recover.md, section 6"
+    "Readers scan the commitlog for this queue; a broker does not see these messages. A write of rmqlog to "
+    "the topic rebuilds the queue; do not start a broker before that write: howto-recover.md, section 6"
 )
 _CRASH_ADVICE = (
-    "Readers do the broker's recovery in memory. A broker that starts does the recovery on disk and cuts the log "
-    "where it ends: copy the store first"
+    "Readers do the broker's recovery in memory. A broker that starts does the recovery on disk and cuts "
+    "the log where it ends: copy the store first"
 )
 _UNFLUSHED_ADVICE = (
-    "Before a broker starts, call MessageStore.open(path).flush() or make one commit with SYNC_FLUSH: a broker "
-    "that finds the abort file deletes index files and indexes the last 10 commitlog files only, so that queries "
-    "by key miss older messages"
+    "Before a broker starts, call MessageStore.open(path).flush() or make one commit with SYNC_FLUSH: a "
+    "broker that finds the abort file deletes index files and indexes the last 10 commitlog files only, so "
+    "that queries by key miss older messages"
 )
 _JOURNAL_ADVICE = "The next writer completes this commit; until then readers see none of its messages"
 _LEDGER_ADVICE = (
-    "Messages of this batch are lost: a broker ran while it was written, or the files were restored or truncated. "
-    "Write these messages again, under another key"
+    "Messages of this batch are lost: a broker ran while it was written, or the files were restored or "
+    "truncated. Write these messages again, under another key"
 )
 _FILE_ADVICE = (
-    "Nothing can be written before this file is restored or moved out of the store. Without the journal, readers "
-    "may show a part of a commit that was broken off; without the ledger, a job that runs again writes its "
-    "messages again"
+    "Nothing can be written before this file is restored or moved out of the store. Without the journal, "
+    "readers may show a part of a commit that was broken off; without the ledger, a job that runs again "
+    "writes its messages again"
 )
 _PHYSICAL_LONGS = ("confirm_phy_offset", "logics_physical_offset")
 
@@ -188,7 +188,7 @@ def check_checkpoint(findings: Findings, root: str, summary: Summary, log_stop: 
 
 
 def check_config(findings: Findings, root: str) -> None:
-    """Reports every configuration file that a broker would not load itself: it loads the `.bak`, or neither."""
+    """Reports configuration files that a broker would not load: it loads the `.bak`, or neither."""
     names = {entry.name for entry in entries_of(findings, f"{root}/config") if entry.kind == "file"}
     for name, read in _READERS.items():
         path = config_json.config_path(root, name)
@@ -233,8 +233,8 @@ def check_topics(
 ) -> None:
     """Compares the queues with topics.json.
 
-    `directories` gives a queue directory for each topic that has one. `absent` gives the number of messages and
-    the first physical offset for queues without files.
+    `directories` gives a queue directory for each topic that has one. `absent` gives the number of messages
+    and the first physical offset for queues without files.
     """
     try:
         topics: Mapping[str, TopicConfig] | None = config_json.read_topics(root)
@@ -265,8 +265,8 @@ def _check_topic_types(
         config = topics.get(topic)
         if config is None:
             advice = (
-                "Consumers cannot find the topic, readers can. Create the topic again, with as many queues as "
-                "it has directories here"
+                "Consumers cannot find the topic, readers can. Create the topic again, with as many queues "
+                "as it has directories here"
             )
             expected, kind = f"topic {topic} in topics.json", f"topic {topic}"
             findings.add("warning", directory, 0, expected, "none", advice, kind=kind)

@@ -1,1 +1,3 @@
-"""`index/`: one file, its geometry, key hashes, queries, coverage, entries written."""
+"""Index files: one file, its geometry, the hashes of keys, queries, coverage, and how new entries are
+written.
+"""

@@ -1,8 +1,7 @@
-"""Which index files may be trusted, and which part of the commitlog they do not cover.
+"""Which index files can be trusted, and which part of the commitlog they do not cover.
 
-A file covers the messages between the first and the last one it has units of. These two it may share with its
-neighbours, because a message's keys can be cut by a full file, so whoever looks for a key scans them as well
-as everything outside.
+A file covers the messages between its first and its last one. It may share these two messages with its
+neighbours, because a full file can end between two keys of a message. So a search scans them, too.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ __all__ = ["Coverage", "plan_coverage"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Coverage:
-    """`files` answer for the log but for `uncovered`: physical ranges [start, stop), ascending. `unused` says
-    why of each other file.
+    """`files` cover the log except the physical ranges [start, stop) of `uncovered`, which ascend.
 
-    `edges` are the first and last messages of the files: those are in `uncovered`, though a file knows them
-    at least in part.
+    `unused` has the path of each other file and the reason. `edges` are the first and last messages of the
+    files: they are in `uncovered`, although a file has some of their keys.
     """
 
     files: tuple[IndexFile, ...]
@@ -41,11 +39,12 @@ def plan_coverage(
     hash_slot_num: int | None = None,
     index_num: int | None = None,
 ) -> Coverage:
-    """What of the log's bytes [start, stop) the index files of a directory cover.
+    """Which of the log's bytes [start, stop) the index files of a directory cover.
 
-    `timestamp_max`: after a crash, checkpoint.indexMsgTimestamp: files that end later were not flushed, and a
-    broker deletes them (IndexService.load). `is_unit` says whether a message stands at an offset: a file
-    whose first or last entry leads nowhere is not of this log. Raises OptionError as `IndexFile.open` does.
+    After a crash `timestamp_max` is checkpoint.indexMsgTimestamp: files that end later were not flushed, and
+    a broker deletes them (IndexService.load). `is_unit` says whether a message begins at an offset: a file
+    whose first or last unit points to none belongs to another log. Raises OptionError as `IndexFile.open`
+    does.
     """
     try:
         opened = open_index_files(directory, hash_slot_num=hash_slot_num, index_num=index_num)
@@ -55,8 +54,7 @@ def plan_coverage(
     unused: list[tuple[str, str]] = []
     ranges: list[tuple[int, int]] = []
     for file in opened:
-        # The header is read once and before the units: what a broker adds meanwhile is scanned, and found
-        # twice.
+        # The header is read once, before the units: messages that a broker adds later are scanned, too.
         first, last, reason = _range(file, start, stop, is_unit, timestamp_max)
         if reason is not None:
             unused.append((file.path, reason))
@@ -72,28 +70,22 @@ def plan_coverage(
 def _range(
     file: IndexFile, start: int, stop: int, is_unit: Callable[[int], bool], timestamp_max: int | None
 ) -> tuple[int, int, str | None]:
-    """The first and the last message of the file, or why it is not used."""
+    """(the first message of the file, the last one, why the file is not used or None)"""
     header = file.header()
     first, last = header.begin_physical_offset, header.end_physical_offset
     if header.index_count <= 1:
         return first, last, "it has no entries"
     if file.geometry is None:
-        return (
-            first,
-            last,
-            "its numbers of hash slots and units are not known: give maxHashSlotNum and maxIndexNum",
-        )
+        reason = "its numbers of hash slots and units are unknown: set maxHashSlotNum and maxIndexNum"
+        return first, last, reason
     if timestamp_max is not None and header.end_timestamp > timestamp_max:
-        return (
-            first,
-            last,
-            f"the store crashed, and this file ends after what was flushed ({header.end_timestamp} > {timestamp_max})",
-        )
+        times = f"{header.end_timestamp} > {timestamp_max}"
+        return first, last, f"the store crashed, and this file was not flushed up to its end ({times})"
     if not 0 <= first <= last < stop:
-        return first, last, f"its entries lead from {first} to {last}, and the commitlog ends at {stop}"
+        return first, last, f"its entries point from {first} to {last}, but the commitlog ends at {stop}"
     for edge in {first, last}:
         if edge >= start and not is_unit(edge):
-            return first, last, f"no message begins at {edge}, where its header says so"
+            return first, last, f"no message begins at {edge}, but its header says so"
     return first, last, None
 
 

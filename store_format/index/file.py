@@ -1,8 +1,8 @@
 """One index file: a hash table from `topic#key` to commitlog offsets, chained newest first (IndexFile,
 IndexHeader, spec 4).
 
-Only a 31-bit hash is kept of the key, so whatever comes out of here is a candidate: its message's topic and
-key decide.
+The file has only a 31-bit hash of the key. So every result is a candidate; the topic and the keys of its
+message decide.
 """
 
 from __future__ import annotations
@@ -39,12 +39,9 @@ _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
 _HEADER, _UNIT = as_struct(INDEX_HEADER), as_struct(INDEX_UNIT)
 _SLOT = struct.Struct(">i")
 
-_TIMESTAMP_MAX = 2**63 - 1
-
 
 def index_key(topic: str, key: str, index_type: str | None = None) -> str:
-    """The text whose hash is stored (IndexService.buildKey). Type "T" asks for a tag, which only 5.4 and
-    later index.
+    """The text whose hash is stored (IndexService.buildKey). Type "T" is for tags, indexed from 5.4 on.
 
     >>> index_key("Orders", "1001"), index_key("Orders", "TagA", "T")
     ('Orders#1001', 'Orders#T#TagA')
@@ -64,7 +61,7 @@ def key_hash_many(texts: pa.Array) -> NDArray[np.int32]:
 
 
 def index_file_name(timestamp: int, zone: datetime.tzinfo) -> str:
-    """The name of a file made at `timestamp` (ms) by a broker in `zone` (UtilAll.timeMillisToHumanString).
+    """The name that a broker in `zone` gives at `timestamp` (ms) (UtilAll.timeMillisToHumanString).
 
     >>> index_file_name(1700000000123, datetime.timezone.utc)
     '20231114221320123'
@@ -75,20 +72,17 @@ def index_file_name(timestamp: int, zone: datetime.tzinfo) -> str:
 
 
 def list_index_files(directory: str) -> list[StoreFile]:
-    """The index files by name, which is the broker's order too (IndexService.load); [] when the directory is
-    missing.
+    """The index files by name, in the broker's order (IndexService.load); [] without the directory.
 
-    Names are 17 digits of local time, so after a change of the clock the order of names is not that of
-    creation. What has another name is skipped. Raises CorruptStoreError for a link.
+    Names are 17 digits of local time, so after a change of the clock a later file can have a lower name.
+    Entries with other names are skipped. Raises CorruptStoreError for a link.
     """
     return list_store_files(directory, _NAME)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """The header as the broker loads it (IndexHeader.load). `index_count` is the number of the next unit, 1
-    when empty.
-    """
+    """The header (IndexHeader.load). `index_count` is the number of the next unit, 1 in an empty file."""
 
     begin_timestamp: int
     end_timestamp: int
@@ -97,16 +91,11 @@ class IndexHeader:
     hash_slot_count: int
     index_count: int
 
-    def matches_time(self, begin: int, end: int) -> bool:
-        """IndexFile.isTimeMatched: the window covers the file, or begins or ends in it."""
-        first, last = self.begin_timestamp, self.end_timestamp
-        return (begin < first and end > last) or first <= begin <= last or first <= end <= last
-
 
 class IndexFile:
-    """An index file open for reading. `geometry` is None when nobody gave it and the units do not prove it.
+    """An index file open for reading. `geometry` is None if no option sets it and the units do not prove it.
 
-    Use it as a context manager, or leave the closing to garbage collection.
+    Use it as a context manager; otherwise garbage collection closes it.
     """
 
     def __init__(self, view: FileView, geometry: IndexGeometry | None) -> None:
@@ -124,11 +113,11 @@ class IndexFile:
         index_num: int | None = None,
         likely: IndexGeometry = DEFAULT_GEOMETRY,
     ) -> IndexFile:
-        """Opens and finds the geometry: as given, what is missing from the file's size; else as the units
-        prove it, `likely` first.
+        """Opens the file and finds its geometry.
 
-        Raises OptionError when the numbers given do not fit the size, or when the units prove others, and
-        FileNotFoundError when the file is gone.
+        One given number gives the other by the file's size. Without numbers the units must prove the
+        geometry; `likely` is tried first. Raises OptionError when given numbers do not fit the size, or when
+        the units prove others, and FileNotFoundError.
         """
         view = FileView(path)
         try:
@@ -138,16 +127,12 @@ class IndexFile:
             raise
 
     def header(self) -> IndexHeader:
-        """Read anew at each call: a broker may be writing. What a short file lacks counts as zeros, as in a
-        mapping.
-        """
+        """Reads the header again at each call: a broker may be writing. A short one is filled with zeros."""
         header = IndexHeader(*_HEADER.unpack(self._view.read(0, _HEADER.size).ljust(_HEADER.size, b"\0")))
         return header if header.index_count > 0 else replace(header, index_count=1)
 
     def units(self, start: int = 1, stop: int | None = None) -> NDArray[np.void]:
-        """The units numbered start to stop (default: all in use) as INDEX_UNIT: a view of the mapped file, no
-        copy.
-        """
+        """Units number `start` to `stop` (default: all in use) as INDEX_UNIT: a view of the mapped file."""
         header = self.header()
         stop = header.index_count if stop is None else min(stop, header.index_count)
         start = max(start, 1)
@@ -163,19 +148,16 @@ class IndexFile:
         )
 
     def slots(self) -> NDArray[np.int32]:
-        """The slots as INDEX_SLOT: a view of the mapped file, no copy. A file that ends before its units has
-        fewer.
-        """
+        """The slots as INDEX_SLOT: a view of the mapped file. A file that ends before its units has fewer."""
         raw = self._view.map()[INDEX_HEADER.itemsize : self._geometry().units_start]
         return np.frombuffer(raw[: len(raw) // INDEX_SLOT.itemsize * INDEX_SLOT.itemsize], INDEX_SLOT)
 
     def chain(self, hash_value: int, header: IndexHeader) -> Iterator[tuple[int, int, int, int]]:
-        """(unit number, key hash, physical offset, time diff) along the chain of `hash_value`'s slot, newest
-        first.
+        """(unit number, key hash, physical offset, time diff) along a slot's chain, newest first.
 
-        It ends where the broker's ends: at 0, behind index_count, at a unit that names itself. It also ends
-        at a link to a later unit, which no put makes and which the broker would follow round and round, and
-        at the file's end.
+        The chain ends where it ends for the broker: at 0, behind index_count, and at a unit that links to
+        itself. It also ends at the file's end, and at a link to a later unit, which no broker writes and
+        every broker would follow in a circle.
         """
         if header.index_count <= 1:
             return
@@ -195,36 +177,12 @@ class IndexFile:
                 return
             number = prev
 
-    def lookup(
-        self, hash_value: int, begin: int = 0, end: int = _TIMESTAMP_MAX, num_max: int | None = None
-    ) -> list[int]:
-        """Physical offsets of the units with this hash and window, newest first (IndexFile.selectPhyOffset).
-
-        A unit's time is the header's begin plus whole seconds, so pad `begin` by a second; the walk stops at
-        the first unit before `begin` and at a negative difference.
-        """
-        header = self.header()
-        found: list[int] = []
-        if num_max is not None and num_max <= 0:
-            return found
-        for _, unit_hash, physical_offset, time_diff in self.chain(hash_value, header):
-            if time_diff < 0:
-                break
-            # Java's long wraps
-            time = (header.begin_timestamp + time_diff * 1000 + (1 << 63)) % (1 << 64) - (1 << 63)
-            if unit_hash == hash_value and begin <= time <= end:
-                found.append(physical_offset)
-                if num_max is not None and len(found) >= num_max:
-                    break
-            if time < begin:
-                break
-        return found
-
     def _geometry(self) -> IndexGeometry:
         if self.geometry is None:
             raise OptionError(
-                f"{self.path}: the numbers of hash slots and units are not stored, and this file's units do not prove them; "
-                "give maxHashSlotNum and maxIndexNum as the broker had them"
+                f"{self.path}: an index file does not store its numbers of hash slots and units, and this "
+                "file's units do not prove them; set maxHashSlotNum and maxIndexNum as in the broker's "
+                "configuration"
             )
         return self.geometry
 
@@ -243,10 +201,9 @@ class IndexFile:
 def open_index_files(
     directory: str, *, hash_slot_num: int | None = None, index_num: int | None = None
 ) -> list[IndexFile]:
-    """All index files of a store in the broker's order. What one file's units prove is tried first on the
-    next.
+    """All index files of a store in the broker's order, without those deleted since the listing.
 
-    A file that was deleted since the listing is left out. Raises as `IndexFile.open`.
+    The geometry of one file is tried first on the next. Raises as `IndexFile.open`.
     """
     files: list[IndexFile] = []
     likely = DEFAULT_GEOMETRY
@@ -268,13 +225,15 @@ def _find_geometry(
     if hash_slot_num is None and index_num is None:
         return infer_geometry(view.map(), likely)
     given = _complete(view, hash_slot_num, index_num)
-    # A wrong number would hide entries without a word. A damaged file, which proves nothing, is read as told.
+    # Wrong numbers would hide entries silently. A damaged file proves nothing, and the given numbers are
+    # used.
     if view.size >= INDEX_HEADER.itemsize and not confirms(view.map(), given):
         proved = infer_geometry(view.map())
         if proved is not None and proved != given:
             raise OptionError(
-                f"{view.path}: maxHashSlotNum={given.hash_slot_num}, maxIndexNum={given.index_num} are not this file's; "
-                f"its units prove {proved.hash_slot_num} and {proved.index_num}"
+                f"{view.path}: this file does not have maxHashSlotNum={given.hash_slot_num}, "
+                f"maxIndexNum={given.index_num}; its units prove {proved.hash_slot_num} and "
+                f"{proved.index_num}"
             )
     return given
 
@@ -293,7 +252,7 @@ def _complete(view: FileView, hash_slot_num: int | None, index_num: int | None) 
         rest = 0
     if rest or hash_slot_num < 1 or index_num < 1:
         raise OptionError(
-            f"{view.path}: {view.size} bytes are not 40 + 4 * maxHashSlotNum + 20 * maxIndexNum with what was given "
-            f"(maxHashSlotNum={hash_slot_num}, maxIndexNum={index_num})"
+            f"{view.path}: {view.size} bytes are not 40 + 4 * maxHashSlotNum + 20 * maxIndexNum with "
+            f"maxHashSlotNum={hash_slot_num}, maxIndexNum={index_num}"
         )
     return IndexGeometry(hash_slot_num, index_num)

@@ -1,10 +1,10 @@
-"""How many hash slots and units an index file has. Neither number is on disk, so they are looked for and
-proved on the file's own units.
+"""How many hash slots and units an index file has. Neither number is stored, so the file's units must prove
+them.
 
-A file of S bytes leaves every H with (S - 40 - 4H) divisible by 20 possible. The right one puts the first
-unit where the header's begin offset stands, the last one where its end offset stands, and makes every chain
-of the first units come out; a wrong one reads units that are shifted by a multiple of 20 bytes, whose slots
-then do not lead to them.
+In a file of S bytes every number H of slots is possible for which (S - 40 - 4H) is divisible by 20. With the
+right H the first unit has the header's begin offset, the last unit has its end offset, and the chains of the
+first units are complete. With a wrong H the units are shifted by a multiple of 20 bytes, and their slots do
+not point to them.
 """
 
 from __future__ import annotations
@@ -21,23 +21,21 @@ __all__ = ["DEFAULT_GEOMETRY", "IndexGeometry", "confirms", "infer_geometry"]
 
 _HEADER_WORDS = INDEX_HEADER.itemsize // 4
 _UNIT_WORDS = INDEX_UNIT.itemsize // 4
-_CANDIDATES_PER_STEP = 1 << 18  # a file of 400 MB has twenty million; each step gathers about 10 MB
-_SURVIVORS_MAX = 64  # broker-written files leave one; more is a file made to keep us busy
-_PROOF_UNITS = 4096  # as many of the first units as are checked one against another
+_CANDIDATES_PER_STEP = 1 << 18  # a file of 400 MB has 20 million; each step reads about 10 MB
+_SURVIVORS_MAX = 64  # a broker's file leaves one; more is a file made to waste time
+_PROOF_UNITS = 4096  # the first units, which are checked against each other
 
 
 @dataclass(frozen=True, slots=True)
 class IndexGeometry:
-    """MessageStoreConfig.maxHashSlotNum and maxIndexNum. Unit 0 is never used, so a file holds index_num - 1
-    keys.
-    """
+    """MessageStoreConfig.maxHashSlotNum and maxIndexNum. Unit 0 is unused: a file has index_num - 1 keys."""
 
     hash_slot_num: int
     index_num: int
 
     @property
     def units_start(self) -> int:
-        """The byte where unit 0 stands."""
+        """The byte at which unit 0 begins."""
         return INDEX_HEADER.itemsize + INDEX_SLOT.itemsize * self.hash_slot_num
 
     @property
@@ -51,10 +49,9 @@ DEFAULT_GEOMETRY = IndexGeometry(5_000_000, 20_000_000)
 def infer_geometry(
     buffer: NDArray[np.uint8], likely: IndexGeometry = DEFAULT_GEOMETRY
 ) -> IndexGeometry | None:
-    """The one geometry that the file's units prove; None when they prove none, or more than one. Never a
-    guess.
+    """The only geometry that the file's units prove; None if they prove none, or more than one.
 
-    `likely` is tried first, which spares the search. A file without units proves nothing, whatever its size.
+    `likely` is tried first and may save the search. A file without units proves nothing, whatever its size.
     """
     if len(buffer) < INDEX_HEADER.itemsize or len(buffer) % 4:
         return None
@@ -76,9 +73,7 @@ def infer_geometry(
 
 
 def _screen(buffer: NDArray[np.uint8]) -> Iterator[NDArray[np.int64]]:
-    """Slot numbers that agree with the header's begin and end offset and with the first unit's slot, a step
-    at a time.
-    """
+    """Numbers of slots that agree with the header's offsets and the first unit's slot, a step at a time."""
     header = unpack(buffer[: INDEX_HEADER.itemsize], INDEX_HEADER)[0]
     count = int(header["index_count"])
     words = buffer.view(">i4")
@@ -99,8 +94,8 @@ def _screen(buffer: NDArray[np.uint8]) -> Iterator[NDArray[np.int64]]:
             & (words[unit_1 + 4] == 0)
             & _offset_is(words, unit_1, begin)
         )
-        # A broker counts a unit before it notes its offset: while it writes, the end offset may still be the
-        # unit's before.
+        # A broker counts a unit before it stores its offset: during a write the end offset may still be that
+        # of the unit before.
         good &= _offset_is(words, last, end) | (_offset_is(words, last - _UNIT_WORDS, end) & (count > 2))
         slot_nums, hashes = slot_nums[good], words[unit_1[good]].astype(np.int64)
         heads = words[_HEADER_WORDS + hashes % slot_nums]
@@ -122,8 +117,8 @@ def _offset_is(
 def confirms(buffer: NDArray[np.uint8], geometry: IndexGeometry) -> bool:
     """Whether the first units are what a broker writes with this geometry (IndexFile.putKey).
 
-    Each unit's prev_index must be the unit put before it in the same slot, each slot must lead to the newest
-    of these or to a later one, and the first and last unit must carry the header's offsets.
+    Each unit's prev_index must be the earlier unit of the same slot, each slot must point to the newest of
+    these units or to a later one, and the first and the last unit must have the header's offsets.
     """
     header = unpack(buffer[: INDEX_HEADER.itemsize], INDEX_HEADER)[0]
     count = int(header["index_count"])

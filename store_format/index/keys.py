@@ -1,8 +1,7 @@
-"""The hashes under which a batch of messages goes into the index, message by message in the broker's order
-(IndexService.buildIndex).
+"""The key hashes of a batch of messages, in the broker's order (IndexService.buildIndex).
 
-No key string is built where it can be helped: with Java's polynomial, hash(prefix + key) = hash(prefix) *
-31^len(key) + hash(key).
+Key strings are built only if they are not ASCII. Otherwise Java's polynomial gives the hash of the parts:
+hash(prefix + key) = hash(prefix) * 31^len(key) + hash(key).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _Hashes = tuple[NDArray[np.int32], NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Keys without their topic: `texts[i]` is one of message `messages[i]`, which ascend."""
+    """Keys without their topic: `texts[i]` is a key of message `messages[i]`; messages ascend."""
 
     texts: pa.LargeBinaryArray
     messages: NDArray[np.int64]
@@ -48,19 +47,20 @@ def index_key_hashes(
     tag_keys: bool = True,
     rolled_back: NDArray[np.bool_] | None = None,
 ) -> _Hashes:
-    """(key hash, number of its message) of every index entry of the messages: UNIQ_KEY, then the parts of
-    KEYS, then TAGS.
+    """(key hashes, message numbers) of all index entries: UNIQ_KEY, then the parts of KEYS, then TAGS.
 
-    Strings of UTF-8, null where a message has no such property; `topics` is one string for all, or an array,
-    best a dictionary. `tag_keys` is for brokers from 5.4 on, which index tags too. Messages of type rollback
-    get no entry.
+    The arrays are UTF-8 strings, null where a message lacks the property. `topics` is one string for all
+    messages, or an array, preferably a dictionary. Brokers from 5.4 on index tags, too (`tag_keys`). Messages
+    of type rollback have no entry.
     """
     count = len(uniq_keys)
     prefixes = _Prefixes(topics, count)
-    uniq = _present(uniq_keys, rolled_back)
+    uniq = _stored_texts(uniq_keys, rolled_back)
     parts = _key_parts(keys, rolled_back)
     tagged = (
-        _present(tags, rolled_back, filled=True) if tag_keys else _Parts(uniq.texts[:0], uniq.messages[:0])
+        _stored_texts(tags, rolled_back, filled=True)
+        if tag_keys
+        else _Parts(uniq.texts[:0], uniq.messages[:0])
     )
     if not len(parts.messages) and not len(tagged.messages) and len(uniq.messages) == count:
         return prefixes.hashes(uniq, _KEY_JOINT), uniq.messages
@@ -69,7 +69,7 @@ def index_key_hashes(
 
 
 def unit_key_hashes(units: Units, *, tag_keys: bool = True) -> _Hashes:
-    """`index_key_hashes` of units that are in a commitlog: for entries that a crash kept from being written."""
+    """`index_key_hashes` of units in a commitlog, for entries that a crash kept from being written."""
     table = PropertyTable(units.raw_properties())
     return index_key_hashes(
         units.stored_topics(),
@@ -82,10 +82,10 @@ def unit_key_hashes(units: Units, *, tag_keys: bool = True) -> _Hashes:
 
 
 def _interleave(count: int, groups: list[_Hashes]) -> _Hashes:
-    """The groups' entries in the order of the messages, those of one message in the order of the groups."""
+    """Merges groups of entries: by message, and for one message in the order of the groups."""
     counts = [np.bincount(messages, minlength=count) for _, messages in groups]
     total = np.add.reduce(counts)
-    places = np.cumsum(total) - total  # where the next group's entries of each message begin
+    places = np.cumsum(total) - total  # where the next group's entries of each message go
     hashes = np.empty(int(total.sum()), np.int32)
     for (values, messages), mine in zip(groups, counts, strict=True):
         if len(messages):
@@ -96,7 +96,7 @@ def _interleave(count: int, groups: list[_Hashes]) -> _Hashes:
 
 
 class _Prefixes:
-    """Topics with the joint behind them, hashed once each."""
+    """Topics, each with the joint behind it hashed once."""
 
     def __init__(self, topics: pa.Array | str, count: int) -> None:
         self._index: NDArray[np.int64] | None = None
@@ -116,8 +116,7 @@ class _Prefixes:
         heads = pc.binary_join_element_wise(self._topics, pa.scalar(joint, _BINARY), pa.scalar(b"", _BINARY))
         which = None if self._index is None else self._index[parts.messages]
         if len(data) and int(data.max()) >= 0x80:
-            # The number of UTF-16 units is not that of bytes: these are hashed whole. The joint keeps
-            # characters apart.
+            # Outside ASCII the number of UTF-16 units is not that of bytes: these texts are hashed whole.
             texts = heads.take(pa.array(np.zeros(len(parts.messages), np.int64) if which is None else which))
             hashes = java_hash_many(pc.binary_join_element_wise(texts, parts.texts, pa.scalar(b"", _BINARY)))
         else:
@@ -129,8 +128,8 @@ class _Prefixes:
         return np.maximum(np.abs(hashes), np.int32(0))  # numpy leaves -2^31 as it is
 
 
-def _present(values: pa.Array, rolled_back: NDArray[np.bool_] | None, *, filled: bool = False) -> _Parts:
-    """The values that are there (`filled`: and not empty) as binary."""
+def _stored_texts(values: pa.Array, rolled_back: NDArray[np.bool_] | None, *, filled: bool = False) -> _Parts:
+    """The values that are not null (`filled`: and not empty), as binary."""
     chosen = ~_nulls(values) if values.null_count else np.ones(len(values), bool)
     if rolled_back is not None:
         chosen &= ~rolled_back
@@ -142,15 +141,15 @@ def _present(values: pa.Array, rolled_back: NDArray[np.bool_] | None, *, filled:
 
 
 def _key_parts(keys: pa.Array, rolled_back: NDArray[np.bool_] | None) -> _Parts:
-    """The parts of KEYS between spaces that are not empty, untrimmed and with repetitions."""
-    whole = _present(keys, rolled_back, filled=True)
+    """The non-empty parts of KEYS between spaces, not trimmed and with repetitions."""
+    whole = _stored_texts(keys, rolled_back, filled=True)
     data, offsets = flat_bytes(whole.texts)
     solid = data != _SPACE
     if solid.all():
         return whole
-    before = np.empty(len(data), bool)  # is there no part that a character could continue?
+    before = np.empty(len(data), bool)  # whether a character would begin a part
     before[1:] = ~solid[:-1]
-    before[offsets[:-1]] = True  # none is empty
+    before[offsets[:-1]] = True  # no value is empty
     starts = np.flatnonzero(solid & before)
     rows = np.searchsorted(offsets, starts, "right") - 1
     solid_before = np.concatenate(([0], np.cumsum(solid)))

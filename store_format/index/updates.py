@@ -1,8 +1,8 @@
-"""What the broker's IndexService writes for a batch of messages, as bytes and where they go; nothing here
+"""The bytes that a broker's IndexService writes for a batch of messages, and their places; nothing here
 touches a file.
 
-All units of one file are made at once: sorted by slot and number, the unit before one of the same slot is its
-predecessor in the chain, and what a slot held before the batch is the predecessor of the first
+All units of one file are computed at once. Sorted by slot and number, the unit before another one of its slot
+is its predecessor in the chain; the first one's predecessor is the slot's value before the batch
 (IndexFile.putKey, spec 4.3 to 4.5).
 """
 
@@ -32,9 +32,7 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class IndexState:
-    """The last index file of a store, as a put finds it. `slots` are its slots as stored; those that are
-    missing are 0.
-    """
+    """The last index file of a store before an update. `slots` are as stored; missing slots count as 0."""
 
     name: str
     header: IndexHeader
@@ -42,28 +40,25 @@ class IndexState:
 
     @classmethod
     def read(cls, file: IndexFile) -> IndexState:
-        """`slots` is a view of the mapped file: use it before anything of the plan is written."""
+        """`slots` is a view of the mapped file: use it before the update is written."""
         return cls(file.path.rpartition("/")[2], file.header(), file.slots())
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class IndexBatch:
-    """Messages in the order of the commitlog, every one that is dispatched, and the entries of
-    `index_key_hashes` for them.
-    """
+    """All dispatched messages in the order of the commitlog, and their entries from `index_key_hashes`."""
 
     physical_offsets: _Ints
     store_timestamps: _Ints
     key_hashes: NDArray[np.int32]
-    message_index: _Ints  # of each entry, ascending
+    message_index: _Ints  # the message of each entry, ascending
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class IndexUpdate:
-    """One file's part: units numbered from `unit_start`, the slots that then hold `slot_values`, and at last
-    the header.
+    """The update of one file: units from number `unit_start` on, new `slot_values`, and then the header.
 
-    A new file is to be made with `geometry.file_size` bytes. Slots ascend.
+    A new file must be created with `geometry.file_size` bytes. Slots ascend.
     """
 
     name: str
@@ -83,20 +78,8 @@ class IndexUpdate:
 
     @property
     def units_position(self) -> int:
-        """The byte where `units` go."""
+        """The byte at which `units` begin."""
         return self.geometry.units_start + INDEX_UNIT.itemsize * self.unit_start
-
-    @property
-    def slot_positions(self) -> _Ints:
-        """The bytes where `slot_values` go."""
-        return INDEX_HEADER.itemsize + INDEX_SLOT.itemsize * self.slot_numbers
-
-    @property
-    def is_full(self) -> bool:
-        """The checkpoint's index_msg_timestamp is the end timestamp of the last full file that another one
-        follows.
-        """
-        return self.header.index_count >= self.geometry.index_num
 
 
 def index_updates(
@@ -107,17 +90,17 @@ def index_updates(
     timestamp: int,
     zone: datetime.tzinfo,
 ) -> list[IndexUpdate]:
-    """What a broker's index files get when it dispatches the batch, file by file; `state` is None for a store
-    without any.
+    """The updates of a broker's index files for a batch, file by file. `state` is None without an index file.
 
-    New files are named by `timestamp` (ms) in `zone`. As in the broker a message before the last file's end
-    offset adds nothing, and each message, with keys or without, makes a file when there is none or the last
-    is full. Raises OptionError for a geometry without room and CorruptStoreError for a last file whose name
-    leaves none for later ones.
+    New files are named by `timestamp` (ms) in `zone`. As in the broker, a message before the last file's end
+    offset adds nothing, and each message, with or without keys, creates a file if there is none or the last
+    one is full. Raises OptionError for a geometry without room for an entry, and CorruptStoreError for a last
+    file whose name leaves no room for a later name.
     """
     if geometry.hash_slot_num < 1 or geometry.index_num < 2:
         raise OptionError(
-            f"maxHashSlotNum={geometry.hash_slot_num}, maxIndexNum={geometry.index_num} leave no room for an index entry"
+            f"maxHashSlotNum={geometry.hash_slot_num}, maxIndexNum={geometry.index_num} leave no room for "
+            "an index entry"
         )
     if not len(batch.physical_offsets):
         return []
@@ -132,7 +115,7 @@ def index_updates(
         if is_new or file_stop > start:
             updates.append(_put(file, is_new, geometry, batch, start, file_stop))
             file = replace(file, header=updates[-1].header)
-        # Only a message makes a file: a full one stays the last until the next message comes.
+        # Only a message creates a file: a full file stays the last one until the next message.
         if file_stop == stop and not (
             file.header.index_count >= geometry.index_num and _message_follows(batch)
         ):
@@ -141,9 +124,9 @@ def index_updates(
 
 
 def next_index_file_name(last: str | None, timestamp: int, zone: datetime.tzinfo) -> str:
-    """The name by the clock, but behind `last`: the broker and we take the last name for the last file.
+    """The name by the clock; one ms after `last` if the clock, or the time in the zone, is not behind it yet.
 
-    So it is one ms after `last` where the clock, or another zone's time, has not passed it.
+    Names must ascend, because brokers and this project take the file with the last name as the last file.
 
     >>> next_index_file_name("20231114221359999", 1700000000123, datetime.timezone.utc)
     '20231114221400000'
@@ -156,16 +139,16 @@ def next_index_file_name(last: str | None, timestamp: int, zone: datetime.tzinfo
             int(last[:4]),
             *(int(last[place : place + 2]) for place in range(4, 14, 2)),
         )
-        # Without a zone: this is about digits, not about a moment.
+        # Without a zone, because only the digits count.
         moment = datetime.datetime(
             year, month, day, hour, minute, second, 1000 * int(last[14:])
         ) + datetime.timedelta(milliseconds=1)
         return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"
-    except (ValueError, OverflowError):  # a broker loads whatever is a number
+    except (ValueError, OverflowError):  # a broker loads any name that is a number
         if int(last) + 1 < _NAME_STOP:
             return f"{int(last) + 1:017d}"
     raise CorruptStoreError(
-        f"index/{last}", 0, "an index file whose name leaves room for a later one", "the last name there is"
+        f"index/{last}", 0, "an index file whose name leaves room for a later name", "the last possible name"
     )
 
 
@@ -173,9 +156,7 @@ def next_index_file_name(last: str | None, timestamp: int, zone: datetime.tzinfo
 
 
 def _new_file(last: IndexState | None, timestamp: int, zone: datetime.tzinfo) -> IndexState:
-    """Begins where the last one ended (IndexFile's constructor). index_count is what IndexFile.flush leaves
-    in an empty file.
-    """
+    """A new file, which begins where the last one ended (IndexFile's constructor, IndexFile.flush)."""
     end_timestamp = max(last.header.end_timestamp, 0) if last is not None else 0
     end_offset = max(last.header.end_physical_offset, 0) if last is not None else 0
     header = IndexHeader(
@@ -187,15 +168,13 @@ def _new_file(last: IndexState | None, timestamp: int, zone: datetime.tzinfo) ->
 
 
 def _first_entry(state: IndexState | None, batch: IndexBatch) -> int:
-    """That of the first message at or behind the last file's end offset. Offsets ascend, so no later one is
-    skipped.
-    """
+    """The first entry of a message at or behind the last file's end offset. Offsets of messages ascend."""
     end_offset = state.header.end_physical_offset if state is not None else 0
     return int(np.searchsorted(batch.message_index, np.searchsorted(batch.physical_offsets, end_offset)))
 
 
 def _message_follows(batch: IndexBatch) -> bool:
-    """Is there a message behind that of the last entry?"""
+    """Whether a message follows the message of the last entry."""
     return not len(batch.message_index) or int(batch.message_index[-1]) < len(batch.physical_offsets) - 1
 
 
@@ -205,19 +184,11 @@ def _message_follows(batch: IndexBatch) -> bool:
 def _put(
     file: IndexState, is_new: bool, geometry: IndexGeometry, batch: IndexBatch, start: int, stop: int
 ) -> IndexUpdate:
-    header = file.header
-    first_number, count = header.index_count, stop - start
-    if not count:
-        return IndexUpdate(
-            file.name,
-            is_new,
-            geometry,
-            header,
-            first_number,
-            np.empty(0, INDEX_UNIT),
-            np.empty(0, np.int64),
-            _NO_SLOTS,
-        )
+    """The update of one file for the entries [start, stop) of a batch."""
+    header, units, no_slots = file.header, np.empty(stop - start, INDEX_UNIT), np.empty(0, np.int64)
+    first_number = header.index_count
+    if not len(units):
+        return IndexUpdate(file.name, is_new, geometry, header, first_number, units, no_slots, _NO_SLOTS)
     hashes, messages = batch.key_hashes[start:stop], batch.message_index[start:stop]
     previous, slot_numbers, slot_values, slots_taken = _chain(
         hashes, geometry.hash_slot_num, first_number, file.slots
@@ -225,7 +196,6 @@ def _put(
     first, last = int(messages[0]), int(messages[-1])
     offsets, timestamps = batch.physical_offsets[first : last + 1], batch.store_timestamps[first : last + 1]
     messages = messages - first
-    units = np.empty(count, INDEX_UNIT)
     units["key_hash"] = hashes
     units["physical_offset"] = offsets[messages]
     units["prev_index"] = previous
@@ -233,8 +203,8 @@ def _put(
     if first_number <= 1:
         begin = (int(timestamps[0]), int(offsets[0]))
     units["time_diff"] = _time_diffs(timestamps, begin[0])[messages]
-    # only then the header takes this entry's time: a rolled file's first unit counts from the end of the one
-    # before
+    # The first unit of a rolled file counts from the end of the file before: the header takes the unit's time
+    # only afterwards.
     if first_number <= 1:
         units["time_diff"][0] = _time_diffs(timestamps[:1], header.begin_timestamp)[0]
     after = IndexHeader(
@@ -242,27 +212,28 @@ def _put(
         end_timestamp=int(timestamps[-1]),
         begin_physical_offset=begin[1],
         end_physical_offset=int(offsets[-1]),
-        # Java's int wraps
+        # a Java int wraps
         hash_slot_count=(header.hash_slot_count + slots_taken + (1 << 31)) % (1 << 32) - (1 << 31),
-        index_count=first_number + count,
+        index_count=first_number + len(units),
     )
     return IndexUpdate(file.name, is_new, geometry, after, first_number, units, slot_numbers, slot_values)
 
 
 def _time_diffs(timestamps: _Ints, begin: int) -> NDArray[np.int32]:
-    """Whole seconds after `begin`, in [0, 2^31); 0 when there is no begin."""
+    """Whole seconds after `begin`, in [0, 2^31); 0 without a begin."""
     if begin <= 0:
         return np.zeros(len(timestamps), np.int32)
-    # below 0 it does not matter how // rounds
+    # below 0 the result is clipped, however // rounds
     return np.clip((timestamps - begin) // 1000, 0, _INT_MAX).astype(np.int32)
 
 
 def _chain(
     hashes: NDArray[np.int32], hash_slot_num: int, first_number: int, stored: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], _Ints, NDArray[np.int32], int]:
-    """(prev_index of each unit, changed slots, their new values, how many of them were empty).
+    """(prev_index of each unit, changed slots, their new values, how many of these slots were empty).
 
-    One sort of 64-bit words, slot above place, takes 20 ns a unit; a stable argsort by slot takes 300.
+    One sort of 64-bit words, with the slot in the high bits, takes 20 ns a unit; a stable argsort by slot 300
+    ns.
     """
     words = hashes.astype(np.int64) % hash_slot_num
     words <<= _PLACE_BITS
@@ -276,7 +247,7 @@ def _chain(
     chained = np.empty(len(words), np.int32)
     chained[1:] = numbers[:-1]
     before = _stored_values(stored, slots[heads])
-    # as IndexFile.putKey: not above the number it writes
+    # IndexFile.putKey takes a slot's value above the new number as empty
     before[(before < 0) | (before > numbers[heads])] = 0
     chained[heads] = before
     previous = np.empty(len(words), np.int32)
@@ -285,7 +256,7 @@ def _chain(
 
 
 def _stored_values(stored: NDArray[np.int32], slots: _Ints) -> NDArray[np.int32]:
-    """What ascending slots hold; those that a short file lacks are 0."""
+    """The values of ascending slots; 0 for slots that a short file lacks."""
     values = np.zeros(len(slots), np.int32)
     there = int(np.searchsorted(slots, len(stored)))
     values[:there] = stored[slots[:there]]

@@ -1,8 +1,8 @@
-"""Index entries put into their files: units first, then the slots that lead to them, then the header
+"""Writes index entries into their files: first the units, then the slots that point to them, then the header
 (IndexFile.putKey).
 
-In that order a file that was left half written can be wound back to what a header said before: whatever a
-slot leads to has its predecessor written, so the chains can be followed to the units that count.
+With this order a half-written file can be rewound to an earlier header: every unit that a slot points to has
+its predecessor on disk, so the chains can be followed back to the earlier units.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, pack
 __all__ = ["IndexFiles", "cut_index", "last_index_file", "rewind_index"]
 
 _PAGE = 4096
-_GAP_PAGES_MAX = 16  # pages between two changed ones that are rather written along than skipped
+_GAP_PAGES_MAX = 16  # unchanged pages between two changed ones that are written with them
 
 
 class IndexFiles:
-    """Writes batches behind what the last index file holds."""
+    """Writes batches behind the entries of the last index file."""
 
     def __init__(
         self,
@@ -47,10 +47,11 @@ class IndexFiles:
 
     @property
     def end_timestamp(self) -> int | None:
-        """That of the last file's header; None while there is none."""
+        """The end timestamp in the last file's header; None without a file."""
         return None if self._state is None else self._state.header.end_timestamp
 
     def write(self, batch: IndexBatch) -> None:
+        """Writes the entries of a batch, into new files where the last one is full."""
         for update in index_updates(
             self._state, batch, geometry=self._geometry, timestamp=self._timestamp, zone=self._zone
         ):
@@ -80,6 +81,7 @@ class IndexFiles:
         return stored
 
     def close(self) -> None:
+        """Syncs and closes the open file."""
         if self._file is not None:
             file, self._file = self._file, None
             with file:
@@ -98,8 +100,9 @@ def _last_state(directory: str, geometry: IndexGeometry) -> IndexState | None:
 def _write_slots(
     file: WritableFile, stored: NDArray[np.int32], numbers: NDArray[np.int64], values: NDArray[np.int32]
 ) -> None:
-    """`values` at ascending slot `numbers`; by pages, because a disk that is full kills a process that writes
-    through a map.
+    """Writes `values` at ascending slot `numbers`, by pages.
+
+    A write through a memory map would kill the process when the disk is full.
     """
     if not len(numbers):
         return
@@ -113,11 +116,11 @@ def _write_slots(
         file.write(INDEX_HEADER.itemsize + start * INDEX_SLOT.itemsize, changed)
 
 
-# ---- winding back ------------------------------------------------------------------------------------------
+# ---- rewinding ---------------------------------------------------------------------------------------------
 
 
 def last_index_file(directory: str) -> tuple[str, str] | None:
-    """Name and header (hex) of the last file: what `rewind_index` goes back to; None without a file."""
+    """(name, header in hex) of the last file, the `base` of `rewind_index`; None without a file."""
     files = list_index_files(directory)
     if not files:
         return None
@@ -128,8 +131,9 @@ def last_index_file(directory: str) -> tuple[str, str] | None:
 def rewind_index(
     directory: str, base: tuple[str, str] | None, geometry: IndexGeometry, files: FileWrites
 ) -> None:
-    """The index as it was at `base`, whatever part of later entries was written: later files are removed,
-    slots lead to older units.
+    """Restores the index of the moment `base`, however much of later entries was written.
+
+    Later files are removed, and slots point to older units again.
     """
     removed = [
         file for file in list_index_files(directory) if base is None or file.path.rpartition("/")[2] > base[0]
@@ -145,7 +149,7 @@ def rewind_index(
     path = f"{directory}/{name}"
     with files.open(path) as writable, FileView(path) as view:
         if writable.size != geometry.file_size:
-            return  # not the file that was; its units stay
+            return  # another file now; its units stay
         mapped = view.map()
         slots = mapped[INDEX_HEADER.itemsize : geometry.units_start].view(INDEX_SLOT)
         previous = mapped[geometry.units_start :].view(INDEX_UNIT)["prev_index"]
@@ -153,7 +157,7 @@ def rewind_index(
         values = slots[later].astype(np.int64)
         while (values >= count).any():
             ahead = values >= count
-            # A chain goes down; a unit that says otherwise is damaged, and its slot becomes empty.
+            # Links point to lower numbers; the slot of a damaged unit with another link becomes empty.
             following = np.where(
                 values[ahead] < len(previous), previous[np.minimum(values[ahead], len(previous) - 1)], 0
             )
@@ -171,9 +175,7 @@ def cut_index(
     geometry: IndexGeometry,
     files: FileWrites,
 ) -> None:
-    """Without the newest entries that lead to the physical offset `stop` or behind it; doing it again changes
-    nothing more.
-    """
+    """Removes the newest entries, those that point to `stop` or behind it. A second call changes nothing."""
     for listed in reversed(list_index_files(directory)):
         if not listed.size:
             continue

@@ -93,7 +93,7 @@ def test_an_address_that_leads_nowhere_is_told(tmp_path: Path) -> None:
     (root / "consumequeue_ext/T/0" / oracle.file_name(0)).unlink()
     with pytest.raises(
         CorruptStoreError,
-        match="an extension of the consume queue, as a unit holds an address, found no file",
+        match="an extension of the consume queue, because a unit holds an address in it, found no file",
     ):
         offsets(root, subExpression="BB")
 

@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.consumequeue.ext import ext_offset, is_ext_address, read_ext_units, resolve_tags_codes
+from store_format.consumequeue.ext import ext_offset, is_ext_address, resolve_tags_codes
 from store_format.errors import CorruptStoreError, StoreError
+from store_format.layouts import CQ_EXT_HEAD
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())[
     "cq_ext"
@@ -67,13 +68,6 @@ def test_every_address_gives_its_unit(
     with tempfile.TemporaryDirectory() as name:
         addresses = _write(Path(name), written, file_size, first)
         asked = data.draw(st.lists(st.integers(0, len(written) - 1), max_size=80))
-        found = read_ext_units(name, _longs([addresses[i] for i in asked]))
-        rows = list(
-            zip(
-                found.tags_codes.tolist(), found.store_timestamps.tolist(), found.filter_bit_maps, strict=True
-            )
-        )
-        assert rows == [written[i] for i in asked]
         plain = data.draw(
             st.lists(st.integers(-(2**31), 2**63 - 1), min_size=len(asked), max_size=len(asked))
         )
@@ -98,16 +92,15 @@ def test_any_bytes_end_in_units_inside_the_file_or_a_store_error(
         path.write_bytes(content)
         found, refused = None, ""
         try:
-            found = read_ext_units(name, _longs(addresses))
+            found = resolve_tags_codes(name, _longs(addresses))
         except StoreError as error:
             refused = str(error)
         assert (found is None) == (name in refused)
         if found is None:
             return
-        for address, bit_map in zip(addresses, found.filter_bit_maps, strict=True):
-            position = address + 2**63
-            assert content[position + 20 : position + 20 + len(bit_map)] == bit_map
-            assert struct.unpack_from(">h", content, position)[0] == 20 + len(bit_map)
+        for address, tags_code in zip(addresses, found.tolist(), strict=True):
+            size, stored, _, bit_map_size = struct.unpack_from(">hqqh", content, address + 2**63)
+            assert (size, tags_code) == (20 + bit_map_size, stored)
 
 
 def test_addresses_far_apart_in_a_large_file_are_read_apart(directory: Path) -> None:
@@ -132,12 +125,13 @@ def test_vectors(directory: Path) -> None:
     addresses = _longs([address["cq_tags_code"] for address in VECTORS["address"]])
     assert addresses.tobytes().hex() == "".join(address["hex"] for address in VECTORS["address"])
     assert ext_offset(addresses).tolist() == [address["ext_offset"] for address in VECTORS["address"]]
-    found = read_ext_units(str(directory), addresses)
-    assert found.tags_codes.tolist() == [unit["tags_code"] for unit in VECTORS["units"]]
-    assert found.store_timestamps.tolist() == [unit["store_time"] for unit in VECTORS["units"]]
-    assert [bit_map.hex() for bit_map in found.filter_bit_maps] == [
-        unit["bitmap_hex"] for unit in VECTORS["units"]
-    ]
+    found = resolve_tags_codes(str(directory), addresses)
+    assert found.tolist() == [unit["tags_code"] for unit in VECTORS["units"]]
+    for offset, unit in zip(ext_offset(addresses).tolist(), VECTORS["units"], strict=True):
+        head = np.frombuffer(content, CQ_EXT_HEAD, 1, offset)[0]
+        bit_map = bytes.fromhex(unit["bitmap_hex"])
+        assert head.tolist() == (20 + len(bit_map), unit["tags_code"], unit["store_time"], len(bit_map))
+        assert content[offset + 20 :].startswith(bit_map)
 
 
 def test_the_limit_of_addresses() -> None:
@@ -184,9 +178,3 @@ def test_bytes_that_are_no_unit_are_named(directory: Path, content: bytes, posit
     (directory / f"{0:020d}").write_bytes(content.ljust(100, b"\0"))
     error = _refused(directory, position)
     assert (error.file, error.position, error.found) == (f"{directory}/{0:020d}", position, found)
-
-
-def test_a_value_that_is_no_address_is_refused_where_units_are_asked_for(directory: Path) -> None:
-    with pytest.raises(CorruptStoreError) as raised:
-        read_ext_units(str(directory), _longs([-(2**63), -5]))
-    assert raised.value.found == "-5"

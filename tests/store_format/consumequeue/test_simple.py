@@ -301,7 +301,7 @@ def test_a_gap_names_both_files(directory: Path) -> None:
         (directory / f"{start:020d}").write_bytes(_message(1, start) * 2)
     error = _refused(directory)
     assert error.file == f"{directory}/{120:020d}"
-    assert error.expected == f"a file that begins at 80, right behind {directory}/{40:020d}"
+    assert error.expected == f"a file that begins at 80, where {directory}/{40:020d} ends"
     assert pickle.loads(pickle.dumps(error)).args == error.args
 
 
@@ -323,7 +323,7 @@ def test_a_file_deleted_after_planning_is_named_with_the_queue(directory: Path) 
     with pytest.raises(OffsetOutOfRangeError) as raised:
         read_units(bounds, 1, 5)
     assert str(raised.value).startswith(
-        f"TopicTest-3: unit 2 and those behind it stood in {directory}/{40:020d}, which is gone"
+        f"TopicTest-3: {directory}/{40:020d} with unit 2 and later ones no longer exists"
     )
     assert read_units(bounds, 4, 6)["tags_code"].tolist() == [4, 5]
 

@@ -154,7 +154,7 @@ def test_no_messages_write_nothing() -> None:
         (
             QueueEnd("T", 1, 50),
             [(0, 0, 0, 91, 0)],
-            "consumequeue/T/1: files of 50 bytes; mappedFileSizeConsumeQueue is a multiple of 20",
+            "consumequeue/T/1: files of 50 bytes; mappedFileSizeConsumeQueue must be a multiple of 20",
         ),
         (QueueEnd("T", 1, 0), [(0, 0, 0, 91, 0)], "files of 0 bytes"),
     ],

@@ -30,8 +30,9 @@ from store_format.index.file import (
     open_index_files,
 )
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, infer_geometry
-from store_format.index.query import find_offsets, query_message, query_offsets
+from store_format.index.query import find_offsets
 from tests.support import goldens
+from tests.support.index_query import lookup, query_message, query_offsets
 from tests.support.index_writer import IndexFileWriter, IndexWriter, java_string_hash, message_index_keys
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
@@ -161,7 +162,7 @@ def test_worked_default_example(tmp_path: Path) -> None:
             file.write(bytes.fromhex(data))
     with IndexFile.open(str(path)) as index:
         assert index.geometry == DEFAULT_GEOMETRY
-        assert index.lookup(key_hash("TopicTest#KEY")) == [first["phy_offset"]]
+        assert lookup(index, key_hash("TopicTest#KEY")) == [first["phy_offset"]]
     with open(path, "r+b") as file:
         for position, data in (
             (0, second["header_hex"]),
@@ -172,7 +173,7 @@ def test_worked_default_example(tmp_path: Path) -> None:
             file.write(bytes.fromhex(data))
     with IndexFile.open(str(path)) as index:
         assert index.geometry == DEFAULT_GEOMETRY
-        assert index.lookup(key_hash("TopicTest#KEY")) == [second["phy_offset"], first["phy_offset"]]
+        assert lookup(index, key_hash("TopicTest#KEY")) == [second["phy_offset"], first["phy_offset"]]
         assert index.units()["time_diff"].tolist() == [0, 5]
         assert (index.header().begin_timestamp, index.header().end_timestamp) == (
             first["store_timestamp"],
@@ -297,7 +298,7 @@ def test_without_units_the_geometry_is_unknown_and_lookups_are_empty(tmp_path: P
         assert index.geometry is None
         assert index.header().index_count == 1
         assert len(index.units()) == 0
-        assert index.lookup(5) == []
+        assert lookup(index, 5) == []
         assert find_offsets([index], "Orders", "a").tolist() == []
 
 
@@ -311,11 +312,11 @@ def test_unknown_geometry_of_a_file_with_units_asks_for_the_options(tmp_path: Pa
         )
     )
     with IndexFile.open(str(path)) as index, pytest.raises(OptionError) as caught:
-        index.lookup(5)
+        lookup(index, 5)
     assert "maxHashSlotNum" in str(caught.value)
     assert str(path) in str(caught.value)
     with IndexFile.open(str(path), hash_slot_num=10, index_num=50) as index:
-        assert index.lookup(5) == []
+        assert lookup(index, 5) == []
 
 
 def test_given_numbers(tmp_path: Path) -> None:
@@ -355,12 +356,12 @@ def _three_of_one_key() -> tuple[IndexFileWriter, int, int]:
 def test_chain_comes_newest_first_and_window_is_whole_seconds(tmp_path: Path) -> None:
     writer, hash_value, _ = _three_of_one_key()
     with _patched(tmp_path, writer, 0, b"") as index:
-        assert index.lookup(hash_value) == [3000, 2000, 1000]
-        assert index.lookup(hash_value, num_max=2) == [3000, 2000]
-        assert index.lookup(hash_value, num_max=0) == []
-        assert index.lookup(hash_value, T0 + 5000, T0 + 5000) == [2000]
-        assert index.lookup(hash_value, T0 + 5001) == [3000]
-        assert index.lookup(hash_value + 4) == []  # same slot, other hash
+        assert lookup(index, hash_value) == [3000, 2000, 1000]
+        assert lookup(index, hash_value, num_max=2) == [3000, 2000]
+        assert lookup(index, hash_value, num_max=0) == []
+        assert lookup(index, hash_value, T0 + 5000, T0 + 5000) == [2000]
+        assert lookup(index, hash_value, T0 + 5001) == [3000]
+        assert lookup(index, hash_value + 4) == []  # same slot, other hash
 
 
 @pytest.mark.parametrize(
@@ -376,14 +377,14 @@ def test_chain_comes_newest_first_and_window_is_whole_seconds(tmp_path: Path) ->
 def test_broken_links_end_the_chain(tmp_path: Path, unit: int, prev: int, expected: list[int]) -> None:
     writer, hash_value, units_start = _three_of_one_key()
     with _patched(tmp_path, writer, units_start + 20 * unit + 16, struct.pack(">i", prev)) as index:
-        assert index.lookup(hash_value) == expected
+        assert lookup(index, hash_value) == expected
         assert find_offsets([index], "Orders", "a").tolist() == sorted(expected)
 
 
 def test_negative_difference_ends_the_brokers_walk_but_hides_nothing_from_find(tmp_path: Path) -> None:
     writer, hash_value, units_start = _three_of_one_key()
     with _patched(tmp_path, writer, units_start + 20 * 2 + 12, struct.pack(">i", -1)) as index:
-        assert index.lookup(hash_value) == [3000]
+        assert lookup(index, hash_value) == [3000]
         assert find_offsets([index], "Orders", "a").tolist() == [1000, 2000, 3000]
 
 
@@ -391,7 +392,7 @@ def test_negative_difference_ends_the_brokers_walk_but_hides_nothing_from_find(t
 def test_slots_out_of_range_hold_nothing(tmp_path: Path, slot_value: int) -> None:
     writer, hash_value, _ = _three_of_one_key()
     with _patched(tmp_path, writer, 40 + 4 * (hash_value % 4), struct.pack(">i", slot_value)) as index:
-        assert index.lookup(hash_value) == []
+        assert lookup(index, hash_value) == []
 
 
 @given(st.data())
@@ -411,7 +412,7 @@ def test_any_truncation_or_flip_ends_in_offsets_or_a_store_error(
     try:
         with IndexFile.open(str(path), hash_slot_num=slots, index_num=units) as index:
             assert len(index.units()) <= 29
-            found = query_offsets([index], "Orders", "3", 64, 0, LONG_MAX).physical_offsets
+            found = query_offsets([index], "Orders", "3", 64, 0, LONG_MAX)
             assert len(found) <= 64
             assert len(find_offsets([index], "Orders", "3")) <= 30
     except StoreError as error:
@@ -553,7 +554,7 @@ def test_find_in_a_window_misses_nothing(
 
 
 def test_query_without_files() -> None:
-    assert query_offsets([], "Orders", "a", 32, 0, LONG_MAX).physical_offsets == []
+    assert query_offsets([], "Orders", "a", 32, 0, LONG_MAX) == []
     assert query_message([], "Orders", "a", 32, 0, LONG_MAX, lambda offset: True) == []
 
 

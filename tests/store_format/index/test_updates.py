@@ -73,8 +73,8 @@ class Directory:
             units = update.units.tobytes()
             raw[update.units_position : update.units_position + len(units)] = units
             slots = update.slot_values.tobytes()
-            for i, position in enumerate(update.slot_positions.tolist()):
-                raw[position : position + 4] = slots[4 * i : 4 * i + 4]
+            for i, slot in enumerate(update.slot_numbers.tolist()):
+                raw[40 + 4 * slot : 44 + 4 * slot] = slots[4 * i : 4 * i + 4]
             raw[:40] = update.header_bytes
             assert len(raw) == update.geometry.file_size
 
@@ -162,15 +162,10 @@ def test_a_replay_skips_what_is_before_the_last_entry_and_repeats_that(
 def test_a_message_without_keys_makes_a_file_and_a_full_file_waits_for_the_next_message() -> None:
     directory = Directory(IndexGeometry(2, 3))
     (first,) = directory.put(_batch([("T", {}, 0, T0)]))
-    assert (first.is_new, first.is_full, len(first.units), first.header) == (
-        True,
-        False,
-        0,
-        IndexHeader(0, 0, 0, 0, 0, 1),
-    )
+    assert (first.is_new, len(first.units), first.header) == (True, 0, IndexHeader(0, 0, 0, 0, 0, 1))
     assert directory.put(_batch([("T", {}, 50, T0)])) == []
     (full,) = directory.put(_batch([("T", {"KEYS": "a b"}, 100, T0 + 1)]))
-    assert (full.name, full.is_new, full.is_full, full.unit_start) == (first.name, False, True, 1)
+    assert (full.name, full.is_new, full.header.index_count, full.unit_start) == (first.name, False, 3, 1)
     (rolled,) = directory.put(_batch([("T", {}, 200, T0 + 2)]))
     assert (rolled.is_new, rolled.header) == (True, IndexHeader(T0 + 1, T0 + 1, 100, 100, 0, 1))
 
@@ -180,7 +175,7 @@ def test_the_first_unit_of_a_rolled_file_counts_from_the_end_of_the_file_before(
     full, rolled = directory.put(
         _batch([("T", {"KEYS": "a b"}, 0, T0), ("T", {"KEYS": "c"}, 100, T0 + 7999), ("T", {}, 200, T0)])
     )
-    assert full.is_full
+    assert full.header.index_count == 3
     assert rolled.units["time_diff"].tolist() == [7]
     assert rolled.header == IndexHeader(T0 + 7999, T0 + 7999, 100, 100, 1, 2)
 
@@ -402,7 +397,7 @@ def test_the_worked_example_of_the_format() -> None:
     for put, told in zip(puts, (vector, vector["second_put"]), strict=True):
         message = (put["topic"], {"KEYS": put["key"]}, put["phy_offset"], put["store_timestamp"])
         (update,) = index_updates(state, _batch([message]), timestamp=T0, zone=UTC)
-        assert update.slot_positions.tolist() == [vector["slot_pos"]]
+        assert [40 + 4 * slot for slot in update.slot_numbers.tolist()] == [vector["slot_pos"]]
         assert update.slot_values.tobytes().hex() == told["slot_value_hex"]
         assert (update.units_position, update.units.tobytes().hex()) == (told["unit_pos"], told["unit_hex"])
         assert update.header_bytes.hex() == told["header_hex"]

@@ -100,17 +100,17 @@ def damage(small: SmallStore, how: str) -> tuple[str, str]:
             return f"{first} at byte 40: expected a file of 60 bytes, as in other queues", "40 bytes"
         case "empty":
             os.truncate(last, 0)
-            return f"{last} at byte 0: expected a file of units", "an empty one"
+            return f"{last} at byte 0: expected a file of units", "an empty file"
         case "last entry":
             last.write_bytes(last.read_bytes()[:20] + b"\x80" + last.read_bytes()[21:])
             return (
-                f"{last} at byte 20: expected zeros behind the queue's last entry, which is unit 3",
+                f"{last} at byte 20: expected zeros behind the queue's last entry, unit 3",
                 "other bytes",
             )
         case "first entry":
             first.write_bytes(first.read_bytes()[:8] + b"\xff" + first.read_bytes()[9:])
             return (
-                f"{first} at byte 8: expected zeros behind the queue's last entry, which is unit -1",
+                f"{first} at byte 8: expected zeros behind the queue's last entry, unit -1",
                 "other bytes",
             )
         case "gap":

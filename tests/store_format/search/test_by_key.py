@@ -194,7 +194,7 @@ def test_index_files_not_flushed_at_a_crash_are_not_trusted(golden: Golden) -> N
     found = store.find(key="nobody's", topic="Audit")
     assert found.table.num_rows == 0
     assert found.how == "index and scan"
-    assert all("after what was flushed" in reason for _, reason in found.searched.unused)
+    assert all("not flushed up to its end" in reason for _, reason in found.searched.unused)
     assert found.searched.unused
     assert found.searched.index_files
 
