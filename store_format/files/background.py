@@ -1,6 +1,4 @@
-"""One call at a time in a thread behind the caller, in order: what waits for the system overlaps with what
-the caller computes.
-"""
+"""Runs calls in order in one background thread, so that waiting for the disk overlaps with computing."""
 
 from __future__ import annotations
 
@@ -12,11 +10,10 @@ __all__ = ["Behind"]
 
 
 class Behind:
-    """A context manager. `call` waits for the call before it, and raises what that one raised; so does the
-    end of the block.
+    """A context manager. `call`, and the end of the block, wait for the previous call and raise its error.
 
-    So at most one call is under way, none after a failure, and none behind the block, however it is left.
-    Little work is done at once instead (`is_little`): a thread costs half a millisecond.
+    At most one call runs at a time, no call starts after a failure, and none outlives the block. With
+    `is_little` calls run in the caller's thread: to start a thread takes half a millisecond.
     """
 
     def __init__(self, *, is_little: bool = False) -> None:

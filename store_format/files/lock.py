@@ -1,11 +1,10 @@
-"""The store's `lock` (DefaultMessageStore.start, spec 5.3): asked who holds it, and taken as a Java broker
-takes it.
+"""The store's `lock` file (DefaultMessageStore.start, spec 5.3): asks who holds it, and takes it.
 
-Writers of ours lock the second byte too, which no broker does: who waits for one knows that it will not take
-long.
+A writer of this project also locks the second byte, which no broker does. So another writer knows whether it
+waits for a broker or for a writer, which needs the lock for a short time only.
 
-Closing any descriptor of a file drops every POSIX lock the process holds on it. So all opening and closing of
-lock files happens here, under one mutex, and never for a file whose lock this process holds.
+To close any descriptor of a file drops every POSIX lock that the process has on the file. So lock files are
+opened and closed in this module only, under one mutex, and never while this process holds their lock.
 """
 
 from __future__ import annotations
@@ -30,20 +29,18 @@ __all__ = ["StoreLock", "described", "foreign_holder", "lock_holder", "own_holde
 # struct flock of 64-bit Linux: type, whence, start, length, pid; padded to 32 bytes.
 _FLOCK = struct.Struct("hhqqi4x")
 _STORE_BYTE = 0  # Java locks byte range [0, 1)
-_OWN_BYTE = 1  # says that a writer of ours has it, or is about to take it
+_OWN_BYTE = 1  # locked by a writer of this project that has the lock or is about to take it
 _LINUX = sys.platform.startswith("linux")
 _POLL_SECONDS = 0.02
-# a reader that asks has the file open for microseconds, a broker for as long as it lives
+# A reader that asks for the holder has the file open for microseconds, a broker as long as it runs.
 _GLANCE_SECONDS = 0.25
-_LET_GO = "a process that let go of it just now"
+_LET_GO = "a process that has just released it"
 _mutex = threading.Lock()
 _held: dict[tuple[int, int], int] = {}  # (device, inode) -> the descriptor whose lock this process holds
 
 
 def _forget_after_fork() -> None:
-    """A forked child inherits descriptors but no locks: it must neither believe it holds one nor look as if
-    it had the file open.
-    """
+    """Closes the lock files in a forked child, which inherits the descriptors but not the locks."""
     global _mutex
     _mutex = threading.Lock()
     for descriptor in _held.values():
@@ -55,34 +52,31 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def lock_holder(path: str) -> int | None:
-    """The process id that holds the lock file `path`, as the system tells it; None when nobody else does or
-    it is missing.
+    """Returns the id of the other process that holds the lock file `path`; None for none or a missing file.
 
-    0 or -1 is a holder on another host or in another process namespace. Only Linux can be asked; elsewhere a
-    store counts as not held.
+    0 or -1 stands for a process on another host or in another process namespace. Only Linux reports holders;
+    on other systems the result is None.
     """
     return _holders(path)[0]
 
 
 def foreign_holder(path: str) -> int | None:
-    """The same, None also for a writer of ours: what is left is a broker, which lets go of the store only
-    when it is stopped.
-    """
+    """Returns the holder if it is a broker, which keeps the lock until it stops; None for our writers."""
     found = _holders(path)
     if found[0] in (None, found[1]):
         return None
-    time.sleep(_POLL_SECONDS)  # a writer may have come or gone between two questions
+    time.sleep(_POLL_SECONDS)  # a writer may take or release one byte between the two queries
     return found[0] if _holders(path) == found else None
 
 
 def own_holder(path: str) -> int | None:
-    """The process id of a writer of this project that holds the lock; None when a broker does, or nobody."""
+    """Returns the holder if it is a writer of this project; None for a broker and for no holder."""
     found = _holders(path)
     return found[0] if found[0] == found[1] else None
 
 
 def _holders(path: str) -> tuple[int | None, int | None]:
-    """Of the store's byte, and of our own."""
+    """Returns the holders of the store's byte and of the second byte."""
     if not _LINUX:
         return None, None
     with _mutex:
@@ -94,12 +88,10 @@ def _holders(path: str) -> tuple[int | None, int | None]:
         except FileNotFoundError:
             return None, None
         except BlockingIOError:
-            # the lease of a writer that holds the lock and looks just now who else has it open: see
-            # _is_only_opener
+            # A writer that holds the lock has a lease on the file at this moment: see _is_only_opener.
             return 0, 0
         try:
-            # Again: the path may have got another file meanwhile, but nobody here takes its lock under this
-            # mutex.
+            # Check again: the path may name another file now. No thread takes its lock under this mutex.
             if _identity(descriptor) in _held:
                 return None, None
             return _holder_of(descriptor, _STORE_BYTE), _holder_of(descriptor, _OWN_BYTE)
@@ -127,10 +119,10 @@ def _holder_of(descriptor: int, byte: int) -> int | None:
 
 
 class StoreLock:
-    """The exclusive lock of a store, for one writer of all threads and processes; a context manager.
+    """The exclusive lock of a store among all threads and processes; a context manager.
 
-    Waits at most `timeout` seconds for another writer of ours, and not for a broker. Raises StoreInUseError,
-    which names the holder.
+    Waits at most `timeout` seconds for another writer of this project, but not for a broker. Raises
+    StoreInUseError, which names the holder.
     """
 
     def __init__(
@@ -146,7 +138,7 @@ class StoreLock:
         self._clock = clock
         self._sleep = sleep
         self._identity: tuple[int, int] | None = None
-        self._is_foreign = False  # the holder that was met last
+        self._is_foreign = False  # whether the last holder found was a broker
 
     def __enter__(self) -> StoreLock:
         deadline = self._clock() + self._timeout
@@ -157,12 +149,13 @@ class StoreLock:
             if self._is_foreign or self._clock() >= deadline:
                 waited = f" (waited {self._timeout:g} s)" if self._timeout and not self._is_foreign else ""
                 raise StoreInUseError(
-                    f"{self.path}: held by {holder}{waited}; a store has one writer at a time, stop it first"
+                    f"{self.path}: held by {holder}{waited}; "
+                    "a store has one writer at a time: stop that process first"
                 )
             self._sleep(_POLL_SECONDS)
 
     def _try(self) -> str | None:
-        """None when the lock is taken now; else who has it."""
+        """Takes the lock and returns None, or returns the holder in words."""
         self._is_foreign = False
         with _mutex:
             try:
@@ -175,13 +168,15 @@ class StoreLock:
                 descriptor = open_lock_descriptor(self.path)
             except StoreWriteError as error:
                 if isinstance(error.__cause__, BlockingIOError):
-                    # which looks just now, with a lease, who else has it open: see _is_only_opener
+                    # The other writer has a lease on the file at this moment: see _is_only_opener.
                     return "another writer"
                 raise
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise CorruptStoreError(self.path, 0, "a regular file", "something else")
-                refused = _OWN_BYTE  # first, so that whoever has it meets nobody at the other but a broker
+                refused = (
+                    _OWN_BYTE  # first: whoever has this byte competes for the other one with a broker only
+                )
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _OWN_BYTE)
                 refused = _STORE_BYTE
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _STORE_BYTE)
@@ -195,7 +190,7 @@ class StoreLock:
                 raise
             if not _is_named(self.path, descriptor):
                 os.close(descriptor)
-                return _LET_GO  # and took the file away: a store that came to nothing
+                return _LET_GO  # and removed the file: the creation of the store failed
             self._identity = _identity(descriptor)
             _held[self._identity] = descriptor
             return None
@@ -203,8 +198,8 @@ class StoreLock:
     def refuse_other_openers(self) -> None:
         """Raises StoreInUseError when another process has the lock file open: a broker that is still loading.
 
-        A broker opens `lock` first and takes the lock only when it has loaded and recovered. Looks at /proc,
-        so only on Linux and only at processes this user may look into.
+        A broker opens `lock` first and takes the lock only after loading and recovery. The check reads /proc:
+        it works on Linux only, and only for processes that this user may inspect.
         """
         assert self._identity is not None, "the lock is not held"
         if _is_only_opener(_held[self._identity]):
@@ -213,7 +208,8 @@ class StoreLock:
         while (opener := _other_opener(self._identity)) is not None:
             if self._clock() >= deadline:
                 raise StoreInUseError(
-                    f"{self.path}: opened by {described(opener)}, a broker that is starting? Stop it, then write again"
+                    f"{self.path}: opened by {described(opener)}, probably a broker that is starting; "
+                    "stop the broker, then write again"
                 )
             self._sleep(_POLL_SECONDS)
 
@@ -227,7 +223,7 @@ class StoreLock:
 
 
 def described(process_id: int) -> str:
-    """A holder in words: its id and its command."""
+    """Returns a process in words: its id and its command."""
     if process_id <= 0:
         return "a process on another host or in another process namespace"
     try:
@@ -238,14 +234,13 @@ def described(process_id: int) -> str:
 
 
 def _is_only_opener(descriptor: int) -> bool:
-    """True when nobody else has the file open: only then Linux grants a write lease, which is given back at
-    once.
+    """Returns True if no other process has the file open: only then Linux grants a write lease.
 
-    A hundred times faster than a look through /proc, but False says nothing: other users' files and some
-    filesystems have no leases.
+    The lease is released at once. This is a hundred times faster than a search of /proc, but False means
+    nothing: files of other users and some file systems have no leases.
     """
     try:
-        # an opener in these microseconds: this signal is ignored, SIGIO would kill
+        # A process that opens the file now triggers this signal, which is ignored; SIGIO would kill.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -255,7 +250,7 @@ def _is_only_opener(descriptor: int) -> bool:
 
 
 def _other_opener(identity: tuple[int, int]) -> int | None:
-    """The id of a process but this one that has the file open."""
+    """Returns the id of another process that has the file open; None without one."""
     if not _LINUX:
         return None
     own = str(os.getpid())
@@ -264,7 +259,7 @@ def _other_opener(identity: tuple[int, int]) -> int | None:
             try:
                 descriptors = entry_names(f"/proc/{name}/fd", missing_ok=True)
             except (StoreError, OSError):
-                continue  # another user's, or it ended
+                continue  # a process of another user, or one that has ended
             for descriptor in descriptors:
                 try:
                     status = os.stat(f"/proc/{name}/fd/{descriptor}")

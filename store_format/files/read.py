@@ -1,7 +1,7 @@
-"""The only room that opens, maps, lists or reads files of a store. Everything above it gets bytes and arrays.
+"""Lists, opens, reads and maps store files. The rooms above get bytes and arrays; no function here writes.
 
-Nothing here writes. Links below the root level are refused, because a store's contents are hostile: a link
-could lead a reader, and what it prints, anywhere.
+A symbolic link below the root of a store is refused: a store may be hostile, and the link could point
+anywhere.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = [
     "refuse",
 ]
 
-# What fsck makes at the root of a file system, for root alone. No topic has such a name: `+` is not allowed
-# (TopicValidator).
+# fsck creates this directory at the root of a file system; only root may read it. No topic has this name:
+# TopicValidator does not allow `+`.
 LOST_AND_FOUND = "lost+found"
 
-# is told what may not be read, and why; raises that, or goes on without it
+# Called with the error for an entry that cannot be read: raises the error, or returns to skip the entry.
 Refused = Callable[[StoreError], object]
 
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
@@ -52,7 +52,7 @@ _SMALL_FILE_SIZE_MAX = 64 << 20  # config files: a broker with 100,000 topics wr
 
 
 def offset_file_name(offset: int) -> str:
-    """The name of the file whose first byte stands at `offset` of its queue (UtilAll.offset2FileName).
+    """Returns the name of the file that begins at byte `offset` of its file queue (UtilAll.offset2FileName).
 
     >>> offset_file_name(1073741824)
     '00000000001073741824'
@@ -62,7 +62,7 @@ def offset_file_name(offset: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    """One file of a file queue: where it is, the queue offset of its first byte, and its length in bytes."""
+    """One file of a file queue (such as the commitlog): path, offset of its first byte, length in bytes."""
 
     path: str
     start: int
@@ -78,7 +78,7 @@ def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> li
 
     Only names of 20 digits count; `diagnose` reports other names. Another `name` pattern lists other files,
     whose `start` is the number in the last group of the pattern, or the whole name. Raises CorruptStoreError
-    for a link and for an entry that is not a regular file: without the error its bytes would be missing silently.
+    for a link and for an entry that is not a regular file: to skip it would hide missing bytes.
     """
     found = []
     for entry in _scan(directory):
@@ -121,7 +121,7 @@ def _file_size(entry: os.DirEntry[str]) -> int | None:
 
 
 def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
-    """The names in a directory. Raises StoreNotFoundError, saying what is wrong, when it cannot be listed."""
+    """Returns the names in a directory. Raises StoreNotFoundError for a missing directory and for a file."""
     try:
         return frozenset(os.listdir(directory))
     except FileNotFoundError as error:
@@ -141,17 +141,17 @@ def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
 
 
 def refuse(error: StoreError) -> None:
-    """The `Refused` that goes on without nothing."""
+    """The `Refused` that raises every error."""
     raise error
 
 
 def list_directories(
     directory: str, select: Callable[[str], bool] = lambda name: True, refused: Refused = refuse
 ) -> list[tuple[str, str]]:
-    """(name, path) of the selected directories in `directory`, sorted by name; [] when it is missing.
+    """Returns (name, path) of the selected directories in `directory` by name; [] when it is missing.
 
-    `lost+found` is left out. A link is `refused`, with a CorruptStoreError, and left out where that does not
-    raise it.
+    `lost+found` is skipped. For a link `refused` is called with a CorruptStoreError; if it returns, the link
+    is skipped.
     """
     found = []
     for entry in _scan(directory):
@@ -166,7 +166,7 @@ def list_directories(
 
 
 def open_descriptor(path: str) -> int:
-    """A read-only descriptor that refuses links and does not wait for pipes. The caller closes it."""
+    """Returns a read-only descriptor. Refuses links, does not wait for pipes. The caller closes it."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -179,7 +179,7 @@ def open_descriptor(path: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What stands in a directory, whatever its name. `size` is 0 for what is no file."""
+    """An entry of a directory. `size` is 0 for everything but a file."""
 
     name: str
     path: str
@@ -188,10 +188,9 @@ class Entry:
 
 
 def list_entries(directory: str) -> list[Entry]:
-    """Everything in a directory by name, links as links; [] when it is missing. For `diagnose`, which refuses
-    nothing.
+    """Returns all entries of a directory by name, links included; [] when the directory is missing.
 
-    Raises CorruptStoreError when it is a file.
+    Raises CorruptStoreError when `directory` is a file. `diagnose` calls this: it reports links.
     """
     found = [_entry(entry) for entry in _scan(directory) if entry.name != LOST_AND_FOUND]
     return sorted(found, key=lambda entry: entry.name)
@@ -208,8 +207,9 @@ def _entry(entry: os.DirEntry[str]) -> Entry:
 
 
 def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
-    """A small file as a whole; None when it is missing. Raises CorruptStoreError for a link, a directory, or
-    more than `size_max` bytes.
+    """Returns the content of a small file; None when the file is missing.
+
+    Raises CorruptStoreError for a link, a directory, and a file of more than `size_max` bytes.
     """
     try:
         descriptor = open_descriptor(path)
@@ -219,17 +219,16 @@ def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise CorruptStoreError(path, 0, "a regular file", "something else")
-    with os.fdopen(descriptor, "rb") as file:  # refuses directories with an error of its own
+    with os.fdopen(descriptor, "rb") as file:
         if status.st_size > size_max:
             raise CorruptStoreError(path, 0, f"at most {size_max} bytes", f"{status.st_size} bytes")
         return file.read(size_max)
 
 
 class FileView:
-    """A store file open for reading: positional reads, and a map of it for gathers.
+    """A store file open for reading: positional reads, slices, and a memory map for gathers.
 
-    Use it as a context manager, or leave the closing to a `FileCache`. Arrays from `map` stay valid after
-    `close`.
+    A context manager; a `FileCache` closes its own views. Arrays from `map` stay valid after `close`.
     """
 
     def __init__(self, path: str) -> None:
@@ -245,7 +244,7 @@ class FileView:
         self._mapped: NDArray[np.uint8] | None = None
 
     def read(self, position: int, length: int) -> bytes:
-        """At most `length` bytes from `position`; fewer only at the end of the file."""
+        """Returns `length` bytes from `position`; fewer only at the end of the file."""
         parts = []
         while length > 0:
             part = os.pread(self._descriptor, length, position)
@@ -257,11 +256,11 @@ class FileView:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def __getitem__(self, part: slice) -> bytes:
-        """The bytes of a slice with both ends given: a file is looked at like a buffer."""
+        """Returns the bytes of a slice, which has a start and a stop: checks take a file like a buffer."""
         return self.read(part.start, part.stop - part.start)
 
     def read_into(self, position: int, buffer: NDArray[np.uint8]) -> int:
-        """Fills `buffer` from `position`; how many bytes there were, fewer only at the end of the file."""
+        """Fills `buffer` from `position`. Returns the bytes read, fewer only at the end of the file."""
         view, done = memoryview(buffer.data), 0
         while done < len(view):
             count = os.preadv(self._descriptor, [view[done:]], position + done)
@@ -271,21 +270,21 @@ class FileView:
         return done
 
     def data_from(self, position: int) -> int:
-        """The first place at or behind `position` that is not in a hole, which reads as zeros; the file's
-        size where only one follows.
+        """Returns the first position from `position` on that is in no hole; the file's size without any.
+
+        A hole of a sparse file reads as zeros.
         """
         try:
             return max(os.lseek(self._descriptor, position, os.SEEK_DATA), position)
         except OSError as error:
-            # a file system that knows of no holes
+            # every other error: the file system does not report holes
             return self.size if error.errno == errno.ENXIO else position
 
     def map(self) -> NDArray[np.uint8]:
-        """The file as bytes, without reading it: pages come when touched. Read-only.
+        """Returns the file as a read-only array without reading it: the system loads pages on access.
 
-        Only for what is already written and will not be truncated: a page behind a new end of file kills the
-        process (SIGBUS). Callers look only at bytes below the end that planning saw; the growing tail is read
-        with `read`.
+        An access behind the end of a truncated file kills the process (SIGBUS). Callers therefore access only
+        bytes below the end that planning saw, and use `read` for the growing tail.
         """
         if self._mapped is None:
             if self.size == 0:
@@ -314,11 +313,10 @@ class FileView:
 
 
 class FileCache:
-    """Open views by path, at most `capacity`, of at most `bytes_max` bytes together; the least recently used
-    closed first.
+    """The open views used last, by path: at most `capacity` views, of at most `bytes_max` bytes together.
 
-    An entry counts only while the path still names the same file (device and inode, one `stat`): a store that
-    was cleaned or restored in between is seen anew.
+    A view is opened again when its path names another file (device, inode) or the size has changed: a store
+    may be cleaned or restored at any time.
     """
 
     def __init__(self, capacity: int = 256, bytes_max: int = 1 << 50) -> None:
@@ -328,7 +326,7 @@ class FileCache:
         self._views: OrderedDict[str, FileView] = OrderedDict()
 
     def open(self, path: str) -> FileView:
-        """Raises StoreNotFoundError when the file is gone."""
+        """Returns the open view of a path. Raises StoreNotFoundError when the file was deleted."""
         view = self._views.get(path)
         try:
             if view is not None:
@@ -353,7 +351,7 @@ class FileCache:
         return view
 
     def forget_deleted(self) -> None:
-        """Closes views of files that are gone or replaced: the disk gets their space back only then."""
+        """Closes the views of deleted and replaced files, whose space on disk stays in use until then."""
         for path, view in list(self._views.items()):
             try:
                 status = os.stat(path, follow_symlinks=False)
@@ -364,7 +362,7 @@ class FileCache:
                     self._forget(path)
 
     def _forget(self, path: str) -> None:
-        view = self._views.pop(path, None)  # closed when nobody uses it any more
+        view = self._views.pop(path, None)  # its destructor closes the file once no reader uses the view
         if view is not None:
             self._bytes -= view.size
 

@@ -32,13 +32,13 @@ def denied(path: str) -> StorePermissionError:
     while owner is None:
         try:
             owner = os.stat(place).st_uid
-        except OSError:  # in a directory that may not be searched, which is then the reason
+        except OSError:  # in a directory that the user may not search: then its owner counts
             place = os.path.dirname(place)
-    advice = f"give {_user(me)} the right to read it"
+    advice = f"give {_user(me)} read permission"
     if owner != me:
-        advice = f"run this as {_user(owner)}, as in `sudo -u {_user(owner)} …`, or {advice}"
+        advice = f"run the command as {_user(owner)} (`sudo -u {_user(owner)} …`), or {advice}"
     return StorePermissionError(
-        f"{shown(path)}: {_user(me)} may not read it, it belongs to {_user(owner)}; {advice}"
+        f"{shown(path)}: user {_user(me)} may not read it, its owner is {_user(owner)}; {advice}"
     )
 
 
@@ -50,9 +50,7 @@ def _user(number: int) -> str:
 
 
 def is_directory(path: str) -> bool:
-    """Whether it is one, or a link to one. Raises StorePermissionError when that cannot be told: it is not
-    the same as no.
-    """
+    """Returns whether `path` is a directory or a link to one. Raises StorePermissionError."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except PermissionError as error:
@@ -62,9 +60,7 @@ def is_directory(path: str) -> bool:
 
 
 def directory_identity(path: str) -> tuple[int, int, int] | None:
-    """(device, inode, mtime in ns) of a directory, or of the one that a link leads to; None when it is
-    missing.
-    """
+    """Returns (device, inode, mtime in ns) of a directory, following links; None when it is missing."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -75,7 +71,7 @@ def directory_identity(path: str) -> tuple[int, int, int] | None:
 
 
 def stat_identity(path: str) -> tuple[int, int, int] | None:
-    """(inode, size, mtime in ns): another value for a file that was replaced; None when it is missing."""
+    """Returns (inode, size, mtime in ns), which differs once a file is replaced; None when it is missing."""
     try:
         status = os.stat(path, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
@@ -86,9 +82,7 @@ def stat_identity(path: str) -> tuple[int, int, int] | None:
 
 
 def file_status(path: str) -> tuple[int, int] | None:
-    """(bytes on disk, which a file with holes has fewer of than its length; mtime in ms); None when it is
-    missing.
-    """
+    """Returns (bytes on disk, mtime in ms); None when the file is missing. Holes take no bytes on disk."""
     try:
         status = os.stat(path, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
@@ -99,10 +93,9 @@ def file_status(path: str) -> tuple[int, int] | None:
 
 
 def disk_usage(path: str) -> tuple[str, int]:
-    """The file system a path is on, or will be, by its mount point, and its used share in percent, rounded
-    up.
+    """Returns the mount point of a path, which may not exist yet, and the used share in percent, rounded up.
 
-    As a broker counts it, without the blocks kept for root (UtilAll.getDiskPartitionSpaceUsedPercent).
+    The share does not count the blocks reserved for root (UtilAll.getDiskPartitionSpaceUsedPercent).
     """
     place = os.path.realpath(path)
     while not os.path.lexists(place):

@@ -1,10 +1,9 @@
-"""The writing half of `files.py`: the only room that creates, changes or removes files of a store, through a
-handful of functions.
+"""Creates, changes and removes store files. No other module does.
 
-Files have their full length from the start, made by one ftruncate, and are never renamed in, but for
-directories of whole queues that were rebuilt. Every failure names its file. New files and directories have
-the mode that the process's umask leaves, as a broker's have; a replaced file keeps mode and owner.
-`FileWrites` carries whether a step waits for the disk, and how long that took.
+A store file gets its full length at creation, by one ftruncate. Only directories of rebuilt queues are
+renamed into place. Every failure names its file. New files and directories get the mode that the umask of the
+process leaves, as with a broker; a replaced file keeps its mode and owner. `FileWrites` knows whether a step
+waits for the disk, and measures the waiting.
 """
 
 from __future__ import annotations
@@ -21,18 +20,17 @@ from types import TracebackType
 from typing import Any
 
 from store_format.errors import CorruptStoreError, StoreWriteError
+from store_format.files.status import symbolic_link
 
 __all__ = ["FileWrites", "WritableFile", "open_lock_descriptor"]
 
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777  # less the umask
 _ZEROS = bytes(1 << 20)
-# For a larger write Linux looks for as large a piece of contiguous memory, which a virtual machine may not
-# have been given yet: then writes of 128 KiB to 4 MiB were seen at a tenth of the speed of these (0.5 instead
-# of 5 GB/s), and never faster.
+# For a larger write Linux needs as large a piece of contiguous memory, which a virtual machine may not have
+# yet: writes of 128 KiB to 4 MiB were measured at a tenth of the speed (0.5 instead of 5 GB/s), never faster.
 _PIECE_SIZE = 64 << 10
-_NO_PLACE = (errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
-_LINK = "a symbolic link, which is not followed below the root level"
+_NOT_MOVABLE = (errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
 @contextmanager
@@ -43,14 +41,12 @@ def _naming(path: str, what: str) -> Iterator[None]:
         if isinstance(error, StoreWriteError):
             raise
         if error.errno == errno.ELOOP:
-            raise CorruptStoreError(
-                path, 0, "a file or directory", "a symbolic link, which is not followed below the root level"
-            ) from error
+            raise symbolic_link(path) from error
         raise StoreWriteError(f"{path}: cannot {what}: {error.strerror or error}") from error
 
 
 def open_lock_descriptor(path: str) -> int:
-    """The store's `lock`, made with its 4 bytes when missing (DefaultMessageStore's constructor)."""
+    """Opens the store's `lock`, created with its 4 bytes if missing (as by DefaultMessageStore)."""
     with _naming(path, "open"):
         try:
             return os.open(path, _OPEN)
@@ -61,14 +57,14 @@ def open_lock_descriptor(path: str) -> int:
 
 
 def _make(path: str) -> int:
-    """The descriptor of a new file. Raises FileExistsError."""
+    """Creates a file and returns its descriptor. Raises FileExistsError."""
     descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, _FILE_MODE)
     _give_to_owner_of(os.path.dirname(path), descriptor)
     return descriptor
 
 
 def _make_or_open(path: str, flags: int) -> tuple[int, bool]:
-    """A descriptor, and whether the file is new; `flags` are for one that exists."""
+    """Returns a descriptor and whether the file is new; `flags` apply to an existing file."""
     try:
         return _make(path), True
     except FileExistsError:
@@ -76,14 +72,14 @@ def _make_or_open(path: str, flags: int) -> tuple[int, bool]:
 
 
 def _give_to_owner_of(directory: str, descriptor: int) -> None:
-    """What root makes in a broker's store is the broker's: otherwise the broker could not open it."""
+    """Gives a file that root creates to the owner of the directory, so that the broker can open the file."""
     if os.geteuid() == 0:
         status = os.stat(directory)
         _give(descriptor, status.st_uid, status.st_gid)
 
 
 def _give(descriptor: int, user: int, group: int) -> None:
-    """As far as this process may: only root changes the user, and not across NFS, nor from every container."""
+    """Changes owner and group as far as allowed: only root may, and not on NFS or in every container."""
     status = os.fstat(descriptor)
     with suppress(OSError):
         if group != status.st_gid:
@@ -114,7 +110,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 class WritableFile:
-    """A file of the store open for positional writes; a context manager. `size` is its full length."""
+    """A store file open for positional writes; a context manager. `size` is its full length in bytes."""
 
     def __init__(self, path: str, descriptor: int, size: int) -> None:
         self.path = path
@@ -122,7 +118,7 @@ class WritableFile:
         self._descriptor = descriptor
 
     def write(self, position: int, data: Any) -> None:
-        """All of `data` (anything with the buffer protocol), inside of the file. A short write is carried on."""
+        """Writes all of `data`, which has the buffer protocol and must end at or before `size`."""
         left = memoryview(data).cast("B")
         if not 0 <= position <= self.size - len(left):
             raise CorruptStoreError(
@@ -139,15 +135,15 @@ class WritableFile:
             return os.pread(self._descriptor, length, position)
 
     def zero(self, start: int, stop: int) -> None:
-        """Zeroes the bytes from `start` to `stop` that are not holes already."""
+        """Writes zeros from `start` to `stop`, except where the bytes are zeros or holes already."""
         while start < stop:
             try:
                 start = os.lseek(self._descriptor, start, os.SEEK_DATA)
                 end = min(os.lseek(self._descriptor, start, os.SEEK_HOLE), stop)
             except OSError as error:
                 if error.errno == errno.ENXIO:
-                    return  # holes up to the end
-                end = stop  # a filesystem that cannot tell
+                    return  # only holes up to the end of the file
+                end = stop  # the file system does not report holes
             while start < end:
                 length = min(end - start, len(_ZEROS))
                 if any(self.read(start, length)):
@@ -172,10 +168,9 @@ class WritableFile:
 
 
 class FileWrites:
-    """What changes a store. With `sync` each of these waits until the disk has it (SYNC_FLUSH); without, none
-    does.
+    """All changes of store files. With `sync` every change waits for the disk, as with SYNC_FLUSH.
 
-    `sync_seconds` and `syncs` tell what that waiting was.
+    `syncs` and `sync_seconds` count the waits and their time.
     """
 
     def __init__(self, *, sync: bool, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -187,15 +182,13 @@ class FileWrites:
         self._opened: dict[str, tuple[int, int]] = {}  # path -> device and inode
 
     def displaced(self) -> list[str]:
-        """Files that were opened for writing here and are not at their places any more: somebody else removed
-        them.
-        """
+        """Returns the files opened for writing here that another process has removed or replaced since."""
         return [path for path, identity in self._opened.items() if _identity(path) != identity]
 
     # ---- files ---------------------------------------------------------------------------------------------
 
     def open(self, path: str) -> WritableFile:
-        """An existing file. Raises CorruptStoreError for a link or something that is no file."""
+        """Opens an existing file. Raises CorruptStoreError for a link and for anything but a regular file."""
         with _naming(path, "open"):
             descriptor = os.open(path, _OPEN)
         status = os.fstat(descriptor)
@@ -206,8 +199,9 @@ class FileWrites:
         return WritableFile(path, descriptor, status.st_size)
 
     def open_full(self, path: str, size: int) -> tuple[WritableFile, bool]:
-        """The file, made with `size` zero bytes when it is missing or a crash left it empty; and whether it
-        was made.
+        """Opens a file of `size` bytes. Returns the file and whether it was created, with `size` zero bytes.
+
+        An empty file, which a crash can leave, is extended. Raises CorruptStoreError for any other size.
         """
         try:
             file = self.open(path)
@@ -225,7 +219,7 @@ class FileWrites:
         return file, False
 
     def create(self, path: str, size: int) -> WritableFile:
-        """A new file of `size` zero bytes. The caller syncs its directory."""
+        """Creates a file of `size` zero bytes. The caller syncs the directory."""
         with _naming(path, "create"):
             descriptor = _make(path)
             try:
@@ -240,13 +234,11 @@ class FileWrites:
         return WritableFile(path, descriptor, size)
 
     def append_file(self, path: str) -> WritableFile:
-        """A new empty file that grows as it is written: for our own files, the store's have their length from
-        the start.
-        """
+        """Creates an empty file that grows with each write: for files of this project, not of the broker."""
         return self.create(path, 0)
 
     def remove(self, path: str) -> bool:
-        """Unlinks the file; False when it is missing."""
+        """Removes a file; returns False when it is missing."""
         self._opened.pop(path, None)
         with _naming(path, "remove"):
             try:
@@ -256,7 +248,7 @@ class FileWrites:
         return True
 
     def replace(self, path: str, data: bytes, aside: str | None = None) -> None:
-        """The file's new content, all or nothing: written aside, synced and renamed. For our own files only."""
+        """Replaces a file of this project atomically: writes `aside`, syncs and renames."""
         aside = aside or f"{path}.new"
         self.write_whole(aside, data, like=_status(path))
         with _naming(path, "replace"):
@@ -264,14 +256,12 @@ class FileWrites:
         self.sync_directory(os.path.dirname(path))
 
     def write_whole(self, path: str, data: bytes, *, like: os.stat_result | None = None) -> None:
-        """Content in place, over whatever was there. A new file gets the mode and the owner of `like`, the
-        file it replaces.
-        """
+        """Writes the whole content of a file in place. A new file gets mode and owner of `like`."""
         with _naming(path, "write"):
             descriptor, is_new = _make_or_open(path, os.O_TRUNC)
             if is_new and like is not None:
                 _give(descriptor, like.st_uid, like.st_gid)
-                # given away above by root without the right to change other users' files
+                # _give() gave the file away, and this root may not change files of other users
                 with suppress(PermissionError):
                     os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
         with WritableFile(path, descriptor, len(data)) as file:
@@ -279,10 +269,10 @@ class FileWrites:
             self.sync(file)
 
     def persist_config(self, path: str, data: bytes, *, is_good: bool = True) -> None:
-        """A file of `config/` as a 5.4 broker saves it: the old one renamed to .bak, the new one in place
-        (ConfigManager.persist).
+        """Saves a file of `config/` as a 5.4 broker: renames the old file to .bak (ConfigManager.persist).
 
-        An old one that is not good, what a crash in between leaves, must not replace a good .bak.
+        A damaged old file (`is_good` False), which a crash between the two steps leaves, does not replace the
+        .bak.
         """
         with _naming(path, "rename"):
             replaced = _status(path)
@@ -295,8 +285,9 @@ class FileWrites:
     # ---- directories ---------------------------------------------------------------------------------------
 
     def make_directories(self, root: str, *names: str) -> str:
-        """`root`/names[0]/names[1]…, made where missing. Raises CorruptStoreError for a link below the first
-        level.
+        """Creates `root`/names[0]/names[1]… where missing and returns the path.
+
+        Raises CorruptStoreError for a symbolic link below the first level.
         """
         path = root
         for depth, name in enumerate(names):
@@ -306,25 +297,18 @@ class FileWrites:
                     os.mkdir(path, _DIRECTORY_MODE)
                 except FileExistsError:
                     if depth and stat.S_ISLNK(os.lstat(path).st_mode):
-                        raise CorruptStoreError(
-                            path,
-                            0,
-                            "a directory",
-                            "a symbolic link, which is not followed below the root level",
-                        ) from None
+                        raise symbolic_link(path) from None
                     continue
                 self._give_directory(parent, path)
             self.sync_directory(parent)
         return path
 
     def give_like(self, path: str, like: str) -> None:
-        """Gives a directory the owner, the group and the mode of another one, so that what is made in it may
-        be moved there.
-        """
+        """Gives a directory the owner, group and mode of `like`, whose place it will take."""
         status = os.stat(like)
         with _naming(path, "change"), _opened_directory(path) as descriptor:
             _give(descriptor, status.st_uid, status.st_gid)
-            with suppress(PermissionError):  # somebody else's directory
+            with suppress(PermissionError):  # a directory of another user
                 os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
 
     @staticmethod
@@ -334,7 +318,7 @@ class FileWrites:
                 _give_to_owner_of(parent, descriptor)
 
     def remove_directory(self, path: str) -> bool:
-        """Removes an empty directory; False when it is missing or not empty."""
+        """Removes an empty directory; returns False when it is missing or not empty."""
         with _naming(path, "remove"):
             try:
                 os.rmdir(path)
@@ -345,22 +329,21 @@ class FileWrites:
         return True
 
     def remove_tree(self, path: str) -> None:
-        """Removes a directory of our own with all that is in it; links are not followed."""
+        """Removes a directory of this project and all its content; does not follow links."""
         with _naming(path, "remove"), suppress(FileNotFoundError):
             shutil.rmtree(path)
             self.sync_directory(os.path.dirname(path))
 
     def move(self, source: str, target: str) -> bool:
-        """Renames a directory, in one step, to a place where none or an empty one is; False where it cannot
-        go there.
+        """Renames a directory atomically; `target` must be missing or an empty directory. The caller syncs.
 
-        That is so when the place is on another filesystem, or has something in it. The caller syncs.
+        Returns False when `target` is on another file system or is not empty.
         """
         with _naming(target, "move"):
             try:
                 os.rename(source, target)
             except OSError as error:
-                if error.errno not in _NO_PLACE:
+                if error.errno not in _NOT_MOVABLE:
                     raise
                 return False
         return True
@@ -372,7 +355,7 @@ class FileWrites:
             self._sync(file.path, file.fileno())
 
     def sync_directory(self, path: str) -> None:
-        """So that names made or removed in it survive a power loss."""
+        """Makes the creation and removal of names in a directory survive a power loss."""
         if not self.is_sync:
             return
         with _naming(path, "open"):
