@@ -31,6 +31,7 @@ from rmq_spark.consume.group.membership import Membership
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore, offset_store
 from rmq_spark.options.offset_spec import QueueName
+from rmq_spark.options.option import plain_fields
 from rmq_spark.options.parse import Given
 from rmq_spark.options.topic_choice import parse_assign
 from store_format.errors import OptionError
@@ -120,15 +121,12 @@ class GroupOptions:
 
     @staticmethod
     def from_read(read: Mapping[str, object], given: Collection[str], now_ms: int) -> GroupOptions | None:
-        """From the values of the rows in `group_option_table`; None without `group`. `given` are the options
-        that the caller wrote.
+        """The options of a consumer group, from the values of GROUP_OPTIONS; None without `group`.
 
-        Raises OptionError for a group's option without `group`, and for those that contradict each other.
+        `given` are the names of the options that the caller wrote. Raises OptionError for options that
+        contradict each other.
         """
         if read.get("group") is None:
-            alone = next((name for name in _FIELDS if name in given), None)
-            if alone is not None:
-                raise OptionError(f"{alone} is for consumer groups; name the group with the option group")
             return None
         starting = next((name for name in given if name.startswith("starting")), None)
         if starting is not None:
@@ -136,12 +134,13 @@ class GroupOptions:
                 f"group and {starting} are given together: a group begins at its committed offsets. Move them with a reset "
                 f"(rmq_spark.consume.reset), or leave {starting if starting == _STARTING else 'one of both'} out"
             )
-        values = {field: read[name] for name, field in _FIELDS.items() if read.get(name) is not None}
+        values = plain_fields(GroupOptions, read) | {field: read[name] for name, field in _RENAMED.items()}
+        values = {field: value for field, value in values.items() if value is not None}
         values.setdefault("consume_timestamp_ms", now_ms - 30 * 60_000)  # DefaultMQPushConsumer
         for name in ("lease_seconds", "persist_seconds"):
             if isinstance(values.get(name), int):
-                values[name] = values[name] / 1000  # type: ignore[operator] # the rows give milliseconds
-        made = GroupOptions(**values)  # type: ignore[arg-type] # each row's parser makes its field's type
+                values[name] /= 1000  # the rows give milliseconds
+        made = GroupOptions(**values)
         made.check(given)
         return made
 
@@ -208,23 +207,12 @@ class GroupOptions:
         )
 
 
-# Documented name -> field.
-_FIELDS = {
-    "group": "group",
-    "consumers": "consumers",
-    "clientId": "client_id",
+# Documented name -> field, where the field has another name than the option.
+_RENAMED = {
     "allocateMessageQueueStrategy": "strategy_name",
-    "allocateConfig": "allocate_config",
-    "consumerIdcs": "consumer_idcs",
-    "machineRoomNearbyInner": "machine_room_nearby_inner",
-    "virtualNodeCount": "virtual_node_count",
-    "messageModel": "message_model",
     "consumeFromWhere": "where",
     "consumeTimestamp": "consume_timestamp_ms",
     "consumeYoungQueueFromZero": "young_from_zero",
-    "offsetStore": "offset_store",
-    "offsetStorePath": "offset_store_path",
-    "groupPath": "group_path",
     "leaseTime": "lease_seconds",
     "persistConsumerOffsetInterval": "persist_seconds",
 }

@@ -17,6 +17,7 @@ from rmq_spark.consume.tag_filter import TagFilter, parse_subscription
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.group_table import GROUP_OPTIONS
 from rmq_spark.options.offset_spec import OffsetSpec, Timestamp
+from rmq_spark.options.option import plain_fields, value_text
 from rmq_spark.options.parse import Given
 from rmq_spark.options.read_table import BATCH, CHOICES, OPTIONS, PRECEDENCE, STREAM, Option
 from rmq_spark.options.topic_choice import TopicChoice, subscription_text
@@ -133,41 +134,25 @@ def parse_read_options(
     tag_filter, sql_filter = parse_subscription(
         read["expressionType"], read["subExpression"] if "subExpression" in given else None
     )
+    _refuse_without_group(given)
     group = GroupOptions.from_read(read, given, now)
     _refuse_beside_consumers(group, given)
     topics = _topics(read, group)
-    return ReadOptions(
-        paths=read["paths"] or read["path"],
-        broker_name=read["brokerName"],
-        commit_log_paths=read["storePathCommitLog"] or (),
-        max_hash_slot_num=read["maxHashSlotNum"],
-        max_index_num=read["maxIndexNum"],
-        topics=topics,
-        tag_filter=tag_filter,
-        sql_filter=sql_filter,
-        key=read["key"],
-        message_id=read["messageId"],
-        columns=read["columns"],
-        property_columns=read["propertyColumns"] or (),
-        view=read["view"],
-        starting=read[starting],
-        ending=read[ending],
-        starting_offsets_by_timestamp_strategy=read["startingOffsetsByTimestampStrategy"],
-        min_partitions=read["minPartitions"],
-        max_bytes_per_partition=read["maxBytesPerPartition"],
-        split_by=read["splitBy"],
-        fail_on_data_loss=read["failOnDataLoss"],
-        mode=read["mode"],
-        verify_crc=read["verifyCrc"],
-        max_message_size=read["maxMessageSize"],
-        max_offsets_per_trigger=read["maxOffsetsPerTrigger"],
-        max_bytes_per_trigger=read["maxBytesPerTrigger"],
-        min_offsets_per_trigger=read["minOffsetsPerTrigger"],
-        max_trigger_delay_ms=read["maxTriggerDelay"],
-        group=group,
-        subscription=subscription_text(topics, read["expressionType"], read["subExpression"]),
-        effective=_effective(read, {starting, ending}, where),
-    )
+    combined = {
+        "paths": read["paths"] or read["path"],
+        "commit_log_paths": read["storePathCommitLog"] or (),
+        "topics": topics,
+        "tag_filter": tag_filter,
+        "sql_filter": sql_filter,
+        "property_columns": read["propertyColumns"] or (),
+        "starting": read[starting],
+        "ending": read[ending],
+        "max_trigger_delay_ms": read["maxTriggerDelay"],
+        "group": group,
+        "subscription": subscription_text(topics, read["expressionType"], read["subExpression"]),
+        "effective": _effective(read, {starting, ending}, where),
+    }
+    return ReadOptions(**(plain_fields(ReadOptions, read) | combined))
 
 
 def user_options(
@@ -263,6 +248,12 @@ def _topics(read: Mapping[str, Any], group: GroupOptions | None) -> TopicChoice:
     )
 
 
+def _refuse_without_group(given: Mapping[str, Given]) -> None:
+    alone = next((option.name for option in GROUP_OPTIONS if option.name in given), None)
+    if alone is not None and "group" not in given:
+        raise OptionError(f"{alone} is for consumer groups; name the group with the option group")
+
+
 def _refuse_beside_consumers(group: GroupOptions | None, given: Mapping[str, Given]) -> None:
     """The strategy decides which partition reads which queue."""
     if group is None or group.consumers is None:
@@ -285,14 +276,5 @@ def _effective(read: Mapping[str, Any], deciding: set[str], where: str | None) -
     beaten |= {option.name for option in OPTIONS if where is not None and where not in option.applies}
     beaten |= {option.name for option in GROUP_OPTIONS} if read["group"] is None else set(PRECEDENCE[0])
     return tuple(
-        (name, _shown(value)) for name, value in read.items() if value is not None and name not in beaten
+        (name, value_text(value)) for name, value in read.items() if value is not None and name not in beaten
     )
-
-
-def _shown(value: Any) -> str:
-    """Any: whatever a row's parser makes."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value)

@@ -1,5 +1,4 @@
-"""The strings of a write's options -> a `WriteOptions` of plain values, by the rows of `write_option_table`.
-"""
+"""The strings of a write's options -> a `WriteOptions` of plain values, by the rows of `write_option_table`."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rmq_spark.options.option import plain_fields, value_text
 from rmq_spark.options.parse import Given
 from rmq_spark.options.read_options import user_options
 from rmq_spark.options.read_table import OPTIONS
@@ -14,7 +14,6 @@ from rmq_spark.options.write_table import NO_COMPRESSION, WRITE, WRITE_OPTIONS
 from rmq_spark.produce.bodies import Compression
 from rmq_spark.produce.columns import check_property_columns
 from store_format.errors import OptionError
-from store_format.message.hosts import format_host
 
 __all__ = ["NewStoreOptions", "WriteOptions", "parse_write_options"]
 
@@ -75,43 +74,18 @@ def parse_write_options(options: Mapping[str, str], *, now_ms: int = 0) -> Write
             "INSERT INTO t WITH (path = '/data/store') SELECT …, or INSERT INTO a temporary view that has OPTIONS (path '/data/store')"
         )
     read = {option.name: option.read(given, now_ms) for option in WRITE_OPTIONS}
-    return WriteOptions(
-        path=read["path"][0],
-        topic=read["topic"],
-        property_columns=_property_columns(read),
-        message_queue_selector=read["messageQueueSelector"],
-        auto_create_topic_enable=read["autoCreateTopicEnable"],
-        default_topic_queue_nums=read["defaultTopicQueueNums"],
-        flush_disk_type=read["flushDiskType"],
-        message_index_enable=read["messageIndexEnable"],
-        compression=_compression(read),
-        strict_properties=read["strictProperties"],
-        max_message_size=read["maxMessageSize"],
-        born_host=read["bornHost"],
-        store_host=read["storeHost"],
-        txn=_txn(read),
-        disk_used_percent_max=read["diskSpaceWarningLevelRatio"],
-        rebuild_lost_queues=read["rebuildLostQueues"],
-        writer_lock_timeout_ms=read["writerLockTimeout"],
-        staging_retention_ms=read["stagingRetention"],
-        new_store=NewStoreOptions(
-            read["brokerName"],
-            read["mappedFileSizeCommitLog"],
-            read["mappedFileSizeConsumeQueue"],
-            read["maxHashSlotNum"],
-            read["maxIndexNum"],
-        ),
-        effective=tuple((name, _shown(value)) for name, value in read.items() if value is not None),
-    )
-
-
-def _shown(value: Any) -> str:
-    """Any: what the rows' parsers make."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return format_host(*value) if isinstance(value[0], bytes) else str(value[0])
-    return str(value)
+    combined = {
+        "path": read["path"][0],
+        "property_columns": _property_columns(read),
+        "compression": _compression(read),
+        "txn": _txn(read),
+        "disk_used_percent_max": read["diskSpaceWarningLevelRatio"],
+        "writer_lock_timeout_ms": read["writerLockTimeout"],
+        "staging_retention_ms": read["stagingRetention"],
+        "new_store": NewStoreOptions(**plain_fields(NewStoreOptions, read)),
+        "effective": tuple((name, value_text(value)) for name, value in read.items() if value is not None),
+    }
+    return WriteOptions(**(plain_fields(WriteOptions, read) | combined))
 
 
 def _compression(read: Mapping[str, Any]) -> Compression | None:

@@ -6,11 +6,13 @@ import pickle
 
 import pytest
 
+from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.offset_spec import EARLIEST, LATEST, Offset, OffsetSpec, QueueName, Timestamp
-from rmq_spark.options.read_options import FOREIGN_NAMES, parse_read_options, user_options
+from rmq_spark.options.option import plain_fields
+from rmq_spark.options.read_options import FOREIGN_NAMES, ReadOptions, parse_read_options, user_options
 from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE
 from rmq_spark.options.topic_choice import TopicChoice
-from rmq_spark.options.write_options import parse_write_options
+from rmq_spark.options.write_options import NewStoreOptions, WriteOptions, parse_write_options
 from rmq_spark.options.write_table import WRITE_OPTIONS
 from store_format.errors import OptionError, StoreError
 from store_format.views.registry import VIEWS
@@ -198,6 +200,10 @@ def test_what_spark_adds_passes() -> None:
             CATALOG | {"subscibe": "t", "option.subscibe": "t"},
             "unknown option 'subscibe'; did you mean subscribe?",
         ),
+        (
+            {"path": "/a", "consumers": "2"},
+            "consumers is for consumer groups; name the group with the option group",
+        ),
         ({"path": "/a", "Path": "/b"}, "path is given twice, in different cases; give it once"),
         (
             {},
@@ -311,6 +317,38 @@ def test_foreign_names_lead_to_options_that_are_there() -> None:
     assert {meant for candidates in FOREIGN_NAMES.values() for meant in candidates} <= names
     with pytest.raises(OptionError, match="unknown option 'topics'; did you mean topic\\?"):
         parse_write_options({"path": "/a", "topics": "Orders"})
+
+
+def test_every_option_reaches_its_options_class() -> None:
+    """By a field with its name, or combined with others: a row with neither has no effect."""
+    combined = {
+        *("path", "storePathCommitLog", "subscribe", "subscribePattern", "assign", "includeSystemTopics"),
+        *(
+            "subExpression",
+            "expressionType",
+            "maxTriggerDelay",
+            *(name for names in PRECEDENCE for name in names),
+        ),
+    }
+    of_group = {
+        "allocateMessageQueueStrategy",
+        *("consumeFromWhere", "consumeTimestamp", "consumeYoungQueueFromZero"),
+    }
+    of_group |= {"leaseTime", "persistConsumerOffsetInterval"}
+    of_write = {
+        *("compressType", "compressLevel", "compressMsgBodyOverHowmuch", "txnAppId", "txnVersion"),
+        *("diskSpaceWarningLevelRatio", "writerLockTimeout", "stagingRetention"),
+    }
+    for table, classes, others in (
+        (OPTIONS, (ReadOptions, GroupOptions), combined | of_group),
+        (WRITE_OPTIONS, (WriteOptions, NewStoreOptions), of_write),
+    ):
+        lost = {
+            option.name
+            for option in table
+            if not any(plain_fields(each, {option.name: None}) for each in classes)
+        }
+        assert lost == others
 
 
 def test_the_table_is_one() -> None:
