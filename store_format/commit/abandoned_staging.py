@@ -1,5 +1,6 @@
-"""Staging that will never be published, of writes that failed and of tasks that died: removed under the lock,
-unless a journal names it.
+"""Staged files that will never be published, of failed writes and dead tasks: removed under the lock.
+
+Files that a journal names stay.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ __all__ = ["collect", "discard"]
 
 _log = logging.getLogger(__name__)
 
-_ROUNDS_MAX = 3  # a task that has not heard yet that its write was given up may have begun a file meanwhile
+_ROUNDS_MAX = 3  # A task that does not know yet that its write was given up may create another file.
 
 
 def discard(root: str, writes: Collection[str], *, lock_timeout: float = 0.0) -> bool:
-    """Removes all that was staged for writes that were given up; False when a journal names one, which is
-    left: it will be published.
+    """Removes the staged files of writes that were given up. False if a journal names one of the writes.
+
+    That write stays: it will be published.
     """
     with StoreLock(root, timeout=lock_timeout):
-        named = _named(root)
+        named = _writes_of_journal(root)
         for write in writes:
             if write not in named:
                 _remove(staging_path(root, write))
@@ -37,28 +39,27 @@ def discard(root: str, writes: Collection[str], *, lock_timeout: float = 0.0) ->
 def collect(
     root: str, *, older_than: float, finished: Collection[str] = (), lock_timeout: float = 0.0
 ) -> list[str]:
-    """Removes the staging of `finished` writes, and of those in which nothing changed since `older_than`
-    (seconds of the epoch).
+    """Removes the staged files of `finished` writes, and of writes without a change since `older_than`.
 
-    What a journal names stays. A write that cannot be removed is told in a warning and does not keep the
-    others. Gives those removed.
+    `older_than` is in seconds of the epoch. A write that a journal names stays. A write that cannot be
+    removed is logged, and the others are removed. Returns the removed writes.
     """
     removed = []
     with StoreLock(root, timeout=lock_timeout):
-        named = _named(root)
+        named = _writes_of_journal(root)
         for write, directory in _writes(root):
             if write in named or not (write in finished or _last_change(directory) < older_than):
                 continue
             try:
                 _remove(directory)
             except StoreError as error:
-                _log.warning("dead staging stays: %s", error)
+                _log.warning("abandoned staged files are not removed: %s", error)
                 continue
             removed.append(write)
     return removed
 
 
-def _named(root: str) -> set[str]:
+def _writes_of_journal(root: str) -> set[str]:
     journal = read_journal(root)
     return {each.write for each in journal.staged} if journal is not None else set()
 
@@ -68,7 +69,7 @@ def _writes(root: str) -> Iterator[tuple[str, str]]:
 
 
 def _last_change(directory: str) -> float:
-    """Seconds of the epoch."""
+    """When anything in the directory changed last, in seconds of the epoch."""
     paths = [directory, *(f"{directory}/{name}" for name in entry_names(directory, missing_ok=True))]
     return max(
         (identity[2] / 1e9 for identity in map(stat_identity, paths) if identity is not None), default=0.0

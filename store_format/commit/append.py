@@ -4,14 +4,12 @@ The steps of a commit, for one store and for the stores of a cluster. Each step 
 order of their names, before the next step begins:
 
  1. Lock the store (`StoreLock`); refuse stores that are not written to and stores that a broker has open.
- 2. Finish what a crash left (`open_store`).
- 3. Compare the key with the ledgers. A committed key ends the commit here.
- 4. Check the staged files (`plan.check`).
- 5. Decide every position, as a journal (`plan.plan`).
- 6. Write the journals (`cluster.write_journals`).
- 7. Carry the journal out (`carry_out`): topics.json, `abort`, commitlog, consume queues and index, checkpoint,
-    ledger, removal of `abort` and of the journal (`steps.publish` and `steps.conclude`).
- 8. Remove the staged files; report a broker that started meanwhile.
+ 2. Finish what a crash left (`open_store`). 3. Compare the key with the ledgers. A committed key ends the
+ commit here. 4. Check the staged files (`plan.check`). 5. Decide every position, as a journal
+ (`plan.plan`). 6. Write the journals (`cluster.write_journals`). 7. Carry the journal out (`carry_out`):
+ topics.json, `abort`, commitlog, consume queues and index, checkpoint, ledger, removal of `abort` and of
+ the journal (`steps.publish` and `steps.conclude`). 8. Remove the staged files; report a broker that
+ started meanwhile.
 
 A failure before step 7 leaves the store as it was. A crash in step 7 is completed by the next writer
 (`roll_forward`).
@@ -53,12 +51,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """`committed` is False when the key's number was in the ledger already: nothing was written, as one of
-    the `reports` says.
+    """What a commit did to one store. `committed` is False for a key that was committed already.
 
-    Physical range [start, stop); by queue the offsets [start, stop) that the messages got. `reports` tell of
-    earlier batches that were cut or overwritten since. `sync_seconds` is the part of the time that was
-    waiting for the disk.
+    [`start`, `stop`) is the physical range of the batch. `queues` has the offsets [start, stop) that its
+    messages got, by queue. `reports` are sentences about a repeated batch, and about earlier batches that
+    were cut or overwritten since. `sync_seconds` is the time that was spent waiting for the disk.
     """
 
     committed: bool
@@ -99,7 +96,7 @@ def commit_cluster(
     watched: Collection[str] = (),
     options: CommitOptions | None = None,
 ) -> dict[str, CommitResult]:
-    """`commit` for several stores at once, by root (absolute path): all of the batch is published, or nothing.
+    """`commit` for several stores at once, by root (absolute path): everything is published, or nothing.
 
     A key that any store has is committed: a commit that was broken off is finished in all stores first.
     `watched` are stores of the cluster without a part in this commit: their keys count too, and they are only
@@ -111,7 +108,7 @@ def commit_cluster(
 
 
 def recover(root: str, *, options: CommitOptions | None = None) -> None:
-    """Finishes what a crash left, a broker's or ours, without writing anything new."""
+    """Completes what a crash left, of a broker or of a commit, without a new message."""
     options = options or CommitOptions()
     refuse_store(root)
     with StoreLock(root, timeout=options.lock_timeout) as lock:
@@ -124,8 +121,9 @@ def recover(root: str, *, options: CommitOptions | None = None) -> None:
 
 
 def flush(root: str, *, options: CommitOptions | None = None) -> None:
-    """Makes what ASYNC commits wrote outlast a power loss, as a SYNC commit does too: all files synced,
-    checkpoint, no `abort`.
+    """Flushes what ASYNC commits wrote: syncs all files, updates the checkpoint, removes `abort`.
+
+    A SYNC commit does the same.
     """
     options = options or CommitOptions()
     recover(root, options=replace(options, sync=True))
@@ -275,8 +273,9 @@ def carry_out(publication: Publication, files: FileWrites) -> None:
             if second is error:
                 raise
             raise StoreWriteError(
-                f"{second}; before that: {error}. The commit is neither complete nor undone: {journal_path(root)} "
-                "exists, and the next writer completes it. Run the job again only if it writes with a key"
+                f"{second}; before that: {error}. The commit is neither complete nor undone: "
+                f"{journal_path(root)} exists, and the next writer completes it. Run the job again only if "
+                "it writes with a key"
             ) from error
 
 

@@ -1,7 +1,7 @@
-"""Where a writer goes on: the end of a log that was left in order, and the next offset of each queue.
+"""Where a commit appends: the end of a log without a crash, and the next offset of each queue.
 
-A commit of ours leaves its end in the ledger, so that the next one need not scan; a broker's clean store is
-scanned as the broker would (CommitLog.recoverNormally).
+The ledger has the end of our last commit, so that the next commit need not scan the log. A store that a
+broker shut down cleanly is scanned as the broker would scan it (CommitLog.recoverNormally).
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ __all__ = ["WriterEnd", "find_writer_end", "queue_bases"]
 
 
 class WriterEnd(NamedTuple):
-    """The physical offset for the next unit; place and store time of the last unit, -1 where the log has
-    none.
+    """The physical offset of the next unit, and of the last unit the offset and the store time (ms).
 
-    `is_ours`: a commit put the last unit there, with its queue entry.
+    Both are -1 in a log without a unit. `is_ours`: a commit wrote the last unit, with its queue entry.
     """
 
     offset: int
@@ -59,11 +58,11 @@ def find_writer_end(
     *,
     cut_after_damage: bool = False,
 ) -> WriterEnd:
-    """The end of a log that no crash left. What stands behind it, remains of an older truncation, is zeroed.
+    """The end of a log without a crash. Zeroes remains of an older recovery behind the end.
 
-    So are entries of queues and index that lead behind it; those of the index stay without its `geometry`.
-    Raises what `refuse_cut` and `refuse_missing_files` raise, unless `cut_after_damage` gives these messages
-    up.
+    Removes queue and index entries that point behind the end; index entries stay if `geometry` is None.
+    Raises what `refuse_cut` and `refuse_missing_files` raise, unless `cut_after_damage` gives up the
+    messages behind damage.
     """
     for file in log.files:
         if file.start % log.file_size:
@@ -84,7 +83,7 @@ def find_writer_end(
         if end.last_unit_offset < 0:
             end = replace(end, last_unit_offset=ours.last_offset)
     else:
-        # What the queues know (ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue), -1 without any.
+        # ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue; -1 without queues
         known = max(
             (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
             default=-1,
@@ -106,9 +105,9 @@ def queue_bases(
     rebuilding: Rebuilding,
     files: FileWrites,
 ) -> list[int]:
-    """The next offset of each queue. Queues that lack messages of the log are completed first.
+    """The next offset of each queue. Completes queues that lack messages of the log first.
 
-    Stale units behind a queue's end, which would count again once the log has grown past them, are zeroed.
+    Zeroes stale units behind a queue's end: they would count again when the log has grown past them.
     """
     found = _all_bounds(root, log, end.offset, queues)
     if rebuild_lost_queues(root, log, end.last_unit, found, rebuilding, files):
@@ -134,7 +133,7 @@ def _all_bounds(
 
 
 def _cleared(bounds: QueueBounds, files: FileWrites) -> int:
-    """The queue's end, with nothing behind it."""
+    """The queue's end, after it zeroed the units behind the end."""
     byte = bounds.max_offset * CQ_UNIT.itemsize
     if byte < bounds.last_file + bounds.file_size:
         start = byte - byte % bounds.file_size

@@ -1,9 +1,9 @@
-"""The checkpoint as a writer changes it, and its mark of what is safe in the index.
+"""The checkpoint file as a writer changes it.
 
-After an unclean end a broker deletes each index file that ends after `index_msg_timestamp`, and indexes again
-only what its recovery goes over (IndexService.load): older keys are lost. A broker moves the mark when a file
-is full; here it moves with each flushed commit, so that a death in a later one, before its index, costs no
-key.
+After a crash a broker deletes each index file that ends after `index_msg_timestamp`, and indexes again
+only the messages that its recovery scans (IndexService.load): older keys are lost. A broker moves this
+time when an index file is full. We move it with each flushed commit, so that a crash in a later commit,
+before its index entries, costs no key.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def save_checkpoint(root: str, checkpoint: Checkpoint, files: FileWrites) -> Non
 
 
 def note_flushed(root: str, last_offset: int, timestamp: int) -> None:
-    """Before a commit without flush leaves `abort` in a store that was stopped in order: all messages so far
-    are on the disk.
+    """Notes in the checkpoint that all messages up to `last_offset` are on the disk.
 
-    A broker that starts then looks through the log from the file with that message on. From older files,
-    where a damaged message would make it cut the log, it starts when the checkpoint has no
-    logicsPhysicalOffset (before 5.5, or nothing flushed since).
+    Called before a commit without flush leaves `abort` in a store that was shut down cleanly. A broker that
+    starts then scans the log from the file with the message at `last_offset` on. Without logicsPhysicalOffset
+    in the checkpoint (before 5.5, or nothing flushed since) the broker starts at an older file, and cuts the
+    log at a damaged message there.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     if 0 <= checkpoint.logics_physical_offset < last_offset:
@@ -48,7 +48,7 @@ def note_flushed(root: str, last_offset: int, timestamp: int) -> None:
 
 
 def index_end(root: str, geometry: IndexGeometry, *, last: int = 1) -> int | None:
-    """The end timestamp of the index file that many from the end; None without such a file."""
+    """The end timestamp (ms) of the `last` index file from the end, 1 being the newest; None without it."""
     listed = list_index_files(f"{root}/index")
     if len(listed) < last:
         return None
@@ -59,10 +59,10 @@ def index_end(root: str, geometry: IndexGeometry, *, last: int = 1) -> int | Non
 
 
 def lower_index_mark(root: str, geometry: IndexGeometry) -> None:
-    """Before the last index file changes: what is half written must go, should this process die, whatever
-    time its entries have.
+    """Lowers `index_msg_timestamp` before the last index file changes.
 
-    Always synced: it must be on disk before what it speaks of.
+    If this process dies, a broker then removes the file with its incomplete entries, whatever their time.
+    Always synced: the checkpoint must be on the disk before the entries.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint")
     full = index_end(root, geometry, last=2) or 0

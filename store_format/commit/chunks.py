@@ -1,4 +1,4 @@
-"""The staged messages of a journal, chunk by chunk in the order of the log, and the queue offsets that they get.
+"""The staged messages of a journal in chunks, in the order of the log, and the queue offsets that they get.
 
 Numbers of queues are places in `Journal.queues`; NO_QUEUE and NOT_DISPATCHED are the numbers of messages that
 are in no queue.
@@ -32,7 +32,7 @@ class Chunk(NamedTuple):
 
     @property
     def tags_codes(self) -> NDArray[np.int64]:
-        """As the consume queue has them: a delay is added to the store time, which gives the time of delivery."""
+        """As in the consume queue: a delay is added to the store time, which gives the time of delivery."""
         timed = self.units.timed
         return (
             self.units.tags_codes if timed is None else self.units.tags_codes + timed * self.store_timestamps
@@ -40,7 +40,10 @@ class Chunk(NamedTuple):
 
 
 def read_chunks(root: str, journal: Journal, *, chunk_size: int, units_max: int) -> Iterator[Chunk]:
-    """All messages behind the first `journal.skip`, at most about `chunk_size` bytes or `units_max` at once."""
+    """All messages behind the first `journal.skip`, in chunks of about `chunk_size` bytes.
+
+    A chunk has at most `units_max` messages.
+    """
     numbers = {queue: number for number, queue in enumerate(journal.queues)}
     skip, done = journal.skip, 0
     for staged in journal.staged:
@@ -58,7 +61,7 @@ def read_chunks(root: str, journal: Journal, *, chunk_size: int, units_max: int)
 
 
 def read_groups(root: str, journal: Journal, *, units: int) -> Iterator[list[Chunk]]:
-    """The chunks in groups of at least `units` messages, the last group excepted. A chunk has at most `units`."""
+    """The chunks in groups of at least `units` messages, but for the last. A chunk has at most `units`."""
     group: list[Chunk] = []
     count = 0
     for chunk in read_chunks(root, journal, chunk_size=1 << 62, units_max=units):
@@ -86,7 +89,7 @@ def _store_timestamps(root: str, journal: Journal, first: int, count: int) -> ND
 
 
 class QueueCounter:
-    """Queue offsets of messages in the order of the log (ConsumeQueueStore.assignQueueOffset), many at once."""
+    """Assigns queue offsets in the order of the log (ConsumeQueueStore.assignQueueOffset), many at once."""
 
     def __init__(self, bases: tuple[int, ...]) -> None:
         # the last two are NOT_DISPATCHED and NO_QUEUE: their offset is 0

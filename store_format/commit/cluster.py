@@ -48,8 +48,8 @@ def write_journals(journals: Mapping[str, Journal], files: FileWrites) -> None:
             )
             raise StoreWriteError(
                 f"{second}; before that: {error}. The commit is neither complete nor undone: "
-                f"{', '.join(map(journal_path, journals))} may exist, and {decision}. Run the job again only if it "
-                "writes with a key"
+                f"{', '.join(map(journal_path, journals))} may exist, and {decision}. Run the job again only "
+                "if it writes with a key"
             ) from error
         raise
 

@@ -1,8 +1,7 @@
-"""A new store of ours: the directories and files a broker expects to find, and the settings it must be
-started with.
+"""A new store: the directories and files that a broker expects, and the settings that the broker needs.
 
-A write that fails takes away again what it made: the store, if nothing was committed in it, and the
-directory, if there was none.
+A write that fails removes what it created: the store, if nothing was committed in it, and the directory, if
+the directory did not exist before.
 """
 
 from __future__ import annotations
@@ -24,14 +23,15 @@ from store_format.names import SYNC_MEMBER_PREFIX
 
 __all__ = ["create_store", "is_store", "make_root", "remove_place", "remove_store"]
 
-# directories, empty in a new store; the last one makes it a store
+# Empty directories of a new store. The last one is made last: it is the sign of a complete store.
 _QUEUED = ("consumequeue", "index", "commitlog")
-_BEGUN = {"config", "checkpoint", *_QUEUED}  # what a creation that was broken off may have left
+_BEGUN = {"config", "checkpoint", *_QUEUED}  # left by a creation that was broken off
 
 
 def is_store(root: str) -> bool:
-    """False for a place where one can be made. Raises OptionError for a directory that has something else in
-    it.
+    """Whether the directory is a store; False where a store can be created.
+
+    Raises OptionError for a directory with other files, and for a path whose parent does not exist.
     """
     names = entry_names(root, missing_ok=True)
     if "commitlog" in names:
@@ -40,15 +40,22 @@ def is_store(root: str) -> bool:
     if other and other <= _BEGUN and read_settings(root) is not None:
         other = {name for name in ("consumequeue", "index") if entry_names(f"{root}/{name}", missing_ok=True)}
     if other:
-        raise OptionError(f"{root} is not empty and no store: it has {', '.join(sorted(other)[:8])}")
+        found = ", ".join(sorted(other)[:8])
+        raise OptionError(
+            f"{root}: expected a store or an empty directory, found {found}. Give another path, or move "
+            "these files away"
+        )
     parent = os.path.dirname(root)
     if not names and not os.path.isdir(parent):
-        raise OptionError(f"{root} cannot be made: {parent} does not exist")
+        raise OptionError(
+            f"{root}: cannot create the store, because {parent} does not exist. Create that directory, or "
+            "correct the path"
+        )
     return False
 
 
 def make_root(root: str) -> bool:
-    """The directory of a store that is to be; whether it was made now."""
+    """Creates the directory of a new store. False if the directory exists."""
     if os.path.isdir(root):
         return False
     parent, _, name = root.rpartition("/")
@@ -59,9 +66,9 @@ def make_root(root: str) -> bool:
 def create_store(
     root: str, settings: StoreSettings, *, timestamp: int, exist_ok: bool = False, lock_timeout: float = 0.0
 ) -> bool:
-    """Makes the store, which a broker with these settings loads; False when there is one and `exist_ok`.
+    """Creates a store that a broker with these settings loads. False if a store exists and `exist_ok`.
 
-    Raises OptionError for a directory that has something else in it, or a store when that is not `exist_ok`.
+    Raises OptionError for a directory with other files, and for an existing store without `exist_ok`.
     """
     files = FileWrites(sync=True)
     root = root.rstrip("/")
@@ -69,7 +76,7 @@ def create_store(
         return False
     make_root(root)
     with StoreLock(root, timeout=lock_timeout):
-        if not _is_free(root, exist_ok=exist_ok):  # somebody else was first
+        if not _is_free(root, exist_ok=exist_ok):  # Another process created the store meanwhile.
             return False
         try:
             _create(root, settings, timestamp, files)
@@ -85,7 +92,7 @@ def _create(root: str, settings: StoreSettings, timestamp: int, files: FileWrite
     files.replace(f"{root}/{OWN_DIRECTORY}/broker.conf", settings.broker_conf())
     files.make_directories(root, "config")
     files.persist_config(
-        f"{root}/config/topics.json", _topics(settings.broker_name, timestamp), is_good=False
+        f"{root}/config/topics.json", _first_topics(settings.broker_name, timestamp), is_good=False
     )
     save_checkpoint(root, Checkpoint(), files)
     for directory in _QUEUED:
@@ -93,7 +100,7 @@ def _create(root: str, settings: StoreSettings, timestamp: int, files: FileWrite
 
 
 def _clear(root: str, files: FileWrites) -> None:
-    """Takes away what a creation makes, and what a commit that was undone leaves. What is staged stays."""
+    """Removes the files of a creation and of a commit that was undone. Staged files stay."""
     for name in reversed(_QUEUED):
         files.remove_directory(f"{root}/{name}")
     for name in ("config/topics.json", "config/topics.json.bak", "checkpoint", "abort"):
@@ -109,12 +116,15 @@ def _is_free(root: str, *, exist_ok: bool) -> bool:
         return True
     if exist_ok:
         return False
-    raise OptionError(f"{root} is a store already")
+    raise OptionError(
+        f"{root}: cannot create a store, because a store exists there. Give another path, or pass exist_ok"
+    )
 
 
 def remove_store(root: str, *, lock_timeout: float = 0.0) -> bool:
-    """Takes away a store in which nothing was ever written; what is staged in it stays. False for any other,
-    which is left alone.
+    """Removes a store into which nothing was ever written. False, and no change, for any other store.
+
+    Staged files stay.
     """
     files = FileWrites(sync=True)
     with StoreLock(root, timeout=lock_timeout) as lock:
@@ -133,8 +143,9 @@ def remove_store(root: str, *, lock_timeout: float = 0.0) -> bool:
 
 
 def remove_place(root: str, *, was_missing: bool) -> None:
-    """A directory that became no store, as it was: without our own part, unless something is staged there,
-    and gone if it `was_missing`.
+    """Restores a directory in which no store was created: removes `.rmqlog`, unless it has staged files.
+
+    Removes the directory too if it `was_missing`.
     """
     files = FileWrites(sync=False)
     names = entry_names(root, missing_ok=True)
@@ -148,15 +159,13 @@ def remove_place(root: str, *, was_missing: bool) -> None:
                 lock.refuse_other_openers()
                 files.remove(lock.path)
         except StoreInUseError:
-            return  # somebody begins a store here
+            return  # Another process is creating a store here.
     if was_missing:
         files.remove_directory(root)
 
 
-def _topics(broker_name: str, timestamp: int) -> bytes:
-    """topics.json with the topic that tells the broker's name. A broker adds its other system topics when it
-    starts.
-    """
+def _first_topics(broker_name: str, timestamp: int) -> bytes:
+    """topics.json with the topic that carries the broker's name. A broker adds its other topics at start."""
     topic = f"{SYNC_MEMBER_PREFIX}{broker_name}"
     member = {
         "attributes": {},

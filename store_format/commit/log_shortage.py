@@ -1,9 +1,7 @@
-"""A commitlog that ends before its consume queues do: its last messages are damaged, or its last files are
-missing.
+"""A commitlog that ends before its consume queues: its last messages are damaged, or its last files missing.
 
-A broker that starts cuts every queue at the log's end, and says nothing. A writer that went on without that
-would put its messages where entries of other queues lead: consumers of these would get messages of foreign
-topics.
+A broker that starts cuts every queue at the log's end, and logs nothing. Without that, a writer would put its
+messages where entries of other queues point to, and consumers would get messages of other topics.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _FULL = (EndKind.BLANK, EndKind.MISSING)  # why a log ends with a whole file
 
 
 def queue_ends(root: str, log: CommitLog) -> list[QueueBounds]:
-    """Every queue whose newest entry leads to the log, as its files are."""
+    """The bounds of every queue whose newest entry points to the log, as its files show them."""
     found = []
     for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
         find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
@@ -47,12 +45,10 @@ def queue_ends(root: str, log: CommitLog) -> list[QueueBounds]:
 
 
 def refuse_missing_files(root: str, log: CommitLog, end: LogEnd, queues: Sequence[QueueBounds]) -> None:
-    """Raises CorruptStoreError when queues lead behind the last commitlog file, and more than entries of an
-    old recovery may.
+    """Raises CorruptStoreError if queues point behind the last commitlog file because files are missing.
 
-    A broker's recovery removes whole files behind the log's end too, and leaves entries that lead there. But
-    then the log ends within a whole file, and the checkpoint knows of no later message: so it is not taken
-    for an incomplete copy.
+    A broker's recovery also removes files behind the log's end, and leaves entries that point there. But then
+    the log ends within a whole file, and the checkpoint knows of no later message.
     """
     if not log.files or not queues:
         return
@@ -67,10 +63,11 @@ def refuse_missing_files(root: str, log: CommitLog, end: LogEnd, queues: Sequenc
             last.path,
             last.size,
             f"a commitlog file for physical offset {farthest.last_physical_offset}, to which consume queue "
-            f"{farthest.topic}-{farthest.queue_id} leads at offset {farthest.max_offset - 1}",
-            f"the last one, and the commitlog ends at {end.offset}. Nothing was written. The copy of the store may be incomplete: copy "
-            "the missing commitlog files, or give all directories of the commitlog (commit_log_paths). Or give the messages behind "
-            f"{end.offset} up: store_format.commit.append.recover(path, options=CommitOptions(cut_after_damage=True))",
+            f"{farthest.topic}-{farthest.queue_id} points at offset {farthest.max_offset - 1}",
+            f"no later file, and the commitlog ends at {end.offset}. Nothing was written. The copy of the "
+            "store may be incomplete: copy the missing commitlog files, or give all directories of the "
+            f"commitlog (commit_log_paths). Or give up the messages behind {end.offset}: "
+            "store_format.commit.append.recover(path, options=CommitOptions(cut_after_damage=True))",
         )
 
 
@@ -82,10 +79,10 @@ def cut_queues(
     geometry: IndexGeometry | None,
     files: FileWrites,
 ) -> None:
-    """Removes the entries that lead behind the log's end, those of the index too unless `geometry` is None.
+    """Removes the entries that point behind the log's end, of the index too unless `geometry` is None.
 
-    A death in the middle leaves entries by which the next writer sees that it has to go on; the caller clears
-    the log after this.
+    The caller clears the log afterwards: if the process dies before, the remaining entries show the next
+    writer that it has to continue.
     """
     ahead = [queue for queue in queues if queue.last_physical_offset >= end.offset]
     if not ahead:
@@ -99,8 +96,9 @@ def cut_queues(
         _first_cut(queue, state.unit_stop) for queue, state in zip(ahead, states, strict=True)
     )
     _log.warning(
-        "%s: the commitlog ends at %d: %s. Consume queues lead to messages behind that, from %s at %d on (entries: %d, queues: %d). "
-        "These messages cannot be read; the entries are removed, as by a broker that starts",
+        "%s: the commitlog ends at %d: %s. Consume queues point to messages behind this end, the first at "
+        "%s, physical offset %d (entries: %d, queues: %d). These messages cannot be read; the entries are "
+        "removed, as a broker that starts does",
         root, end.offset, _reason(end), name, physical, cut, len(ahead),
     )  # fmt: skip
     _lower_checkpoint(root, log, end)
@@ -111,7 +109,7 @@ def cut_queues(
 
 
 def _first_cut(queue: QueueBounds, number: int) -> tuple[int, str]:
-    """Of the queue's first entry that is cut: the physical offset, and what it is called."""
+    """(The physical offset, the name) of the queue's first entry that is cut, the one numbered `number`."""
     is_batch = queue.kind == "batch"
     with queue.open(BATCH_CQ_UNIT if is_batch else CQ_UNIT) as files:
         unit = files.read(number, number + 1)[0]
@@ -128,7 +126,7 @@ def _reason(end: LogEnd) -> str:
 
 
 def _lower_checkpoint(root: str, log: CommitLog, end: LogEnd) -> None:
-    """It must not say of messages to come that they are on the disk."""
+    """Lowers the checkpoint to the log's end: it must not say that later messages are on the disk."""
     checkpoint = read_checkpoint(f"{root}/checkpoint")
     if checkpoint is None:
         return

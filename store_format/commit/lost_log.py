@@ -1,8 +1,7 @@
-"""A commitlog that is not where it was: its disk is not mounted, or the broker's storePathCommitLog is
-another directory.
+"""A lost commitlog: its disk is not mounted, or the broker's storePathCommitLog is another directory.
 
-An empty directory in its place looks like a new store. A message at physical offset 0 would overwrite the
-consume queues' entries of what is in the log.
+An empty directory in its place looks like a new store. A message at physical offset 0 would then overwrite
+the consume queue entries of the messages in the lost log.
 """
 
 from __future__ import annotations
@@ -22,27 +21,29 @@ _HEAD_SIZE = 8  # of a unit or a BLANK: never all zero
 
 
 def refuse_lost_log(root: str, log: CommitLog, directories: tuple[str, ...]) -> None:
-    """Raises StoreNotFoundError when the log is empty and the store knows of messages in it. Costs one read
-    where it is not.
+    """Raises StoreNotFoundError when the commitlog is empty and other files of the store know of messages.
+
+    Costs one read where the commitlog is not empty.
     """
     if log.files and (log.min_offset or any(log.read(0, _HEAD_SIZE)) or abort_mark(root) == ""):
-        return  # a crash may have kept all of a new log from the disk, but not its queues
+        return  # After a crash the queues of a new log may be on the disk, and its log not.
     journal = read_journal(root)
     if journal is not None and not journal.base:
-        return  # the store's first commit was broken off; it is completed from the log's first byte on
+        return  # The first commit was broken off: it is completed from byte 0 of the log.
     known = _known_messages(root)
     if known is not None:
         raise StoreNotFoundError(
-            f"{root}: its commitlog ({', '.join(directories)}) has no message, but {known}. Nothing was changed. Mount the commitlog's "
-            "disk, or give its directory (storePathCommitLog) as commit_log_paths. To begin a new store, give an empty directory"
+            f"{root}: the commitlog ({', '.join(directories)}) has no message, but {known}. Nothing was "
+            "changed. Mount the commitlog's disk, or give the commitlog's directory (storePathCommitLog) as "
+            "commit_log_paths. To begin a new store, give an empty directory"
         )
 
 
 def _known_messages(root: str) -> str | None:
-    """What the store knows of its log, None when nothing."""
+    """A clause about the messages that other files of the store know of; None when they know of none."""
     last = read_ledger(root).last
     if last is not None and last.last_size:
-        return f"{root}/.rmqlog/ledger.json tells of commits up to physical offset {last.stop}"
+        return f"{root}/.rmqlog/ledger.json has commits up to physical offset {last.stop}"
     for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
         find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
         bounds = find(directory, topic, queue_id, 0)
@@ -55,5 +56,5 @@ def _known_messages(root: str) -> str | None:
         else ()
     ):
         if getattr(checkpoint, name) > 0:
-            return f"{root}/checkpoint tells of messages ({name} {getattr(checkpoint, name)})"
+            return f"{root}/checkpoint has {name} {getattr(checkpoint, name)}"
     return None

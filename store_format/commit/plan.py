@@ -142,17 +142,16 @@ def _new_topics(
 
 
 def _refuse_missing_crc(root: str, opened: Opened, staged: Sequence[StagedFile], end: int) -> None:
-    """Units without a CRC property behind one that has it: a broker with forceVerifyPropCRC=true would
-    truncate them.
-    """
+    """Raises StoreWriteError for messages without a CRC property behind a message that has the property."""
     if all(each.crc_property for each in staged if each.units) or not has_crc_property_before(
         opened.log, end
     ):
         return
     raise StoreWriteError(
-        f"{root}: the last message of the log, which ends at {end}, has the property __CRC32# (enabledAppendPropCRC=true of a broker), "
-        "and the messages of this write were encoded without it: a broker with forceVerifyPropCRC=true would truncate them. "
-        "A broker has written since this write began; run it again"
+        f"{root}: the last message of the log, which ends at {end}, has the property __CRC32# (a broker with "
+        "enabledAppendPropCRC=true), and this write encoded its messages without it: a broker with "
+        "forceVerifyPropCRC=true would truncate them. Nothing was written. A broker has written to the store "
+        "since this write began: run it again"
     )
 
 

@@ -1,6 +1,4 @@
-"""A store made ready for a commit, under its lock: what a crash left is finished, what was not flushed is
-flushed if that is asked for.
-"""
+"""Prepares a locked store for a commit: completes what a crash left, flushes what ASYNC commits left."""
 
 from __future__ import annotations
 
@@ -31,23 +29,26 @@ __all__ = ["CommitOptions", "Opened", "open_store"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOptions:
-    """How to commit. `sync` is flushDiskType=SYNC_FLUSH: power loss counts too; without it only the death of
-    the process does.
+    """How to commit.
 
-    `new_topics` gives the number of queues of topics that are made when topics.json lacks them; others that
-    the batch has get as many as it uses. `rebuild_lost_queues` decides about topics without any queue file of
-    which the commitlog has messages: True rebuilds their queues, False takes them as deleted and created
-    again; None goes by what the store tells, and refuses where it tells nothing. `cut_after_damage` gives up
-    the whole messages behind damaged bytes, as a broker that starts does; without it such a store is refused.
-    `keeps_key`: the key is of something that goes on, a stream or a service, and is never forgotten (see
-    `ledger`). `settings` is for a store of a broker whose sizes its files do not show; `is_queue_size_given`
-    is False where nobody gave their mappedFileSizeConsumeQueue, which then is the default. `clock` (ms) dates
-    messages and names index files.
+    - `sync` is flushDiskType=SYNC_FLUSH: the commit survives a power loss. Without `sync` it survives only
+      the death of the process.
+    - `new_topics` gives the number of queues of topics that topics.json lacks. Another new topic gets as many
+      queues as the batch uses.
+    - `rebuild_lost_queues` decides about topics that have messages in the commitlog and no queue file: True
+      rebuilds their queues, False takes the topics as deleted and created again. None decides by the store,
+      and refuses if the store does not show it.
+    - `cut_after_damage` gives up the whole messages behind damaged bytes, as a broker that starts does.
+      Without it a store with such messages is refused.
+    - `keeps_key`: the key is a stream's or a service's, and the ledger never forgets it.
+    - `settings` are for a broker's store whose files do not show its sizes. `is_queue_size_given` is False if
+      nobody gave mappedFileSizeConsumeQueue, so that `settings` has the default.
+    - `clock` (ms) dates messages and names index files.
     """
 
     sync: bool = True
     message_index_enable: bool = True
-    tag_keys: bool = True  # for entries made again after a crash: 5.4 and later index tags
+    tag_keys: bool = True  # For index entries that are rebuilt after a crash: brokers index tags from 5.4 on.
     new_topics: Mapping[str, int] = field(default_factory=dict)
     keeps_key: bool = False
     lock_timeout: float = 0.0
@@ -61,7 +62,7 @@ class CommitOptions:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A store under lock with nothing left over, ready for a commit."""
+    """A locked store, ready for a commit."""
 
     log: CommitLog
     log_files: LogFiles
@@ -72,7 +73,10 @@ class Opened:
 
 
 def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
-    """Step 1: what a crash left is finished."""
+    """Completes what a crash left, of a broker or of a commit.
+
+    Raises StoreNotFoundError for a lost commitlog, and what `roll_forward` and `repair` raise.
+    """
     directories = options.log_directories or (f"{root}/commitlog",)
     log = open_log(directories)
     refuse_lost_log(root, log, directories)
@@ -82,7 +86,7 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
     settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
     journal = read_journal(root)
     if journal is not None and not is_begun(journal):
-        # a cluster commit that ended before all members knew of it: nowhere was anything published
+        # A cluster commit ended before every store had its journal: no store has published anything.
         files.remove(journal_path(root))
         files.sync_directory(journal_path(root).rpartition("/")[0])
         remove_staging(root, journal.staged, files)
@@ -131,7 +135,7 @@ def _repair(
         is_size_known=_is_size_known(root, log, options),
         cut_after_damage=options.cut_after_damage,
     )
-    # From here on the store is in order, but not known to be flushed: as after an ASYNC commit.
+    # The store is complete now, but perhaps not flushed: as after an ASYNC commit.
     write_abort_mark(root, "recovered", files)
 
 
@@ -160,7 +164,7 @@ def _is_size_known(root: str, log: CommitLog, options: CommitOptions) -> bool:
 
 
 def _flush(root: str, opened: Opened, files: FileWrites) -> None:
-    """Syncs what earlier ASYNC commits wrote, and says so in the checkpoint."""
+    """Syncs what earlier ASYNC commits wrote, and notes it in the checkpoint."""
     sync_store(root, opened.log, opened.log_directories, files)
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     last = opened.ledger.last
@@ -180,5 +184,5 @@ def _flush(root: str, opened: Opened, files: FileWrites) -> None:
 
 
 def _zone(timestamp: int) -> datetime.tzinfo:
-    """The local time at that moment, in which index files are named."""
+    """The local time zone at that moment: index files are named in local time."""
     return datetime.timezone(datetime.timedelta(seconds=time.localtime(timestamp // 1000).tm_gmtoff))

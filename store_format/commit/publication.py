@@ -1,9 +1,8 @@
-"""The steps of a commit that change the store, in their order: commitlog, consume queues and index,
-checkpoint, ledger.
+"""A commit being carried out: the staged messages get their positions and go to commitlog, queues and index.
 
 Everything follows from the journal and the staged files, so doing it again writes the same bytes at the same
-places. Memory is that of a chunk; the staged files are gone through twice, because no queue entry may be
-written before the log is complete.
+places. Memory is bounded by a chunk. The staged files are read twice, because no queue entry may be written
+before the log is complete.
 """
 
 from __future__ import annotations
@@ -43,12 +42,13 @@ from store_format.message.encode import EncodedUnits, assign
 
 __all__ = ["Present", "Publication", "Torn"]
 
-_CHUNK_SIZE = 4 << 20  # of the log; smaller ones cost 15 % more at 100 B, larger ones gain nothing
-# messages of one batch for queues and index: about 8 MB, 5 more for each three keys of a message
+_CHUNK_SIZE = 4 << 20  # bytes of the log; smaller chunks cost 15 % more at 100 B, larger ones gain nothing
+# Messages of one group for queues and index: about 8 MB, and 5 MB for every three keys of a message.
 _QUEUE_UNITS = 1 << 17
 _QUEUE_UNITS_MAX = 1 << 19
-_UNITS_OF_QUEUE = 64  # where queues are many a batch is larger, so that each of them gets more with one write
-_WRITING = ("", "")  # the index's end is not known
+_UNITS_OF_QUEUE = 64  # With many queues a group is larger, so that each queue gets more with one write.
+_NO_BROKER = "Do not start a broker on the store during a write"
+_WRITING = ("", "")  # while the index is written its end is not known
 
 
 class _Patched(NamedTuple):
@@ -68,11 +68,9 @@ class _Patched(NamedTuple):
 
 
 class Torn(NamedTuple):
-    """The unit that was being written when a batch was broken off: its bytes as they should be, and its entry
-    in its queue.
-    """
+    """The unit that was being written when a batch was interrupted: its right bytes, and its queue entry."""
 
-    equal: int  # so many of its first bytes stand in the log
+    equal: int  # the number of its first bytes that are in the log
     data: bytes
     queue: int
     queue_offset: int
@@ -80,8 +78,9 @@ class Torn(NamedTuple):
 
 
 class Present(NamedTuple):
-    """Units of a batch that stand in the log; `position` is where the next one would go, `torn` what stands
-    of it there.
+    """The units of a batch that are in the log.
+
+    `position` is the physical offset of the next unit, `torn` the part of this unit that is there.
     """
 
     units: int
@@ -90,8 +89,9 @@ class Present(NamedTuple):
 
 
 class Publication:
-    """One commit being carried out. `touched_queues` turns true with the first byte of a queue: from there on
-    it goes only forward.
+    """One commit to one store.
+
+    `touched_queues` becomes True with the first byte of a consume queue: the commit cannot be undone then.
     """
 
     def __init__(self, root: str, journal: Journal, log: CommitLog, files: FileWrites) -> None:
@@ -100,7 +100,7 @@ class Publication:
         self._files = files
         self.log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
         self.touched_queues = False
-        self.index_msg_timestamp: int | None = None  # the end of the index, once it is written
+        self.index_msg_timestamp: int | None = None  # the end of the index; None until it is written
         self._index_end: tuple[str, str] | None = journal.index_base
         self._last_timestamp = 0
         self._last_queued = (-1, 0)  # physical offset and store time of the last message in a queue
@@ -112,13 +112,13 @@ class Publication:
 
     @property
     def entry(self) -> LedgerEntry:
-        """What the ledger gets; there once the log is written."""
+        """The ledger's entry of the batch; known when the log is written."""
         assert self._entry is not None
         return self._entry
 
     @property
     def queue_stops(self) -> list[int]:
-        """Behind the last offset that each of the journal's queues got."""
+        """The offset behind the last message of the batch, for each of the journal's queues."""
         return self._queue_stops
 
     @property
@@ -132,9 +132,7 @@ class Publication:
     # ---- the log -------------------------------------------------------------------------------------------
 
     def append_log(self) -> None:
-        """Patches the staged units and writes them behind the base: a chunk is written while the next one is
-        read and patched.
-        """
+        """Writes the staged messages, with their positions, to the log: one chunk while it reads the next."""
         with Behind(is_little=self._is_little) as writer:
             for part in self._patched():
                 writer.call(partial(self._write_part, part))
@@ -150,9 +148,7 @@ class Publication:
                 )
 
     def count_present(self, log: CommitLog) -> Present:
-        """How many of the patched units stand in the log already, byte for byte, from the base on and without
-        a break.
-        """
+        """How many of the batch's units are in the log from the base on, byte for byte and without a gap."""
         count, position = 0, self.journal.base
         for part in self._patched():
             for extent in part.extents:
@@ -178,7 +174,7 @@ class Publication:
         return Present(count, position)
 
     def _patched(self) -> Iterator[_Patched]:
-        """The chunks as they go into the log, and where. Behind the last one `entry` and `queue_stops` are known."""
+        """The chunks as they go into the log, and where. Then `entry` and `queue_stops` are known."""
         layout = LogLayout(self.journal.base, self.journal.file_size)
         counter = QueueCounter(self.journal.queue_bases)
         last, last_unit = -1, b""
@@ -214,7 +210,7 @@ class Publication:
         )
 
     def _with_bytes(self) -> Iterator[tuple[Chunk, NDArray[np.uint8], NDArray[np.int64]]]:
-        """Each chunk with the bytes of its messages, checked, and the start of each message and the end in them."""
+        """(Chunk, the bytes of its messages, the start of each message and the end). Checks the sum."""
         view: FileView | None = None
         check: RecordsCheck | None = None
         chunks = read_chunks(self.root, self.journal, chunk_size=_CHUNK_SIZE, units_max=self._queue_units)
@@ -241,8 +237,9 @@ class Publication:
                 view.close()
 
     def _chunk_buffer(self, size: int) -> NDArray[np.uint8]:
-        """One of two buffers, in turn: new pages would cost as much as reading into them, and a thread may still
-        write the other buffer.
+        """One of two buffers, in turn: a thread may still write the other buffer.
+
+        New memory would cost as much as reading into it.
         """
         self._buffers.reverse()
         if len(self._buffers[0]) < size:
@@ -289,17 +286,17 @@ class Publication:
         return IndexFiles(f"{self.root}/index", geometry, journal.written_at, zone, self._files)
 
     def disturbance(self) -> str | None:
-        """What somebody else has changed while this commit held the lock: files are gone, or the index has
-        other entries at its end.
+        """What another process has changed during this commit, as a sentence; None for nothing.
 
-        A broker recovers a store before it asks for the lock. It then removes index files, and log and queue
-        files behind the end it finds, and makes entries of the units that it finds.
+        A broker recovers a store before it takes the lock. It then removes index files, and log and queue
+        files behind the end that it finds, and makes entries of the units that it finds.
         """
         gone = self._files.displaced()
         if gone:
-            return f"{gone[0]} was removed by somebody else while a batch was written; a broker that was started?"
+            return f"{gone[0]}: another process removed this file while a batch was written. {_NO_BROKER}"
         if self.journal.index and not self._index_is_ours():
-            return f"{self.root}/index was changed by somebody else while a batch was written; a broker that was started?"
+            path = f"{self.root}/index"
+            return f"{path}: another process changed the index while a batch was written. {_NO_BROKER}"
         return None
 
     def _index_is_ours(self) -> bool:
@@ -309,7 +306,7 @@ class Publication:
         return last_index_file(directory) == self._index_end
 
     def check_undisturbed(self) -> None:
-        """Raises StoreInUseError when it was."""
+        """Raises StoreInUseError if another process has changed the store."""
         disturbance = self.disturbance()
         if disturbance is not None:
             raise StoreInUseError(disturbance)

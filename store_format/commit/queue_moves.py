@@ -1,10 +1,9 @@
-"""Consume queues that are made again: written beside the store's queues, and moved to their places when they
-are whole.
+"""Rebuilt consume queues: written beside the store's queues, and moved to their places when complete.
 
-So nobody sees a part of one: neither a reader, nor a broker that starts after this process died. The store is
-not marked as crashed meanwhile, because a broker would then look through old commitlog files too, and cut the
-log at the first damaged message. What tells the next writer of an unfinished rebuild is the directory
-`.rmqlog/rebuild` alone.
+So nobody sees an incomplete queue: no reader, and no broker that starts after this process died. The
+store is not marked as crashed meanwhile: a broker would then scan old commitlog files too, and cut the
+log at the first damaged message. The directory `.rmqlog/rebuild` alone shows the next writer an
+unfinished rebuild.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["complete_queues", "end_rebuild", "is_rebuild_begun"]
 
 
 def is_rebuild_begun(root: str) -> bool:
-    """Whether a process died while it completed queues: some of them may still end too early."""
+    """Whether a process died while it completed queues: some queues may still end too early."""
     return stat_identity(rebuild_path(root)) is not None
 
 
@@ -42,10 +41,10 @@ def complete_queues(
     states: Mapping[QueueKey, QueueState],
     index: Callable[[str], None] | None = None,
 ) -> None:
-    """Writes what the queues lack; `end_rebuild` follows when the caller has noted it. `index` makes index
-    files in a directory.
+    """Writes the missing entries. The caller notes the result, then calls `end_rebuild`.
 
-    Always synced: checkpoint and `abort` stay as they are, and may say that the queues are on the disk.
+    `index` writes index files into a directory. Always synced: checkpoint and `abort` stay as they are, and
+    may say that the queues are on the disk.
     """
     files = FileWrites(sync=True)
     aside = rebuild_path(root)
@@ -66,11 +65,11 @@ def complete_queues(
         if index is not None:
             _make_index(root, aside, index, files)
         is_all_new = all(state.max_offset is None for state in states.values())
-        left = _moved_in(root, aside, new, is_all_new, files)
-        if left:  # another filesystem is mounted there
+        left = _move_in(root, aside, new, is_all_new, files)
+        if left:  # Another file system is mounted there.
             write_lacking(root, log, lacking, states, files, only=left)
     except Exception:
-        for name in ("consumequeue", "index"):  # the disk may be full
+        for name in ("consumequeue", "index"):  # The disk may be full.
             with suppress(StoreError):
                 files.remove_tree(f"{aside}/{name}")
         raise
@@ -79,7 +78,7 @@ def complete_queues(
 def _make_index(root: str, aside: str, index: Callable[[str], None], files: FileWrites) -> None:
     index(f"{aside}/index")
     if stat_identity(f"{aside}/index") is None:
-        return  # no message has a key
+        return  # No message has a key.
     _clear(f"{root}/index", files)
     if files.move(f"{aside}/index", f"{root}/index"):
         files.sync_directory(root)
@@ -87,13 +86,12 @@ def _make_index(root: str, aside: str, index: Callable[[str], None], files: File
         index(f"{root}/index")
 
 
-def _moved_in(
+def _move_in(
     root: str, aside: str, new: list[QueueKey], is_all_new: bool, files: FileWrites
 ) -> Collection[QueueKey]:
-    """Moves the new queues in: all at once where the store has no other, for a broker that finds no queue
-    makes all of them itself.
+    """Moves the new queues to their places. Returns the queues that could not be moved.
 
-    Gives those that could not be moved.
+    All are moved at once if the store has no other queue: a broker that finds no queue rebuilds all itself.
     """
     if not new:
         return ()
@@ -106,7 +104,7 @@ def _moved_in(
         if files.move(f"{aside}/consumequeue", f"{root}/consumequeue"):
             files.sync_directory(root)
             return ()
-    for number, queue in enumerate(new):  # a reader sees by the names in `aside` that it has to look again
+    for number, queue in enumerate(new):  # Readers see by the names in `aside` that they have to look again.
         files.move(queue_directory(aside, *queue), f"{aside}/{number}")
     for topic in {topic for topic, _ in new}:
         files.make_directories(root, "consumequeue", topic)
@@ -122,7 +120,7 @@ def _moved_in(
 
 
 def _clear(directory: str, files: FileWrites) -> None:
-    """Removes a directory that has only files without content."""
+    """Removes a directory whose files are all empty."""
     found = list_store_files(directory)
     if not any(file.size for file in found):
         for file in found:

@@ -1,9 +1,8 @@
-"""Consume queues that a store without a crash has lost: noticed before a commit, and rebuilt from the
-commitlog.
+"""Lost consume queues of a store without a crash: found before a commit, and rebuilt from the commitlog.
 
-A commit goes on where its queues end. A queue that is gone would begin at 0 again, and one that lost its last
-file would repeat offsets; the messages before would be in no queue, for us and for brokers. What was proved
-by going over the log is noted, so that the next commit need not do it again.
+A commit appends where its queues end. A lost queue would begin at 0 again, and a queue without its last file
+would repeat offsets; the older messages would be in no queue, for us and for brokers. A note keeps the result
+of a scan of the log, so that the next commit need not scan again.
 """
 
 from __future__ import annotations
@@ -42,15 +41,16 @@ __all__ = ["LastUnit", "Rebuilding", "has_queue_files", "rebuild_lost_queues", "
 
 _log = logging.getLogger(__name__)
 _UNKNOWN = (
-    "{}: {} queues, {}-{} among them, have messages in the commitlog and no consume queue files, and nothing tells why. Nothing was "
-    "written. If {} was deleted and created again, set rebuildLostQueues=false (CommitOptions.rebuild_lost_queues): the old messages stay "
-    "deleted, and queue offsets begin at 0. If the directories were lost, set it to true, or restore them from a backup: the messages get "
-    "their queue offsets back"
+    "{}: {} queues (the first is {}-{}) have messages in the commitlog and no consume queue files, and the "
+    "store does not show why. Nothing was written. If {} was deleted and created again, set "
+    "rebuildLostQueues=false (CommitOptions.rebuild_lost_queues): the old messages stay deleted, and queue "
+    "offsets begin at 0. If the directories were lost, set rebuildLostQueues=true, or restore them from a "
+    "backup: the messages get their queue offsets back"
 )
 
 
 def has_queue_files(root: str) -> bool:
-    """Whether any consume queue, a batch one too, has a file with something in it. Ends with the first."""
+    """Whether any consume queue, batch queues included, has a file that is not empty."""
     return any(
         file.size
         for _, _, directory, _ in list_queues(root, lambda _: True)
@@ -59,8 +59,9 @@ def has_queue_files(root: str) -> bool:
 
 
 class LastUnit(NamedTuple):
-    """Where the log ends, and where its last unit begins, -1 without one. `is_ours`: a commit put it there,
-    with its entry.
+    """Where the log ends, and where its last unit begins, -1 without a unit.
+
+    `is_ours`: a commit wrote the last unit, with its queue entry.
     """
 
     stop: int
@@ -70,14 +71,16 @@ class LastUnit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rebuilding:
-    """How: the size of new queue files, None when nothing tells it; what indexes the log up to an end, where
-    all queues and the index are gone, as a broker would: the user has taken away all that can be made again.
-    `is_lost` says what a topic without any queue file is, of which the log has messages: True, it has lost
-    its queues; False, it was deleted and created again; None, what the store tells.
+    """How queues are rebuilt.
+
+    `file_size` gives the size of new queue files, None if the store does not show it. `index` indexes the log
+    too, as a broker would, if all queues and the index are gone. `is_lost` decides about topics without queue
+    files that have messages in the log: True, they lost their queues; False, they were deleted and created
+    again; None, the store decides.
     """
 
     file_size: Callable[[], int | None]
-    index: Callable[[CommitLog, int, str], None] | None = None  # its end, and the directory
+    index: Callable[[CommitLog, int, str], None] | None = None  # of the log, its end, and the directory
     is_lost: bool | None = None
 
 
@@ -92,13 +95,13 @@ def rebuild_lost_queues(
     rebuilding: Rebuilding,
     files: FileWrites,
 ) -> bool:
-    """Before a commit to the queues of `bounds`, which gives their ends: rebuilds what is missing. Whether
-    anything was.
+    """Rebuilds missing queues before a commit to the queues of `bounds`. Whether any queue was rebuilt.
 
-    The log is gone over in these cases only. From its beginning: no queue has a file; a queue of a known
-    topic has none, and nothing is noted about it; the files of a queue have no entry; the last message, of a
-    broker, has none. From where something is proved: a queue of a known topic has no file, but had no message
-    up to the noted place; a queue ends with a full file, and the next one may be lost.
+    `bounds` has the ends of the queues, None for a queue without files. Only these cases scan the log. From
+    its beginning: no queue has a file; a queue of a known topic has no file and the note does not cover it;
+    the files of a queue have no entry; the last message, of a broker, has no entry. From a later place: a
+    queue of a known topic has no file, but had no message up to the noted place; a queue ends with a full
+    file, and its next file may be lost.
     """
     first = log.min_offset
     if end.stop <= first:
@@ -113,7 +116,7 @@ def rebuild_lost_queues(
         starts.append(first if note is None or note.queues & set(without) else max(note.stop, first))
     for found in bounds.values():
         if found is not None and not found.max_offset:
-            starts.append(first)  # files without an entry: a broker makes them with the first one
+            starts.append(first)  # Files without an entry: a broker creates a file with its first entry.
         elif found is not None and found.max_offset * CQ_UNIT.itemsize == found.last_file + found.file_size:
             starts.append(max(found.last_physical_offset, first))
     if not end.is_ours and not _is_queued(root, log, end, bounds):
@@ -137,7 +140,7 @@ def rebuild_lost_queues(
 def rebuild_queues(
     root: str, log: CommitLog, end: LastUnit, rebuilding: Rebuilding, files: FileWrites
 ) -> None:
-    """All queues, where none has a file though the log has messages."""
+    """Rebuilds all queues if no queue has a file, though the log has messages."""
     if end.stop > log.min_offset and not has_queue_files(root):
         lacking = _rebuilt(root, log, log.min_offset, end.stop, rebuilding)
         _write_note(root, log, end, lacking.met, files)
@@ -147,8 +150,9 @@ def rebuild_queues(
 def _rebuilt(
     root: str, log: CommitLog, start: int, end: int, rebuilding: Rebuilding, written: Collection[str] = ()
 ) -> Lacking:
-    """What was missing, found and written. A queue that lacks an entry behind `start` may lack older ones:
-    all is gone over then.
+    """Finds and writes the missing entries.
+
+    A queue that lacks an entry behind `start` may lack older entries: the whole log is scanned then.
     """
     states = queue_states(root, log, end)
     file_size = rebuilding.file_size()
@@ -179,7 +183,8 @@ def _rebuilt(
         return lacking
     names = sorted(lacking.firsts)
     _log.warning(
-        "%s: %d consume queues, %s-%d among them, lack entries of messages that are in the commitlog; they are completed now",
+        "%s: %d consume queues (the first is %s-%d) lack entries of messages in the commitlog; completing "
+        "them now",
         root,
         len(names),
         *names[0],
@@ -203,11 +208,10 @@ def _floors(
     written: Collection[str],
     lost: bool | None,
 ) -> dict[QueueKey, int]:
-    """Up to which physical offset messages of queues without files do not count: their topic was deleted and
-    created again.
+    """The physical offset up to which messages do not count, of queues without files whose topic was deleted.
 
-    Only the newest life of a queue counts. Raises OptionError where nothing tells whether one of the topics
-    that are `written` to was deleted, or has lost its queues.
+    Of a topic that was deleted and created again only the newest messages count. Raises OptionError if the
+    store does not show whether a topic that is `written` to was deleted, or has lost its queues.
     """
     filed = {key: state for key, state in states.items() if state.max_offset is not None}
     new = [key for key in lacking.firsts if key not in filed]
@@ -241,8 +245,8 @@ def _floors(
         )
     if unknown:
         _log.warning(
-            "%s: %d queues, %s-%d among them, have messages in the commitlog and no consume queue files, as when their topic was deleted "
-            "and created again; these messages stay in no queue",
+            "%s: %d queues (the first is %s-%d) have messages in the commitlog and no consume queue files, "
+            "as after their topic was deleted and created again; these messages stay in no queue",
             root,
             len(unknown),
             *min(unknown),
@@ -253,21 +257,22 @@ def _floors(
 def _begins_before(
     queue: QueueKey, state: QueueState, seen: Mapping[QueueKey, LogQueue], physical: int
 ) -> bool:
-    """Whether the queue, which has files, had its first message before that place: then its topic was not
-    created behind it.
+    """Whether the first message of the queue, which has files, is before the physical offset.
+
+    Then the topic was not created behind that offset.
     """
     found = seen.get(queue)
     if found is None:
-        return bool(state.max_offset)  # retention has deleted its messages
+        return bool(state.max_offset)  # Retention has deleted the messages.
     begin, first, _ = found.epochs[-1]
     return first > 0 or begin < physical
 
 
 def _consumed(root: str) -> frozenset[str]:
-    """Topics of which a group has consumed messages. A 5.x broker forgets these offsets with the topic, a 4.9
-    broker does not.
+    """Topics of which a group has consumed messages: they were not deleted.
 
-    Only 5.x has a dataVersion in the file. What the broker commits for pop's revival is no sign.
+    A 5.x broker deletes the group's offsets with the topic, a 4.9 broker does not; only 5.x writes a
+    dataVersion. The offsets that the broker commits for pop's revival show nothing.
     """
     try:
         _, offsets = read_broker_offsets(root)
@@ -286,8 +291,9 @@ def _consumed(root: str) -> frozenset[str]:
 
 
 def _of_known_topics(root: str, queues: Sequence[QueueKey]) -> list[QueueKey]:
-    """Those whose topic is in topics.json or has a queue directory: they may have had messages. Without the
-    file nobody can tell.
+    """The queues whose topic is in topics.json or has a queue directory: they may have had messages.
+
+    Without topics.json all queues.
     """
     if not queues:
         return []
@@ -304,7 +310,7 @@ def _has_directory(root: str, topic: str) -> bool:
 def _is_queued(
     root: str, log: CommitLog, end: LastUnit, bounds: Mapping[QueueKey, QueueBounds | None]
 ) -> bool:
-    """Whether the last message has its entry, or needs none."""
+    """Whether the last message of the log has its queue entry, or needs none."""
     dispatch = Dispatch({}, {}, frozenset(), tuple(DELAY_LEVELS_MS))
     if end.offset >= log.min_offset:
         for run in log.walk(end.offset, end.offset + 1):
@@ -317,7 +323,7 @@ def _is_queued(
             else take_queue(root, log, StoreState.CLEAN, *queue, log_end=end.stop)
         )
         if found is None and (not can_be_queue(*queue) or not _of_known_topics(root, [queue])):
-            continue  # no queue can have that name, or the topic was deleted
+            continue  # No queue can have this name, or the topic was deleted.
         if found is None or found.max_offset <= int(entries.queue_offsets[0]):
             return False
     return True
@@ -327,10 +333,9 @@ def _is_queued(
 
 
 class _Note(NamedTuple):
-    """`queues` are those that had a message in the log before the physical offset `stop`, and had all their
-    entries then.
+    """`queues` had a message in the log before the physical offset `stop`, and all their entries.
 
-    The last message before it, with the CRC32 of its bytes, says that it is still the same log.
+    The CRC32 of the last message before `stop` shows that it is still the same log.
     """
 
     stop: int
@@ -340,7 +345,7 @@ class _Note(NamedTuple):
 
 
 def _read_note(root: str, log: CommitLog) -> _Note | None:
-    """None when there is none that speaks of this log: it only saves time."""
+    """The note about this log; None without it, or if it cannot be read: the note only saves time."""
     try:
         value = json.loads(read_bytes(note_path(root)) or b"{}")
         queues = frozenset(
@@ -364,7 +369,7 @@ def _write_note(
     try:
         crc = crc32(log.read(end.offset, end.stop - end.offset))
     except StoreError:
-        return  # a file is missing between the last message and the end
+        return  # A file is missing between the last message and the end.
     by_topic: dict[str, list[int]] = {}
     for topic, queue_id in sorted(queues):
         by_topic.setdefault(topic, []).append(queue_id)

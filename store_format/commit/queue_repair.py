@@ -1,8 +1,7 @@
-"""Consume queue entries that are missing, made from the commitlog: after a crash, and where queues of a clean
-store are gone.
+"""Missing consume queue entries, made from the commitlog: after a crash, and for queues that were lost.
 
-The log is read first and the queues are written after it, so that what cannot be repaired is refused before
-anything is changed.
+The log is read first and the queues are written afterwards, so that a store that cannot be repaired is
+refused before anything is changed.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-NEVER = 2**63 - 1  # as a floor: behind every message
-_LOST_MAX = 1 << 22  # places without a message in one queue: beyond it is damage, not a crash
-_FOR_CRASHED = "start that broker once so that it makes them, stop it, then write again"
-_FOR_CLEAN = "restore batchconsumequeue from a backup, or write to another store; nothing was changed"
+NEVER = 2**63 - 1  # as a floor: no message counts
+_LOST_MAX = 1 << 22  # queue offsets without a message in one queue: more are damage, not a crash
+_FOR_CRASHED = "Nothing was changed. Start the broker once to make the entries, stop it, then write again"
+_FOR_CLEAN = "Nothing was changed. Restore batchconsumequeue from a backup, or write to another store"
 _PART = 1 << 21  # entries held in memory at once, about 150 bytes each
 
 
 class QueueState(NamedTuple):
-    """A queue on disk without what points at or behind the log's end; None where nothing is left of it."""
+    """A queue on disk, less its entries at or behind the log's end. None: the queue has no entry left."""
 
     directory: str
     is_batch: bool
@@ -63,10 +62,11 @@ class QueueState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """What the queues lack of the messages from `start` to `stop` of the log.
+    """The entries that queues lack, of the messages from `start` to `stop` of the log.
 
-    `entries` are the first part of it, all if `is_all`; `firsts` has the first offset that each queue lacks.
-    `met` are the queues of all messages in the range.
+    `entries` are the first part of them, all if `is_all`. `firsts` has the first offset that each queue
+    lacks. `met` are the queues of all messages in the range. `make` starts the search for the entries
+    again.
     """
 
     start: int
@@ -79,7 +79,7 @@ class Lacking:
     make: Callable[[], Dispatch]
 
     def has_gap(self, states: Mapping[QueueKey, QueueState]) -> bool:
-        """Whether some queue lacks more than this: there are offsets between its end and the first of these."""
+        """Whether a queue lacks older entries too: its end is below the first offset that it lacks here."""
         return any(
             first > (states[key].max_offset or 0 if key in states else 0)
             for key, first in self.firsts.items()
@@ -116,14 +116,14 @@ def find_lacking(
     deleted_from: int,
     floors: Mapping[QueueKey, int] | None = None,
 ) -> Lacking:
-    """Goes over the log from `start`, where a unit begins, to `stop`; nothing is changed.
+    """Scans the log from `start`, where a unit begins, to `stop`. Nothing is changed.
 
     A topic that is neither in topics.json nor has a queue directory was deleted: its messages count only from
-    the physical offset `deleted_from` on, and those of a queue in `floors` behind that physical offset. Where
-    no queue or no topics.json is left, nobody can tell, and all count.
+    the physical offset `deleted_from` on. Messages of a queue in `floors` count only behind that physical
+    offset. If the store has no queue or no topics.json, deleted topics are unknown, and all messages count.
 
-    Raises UnsupportedFormatError when a batch consume queue lacks entries, and OptionError when a queue has
-    to be made whose file size is not known (`file_size` None): a broker loads files of one size only.
+    Raises UnsupportedFormatError if a batch consume queue lacks entries, and OptionError if a queue has to be
+    created and its file size is not known (`file_size` None): a broker loads files of one size only.
     """
     make = _dispatches(root, states, deleted_from, floors or {})
     dispatch = make()
@@ -137,15 +137,17 @@ def find_lacking(
             firsts.setdefault((topic, queue_id), int(each.queue_offsets[0]))
             if each.units.dtype != CQ_UNIT:
                 raise UnsupportedFormatError(
-                    f"{root}: {'a broker crashed, and ' if is_crashed else ''}the batch consume queue {topic}-{queue_id} "
-                    f"(queue.type=BatchCQ) lacks {len(each.units)} entries; {_FOR_CRASHED if is_crashed else _FOR_CLEAN}"
+                    f"{root}: {'a broker crashed, and ' if is_crashed else ''}the batch consume queue "
+                    f"{topic}-{queue_id} (queue.type=BatchCQ) lacks {len(each.units)} entries. "
+                    f"{_FOR_CRASHED if is_crashed else _FOR_CLEAN}"
                 )
     new = sorted(key for key in firsts if key not in states or states[key].max_offset is None)
     if new and file_size is None:
         raise OptionError(
-            f"{root}: {len(new)} consume queues, {new[0][0]}-{new[0][1]} among them, have to be rebuilt from the commitlog, and nothing "
-            "tells the size of their files. Give mappedFileSizeConsumeQueue as in the configuration of this store's broker (its default "
-            "is 6000000): the broker loads files of that size only"
+            f"{root}: {len(new)} consume queues have to be rebuilt from the commitlog, the first is "
+            f"{new[0][0]}-{new[0][1]}, and the store does not show the size of their files. Nothing was "
+            "changed. Give mappedFileSizeConsumeQueue from the configuration of this store's broker (the "
+            "default is 6000000): the broker loads files of that size only"
         )
     return Lacking(start, stop, first or {}, is_all, firsts, frozenset(dispatch.met), file_size, make)
 
@@ -154,7 +156,7 @@ def _dispatches(
     root: str, states: Mapping[QueueKey, QueueState], deleted_from: int, floors: Mapping[QueueKey, int]
 ) -> Callable[[], Dispatch]:
     topics = read_topics(root)
-    # also without queues yet
+    # A batch topic need not have queues yet.
     batch_topics = {name for name, config in (topics or {}).items() if config.queue_type == "BatchCQ"}
     batch_topics |= {topic for (topic, _), state in states.items() if state.is_batch}
     is_any_left = any(state.max_offset is not None for state in states.values())
@@ -180,7 +182,7 @@ def _dispatches(
 def _parts(
     log: CommitLog, start: int, stop: int, dispatch: Dispatch
 ) -> Iterator[dict[QueueKey, MissingEntries]]:
-    """The entries that are missing, in parts of bounded size; at least one part."""
+    """The missing entries, in parts of bounded size; at least one part."""
     if start < stop:
         walk = log.walk(start, stop, resync=True)
         for run in walk:
@@ -191,7 +193,8 @@ def _parts(
                 yield dispatch.take()
         if walk.sums.damage_bytes or walk.sums.missing_bytes:
             _log.warning(
-                "commitlog %d to %d: %d bytes are damaged and %d missing; messages there have no consume queue entry",
+                "commitlog %d to %d: %d bytes are damaged and %d missing; messages there have no consume "
+                "queue entry",
                 start,
                 stop,
                 walk.sums.damage_bytes,
@@ -210,10 +213,9 @@ def write_lacking(
     aside: tuple[str, Collection[QueueKey]] = ("", ()),
     only: Collection[QueueKey] | None = None,
 ) -> None:
-    """Writes those entries, of all queues or `only` of these; doing it again after a death in the middle
-    completes what is there.
+    """Writes the missing entries of all queues, or `only` of these queues. Can be repeated after a crash.
 
-    `aside`: queues that are written below another directory than the store's.
+    `aside` is (another directory, the queues that are written below it).
     """
     ends = {key: state.max_offset for key, state in states.items() if state.max_offset is not None}
     elsewhere = set(aside[1])
@@ -223,12 +225,12 @@ def write_lacking(
         for key, entries in part.items():
             if only is None or key in only:
                 place = aside[0] if key in elsewhere else root
-                _write_entries(place, key, ends.get(key, 0), entries, lacking.file_size or 0, files)
+                _write_missing(place, key, ends.get(key, 0), entries, lacking.file_size or 0, files)
                 ends[key] = entries.max_offset
 
 
 def truncate(queue: QueueState, files: FileWrites) -> None:
-    """What points at or behind the log's end is zeroed, later files are removed."""
+    """Zeroes the entries that point at or behind the log's end, and removes later files."""
     if queue.max_offset is None:
         return
     stop = queue.unit_stop * (BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT).itemsize
@@ -242,12 +244,10 @@ def truncate(queue: QueueState, files: FileWrites) -> None:
                 files.sync(writable)
 
 
-def _write_entries(
+def _write_missing(
     root: str, queue: QueueKey, max_offset: int, entries: MissingEntries, file_size: int, files: FileWrites
 ) -> None:
-    """Writes the entries. Places of messages that are lost get pre-blank units: a zero unit would end the
-    queue for a broker.
-    """
+    """Writes the entries. Offsets of lost messages get pre-blank units: a zero unit would end the queue."""
     directory = queue_directory(root, *queue)
     existing = list_store_files(directory)
     if existing and existing[0].size:
@@ -260,8 +260,9 @@ def _write_entries(
         raise CorruptStoreError(
             directory,
             start * CQ_UNIT.itemsize,
-            "offsets of the messages that follow",
-            f"{lost} without a message",
+            f"messages with consecutive queue offsets (at most {_LOST_MAX} missing)",
+            f"{lost} queue offsets without a message in the commitlog. Restore the queue's files from a "
+            "backup, or write to another store",
         )
     units = np.frombuffer(bytearray(pre_blank_bytes(int(entries.queue_offsets[-1]) + 1 - start)), CQ_UNIT)
     assert int(units["size"][0]) == CQ_PRE_BLANK_SIZE

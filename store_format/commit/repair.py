@@ -1,8 +1,7 @@
-"""What a broker does when it starts on a store that crashed, done by a writer before it appends
-(DefaultMessageStore.recover).
+"""A broker's recovery after a crash, done by a writer before it appends (DefaultMessageStore.recover).
 
-The log ends at its first bad unit, and nothing is left behind that; every message before it gets the queue
-entry and the index entries it lacks, however many files that takes: a 5.4 broker looks at the last 10 only.
+The log ends at its first bad unit, and everything behind is cleared. Every message before gets its missing
+queue and index entries, however many files that takes: a 5.4 broker scans the last 10 files only.
 """
 
 from __future__ import annotations
@@ -53,19 +52,19 @@ def repair(
     cut_after_damage: bool = False,
     staged: tuple[int, int] | None = None,
 ) -> LogEnd:
-    """Makes log, consume queues and index agree, and gives the log's end. Doing it again changes nothing
-    more.
+    """Makes log, consume queues and index agree, and returns the log's end. A second call changes nothing.
 
-    `index` False leaves the index files as they are; those that reach to the physical offset `mended` are
-    made anew, for the message there is not the one that was indexed. Raises UnsupportedFormatError when a
-    batch consume queue lacks entries, OptionError when no queue is left and the size of their files is not
-    known (`is_size_known` False), and what `refuse_cut` raises unless `cut_after_damage` gives up the
-    messages behind damage; nothing has been changed then.
+    `index` False leaves the index files as they are. Index files that reach to the physical offset
+    `mended` are rebuilt: the message there is not the one that was indexed. Raises, before any change,
+    UnsupportedFormatError if a batch consume queue lacks entries, OptionError if no queue is left and the
+    size of their files is not known (`is_size_known` False), and what `refuse_cut` raises unless
+    `cut_after_damage` gives up the messages behind damage.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     end = end_after_crash(log, checkpoint)
     _log.warning(
-        "%s: a broker crashed here; its log ends at %d, entries are completed from %d on",
+        "%s: a broker crashed on this store; its commitlog ends at %d, completing queue and index entries "
+        "from %d on",
         root,
         end.offset,
         end.scan_start,
@@ -76,7 +75,9 @@ def repair(
         refuse_cut(root, log, end, staged=staged)
     if lacking.start < end.scan_start:
         _log.warning(
-            "%s: consume queues lack older messages too; they are completed from %d on", root, lacking.start
+            "%s: consume queues lack entries of older messages too; completing them from %d on",
+            root,
+            lacking.start,
         )
         end = replace(end, scan_start=lacking.start)
     log_files.clear_behind(end.offset, keep=end.offset + 1)
@@ -104,8 +105,9 @@ def repair(
 def _lacking(
     root: str, log: CommitLog, end: LogEnd, states: Mapping[QueueKey, QueueState], file_size: int | None
 ) -> Lacking:
-    """From where the checkpoint says, unless queues are gone or end before that: then from the log's first
-    message on.
+    """The missing queue entries, from the checkpoint's place on.
+
+    From the log's first message on if queues are lost, or end before the checkpoint's place.
     """
 
     def find(start: int) -> Lacking:
@@ -147,10 +149,10 @@ def _rebuild_index(
     zone: datetime.tzinfo,
     mended: int | None,
 ) -> None:
-    """Drops the files that end after the checkpoint's time (IndexService.load) or behind the log's end, and
-    indexes their messages again.
+    """Rebuilds the index files that end after the checkpoint's time or behind the log's end.
 
-    The broker indexes only what it rescans, and so loses older keys.
+    IndexService.load removes the same files. The broker then indexes only what it scans, and loses older
+    keys.
     """
     mark = checkpoint.index_msg_timestamp
     reached = end.offset if mended is None else min(mended, end.offset)
@@ -176,7 +178,7 @@ def index_log(
     timestamp: int,
     zone: datetime.tzinfo,
 ) -> None:
-    """Index files for the whole log up to `stop`, in a directory that has none."""
+    """Writes index files for the whole log up to `stop` into a directory without index files."""
     index = IndexFiles(directory, settings.geometry, timestamp, zone, files)
     _index_units(log, log.min_offset, stop, -1, index, tag_keys=tag_keys)
 
@@ -192,9 +194,7 @@ def rebuild_index_from(
     timestamp: int,
     zone: datetime.tzinfo,
 ) -> None:
-    """Makes the files anew that reach to the physical offset `position` or beyond, with what stands in the
-    log up to `stop`.
-    """
+    """Rebuilds the index files that reach to the physical offset `position`, from the log up to `stop`."""
     start, indexed = _drop_index_files(
         root, settings, files, lambda header: header.end_physical_offset >= position
     )
@@ -206,21 +206,23 @@ def rebuild_index_from(
 def _drop_index_files(
     root: str, settings: StoreSettings, files: FileWrites, is_bad: Callable[[IndexHeader], bool]
 ) -> tuple[int | None, int]:
-    """Removes those files. (Where the first of them began, None without any; up to where the messages are
-    indexed in those that stay).
+    """Removes the bad index files, and the files without entries.
+
+    Returns (the physical offset where the first bad file began, None without a bad file; the last physical
+    offset that the remaining files index, -1 without files).
     """
     directory = f"{root}/index"
     start, indexed = None, -1
     for listed in list_index_files(directory):
         if not listed.size:
-            files.remove(listed.path)  # made, and the crash came before its length
+            files.remove(listed.path)  # The crash came before the file got its length.
             continue
         file = IndexFile.open(
             listed.path, hash_slot_num=settings.max_hash_slot_num, index_num=settings.max_index_num
         )
         header = file.header()
-        # One without entries may be full of what its header does not count yet: later entries would be linked
-        # to that.
+        # A file without entries may hold entries that its header does not count yet: later entries would link
+        # to them.
         if header.index_count <= 1 or is_bad(header):
             if header.index_count > 1:
                 start = (
@@ -231,7 +233,7 @@ def _drop_index_files(
             files.remove(listed.path)
             files.sync_directory(directory)
         else:
-            # then more keys of its last message may have been in the next
+            # More keys of the last message of a full file may have been in the next file.
             is_full = header.index_count >= settings.max_index_num
             indexed = header.end_physical_offset - is_full
     return start, indexed
@@ -240,12 +242,12 @@ def _drop_index_files(
 def _index_units(
     log: CommitLog, start: int, stop: int, indexed: int, index: IndexFiles, *, tag_keys: bool
 ) -> None:
-    """Entries for the messages of [start, stop) that stand behind `indexed`."""
+    """Writes the entries of the messages of [start, stop) behind the physical offset `indexed`."""
     if start >= stop:
         return
     for run in log.walk(start, stop, resync=True):
         if isinstance(run, Damage):
-            continue  # counted in a warning when the queues were completed
+            continue  # The warning about the queues has counted these bytes.
         units, _ = locate(log.refs_of(run), verify_crc=False)
         # A broker would index the last message of a file that is not full once more.
         is_new = units.refs.positions + units.refs.base > indexed

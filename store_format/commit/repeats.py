@@ -1,9 +1,7 @@
-"""A batch whose key is committed already is not written: how many messages that leaves out is said, and
-another batch is refused.
+"""Batches whose key is committed already: they are not written, and another batch with the key is refused.
 
 Spark repeats a batch after a crash with the same messages, in other partitions and with other ids and times.
-So batches are compared by what does not change then: how many messages they have, and the sum of their
-bodies.
+So batches are compared by what does not change: the number of their messages, and the sum of their bodies.
 """
 
 from __future__ import annotations
@@ -23,8 +21,9 @@ _UNKNOWN = -1
 
 
 class CommittedBatch(NamedTuple):
-    """What is remembered of the highest committed batch of a key, in all stores of a cluster; -1 is what an
-    older release did not note.
+    """The highest committed batch of a key: its number, and what it has in all stores of a cluster.
+
+    -1 stands for a value that an older release did not write.
     """
 
     number: int
@@ -33,7 +32,7 @@ class CommittedBatch(NamedTuple):
 
 
 def totals(staged: Iterable[StagedFile]) -> tuple[int, int]:
-    """Messages, and the sum of their bodies."""
+    """(The number of messages, the sum of their bodies), -1 for a sum that is not known."""
     files = [each for each in staged if each.units]
     known = all(each.bodies != _UNKNOWN for each in files)
     return sum(each.units for each in files), sum(each.bodies for each in files) % (
@@ -49,11 +48,11 @@ def note_repeat(
     *,
     is_stream: bool,
 ) -> str:
-    """Warns of the messages that are not written, and gives that sentence.
+    """Logs that the messages of a repeated batch are not written, and returns that report.
 
-    Raises OptionError for another batch under the number of the committed one. Other bodies of as many
-    messages are one for a job; a stream has to be able to repeat a batch whose rows uuid() or a clock made,
-    and is only warned.
+    Raises OptionError for another batch with the number of the committed one: another number of messages, or,
+    for a job, other bodies. A stream may repeat a batch whose rows come from uuid() or a clock, so its other
+    bodies are only reported.
     """
     messages, bodies = totals(staged)
     name = f"batch {key[1]} of {key[0]}"
@@ -68,21 +67,23 @@ def note_repeat(
             "with other bodies" if committed.messages == messages else f"with {committed.messages} messages"
         )
         advice = (
-            "A checkpoint that was restored from a backup numbers its batches again: start the query with a new checkpoint, "
-            "from where its rows are missing"
+            "A checkpoint that was restored from a backup numbers its batches again: start the query with a "
+            "new checkpoint, from the first row that is missing in the store"
             if is_stream
-            else "Give each batch a txnVersion of its own, higher than the last"
+            else "Give each batch its own txnVersion, higher than the last"
         )
         raise OptionError(
-            f"{where}: {name} has {messages} messages and is committed already, {found}: nothing was written. {advice}"
+            f"{where}: {name} has {messages} messages and is committed already, {found}. Nothing was "
+            f"written. {advice}"
         )
-    told = f"{where}: {name} is not written, {messages} message{'s' * (messages != 1)}: "
+    report = f"{where}: {name} is not written, {messages} message{'s' * (messages != 1)}: "
     if not same_number:
-        told += (
-            f"batch {committed.number} of it is committed already. Numbers that went back mean a checkpoint that was restored "
-            "from a backup, or a lower txnVersion; what is new in these messages is not in the store"
+        report += (
+            f"batch {committed.number} of {key[0]} is committed already. Batch numbers go back after a "
+            "checkpoint was restored from a backup, or with a lower txnVersion; if these messages are new, "
+            "they are not in the store"
         )
     else:
-        told += "it is committed already" + (", with as many messages and other bodies" if others else "")
-    (_log.warning if messages else _log.info)("%s", told)
-    return told
+        report += "it is committed already" + (", with as many messages and other bodies" if others else "")
+    (_log.warning if messages else _log.info)("%s", report)
+    return report

@@ -1,7 +1,7 @@
-"""Finishing a commit of ours that was broken off: by SIGKILL, a full disk, or a machine that went down.
+"""Completes a commit that was broken off: by SIGKILL, a full disk, or a machine that went down.
 
-Whoever wrote last decides how. If it was we, everything is simply done again. If a broker has run since, it
-may have kept the first part of the batch, and written behind it: what it lacks is appended at the log's end.
+If nobody else has written since, all steps are done again. If a broker has run since, it may have kept the
+first part of the batch and written behind it: the rest of the batch is appended at the log's end.
 """
 
 from __future__ import annotations
@@ -45,24 +45,26 @@ _log = logging.getLogger(__name__)
 def roll_forward(
     root: str, journal: Journal, settings: StoreSettings, files: FileWrites, *, cut_after_damage: bool = False
 ) -> None:
-    """Completes the journal's commit; the lock is held. Staging is removed at the end.
+    """Completes the journal's commit under the caller's lock, and removes its staged files.
 
-    Raises OffsetOutOfRangeError when the log's part behind the base has been cleaned away meanwhile: nobody
-    knows then what was written.
+    Raises OffsetOutOfRangeError if retention has deleted the log at the commit's base: what was written is
+    unknown then.
     """
     mark = abort_mark(root)
     if mark != journal.id and _is_in_ledger(root, journal):
         conclude(root, journal, files)
         remove_staging(root, journal.staged, files)
         return
-    _log.warning("%s: a commit of %d messages was broken off; it is completed now", root, journal.units)
+    _log.warning("%s: a commit of %d messages was interrupted; completing it now", root, journal.units)
     for staged in journal.staged:
         check_staged(root, staged)
     log = open_log(journal.log_directories)
     if log.files and journal.base < log.min_offset:
         raise OffsetOutOfRangeError(
-            f"{root}: a commit was broken off at physical offset {journal.base}, but the log now begins at {log.min_offset}; "
-            f"whether its messages were written cannot be told any more. Remove {root}/.rmqlog/journal.json to give them up"
+            f"{root}: a commit was interrupted at physical offset {journal.base}, but the commitlog now "
+            f"begins at {log.min_offset}, so it is unknown which of its {journal.units} messages were "
+            f"written. Nothing was changed. To give these messages up, remove {root}/.rmqlog/journal.json; "
+            "then write them again if they are missing"
         )
     publication = Publication(root, journal, log, files)
     present = publication.count_present(log)
@@ -90,7 +92,7 @@ def open_log(directories: tuple[str, ...]) -> CommitLog:
 
 
 def repeat(root: str, journal: Journal, files: FileWrites) -> None:
-    """All steps again, after the index was wound back; the rest comes out the same at the same places."""
+    """Restores the end of the index and does all steps again: they write the same bytes as before."""
     if journal.index:
         rewind_index(
             f"{root}/index",
@@ -107,16 +109,16 @@ def _is_in_ledger(root: str, journal: Journal) -> bool:
 
 
 def _is_ours_alone(root: str, log: CommitLog, present: Present, journal: Journal) -> bool:
-    """Whether nobody else wrote since, though `abort` has our mark: a 4.9 broker leaves it alone.
+    """Whether nobody else wrote since. A 4.9 broker leaves our mark in `abort` as it is.
 
-    A unit of ours that was torn in its properties looks whole to a scan; what stands behind it tells.
+    A scan takes a unit of ours that was torn in its properties for whole: what follows the unit decides.
     """
     if (
         journal.index
         and journal.index_base is not None
         and journal.index_base[0] not in entry_names(f"{root}/index", missing_ok=True)
     ):
-        return False  # a broker that starts after a crash deletes index files
+        return False  # A broker that starts after a crash deletes index files.
     if not log.files:
         return True
     ours = {present.position} if _has_our_head(present) else set()
@@ -129,10 +131,9 @@ def _has_our_head(present: Present) -> bool:
 
 
 def _mend_log(log: CommitLog, end: int, journal: Journal, present: Present, files: FileWrites) -> Torn | None:
-    """The torn unit when the broker took it for a message: it gets its right bytes; None when the log has
-    none of it.
+    """Completes the torn unit and returns it if the broker took it for a message; else None.
 
-    Recovery does not notice a unit whose properties are cut: their length is right, and only the body has a
+    A recovery does not notice a unit whose properties are cut: their length is right, and only the body has a
     checksum.
     """
     torn = present.torn
@@ -173,8 +174,10 @@ def _complete_behind_broker(
     crashed: bool,
     cut_after_damage: bool,
 ) -> None:
-    """The broker has indexed and queued what it found of ours, or its recovery is done for it; only the rest
-    is ours to write.
+    """Completes the batch behind what a broker kept of it.
+
+    The broker has indexed and queued the messages it kept, or `repair` does so in its place. Only the rest of
+    the batch is written, at the log's end.
     """
     log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
     zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
@@ -182,7 +185,7 @@ def _complete_behind_broker(
     staged = (journal.base, newest_timestamp(root, journal))
     if crashed:
         end = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
-        # first, so that its keys and its tag are what is indexed
+        # Before the repair, so that the keys and the tag of the whole message are indexed.
         torn = _mend_log(log, end.offset, journal, present, files)
         mended = None if torn is None else position
         timestamp = journal.written_at

@@ -1,4 +1,4 @@
-"""Staged files as the committer sees them: checked, read in runs of bounded size, removed when published."""
+"""Staged files in the committing process: checked, read in runs of bounded size, removed after the commit."""
 
 from __future__ import annotations
 
@@ -22,12 +22,17 @@ __all__ = ["RecordsCheck", "StagedUnits", "check_staged", "read_staged", "remove
 
 _log = logging.getLogger(__name__)
 
-_REMOVERS, _REMOVERS_SIZE = 2, 8 << 20  # for less a thread costs more than it saves
+_REMOVERS, _REMOVERS_SIZE = 2, 8 << 20  # For fewer bytes a thread costs more than it saves.
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StagedUnits:
-    """A run of staged units, what the queues need of them, and where their bytes stand in the records file."""
+    """A run of staged units: the columns for queues and index.
+
+    `position` is the first byte of the run in the records file.
+    `timed` marks units whose tags code is a delay in ms; None if there are none. `message_index` says to
+    which unit each of `key_hashes` belongs.
+    """
 
     sizes: NDArray[np.int32]
     queue: NDArray[np.int32]
@@ -44,11 +49,10 @@ class StagedUnits:
 def check_staged(
     root: str, staged: StagedFile, *, records_sum: bool = True, chunk_size: int = 1 << 20
 ) -> None:
-    """Size and checksum of both files; without `records_sum` of the records only the size: a `RecordsCheck`
-    has the rest.
+    """Checks size and checksum of both files. Without `records_sum` a `RecordsCheck` has to sum the records.
 
-    Raises StoreNotFoundError for a missing one: collected as dead by another writer, or driver and executors
-    see other directories.
+    Raises CorruptStoreError for other bytes than the task wrote, and StoreNotFoundError for a missing file:
+    another writer removed it as abandoned, or driver and executors see different directories.
     """
     for path, size, expected in (
         (staged.records_path(root), staged.records_size, staged.records_sum),
@@ -56,21 +60,25 @@ def check_staged(
     ):
         found = BlockSum()
         buffer = np.empty(min(chunk_size, max(size, 1)), np.uint8)
-        with _open(path) as view:
+        with _open_staged(path) as view:
             if view.size != size:
                 raise CorruptStoreError(
-                    path, view.size, f"{size} bytes, as the task wrote", f"{view.size} bytes"
+                    path,
+                    view.size,
+                    f"{size} bytes, as the task wrote",
+                    f"{view.size} bytes; run the write again",
                 )
             if path.endswith(RECORDS_SUFFIX) and not records_sum:
                 continue
             for position in range(0, size, chunk_size):
                 found.update(buffer[: view.read_into(position, buffer)].data)
-        _compare(path, expected, found)
+        _compare_sum(path, expected, found)
 
 
 class RecordsCheck:
-    """The checksum of a records file, taken while its bytes are read for the log: reading them twice would
-    cost a fifth of a commit.
+    """Checks the checksum of a records file while `append_log` reads the file.
+
+    Reading the file twice would cost a fifth of a commit.
     """
 
     def __init__(self, root: str, staged: StagedFile) -> None:
@@ -80,41 +88,42 @@ class RecordsCheck:
         self._position = 0
 
     def update(self, data: NDArray[np.uint8]) -> None:
-        """The next bytes of the file. Raises CorruptStoreError behind the last ones if they were not what the
-        task wrote.
-        """
+        """Takes the next bytes of the file. Raises CorruptStoreError after the last one for another sum."""
         self._sum.update(data.data)
         self._position += len(data)
         if self._position == self._staged.records_size:
-            _compare(self._path, self._staged.records_sum, self._sum)
+            _compare_sum(self._path, self._staged.records_sum, self._sum)
 
 
-def _compare(path: str, expected: int, found: BlockSum) -> None:
+def _compare_sum(path: str, expected: int, found: BlockSum) -> None:
     if found.finish() != expected:
         raise CorruptStoreError(
-            path, 0, f"the checksum 0x{expected:08X} that the task saw", f"0x{found.value:08X}"
+            path,
+            0,
+            f"checksum 0x{expected:08X}, as the task wrote",
+            f"0x{found.value:08X}; run the write again",
         )
 
 
-def _open(path: str) -> FileView:
+def _open_staged(path: str) -> FileView:
     try:
         return FileView(path)
     except FileNotFoundError as error:
         raise StoreNotFoundError(
-            f"{path}: a staged file is missing. Another writer of this store removes staged files that have not changed for its "
-            "stagingRetention: raise that option if this write took longer; else the driver and the executors do not see the same directory"
+            f"{path}: a staged file is missing. Nothing was written. If this write took longer than "
+            "stagingRetention, another writer of the store has removed the file: raise that option. "
+            "Otherwise the driver and the executors do not see the same directory: mount it at the same path "
+            "everywhere. Then run the write again"
         ) from error
 
 
 def read_staged(
     root: str, staged: StagedFile, *, chunk_size: int, units_max: int, skip: int = 0
 ) -> Iterator[StagedUnits]:
-    """The units from the one numbered `skip` on, in runs of at most about `chunk_size` bytes of records and
-    `units_max` units.
-    """
+    """The units behind the first `skip`, in runs of about `chunk_size` bytes, at most `units_max` units."""
     path = staged.meta_path(root)
     position, number = 0, 0
-    with _open(path) as view:
+    with _open_staged(path) as view:
         at = 0
         while at < staged.meta_size:
             length = int.from_bytes(view.read(at, 8), "little")
@@ -122,7 +131,7 @@ def read_staged(
                 raise CorruptStoreError(path, at, "the length of a part", str(length))
             part = _part(path, at, view.read(at + 8, length))
             at += 8 + length
-            yield from _runs(part, position, chunk_size, units_max, max(skip - number, 0))
+            yield from _runs_of_part(part, position, chunk_size, units_max, max(skip - number, 0))
             number += len(part)
             position += int(part.sizes.sum(dtype=np.int64))
 
@@ -146,7 +155,7 @@ def _part(path: str, at: int, data: bytes) -> StagedUnits:
     )
 
 
-def _runs(
+def _runs_of_part(
     part: StagedUnits, position: int, chunk_size: int, units_max: int, skip: int
 ) -> Iterator[StagedUnits]:
     ends = np.cumsum(part.sizes, dtype=np.int64)
@@ -154,7 +163,7 @@ def _runs(
     while start < len(part):
         before = int(ends[start - 1]) if start else 0
         stop = min(int(np.searchsorted(ends, before + chunk_size, side="right")), start + units_max)
-        stop = max(stop, start + 1)  # a unit larger than a chunk is one of its own
+        stop = max(stop, start + 1)  # A unit larger than a chunk is a run of its own.
         low, high = np.searchsorted(part.message_index, [start, stop])
         yield StagedUnits(
             part.sizes[start:stop],
@@ -169,14 +178,14 @@ def _runs(
 
 
 def remove_staging(root: str, staged: Sequence[StagedFile], files: FileWrites) -> None:
-    """The files of these handles, and the directories of their writes with what else is in them. What is
-    missing already is fine.
+    """Removes the staged files, and the directories of their writes. Missing files are no error.
 
-    The batch is committed by then: what cannot be removed is left to `dead_staging`, with a warning.
+    The batch is committed by then: a file that cannot be removed is logged, and `abandoned_staging.collect`
+    removes it later.
     """
     paths = [path for each in staged for path in (each.records_path(root), each.meta_path(root))]
     try:
-        # Most of the time goes into giving their pages back, which the system does for two files at once.
+        # The kernel spends the time on freeing pages, and does that for two files at once.
         if sum(each.records_size for each in staged) < _REMOVERS_SIZE:
             deque(map(files.remove, paths), maxlen=0)
         else:

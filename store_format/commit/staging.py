@@ -1,8 +1,7 @@
-"""What a task writes before anything is published: encoded units in one file, what the queues need of them in
-another.
+"""What a task writes before the commit: messages in one file, columns for queues and index in another.
 
-Both lie under `.rmqlog/staging/<write>/` with random names. The handle, `StagedFile`, is plain values and
-carries sizes and checksums, so that whoever commits can tell that it sees what the task wrote.
+Both files are in `.rmqlog/staging/<write>/`, with random names. The handle, `StagedFile`, carries sizes and
+checksums, so that the committing process can check that it reads what the task wrote.
 """
 
 from __future__ import annotations
@@ -51,14 +50,14 @@ __all__ = [
 TIMES_SUFFIX = ".times"  # store times of a write, one for each message
 _SUM_BLOCK = 1 << 16
 _ATTEMPTS_MAX = 3
-NO_QUEUE = -1  # a prepared unit: indexed, but in no queue (CommitLogDispatcherBuildConsumeQueue)
-NOT_DISPATCHED = -2  # a rolled back unit: neither
+NO_QUEUE = -1  # a prepared message: indexed, but in no queue (CommitLogDispatcherBuildConsumeQueue)
+NOT_DISPATCHED = -2  # a rolled back message: neither indexed nor in a queue
 _META = pa.schema(
     [
         ("size", pa.int32()),  # bytes of the unit
         ("queue", pa.int32()),  # number in StagedFile.queues, or NO_QUEUE, or NOT_DISPATCHED
         ("tags_code", pa.int64()),
-        # tags_code is a delay in ms, to which the store time is added: SCHEDULE_TOPIC_XXXX
+        # SCHEDULE_TOPIC_XXXX: tags_code is a delay in ms, and the commit adds the store time
         ("timed", pa.bool_()),
         ("key_hashes", pa.list_(pa.int32())),  # index entries in the broker's order
     ]
@@ -66,16 +65,17 @@ _META = pa.schema(
 
 
 def begin_staging(root: str, write: str, *, sync: bool) -> None:
-    """The directory of a write, made by the driver: what comes after it was removed stages nothing any more.
+    """Creates the directory of a write, in the driver. A task that starts after its removal stages nothing.
 
-    With `sync` its entry is on the disk, before a journal refers to files in it.
+    With `sync` the directory is on the disk before a journal names files in it.
     """
     FileWrites(sync=sync).make_directories(root, OWN_DIRECTORY, STAGING, write)
 
 
 def bodies_sum(body_crcs: NDArray[np.int64]) -> int:
-    """A number for a set of bodies, below 2^64; those of two sets are added up for both. (The mixing step of
-    SplitMix64.)
+    """A checksum of a set of bodies, below 2^64, in any order: the mixed CRCs are added (SplitMix64).
+
+    The sums of two sets are added for their union.
     """
     mixed = body_crcs.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -84,11 +84,10 @@ def bodies_sum(body_crcs: NDArray[np.int64]) -> int:
 
 
 class BlockSum:
-    """A checksum at memory speed: the CRC32 of the 64-bit sums of blocks of 64 KiB, the last one filled up
-    with zeros.
+    """A checksum at memory speed: the CRC32 of the 64-bit sums of 64 KiB blocks, the last padded with zeros.
 
-    It is to notice files that are short, empty, stale or torn, not hostile ones. CRC32 of every byte would be
-    half of a commit.
+    It detects short, empty, stale and torn files, not hostile ones. CRC32 of every byte would take half of a
+    commit.
     """
 
     def __init__(self) -> None:
@@ -121,19 +120,19 @@ class BlockSum:
 
 
 class StagingWriter:
-    """Writes one staged pair, part by part: memory is that of a part. `close` syncs and gives the handle.
+    """Writes one staged pair, part by part; memory is bounded by a part. `close` returns the handle.
 
-    Units have queueOffset, physicalOffset and storeTimestamp 0; the commit patches them. With `sync=False`
-    nothing waits for the disk (ASYNC_FLUSH). A writer that is not closed leaves files that the collection of
-    staging removes. Without `makes_directory`, `begin_staging` has made it, and a writer that comes after the
-    write was given up finds none: StoreNotFoundError.
+    Units have queueOffset, physicalOffset and storeTimestamp 0; the commit fills them in. With `sync=False`
+    nothing waits for the disk (ASYNC_FLUSH). If a writer is not closed, `abandoned_staging.collect` removes
+    its files. Without `makes_directory` the directory is that of `begin_staging`; if the write was given up
+    and the directory removed, the writer raises StoreNotFoundError.
     """
 
     def __init__(self, root: str, write: str, *, sync: bool = True, makes_directory: bool = True) -> None:
         self._files = FileWrites(sync=sync)
         self._write = write
         self._makes_directory = makes_directory
-        self._name = secrets.token_hex(8)  # attempt numbers of tasks repeat
+        self._name = secrets.token_hex(8)  # random, because attempt numbers of tasks repeat
         self._directory, self._records, self._meta = self._make(root)
         self._sums = (BlockSum(), BlockSum())
         self._sizes = [0, 0]
@@ -145,7 +144,7 @@ class StagingWriter:
         self._crc_property = False
 
     def _make(self, root: str) -> tuple[str, WritableFile, WritableFile]:
-        """Anew when another attempt that failed has just removed the empty directory."""
+        """Tries again if a failed attempt has just removed the empty directory."""
         directory = staging_path(root, self._write)
         for attempt in range(_ATTEMPTS_MAX):
             try:
@@ -158,7 +157,9 @@ class StagingWriter:
                     raise
                 if not self._makes_directory:
                     raise StoreNotFoundError(
-                        f"{directory} is not there: the write was given up, or driver and executors do not see the same directory"
+                        f"{directory}: expected the directory of this write, found nothing. Either the write "
+                        "was given up, or driver and executors do not see the same directory: mount it at "
+                        "the same path everywhere"
                     ) from error
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
@@ -176,13 +177,13 @@ class StagingWriter:
         parked: Iterable[QueueKey] = (),
         body_crcs: NDArray[np.int64] | None = None,
     ) -> None:
-        """Unit i goes to queues[queue_index[i]]. `message_index` says, ascending, whose each of `key_hashes`
-        is.
+        """Appends units; unit i goes to queues[queue_index[i]].
 
-        `parked` are the queues that delayed messages among them are delivered to later. `body_crcs` are those
-        of the bodies before compression, None where they are in the units: their sum, in whatever order,
-        tells a batch from another of its number. Where `timed`, the tags code is a delay in ms: the commit
-        makes it the time of delivery, as for SCHEDULE_TOPIC_XXXX.
+        `message_index` has, ascending, the unit of each of `key_hashes`. `parked` are the queues to which
+        delayed messages are delivered later. `body_crcs` are the CRCs of the bodies before compression, None
+        to take those in the units; their sum tells a batch from another batch with its number. For `timed`
+        units the tags code is a delay in ms, which the commit turns into the time of delivery
+        (SCHEDULE_TOPIC_XXXX).
         """
         numbers = [self._queues.setdefault(queue, len(self._queues)) for queue in queues]
         # negative indices find the last two
@@ -206,8 +207,7 @@ class StagingWriter:
             pa.ListArray.from_arrays(pa.array(offsets), pa.array(hashes)),
         ]
         sink = pa.BufferOutputStream()
-        # Each part is a stream of its own: the file can be read part by part, and its writer keeps nothing
-        # open.
+        # Each part is an Arrow stream: the file can be read part by part, and the writer keeps nothing open.
         with pa.ipc.new_stream(sink, _META) as stream:
             stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=_META))
         meta = sink.getvalue()
@@ -244,9 +244,7 @@ class StagingWriter:
         )  # fmt: skip
 
     def discard(self) -> None:
-        """Removes what was written, for a task that failed; the directory too when no other task has staged
-        in it.
-        """
+        """Removes the files of a failed task, and the directory if no other task has files in it."""
         for file in (self._records, self._meta):
             file.close()
             self._files.remove(file.path)
@@ -265,16 +263,18 @@ def stage_columns(
     tag_keys: bool = True,
     message_size_max: int = MESSAGE_SIZE_MAX,
 ) -> None:
-    """Appends the messages to the staged file, each for the queue that its topic and queue id say.
+    """Encodes messages and appends them to the staged file, each for the queue of its topic and queue id.
 
-    Tags code and index keys come from the properties as stored; `tag_keys` indexes tags too, as brokers do
-    from 5.4 on. Queue offset, physical offset and store time are the commit's to give. Raises
+    Tags code and index keys come from the properties as stored; `tag_keys` indexes tags too, as brokers
+    do from 5.4 on. The commit assigns queue offset, physical offset and store time. Raises
     IllegalMessageError as `encode` does, and for a null body.
     """
     if messages.body.null_count:
         row = messages.body.is_null().index(pa.scalar(True)).as_py()
         topic = messages.topic if isinstance(messages.topic, str) else messages.topic[row].as_py()
-        raise IllegalMessageError(f"topic {topic}: message {row} has no body (null); b'' is an empty one")
+        raise IllegalMessageError(
+            f"topic {topic}: message {row} has no body (null). Give b'' for an empty one"
+        )
     units = encode(messages, crc_property=crc_property, message_size_max=message_size_max)
     count = len(units)
     topics = messages.topic
@@ -287,7 +287,7 @@ def stage_columns(
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     table = PropertyTable(pc.fill_null(messages.properties.cast(pa.binary()), b""))
     scheduled = np.isin(codes, [code for code, name in enumerate(names) if name == SCHEDULE_TOPIC])
-    # With a store time of 0 a time of delivery is the delay alone, which is what a staged file holds.
+    # With a store time of 0 the time of delivery is the delay, which is what a staged file holds.
     tags = tags_codes(table, scheduled, np.zeros(count, np.int64))
     delays = table.values(DELAY).to_pylist() if scheduled.any() else []
     timed = (
@@ -321,8 +321,9 @@ def _spread(values: Integers, count: int) -> NDArray[np.int64]:
 def _number_queues(
     names: list[str], codes: NDArray[np.int64], queue_ids: NDArray[np.int64], sys_flags: NDArray[np.int64]
 ) -> tuple[list[QueueKey], NDArray[np.int64]]:
-    """The queues of the batch, and the place in that list of each message's; prepared and rolled back ones
-    have none.
+    """(The queues of the batch, each message's place in that list).
+
+    Prepared messages get NO_QUEUE, rolled back messages NOT_DISPATCHED.
     """
     kinds = sys_flags & sysflag.TRANSACTION_MASK
     queued = (kinds == sysflag.TRANSACTION_NONE) | (kinds == sysflag.TRANSACTION_COMMIT)

@@ -29,10 +29,11 @@ __all__ = ["conclude", "note_in_ledger", "publish", "sync_store", "undo", "write
 
 
 def publish(publication: Publication, files: FileWrites) -> None:
-    """From the written journal to the ledger. After a failure `publication.touched_queues` decides: False, undo.
+    """Does the steps from the written journal to the ledger.
 
-    The order is that of a broker that writes the same messages: a reader that stops at the journal's base sees
-    nothing of the batch, and no queue entry is written before its message.
+    The order is that of a broker that writes the same messages: a reader that stops at the journal's base
+    sees nothing of the batch, and no queue entry is written before its message. After a failure the
+    caller undoes the commit if `publication.touched_queues` is False, else repeats the steps.
     """
     root, journal = publication.root, publication.journal
     write_topics(root, journal.new_topics, journal.written_at, files)
@@ -53,7 +54,7 @@ def note_in_ledger(publication: Publication, files: FileWrites) -> None:
 
 
 def conclude(root: str, journal: Journal, files: FileWrites) -> None:
-    """Makes the batch count: removes `abort`, then the journal. An ASYNC commit leaves `abort` with our mark."""
+    """Makes the batch count: removes `abort`, then the journal. An ASYNC commit leaves `abort` there."""
     if journal.sync and abort_mark(root) is not None:
         files.remove(f"{root}/abort")
         files.sync_directory(root)
@@ -78,7 +79,7 @@ def undo(publication: Publication, previous_mark: str | None, files: FileWrites)
 
 
 def _write_checkpoint(publication: Publication, files: FileWrites) -> None:
-    """Notes what is flushed (StoreCheckpoint as of 5.5, spec 5.1). Never in an ASYNC commit, which flushes nothing."""
+    """Notes what is flushed (StoreCheckpoint as of 5.5, spec 5.1). An ASYNC commit flushes nothing."""
     root = publication.root
     before = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     offset, timestamp = publication.last_queued
@@ -95,7 +96,7 @@ def _write_checkpoint(publication: Publication, files: FileWrites) -> None:
 
 
 def write_topics(root: str, new_topics: Mapping[str, int], timestamp: int, files: FileWrites) -> None:
-    """topics.json with those of the new topics, by name their number of queues, that it lacks."""
+    """Adds the new topics, by name with their number of queues, that topics.json lacks."""
     if not new_topics:
         return
     path = config_path(root, "topics.json")
@@ -119,9 +120,7 @@ def _is_json(data: bytes, path: str) -> bool:
 
 
 def sync_store(root: str, log: CommitLog, log_directories: tuple[str, ...], files: FileWrites) -> None:
-    """Waits until everything that commits without flush have written is on the disk: files, then directories,
-    from the log down.
-    """
+    """Syncs what ASYNC commits wrote: the files of log, queues and index, then their directories."""
     flushed = (read_checkpoint(f"{root}/checkpoint") or Checkpoint()).logics_physical_offset
     paths = [file.path for file in log.files if file.stop > flushed]
     directories = list(log_directories)

@@ -1,7 +1,7 @@
-"""What is not written to: stores whose queues, topics or log are not in the files we keep in step, and topics
-with rules of their own.
+"""Refusals of stores, topics and queues that a commit does not write to.
 
-Each refusal names the broker setting that made it so.
+They keep queues, topics or the log in other files than a commit updates, or a topic has rules of its own.
+Each error names the broker setting that is the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["refuse_missing_queues", "refuse_store", "refuse_timer", "refuse_topi
 
 # every broker that starts puts it into topics.json (TopicConfigManager.init)
 _QUEUE_ID_MAX = 2**31 - 1
-_BY_FILE = (  # directory, file in it, what it means
+_BY_FILE = (  # directory, file in it, what the store has then
     ("consumequeue", "CURRENT", "RocksDB consume queues (storeType=defaultRocksDB)"),
     ("consumequeue_rocksdb", "CURRENT", "RocksDB consume queues (useSeparateStorePathForRocksdbCQ=true)"),
     ("config/topics", "CURRENT", "topics in RocksDB (storeType=defaultRocksDB)"),
@@ -35,65 +35,76 @@ def refuse_store(root: str) -> None:
     names = entry_names(root)
     for directory, file, meaning in _BY_FILE:
         if file in entry_names(f"{root}/{directory}", missing_ok=True):
-            raise UnsupportedFormatError(f"{root} has {meaning}: it can be read, but not be written to")
+            raise UnsupportedFormatError(
+                f"{root}: cannot write to a store with {meaning}, found {directory}/{file}. It can be read; "
+                "send messages through its broker, or write to another store"
+            )
     for name in sorted(names):
         meaning = _BY_NAME.get(name) or (
             "a DLedger store (enableDLegerCommitLog=true)" if name.startswith("dledger-") else ""
         )
         if meaning:
-            raise UnsupportedFormatError(f"{root} is {meaning}, as {name} says: it is not written to")
+            raise UnsupportedFormatError(
+                f"{root}: cannot write to {meaning}, found {name}. It can be read; send messages through its "
+                "broker, or write to another store"
+            )
 
 
 def refuse_topics(root: str, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:
-    """Raises UnsupportedFormatError for a topic of another kind of queue, and IllegalMessageError for a name
-    that is no directory's.
+    """Raises UnsupportedFormatError for a topic that is not written to, IllegalMessageError for a bad name.
+
+    A bad name, or queue id, is one that a consume queue directory cannot have.
     """
     batch_topics = entry_names(f"{root}/batchconsumequeue", missing_ok=True)
     for topic, queue_id in queues:
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
-            raise IllegalMessageError(f"topic {topic!r}: not a name that a consume queue directory can have")
+            raise IllegalMessageError(
+                f"topic {topic!r}: expected a name that a directory can have: not empty, '.' or '..', "
+                "without '/' and NUL"
+            )
         if not 0 <= queue_id <= _QUEUE_ID_MAX:
             raise IllegalMessageError(
-                f"topic {topic}: queue id {queue_id}, 0 to {_QUEUE_ID_MAX} are possible"
+                f"topic {topic}: expected a queue id from 0 to {_QUEUE_ID_MAX}, found {queue_id}"
             )
         config = topics.get(topic)
         kind = None
         if is_light_queue(topic):
             kind = "a light queue (enableLmq)"
         elif topic in batch_topics or (config is not None and config.queue_type == "BatchCQ"):
-            kind = "of queue.type=BatchCQ"
+            kind = "a topic with queue.type=BatchCQ"
         elif config is not None and config.cleanup_policy == "COMPACTION":
-            kind = "of cleanup.policy=COMPACTION"
+            kind = "a topic with cleanup.policy=COMPACTION"
         elif config is not None and config.message_type == "LITE":
-            kind = "of message.type=LITE"
+            kind = "a topic with message.type=LITE"
         if kind is not None:
-            raise UnsupportedFormatError(f"topic {topic} is {kind}: it is not written to")
+            raise UnsupportedFormatError(
+                f"topic {topic}: cannot write to {kind}. Send its messages through the broker"
+            )
 
 
 def refuse_timer(root: str, used: Iterable[str], topics: Mapping[str, TopicConfig]) -> None:
-    """Raises UnsupportedFormatError for timer messages in the store of a broker without a timer: nobody would
-    deliver them.
+    """Raises UnsupportedFormatError for timer messages if the store's broker has no timer to deliver them.
 
     A broker with a timer has its topic in topics.json as soon as it has started (TopicConfigManager.init).
     """
     if TIMER_TOPIC in used and SELF_TEST_TOPIC in topics and TIMER_TOPIC not in topics:
         raise UnsupportedFormatError(
-            f"{root}: a message with a time of delivery (column deliverTimestamp) is not written, because the broker of this store "
-            f"would not deliver it: topics.json has no {TIMER_TOPIC}, so the broker is older than 5.0 or has timerWheelEnable=false. "
-            "Use the column delayTimeLevel, or start a broker with timerWheelEnable=true on the store first"
+            f"{root}: cannot write messages with a time of delivery (column deliverTimestamp): topics.json "
+            f"has no {TIMER_TOPIC}, so this store's broker is older than 5.0 or has timerWheelEnable=false, "
+            "and would never deliver them. Use the column delayTimeLevel, or start a broker with "
+            "timerWheelEnable=true on the store first"
         )
 
 
 def refuse_missing_queues(root: str, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:
-    """Raises IllegalMessageError for a queue that its topic does not have: no consumer reads it, or no
-    producer writes to it.
-    """
+    """Raises IllegalMessageError for a queue id that consumers do not read, or producers do not write."""
     for topic, queue_id in queues:
         config = topics.get(topic)
         if config is not None and queue_id not in config.written_queue_ids:
             raise IllegalMessageError(
-                f"{root}: topic {topic} has readQueueNums={config.read_queue_nums} and writeQueueNums={config.write_queue_nums} in "
-                f"topics.json, and a message of this write is for queue {queue_id}, which consumers would not read. Nothing was written. "
-                "If the topic was created or changed while this write ran, run it again: it then uses the queues that there are; "
-                "otherwise raise both numbers (updateTopic -r -w), or use another queue"
+                f"{root}: topic {topic} has readQueueNums={config.read_queue_nums} and "
+                f"writeQueueNums={config.write_queue_nums} in topics.json; expected queue ids below both, "
+                f"found a message for queue {queue_id}, which consumers would not read. Nothing was written. "
+                "If the topic was created or changed while this write ran, run it again. Otherwise raise "
+                "both numbers (mqadmin updateTopic -r -w), or use another queue"
             )

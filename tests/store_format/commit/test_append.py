@@ -102,7 +102,7 @@ def test_a_directory_with_something_in_it_is_no_place_for_a_store(tmp_path: Path
     assert "report.csv" in str(caught.value)
     with pytest.raises(OptionError) as caught:
         MessageStore.create(str(root))
-    assert "is a store already" in str(caught.value)
+    assert "a store exists there" in str(caught.value)
 
 
 # ---- keys, order, clock ------------------------------------------------------------------------------------

@@ -93,8 +93,8 @@ def test_entries_of_a_damaged_last_message_are_removed(
         in caplog.text
     )
     assert (
-        f"Consume queues lead to messages behind that, from U-0 offset 2 at {damaged} on (entries: 1, queues: 1)"
-        in caplog.text
+        f"Consume queues point to messages behind this end, the first at U-0 offset 2, physical offset {damaged} "
+        "(entries: 1, queues: 1)" in caplog.text
     )
     rows = _bodies(root)
     assert rows["U", 0] == [(0, b"message 0 of U"), (1, b"message 1 of U")]
@@ -194,7 +194,8 @@ def test_a_copy_without_its_last_files_is_refused(short: Path, checkpoint: bool)
         (short / "checkpoint").unlink()
     before = _files(short)
     with pytest.raises(
-        CorruptStoreError, match=r"physical offset 988979, to which consume queue SCHEDULE_TOPIC_XXXX-2 leads"
+        CorruptStoreError,
+        match=r"physical offset 988979, to which consume queue SCHEDULE_TOPIC_XXXX-2 points",
     ) as caught:
         append(short, numbered("Orders", 0, 3), options=_BASIC)
     assert "the commitlog ends at 523902. Nothing was written" in str(caught.value)
