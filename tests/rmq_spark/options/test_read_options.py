@@ -201,8 +201,8 @@ def test_what_spark_adds_passes() -> None:
             "unknown option 'subscibe'; did you mean subscribe?",
         ),
         (
-            {"path": "/a", "consumers": "2"},
-            "consumers is for consumer groups; name the group with the option group",
+            {"path": "/a", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"},
+            "consumeFromWhere is for consumer groups; name the group with the option group",
         ),
         ({"path": "/a", "Path": "/b"}, "path is given twice, in different cases; give it once"),
         (
