@@ -6,10 +6,23 @@ A member of another type than the field's is an error with the member's path; no
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, TypeVar
 
-__all__ = ["UnlikeBeanError", "bean", "integer", "integer_map", "items", "members", "string"]
+from store_format.errors import CorruptStoreError
+
+__all__ = [
+    "UnlikeBeanError",
+    "bean",
+    "bean_errors_of",
+    "integer",
+    "integer_map",
+    "items",
+    "members",
+    "string",
+]
 
 _T = TypeVar("_T")
 _LONG = 1 << 63
@@ -17,11 +30,24 @@ _INTEGER = re.compile(r"-?[0-9]{1,19}\Z", re.ASCII)
 
 
 class UnlikeBeanError(ValueError):
-    """A member has another type than the bean's field. The reader of the file raises CorruptStoreError."""
+    """A member has another type than the bean's field. See `bean_errors_of`."""
 
     def __init__(self, where: str, expected: str, found: object) -> None:
         super().__init__(where, expected, found)
         self.where, self.expected, self.found = where, expected, found
+
+
+@contextmanager
+def bean_errors_of(file: str) -> Iterator[None]:
+    """Raises CorruptStoreError for `file` where the block raises UnlikeBeanError.
+
+    The parser keeps no positions, so the error names the member's path instead of a byte.
+    """
+    try:
+        yield
+    except UnlikeBeanError as error:
+        expected = f"{error.expected} as {error.where}"
+        raise CorruptStoreError(file, 0, expected, repr(error.found)[:100]) from error
 
 
 def members(value: Any, where: str) -> dict[str, Any]:  # Any: JSON

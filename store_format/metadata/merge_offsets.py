@@ -12,13 +12,12 @@ from typing import Any
 
 from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
-from store_format.metadata.beans import UnlikeBeanError, integer, integer_map, items, members
-from store_format.metadata.write import Dialect, dumps, with_integer_keys
+from store_format.metadata.beans import UnlikeBeanError, bean_errors_of, integer, integer_map, items, members
+from store_format.metadata.write import Dialect, dumps, next_version, with_integer_keys
 from store_format.names import QueueKey, is_light_queue
 
 __all__ = ["merge_consumer_offsets", "merge_local_offsets"]
 
-_LONG = 1 << 63
 _OLD_MAP = re.compile(rb'":\{-?[0-9]+:')  # fastjson 1.2 writes no line break before integer keys
 _OLD_OBJECT_KEYS = re.compile(rb'"offsetTable":\{\{')
 
@@ -43,7 +42,7 @@ def merge_consumer_offsets(
     Raises CorruptStoreError for a file of another kind.
     """
     name = file.rpartition("/")[2].removesuffix(".bak")
-    try:
+    with bean_errors_of(file):
         raw = dict(members(with_integer_keys(loads(data, file), name) if data else None, "the file"))
         changed = (
             _merge_light_table(raw, group, offsets, is_reset)
@@ -57,16 +56,8 @@ def merge_consumer_offsets(
         _add_to_group_topics(raw, group, offsets)
         version = raw.get("dataVersion") if data else None if is_old else {"counter": 0, "stateVersion": 0}
         if version is not None:
-            counter = integer(members(version, "dataVersion").get("counter", 0), "dataVersion.counter")
-            after = dict(version) | {
-                "counter": (counter + 1 + _LONG) % (2 * _LONG) - _LONG,
-                "timestamp": timestamp,
-            }
+            after = next_version(members(version, "dataVersion"), timestamp)
             raw = {"dataVersion": after} | raw | {"dataVersion": after}
-    except UnlikeBeanError as error:
-        raise CorruptStoreError(
-            file, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]
-        ) from error
     is_old = bool(_OLD_MAP.search(data)) if data else is_old
     return dumps(raw, Dialect.FASTJSON if is_old else Dialect.FASTJSON2)
 
@@ -131,7 +122,7 @@ def merge_local_offsets(
     `offsets` is by (topic, broker name, queue id). The entries of other queues stay, since other clients may
     use them. Raises CorruptStoreError for a file of another kind.
     """
-    try:
+    with bean_errors_of(file):
         raw = dict(members(loads(data, file) if data else None, "the file"))
         table = dict(members(raw.get("offsetTable"), "offsetTable"))
         named = {key: _queue_of(key, file) for key in table}
@@ -146,10 +137,6 @@ def merge_local_offsets(
             if offset > there or (is_reset and offset != there):
                 table[key] = offset
                 changed = True
-    except UnlikeBeanError as error:
-        raise CorruptStoreError(
-            file, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]
-        ) from error
     pairs = [(named[key], offset) for key, offset in table.items()]
     return _dumps_local(raw, pairs, is_old=bool(data and _OLD_OBJECT_KEYS.search(data))) if changed else None
 

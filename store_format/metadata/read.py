@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from store_format.errors import CorruptStoreError
 from store_format.files.read import read_bytes
 from store_format.java.fastjson import loads
-from store_format.metadata.beans import UnlikeBeanError, bean, integer, integer_map, items, members, string
+from store_format.metadata.beans import bean, bean_errors_of, integer, integer_map, items, members, string
 from store_format.metadata.values import ConsumerOffsets, DataVersion, SubscriptionGroup, TopicConfig
 
 __all__ = [
@@ -118,13 +118,8 @@ def _decode_config(data: bytes, path: str, decode: Callable[[dict[str, Any]], _T
     value = loads(data, path)
     if not isinstance(value, dict):
         raise CorruptStoreError(path, 0, "a JSON object", type(value).__name__)
-    try:
+    with bean_errors_of(path):
         return decode(value)
-    except UnlikeBeanError as error:
-        # The parser keeps no positions; the member's path is in `expected`.
-        raise CorruptStoreError(
-            path, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]
-        ) from error
 
 
 def data_version(raw: Mapping[str, Any]) -> DataVersion | None:

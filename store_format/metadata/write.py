@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
-from store_format.metadata.beans import UnlikeBeanError, integer, members
+from store_format.metadata.beans import bean_errors_of, integer, members
 from store_format.metadata.values import TopicConfig
 
-__all__ = ["Dialect", "add_topics", "dumps", "with_integer_keys"]
+__all__ = ["Dialect", "add_topics", "dumps", "next_version", "with_integer_keys"]
 
 
 class Dialect(StrEnum):
@@ -152,7 +151,7 @@ def add_topics(
     the order are kept; a 4.9 file, which has neither attributes nor a state version, gets none. Raises
     CorruptStoreError for a file that is no topics.json.
     """
-    try:
+    with bean_errors_of(file):
         raw = members(loads(data, file) if data else None, "the file")
         table = dict(members(raw.get("topicConfigTable"), "topicConfigTable"))
         version = dict(members(raw.get("dataVersion"), "dataVersion"))
@@ -164,15 +163,15 @@ def add_topics(
         }
         if not added:
             return None
-        counter = integer(version.get("counter", 0), "dataVersion.counter")
-    except UnlikeBeanError as error:
-        raise CorruptStoreError(
-            file, 0, f"{error.expected} as {error.where}", repr(error.found)[:100]
-        ) from error
-    # DataVersion.nextVersion. The keys of a bean are sorted; existing keys keep their places.
-    version = {"counter": 0, "stateVersion": 0} | version if not old else version
-    version |= {"counter": (counter + 1 + _LONG) % (2 * _LONG) - _LONG, "timestamp": timestamp}
+        # The keys of a bean are sorted; existing keys keep their places.
+        version = next_version({"counter": 0, "stateVersion": 0} | version if not old else version, timestamp)
     return dumps({"dataVersion": version} | raw | {"dataVersion": version, "topicConfigTable": table | added})
+
+
+def next_version(version: Mapping[str, Any], timestamp: int) -> dict[str, Any]:
+    """The data version after a change at `timestamp`, the clock in ms (DataVersion.nextVersion)."""
+    counter = integer(version.get("counter", 0), "dataVersion.counter")
+    return {**version, "counter": (counter + 1 + _LONG) % (2 * _LONG) - _LONG, "timestamp": timestamp}
 
 
 def _topic_members(topic: TopicConfig, *, old: bool) -> dict[str, Any]:
