@@ -21,8 +21,6 @@ from benchmarks.spark_write import measure_spark_write
 from benchmarks.streaming import measure_catching_up, measure_looks, measure_micro_batches
 from benchmarks.writing import measure_commit, measure_encode, measure_small_commits
 
-__all__ = ["main"]
-
 _BYTES = 800_000_000  # of bodies and what belongs to them, in the store of one body size
 _UNIT_BYTES = 272  # a message without its body
 _QUEUES_PER_TOPIC = 8

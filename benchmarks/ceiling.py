@@ -21,8 +21,6 @@ from pyspark.sql.types import StructType
 from rmq_spark.plan.batch import plan
 from rmq_spark.plan.scan import Scan
 
-__all__ = ["CeilingDataSource", "prepare_batches", "split_rows"]
-
 _PREPARED_BYTES_MAX = 32 << 20
 
 

@@ -11,8 +11,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-__all__ = ["CountingDataSource"]
-
 
 @dataclass
 class _Counted(WriterCommitMessage):

@@ -11,8 +11,6 @@ from store_format import MessageStore
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions
 from store_format.read.tolerance import Tolerance
 
-__all__ = ["measure_decode"]
-
 _PROJECTIONS = {
     "default columns, CRC on": DecodeOptions(DEFAULT_COLUMNS),
     "default columns, CRC off": DecodeOptions(DEFAULT_COLUMNS, verify_crc=False),

@@ -24,8 +24,6 @@ from store_format.layouts import BLANK_HEAD, CHECKPOINT, CHECKPOINT_FILE_SIZE, C
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
 from store_format.message.property_encoder import encode_property_columns
 
-__all__ = ["BROKER_NAME", "Filling", "fill", "message_columns"]
-
 BROKER_NAME = "broker-bench"
 _MEMBER_TOPIC = f"rmq_sys_SYNC_BROKER_MEMBER_{BROKER_NAME}"  # TopicConfigManager: tells the broker's name
 _CONSUME_QUEUE_FILE_SIZE = 300_000 * CQ_UNIT.itemsize  # MessageStoreConfig.mappedFileSizeConsumeQueue

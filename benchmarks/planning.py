@@ -13,8 +13,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Planning", "measure_planning"]
-
 _ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -10,8 +10,6 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["WorkerMemory", "cpu_seconds"]
-
 _INTERVAL_S = 0.02
 _SIZE = re.compile(r"^(VmRSS|RssAnon):\s+(\d+) kB$", re.MULTILINE)
 

@@ -17,8 +17,6 @@ from benchmarks.spark_read import Comparison, Memory
 from benchmarks.streaming import Looks
 from benchmarks.writing import SmallCommits
 
-__all__ = ["Report", "write_block"]
-
 _BEGIN, _END = "<!-- measured -->", "<!-- /measured -->"
 _PACKAGES = ("pyspark", "numpy", "pyarrow")
 
@@ -154,8 +152,7 @@ class Report:
 
 
 def write_block(path: Path, text: str) -> None:
-    """Replace what stands between the marks of `path` by `text`. Raises ValueError for a file without them.
-    """
+    """Replace what stands between the marks of `path` by `text`. Raises ValueError for a file without them."""
     old = path.read_text(encoding="utf-8")
     head, begin, rest = old.partition(_BEGIN)
     _, end, tail = rest.partition(_END)

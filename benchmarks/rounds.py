@@ -11,9 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Figure", "Rates", "interleave"]
-
-
 _CPU_TICK_S = 0.01  # a process's CPU time is counted in these; a case that uses less uses one
 
 

@@ -16,8 +16,6 @@ import rmq_spark
 from benchmarks.ceiling import CeilingDataSource
 from benchmarks.counting import CountingDataSource
 
-__all__ = ["session"]
-
 _ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -19,8 +19,6 @@ from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.spark.types import to_spark_schema
 
-__all__ = ["Comparison", "Memory", "measure_queues", "measure_spark"]
-
 # What is read: the options that say so. CRC is on and off in each.
 _GROUPS: dict[str, dict[str, str]] = {
     "default columns": {},

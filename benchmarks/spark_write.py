@@ -14,8 +14,6 @@ from benchmarks.processes import WorkerMemory, cpu_seconds
 from benchmarks.rounds import interleave
 from benchmarks.spark_read import Comparison, Memory
 
-__all__ = ["measure_spark_write"]
-
 _COLUMNS = ("topic", "tags", "keys", "properties", "body")
 _GIVEN = ("region", "traceId")  # user properties; tags, keys and ids have columns of their own
 

@@ -22,17 +22,16 @@ from benchmarks.fill import Filling, message_columns
 from benchmarks.processes import cpu_seconds
 from benchmarks.rounds import Figure, interleave
 from benchmarks.spark_read import Comparison
+from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.options.read_table import STREAM
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.spark.types import to_spark_schema
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
-from store_format.commit.append import CommitOptions, commit
+from store_format.commit.append import commit
+from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.staging import StagingWriter, stage_columns
-
-__all__ = ["Looks", "measure_catching_up", "measure_looks", "measure_micro_batches"]
 
 _IDLE_LOOKS = 200
 _APPENDS = 10

@@ -19,11 +19,10 @@ from benchmarks.fill import Filling, message_columns
 from benchmarks.rounds import Figure, Rates, interleave
 from store_format import MessageStore
 from store_format.bookkeeping.staged_file import StagedFile
-from store_format.commit.append import CommitOptions, commit
+from store_format.commit.append import commit
+from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.message.encode import encode
-
-__all__ = ["SmallCommits", "measure_commit", "measure_encode", "measure_small_commits"]
 
 _TASKS = 2
 _CHUNK_BYTES = 4 << 20  # of bodies; about what a task gets of Spark at a time

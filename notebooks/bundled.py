@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["charts_as_pictures", "start_spark", "unpack"]
-
 _STORES = Path(__file__).resolve().parent.parent / "tests" / "golden"
 _PLACE = Path("data")  # in the directory that the notebook runs in
 
@@ -40,8 +38,7 @@ def unpack(name: str, to: str | None = None) -> str:
 
 
 def start_spark(cores: int = 2) -> SparkSession:
-    """Spark in this process, in UTC, with the format registered. What its JVM prints is in `data/spark.log`.
-    """
+    """Spark in this process, in UTC, with the format registered. What its JVM prints is in `data/spark.log`."""
     from pyspark.sql import SparkSession
 
     import rmq_spark

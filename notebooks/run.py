@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NOTEBOOKS", "main", "run"]
-
 HERE = Path(__file__).resolve().parent
 NOTEBOOKS = tuple(sorted(path.stem for path in HERE.glob("[0-9]*.ipynb")))
 
@@ -98,8 +96,7 @@ def _relative(value: Any, prefix: str) -> Any:  # Any: JSON
 
 
 def _tidy(output: Any) -> Any:  # Any: JSON
-    """Without the text that stands in for a page: it is a repr, with addresses that are others in every run.
-    """
+    """Without the text that stands in for a page: it is a repr, with addresses that are others in every run."""
     if "text/html" in output.get("data", {}):
         output["data"].pop("text/plain", None)
     return output

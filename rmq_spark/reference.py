@@ -16,7 +16,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmq_spark.options.read_table import OPTIONS, Option
+from rmq_spark.options.option import Option
+from rmq_spark.options.read_table import OPTIONS
 from rmq_spark.options.write_table import WRITE_OPTIONS
 from rmq_spark.plan.output_fields import COLUMN_TABLE
 from rmq_spark.produce.columns import WRITE_COLUMNS
@@ -25,18 +26,6 @@ from store_format.views.registry import VIEWS
 
 if TYPE_CHECKING:
     import click
-
-__all__ = [
-    "PAGES",
-    "column_table",
-    "command_tables",
-    "main",
-    "option_table",
-    "render",
-    "view_tables",
-    "write_column_table",
-    "write_option_table",
-]
 
 
 def option_table() -> str:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from store_format.message.encode import MessageColumns
     from store_format.message.property_encoder import encode_property_columns
     from store_format.metadata.group_offsets import Committed
-    from store_format.store import MessageStore, Queue
+    from store_format.read.store import Queue
+    from store_format.store import MessageStore
     from store_format.views.lag import lag_table
 
 __all__ = [
@@ -31,7 +32,7 @@ _MODULES = {
     "Committed": "store_format.metadata.group_offsets",
     "MessageColumns": "store_format.message.encode",
     "MessageStore": "store_format.store",
-    "Queue": "store_format.store",
+    "Queue": "store_format.read.store",
     "encode_property_columns": "store_format.message.property_encoder",
     "lag_table": "store_format.views.lag",
 }

@@ -10,8 +10,6 @@ import numpy as np
 
 from store_format.layouts import LAYOUTS
 
-__all__ = ["FORMAT_FILE", "field_meanings", "fill", "main", "render"]
-
 FORMAT_FILE = Path(__file__).with_name("FORMAT.md")
 
 _TABLE = re.compile(r"<!-- layout (\w+) -->\n.*?<!-- end -->", re.DOTALL)

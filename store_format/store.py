@@ -21,17 +21,16 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.log import CommitLog
 from store_format.index.geometry import DEFAULT_GEOMETRY
 from store_format.message.columns import DEFAULT_COLUMNS
-from store_format.read.store import Queue, Store, decode_options_of
+from store_format.read.store import Store, decode_options_of
 
 # Writing, searching, views and diagnosis are imported where they are used: half of all rooms, and a command
 # line waits for each.
 if TYPE_CHECKING:
-    from store_format.commit.append import CommitOptions, CommitResult
+    from store_format.commit.append import CommitResult
+    from store_format.commit.prepare_store import CommitOptions
     from store_format.diagnose.problems import Diagnosis
     from store_format.message.encode import MessageColumns
     from store_format.search.found import Found
-
-__all__ = ["MessageStore", "Queue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +84,10 @@ class MessageStore(Store):
         What this object has listed stays as it was: open the store again to read them.
         """
         from store_format.bookkeeping.ledger import read_ledger
-        from store_format.commit.append import CommitOptions, commit
+        from store_format.commit.append import commit
         from store_format.commit.appended_crc import ends_with_crc_property
         from store_format.commit.lost_log import refuse_lost_log
+        from store_format.commit.prepare_store import CommitOptions
         from store_format.commit.staging import StagingWriter, stage_columns
 
         options = options or CommitOptions()
@@ -107,7 +107,8 @@ class MessageStore(Store):
 
     def flush(self) -> None:
         """Makes commits without flush outlast a power loss."""
-        from store_format.commit.append import CommitOptions, flush
+        from store_format.commit.append import flush
+        from store_format.commit.prepare_store import CommitOptions
 
         flush(self.path, options=CommitOptions(log_directories=self.commit_log_paths))
 

@@ -61,6 +61,7 @@ PUBLIC = {
     "rmq_spark/charts/__init__.py",
     "rmq_spark/consume/__init__.py",
     "rmq_spark/show.py",
+    "pyspark_rmqlog.py",
 }
 
 
@@ -377,7 +378,13 @@ def test_public_names_are_listed() -> None:
         found += [
             f"{module}: {name} is not listed" for name in _public_definitions(_tree(module)) - set(names)
         ]
+    internal = [module for module in MODULES if module not in PUBLIC]
+    found += [f"{module} is internal and has __all__" for module in internal if _has_all(_tree(module))]
     assert found == []
+
+
+def _has_all(tree: ast.Module) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == "__all__" for node in ast.walk(tree))
 
 
 def _documented() -> list[str]:

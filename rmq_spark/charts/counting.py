@@ -15,18 +15,6 @@ from numpy.typing import NDArray
 
 from store_format.errors import OptionError
 
-__all__ = [
-    "MESSAGE_COLUMNS",
-    "CountedTimes",
-    "Messages",
-    "batches_with",
-    "column_of",
-    "count",
-    "is_usable",
-    "times_of",
-    "with_ones",
-]
-
 Messages: TypeAlias = "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]"
 
 MESSAGE_COLUMNS = ("brokerName", "topic", "queueId", "bornTimestampMs", "storeTimestampMs", "storeSize")

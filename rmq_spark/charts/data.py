@@ -27,8 +27,6 @@ from store_format.display.text import shown
 from store_format.errors import OptionError
 from store_format.views.lag import LAG_COLUMNS
 
-__all__ = ["OTHERS", "Drawn", "harmless", "heat_data", "lag_data", "latency_data", "rate_data"]
-
 OTHERS = "other topics"
 
 _TOPICS_MAX = 8  # as many colours as people can distinguish; the others share one more colour

@@ -17,8 +17,6 @@ from store_format.errors import UnsupportedFormatError
 if TYPE_CHECKING:
     import altair as alt
 
-__all__ = ["heat_map", "inline_rows", "lag", "latency", "rate", "require_altair", "titled"]
-
 _WIDTH, _HEIGHT, _ROW = 640, 130, 17
 _TICKS_MAX = 8
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000

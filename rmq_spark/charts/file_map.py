@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from store_format.read.store import Store
 
-__all__ = ["READ_BYTES_MAX", "file_map", "file_map_data"]
-
 READ_BYTES_MAX = 4 << 30  # takes some seconds
 
 _FILES_MAX = 64

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 
 from store_format.display.text import body_text, shown
 
-__all__ = ["BODY_CHARACTERS", "cell", "csv_value", "json_value"]
-
 BODY_CHARACTERS = 40  # with the note of its size, what a cell has room for
 _TEXT_CHARACTERS = 200  # a cell is one look; a value beyond that is cut with a note
 

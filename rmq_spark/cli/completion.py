@@ -13,8 +13,6 @@ from click.shell_completion import CompletionItem
 
 from store_format.errors import StoreError
 
-__all__ = ["complete_group", "complete_topic"]
-
 _OFFERED_MAX = 500
 
 

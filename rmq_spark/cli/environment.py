@@ -15,8 +15,6 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["NEEDED", "Check", "environment_checks", "start_check"]
-
 # As pyproject.toml asks for them.
 NEEDED = {"click": (8, 1), "numpy": (2, 0), "pyarrow": (18, 0), "pyspark": (4, 2)}
 _EXTRAS = {"pyspark": "rmq-spark[spark]", "click": "rmq-spark", "numpy": "rmq-spark", "pyarrow": "rmq-spark"}

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import click
 
-__all__ = ["DAMAGE", "INTERRUPTED", "IO", "NOT_FOUND", "OK", "PARTIAL", "USAGE", "NotFoundError"]
-
 OK, USAGE, NOT_FOUND, DAMAGE, PARTIAL, IO = range(6)
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 

@@ -23,8 +23,6 @@ from store_format.read.tolerance import Tolerance
 if TYPE_CHECKING:
     from store_format import MessageStore, Queue
 
-__all__ = ["Tail"]
-
 
 class Tail:
     """The next offset of each chosen queue of some stores. Call `last` once, then `news`."""

@@ -32,8 +32,6 @@ from store_format.errors import (
 )
 from store_format.names import did_you_mean
 
-__all__ = ["COMMANDS", "Remarks", "cli", "main", "run"]
-
 # Command -> the room it is in; the function has the command's name with an underscore behind it.
 COMMANDS: dict[str, str] = {
     "info": "overview",

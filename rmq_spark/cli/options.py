@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     from rmq_spark.consume.sql92 import Sql92Filter
     from store_format import MessageStore
 
-__all__ = [
-    "MESSAGE_FILTERS",
-    "Command",
-    "Filters",
-    "filter_options",
-    "now_option",
-    "open_all",
-    "open_roots",
-    "standing_for",
-    "store_argument",
-]
-
 Command = Callable[..., Any]  # Any: click calls by keyword, with what the options are
 
 

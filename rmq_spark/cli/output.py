@@ -25,17 +25,6 @@ from store_format.display.text import body_text, cut, shown, width
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "FORMATS",
-    "Output",
-    "output_options",
-    "write_bytes",
-    "write_csv",
-    "write_jsonl",
-    "write_records",
-    "write_rows",
-]
-
 FORMATS = ("table", "json", "jsonl", "csv", "raw")
 
 _MEASURED_ROWS = 1000  # a table's columns are as wide as these rows need

@@ -11,8 +11,6 @@ from typing import BinaryIO
 
 import click
 
-__all__ = ["forget_output", "new_file"]
-
 
 def forget_output() -> None:
     """What is still buffered for stdout goes nowhere: the interpreter flushes it when it ends, and would

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
-__all__ = ["Progress", "in_bytes"]
-
 _STEP_SECONDS = 0.1
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _CLEAR = "\r\x1b[K"

@@ -29,21 +29,6 @@ if TYPE_CHECKING:
     from store_format.read.store import Store
     from store_format.search.found import Found
 
-__all__ = [
-    "ALL_COLUMNS",
-    "SIZE",
-    "TABLE_COLUMNS",
-    "bytes_to_read",
-    "chosen_queues",
-    "find_in",
-    "first_messages",
-    "last_messages",
-    "message_columns",
-    "read_messages",
-    "read_range",
-    "wanted_range",
-]
-
 # The body comes last: what is left of the line is its.
 TABLE_COLUMNS = (
     "storeTimestamp",

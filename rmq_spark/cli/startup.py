@@ -15,8 +15,6 @@ from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from typing import NoReturn
 
-__all__ = ["begin", "leave"]
-
 _GARBAGE_THRESHOLD = 200_000  # objects; the imports alone make 150,000, and none of them is garbage
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from store_format import MessageStore
 
-__all__ = ["KeepWhere", "filtered", "first_rows", "keep_where", "show_batches", "show_view"]
-
 
 def show_view(
     output: Output,

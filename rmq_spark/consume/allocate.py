@@ -20,15 +20,6 @@ from store_format.errors import OptionError
 from store_format.java.text import utf16_key
 from store_format.names import did_you_mean
 
-__all__ = [
-    "STRATEGIES",
-    "AllocateMessageQueueStrategy",
-    "client_room",
-    "described",
-    "queue_room",
-    "strategy",
-]
-
 _log = logging.getLogger(__name__)
 
 _ROOM_SEPARATOR = "@"

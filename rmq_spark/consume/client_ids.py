@@ -7,8 +7,6 @@ import socket
 
 from store_format.errors import OptionError
 
-__all__ = ["BROADCASTING", "CLUSTERING", "check_client_id", "check_group", "client_ids", "default_client_id"]
-
 CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 
 # TopicValidator's table, and Validators.CHARACTER_MAX_LENGTH

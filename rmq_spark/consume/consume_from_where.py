@@ -16,15 +16,6 @@ from enum import StrEnum
 from store_format.errors import OffsetOutOfRangeError, OptionError
 from store_format.names import did_you_mean
 
-__all__ = [
-    "CONSUME_FROM_WHERE",
-    "ConsumeFromWhere",
-    "Start",
-    "consume_from_where",
-    "consume_timestamp_ms",
-    "start_offset",
-]
-
 _UNKNOWN = -1
 _FIELD = re.compile(r"[0-9]{13,14}", re.ASCII)
 

@@ -24,17 +24,6 @@ from store_format.errors import OptionError
 from store_format.metadata.group_offsets import Committed
 from store_format.views.lag import LAG_COLUMNS, lag_table
 
-__all__ = [
-    "CATCH_UP_COLUMNS",
-    "CatchUp",
-    "catch_up",
-    "catch_up_table",
-    "group_lag",
-    "lag_from_progress",
-    "nodes_needed",
-    "threads_per_node",
-]
-
 
 def group_lag(
     stores: Sequence[MessageStore],

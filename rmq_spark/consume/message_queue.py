@@ -14,8 +14,6 @@ from store_format.java.text import utf16_key
 if TYPE_CHECKING:
     from store_format.read.store import Queue
 
-__all__ = ["MessageQueue", "offset_limits", "sort_clients", "sort_queues"]
-
 
 class MessageQueue(NamedTuple):
     """One queue of a topic on one broker: RocketMQ's partition. Equal to the plain tuple of its fields.

@@ -29,17 +29,6 @@ from store_format.metadata.merge_offsets import merge_local_offsets
 from store_format.metadata.read_state import read_local_offsets
 from store_format.names import did_you_mean
 
-__all__ = [
-    "OFFSET_STORES",
-    "CheckedOffsets",
-    "LocalOffsets",
-    "NoOffsets",
-    "OffsetStore",
-    "StoreOffsets",
-    "make_path",
-    "offset_store",
-]
-
 _log = logging.getLogger(__name__)
 
 OFFSET_STORES = ("store", "local", "none")

@@ -29,18 +29,6 @@ from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import is_retry_topic
 
-__all__ = [
-    "RESET_COLUMNS",
-    "GroupPlace",
-    "OffsetPlan",
-    "copy_offsets",
-    "group_place",
-    "reset_by_time",
-    "reset_to",
-    "reset_to_earliest",
-    "reset_to_latest",
-]
-
 _LOCK_SECONDS = 10.0
 _NAMED_MAX = 5
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError
 
-__all__ = ["AGAIN", "FROM", "MARK", "RESET", "StreamOffset"]
-
 FROM = "$from"
 RESET = "$reset"
 AGAIN = "$again"

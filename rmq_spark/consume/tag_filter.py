@@ -13,8 +13,6 @@ from rmq_spark.consume.sql92 import Sql92Filter, parse_sql92
 from store_format.errors import OptionError
 from store_format.java.hashes import java_hash
 
-__all__ = ["TagFilter", "parse_subscription", "parse_tags"]
-
 _ALL = "*"
 _SEPARATOR = "||"
 _JAVA_TRIM = "".join(map(chr, range(0x21)))  # String.trim: up to U+0020, so a full-width space stays

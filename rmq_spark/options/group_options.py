@@ -37,16 +37,6 @@ from rmq_spark.options.topic_choice import parse_assign
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
 
-__all__ = [
-    "GroupOptions",
-    "parse_allocate_config",
-    "parse_client_id",
-    "parse_consume_from_where",
-    "parse_consume_timestamp",
-    "parse_group",
-    "parse_strategy",
-]
-
 _CONFIG_EXAMPLE = '{"TopicTest":[0,1]}, or with consumers=2 [{"TopicTest":[0,1]},{"TopicTest":[2,3]}]'
 _STARTING = "startingOffsets"
 _LEASE_SECONDS_MIN = 1.0

@@ -11,8 +11,6 @@ from rmq_spark.options import group_options as parse
 from rmq_spark.options import parse as values
 from rmq_spark.options.option import STREAM, Option
 
-__all__ = ["GROUP_OPTIONS"]
-
 _VIRTUAL_NODES_MAX = 10_000
 _row = Option
 _stream_row = partial(Option, applies=frozenset({STREAM}))

@@ -19,21 +19,6 @@ from rmq_spark.consume.stream_offset import AGAIN, FROM, RESET
 from rmq_spark.options.parse import Given, found_json, json_object, timestamp_ms
 from store_format.display.rows import iso_utc
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "Earliest",
-    "Latest",
-    "Offset",
-    "OffsetSpec",
-    "Position",
-    "QueueName",
-    "Timestamp",
-    "parse_offsets",
-    "parse_offsets_by_timestamp",
-    "parse_timestamp",
-]
-
 _ANY = "*"
 _EARLIEST_VALUE, _LATEST_VALUE = -2, -1  # KafkaOffsetRangeLimit
 _LONG_MAX = (1 << 63) - 1

@@ -13,8 +13,6 @@ from store_format.message.hosts import format_host
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["BATCH", "STREAM", "Option", "plain_fields", "value_text"]
-
 BATCH = "batch"
 STREAM = "stream"
 

@@ -16,23 +16,6 @@ from typing import NoReturn
 
 from store_format.errors import OptionError
 
-__all__ = [
-    "Given",
-    "boolean",
-    "byte_size",
-    "duration_ms",
-    "found_json",
-    "json_object",
-    "names",
-    "number",
-    "one_of",
-    "pattern",
-    "sized",
-    "text",
-    "timestamp_ms",
-    "whole_number",
-]
-
 _SHOWN_MAX = 100  # characters of a value that an error repeats
 _LONG_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

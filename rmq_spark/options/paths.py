@@ -12,8 +12,6 @@ import re
 
 from rmq_spark.options.parse import Given
 
-__all__ = ["path_list", "paths_json", "single_path"]
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/", re.ASCII)
 _FILE_URI = re.compile(r"\Afile:(?://)?(?=/(?!/))", re.IGNORECASE)  # file:/x and file:///x
 

@@ -25,8 +25,6 @@ from rmq_spark.options.view_name import refuse_beside_view
 from store_format.errors import OptionError
 from store_format.names import did_you_mean, retry_topic
 
-__all__ = ["FOREIGN_NAMES", "OPTIONS", "ReadOptions", "is_catalog", "parse_read_options", "user_options"]
-
 # What Spark puts among the options of its own accord: TableCatalog's reserved properties, and a stream's
 # checkpoint.
 _SPARKS_OWN = frozenset(

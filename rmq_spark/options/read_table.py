@@ -24,8 +24,6 @@ from rmq_spark.options.topic_choice import parse_assign, parse_subscribe
 from rmq_spark.options.view_name import MESSAGES, parse_view
 from store_format.message.columns import BODY_SIZE_MAX
 
-__all__ = ["BATCH", "CHOICES", "OPTIONS", "PRECEDENCE", "STREAM", "Option"]
-
 _IN_BATCH, _IN_STREAM = frozenset({BATCH}), frozenset({STREAM})
 
 _LONG_MAX = (1 << 63) - 1

@@ -16,8 +16,6 @@ from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.parse import Given, found_json, json_object, names
 from store_format.names import is_system_topic
 
-__all__ = ["TopicChoice", "parse_assign", "parse_subscribe", "subscription_text"]
-
 _ASSIGN_EXAMPLE = '{"TopicTest":[0,1]} or {"TopicTest":{"broker-a":[0,1]}}'
 
 

@@ -11,8 +11,6 @@ from store_format.errors import OptionError
 from store_format.names import did_you_mean
 from store_format.views.registry import VIEWS
 
-__all__ = ["MESSAGES", "parse_view", "refuse_beside_view"]
-
 MESSAGES = "messages"
 
 _BESIDE = frozenset(("view", "path", "paths", "brokerName", "storePathCommitLog", "columns"))

@@ -15,8 +15,6 @@ from rmq_spark.produce.bodies import Compression
 from rmq_spark.produce.columns import check_property_columns
 from store_format.errors import OptionError
 
-__all__ = ["NewStoreOptions", "WriteOptions", "parse_write_options"]
-
 _ZLIB_LEVEL_MAX = 9
 _WRITE_NAMES = {option.name for option in WRITE_OPTIONS}
 # A read's options are known too, so that one of them in a write is not taken for a misspelt one.

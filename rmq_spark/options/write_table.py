@@ -5,16 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from rmq_spark.options import parse as values
+from rmq_spark.options.option import Option
 from rmq_spark.options.parse import Given
 from rmq_spark.options.paths import single_path
-from rmq_spark.options.read_table import Option
 from rmq_spark.produce.queues import SELECTORS
 from rmq_spark.produce.routes import DEFAULT_TOPIC_QUEUE_NUMS
 from store_format.message.compression import COMPRESSION_TYPES
 from store_format.message.encode import MESSAGE_SIZE_MAX
 from store_format.message.hosts import parse_host
-
-__all__ = ["NO_COMPRESSION", "WRITE", "WRITE_OPTIONS"]
 
 WRITE = "write"
 NO_COMPRESSION = "NONE"

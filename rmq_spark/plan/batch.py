@@ -24,8 +24,6 @@ from store_format.errors import OffsetOutOfRangeError, OptionError
 from store_format.read.store import Store
 from store_format.read.store_queues import find_queues
 
-__all__ = ["Plan", "available_cores", "plan"]
-
 _log = logging.getLogger(__name__)
 
 

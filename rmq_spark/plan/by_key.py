@@ -18,8 +18,6 @@ from store_format.names import QueueKey, is_light_queue
 from store_format.read.store import Store
 from store_format.search.look_up import How, Question, bytes_to_scan, look_up
 
-__all__ = ["narrowed", "offsets_of_key"]
-
 _log = logging.getLogger("rmq_spark")
 
 _SCAN_BYTES_MAX = 1 << 30  # takes about a second of planning; the tasks scan more than that

@@ -18,8 +18,6 @@ from store_format.metadata.values import TopicConfig
 from store_format.names import is_retry_topic, retry_topic
 from store_format.read.store import Store
 
-__all__ = ["begin_of", "start_of", "subscribe_set", "usable_offsets"]
-
 _log = logging.getLogger(__name__)
 
 _UNKNOWN = -1

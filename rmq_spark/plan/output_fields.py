@@ -18,18 +18,6 @@ from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
 from store_format.names import did_you_mean
 
-__all__ = [
-    "COLUMN_TABLE",
-    "CORRUPT_RECORD",
-    "Column",
-    "OutputField",
-    "OutputFields",
-    "column_named",
-    "fields_from_options",
-    "property_columns",
-    "refuse_duplicates",
-]
-
 CORRUPT_RECORD = "_corrupt_record"
 _PROPERTY_TYPE = pa.string()
 

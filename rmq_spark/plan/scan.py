@@ -21,8 +21,6 @@ from store_format.read.queue_reader import QueueReader
 from store_format.read.store import Store
 from store_format.read.tolerance import Tolerance
 
-__all__ = ["Scan"]
-
 _log = logging.getLogger(__name__)
 
 # Files stay mapped from task to task, as Spark keeps its Python workers: each page that a task touches first

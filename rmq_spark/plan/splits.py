@@ -22,8 +22,6 @@ from store_format.consumequeue.slices import QueueSlice, cuts_at, read_slice
 from store_format.read.log_reader import LogQueue
 from store_format.read.store import Queue, Store
 
-__all__ = ["Share", "Split", "StoreSlices", "estimate_bytes", "make_splits", "splits_of_clients"]
-
 _log = logging.getLogger(__name__)
 
 _SPLIT_BYTES_MIN = 4 << 20  # a smaller split is not worth a task

@@ -19,8 +19,6 @@ from store_format.metadata.group_offsets import known_groups
 from store_format.names import did_you_mean
 from store_format.read.store import Store
 
-__all__ = ["Starts", "offset_at", "start_offset"]
-
 _log = logging.getLogger(__name__)
 
 _NAMED_MAX = 5

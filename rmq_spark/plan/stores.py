@@ -12,8 +12,6 @@ from store_format.read.store import Store
 if TYPE_CHECKING:
     from rmq_spark.options.read_options import ReadOptions
 
-__all__ = ["open_stores"]
-
 
 def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) -> list[Store]:
     """The stores of all paths, in the order of the paths, and by name within a cluster.

@@ -15,8 +15,6 @@ from store_format.metadata.read import read_topics
 from store_format.names import did_you_mean
 from store_format.read.store import Store
 
-__all__ = ["refuse_unknown", "refuse_unknown_names", "warn_of_no_match"]
-
 _log = logging.getLogger(__name__)
 
 _LISTED_MAX = 5

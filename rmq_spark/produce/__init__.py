@@ -3,5 +3,3 @@ to.
 """
 
 from __future__ import annotations
-
-__all__: list[str] = []

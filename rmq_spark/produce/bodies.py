@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from rmq_spark.produce.rows import Rows
 from store_format.message.compression import compress, compression_flag
 
-__all__ = ["Compression", "checked_bodies", "compress_bodies"]
-
 _KIND = pa.large_binary()
 
 

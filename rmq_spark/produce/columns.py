@@ -17,8 +17,6 @@ from store_format.arrays.sql_types import type_name
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
 
-__all__ = ["WRITE_COLUMNS", "WriteColumn", "bind_columns", "check_columns", "check_property_columns"]
-
 
 @dataclass(frozen=True, slots=True)
 class WriteColumn:

@@ -18,8 +18,6 @@ from rmq_spark.produce.rows import Rows
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.names import DELAY, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
 
-__all__ = ["TIMER_DELAY_MAX_MS", "TIMER_PRECISION_MS", "Parked", "park"]
-
 TIMER_DELAY_MAX_MS = 3 * 24 * 3_600_000  # MessageStoreConfig.timerMaxDelaySec
 TIMER_PRECISION_MS = 1000  # MessageStoreConfig.timerPrecisionMs
 

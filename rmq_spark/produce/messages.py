@@ -31,8 +31,6 @@ from store_format.message.encode import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, M
 from store_format.message.encode_parts import Integers
 from store_format.message.sysflag import BORN_HOST_V6, MULTI_TAGS
 
-__all__ = ["ProducedMessages", "Producer", "ProducerSettings"]
-
 _log = logging.getLogger(__name__)
 
 _KIND = pa.large_binary()

@@ -23,8 +23,6 @@ from store_format.message.property_encoder import encode_property_columns
 from store_format.message.property_maps import PropertyMaps
 from store_format.names import KEYS, RESERVED_PROPERTIES, TAGS, UNIQ_KEY, WAIT
 
-__all__ = ["MessageProperties"]
-
 _KIND = pa.large_binary()
 _SEPARATORS = (chr(NAME_VALUE_SEPARATOR), chr(PROPERTY_SEPARATOR))
 _SET_BY_ROCKETMQ = "RocketMQ sets it itself; delay comes from the columns delayTimeLevel and deliverTimestamp (strictProperties)"

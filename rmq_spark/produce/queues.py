@@ -22,8 +22,6 @@ from store_format.errors import StoreInUseError
 from store_format.java.hashes import java_hash_many
 from store_format.java.text import decode_utf8
 
-__all__ = ["HASH", "RANDOM", "ROUNDROBIN", "SELECTORS", "Choice", "QueueSelector"]
-
 ROUNDROBIN, HASH, RANDOM = "roundrobin", "hash", "random"
 SELECTORS = (ROUNDROBIN, HASH, RANDOM)
 
@@ -127,8 +125,7 @@ class QueueSelector:
     def _in_turn(
         self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
     ) -> Choice:
-        """One after the other, each topic with a counter of its own (TopicPublishInfo.selectOneMessageQueue).
-        """
+        """One after the other, each topic with a counter of its own (TopicPublishInfo.selectOneMessageQueue)."""
         index = np.zeros(rows.count, np.int64)
         places = slice(None) if wanted.all() else np.flatnonzero(wanted)
         codes = rows.codes[places]

@@ -8,8 +8,6 @@ from store_format.errors import IllegalMessageError
 from store_format.java.text import decode_utf8
 from store_format.names import LMQ_PREFIX, NOT_ALLOWED_SEND_TOPICS, SYSTEM_PREFIX
 
-__all__ = ["REFUSED_PREFIXES", "TOPIC_LENGTH_MAX", "topic_name"]
-
 TOPIC_LENGTH_MAX = 127  # Validators.checkTopic of the client; a broker lets %RETRY% topics have 255
 _TOPIC = re.compile(rb"[%|a-zA-Z0-9_-]+")  # TopicValidator.VALID_CHAR_BIT_MAP
 

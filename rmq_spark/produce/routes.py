@@ -16,8 +16,6 @@ from store_format.java.text import utf16_key
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_retry_topic
 
-__all__ = ["DEFAULT_TOPIC_QUEUE_NUMS", "NAMED_QUEUES_MAX", "QueueGroup", "Routes", "StoreTopics"]
-
 DEFAULT_TOPIC_QUEUE_NUMS = 4  # DefaultMQProducer.defaultTopicQueueNums
 # of a new topic whose rows name their queues: more are a mistake, and consumers would ask each of them
 NAMED_QUEUES_MAX = 1024

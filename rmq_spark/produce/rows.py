@@ -23,8 +23,6 @@ from store_format.java.text import decode_utf8
 from store_format.message.encode_parts import Integers
 from store_format.message.hosts import parse_host
 
-__all__ = ["Host", "Hosts", "Rows"]
-
 _KIND = pa.large_binary()
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _SHOWN_MAX = 40  # characters of keys or bytes of a body

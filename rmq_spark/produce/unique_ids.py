@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import fixed_width
 
-__all__ = ["UniqueIds", "format_ids", "own_address"]
-
 _COUNTER_BITS = 16
 _LOCALHOST = bytes([127, 0, 0, 1])
 

@@ -16,8 +16,6 @@ from store_format.errors import StoreError, UnsupportedFormatError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RmqLogReader"]
-
 _log = logging.getLogger("rmq_spark")
 
 

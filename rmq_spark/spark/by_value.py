@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-__all__ = ["carried_data_source"]
-
 _PACKAGES = ("rmq_spark", "store_format")
 
 

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
+from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.options.read_table import STREAM
 from rmq_spark.options.view_name import MESSAGES
 from rmq_spark.options.write_options import parse_write_options
 from rmq_spark.plan.output_fields import fields_from_options
@@ -33,8 +33,6 @@ from store_format.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-__all__ = ["RmqLogDataSource"]
 
 
 class RmqLogDataSource(DataSource):

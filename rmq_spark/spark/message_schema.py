@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructField, StructType
 
-__all__ = ["fields_from_schema", "refuse_field"]
-
 
 def fields_from_schema(schema: StructType, options: ReadOptions) -> OutputFields:
     """The fields of a caller's schema, under its names; raises OptionError for a wrong name, type or NOT NULL.

@@ -22,8 +22,6 @@ from rmq_spark.stream.stores import StreamStores
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RmqLogStreamReader"]
-
 _log = logging.getLogger("rmq_spark")
 
 

@@ -19,8 +19,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-__all__ = ["same_type", "to_spark_schema"]
-
 _PLAIN: dict[pa.DataType, DataType] = {
     pa.string(): StringType(),
     pa.binary(): BinaryType(),

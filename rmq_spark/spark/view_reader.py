@@ -22,8 +22,6 @@ from store_format.views.registry import view_batches
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RmqLogViewReader"]
-
 _log = logging.getLogger("rmq_spark")
 
 

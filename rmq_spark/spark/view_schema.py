@@ -18,8 +18,6 @@ from store_format.views.registry import view_named
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["ViewFields", "view_from_options", "view_from_schema"]
-
 
 @dataclass(frozen=True, slots=True)
 class ViewFields:

@@ -15,8 +15,6 @@ from rmq_spark.write.target import WriteTarget
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RmqLogStreamWriter", "RmqLogWriter", "StagedMessage"]
-
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 

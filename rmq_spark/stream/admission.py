@@ -16,8 +16,6 @@ from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
 from store_format.consumequeue.slices import read_slice
 
-__all__ = ["admit"]
-
 _FIRST_READ = 64
 _READ_MAX = 1 << 16
 

@@ -27,8 +27,6 @@ from store_format.errors import OptionError, StoreWriteError
 from store_format.files.status import stat_identity
 from store_format.names import retry_topic
 
-__all__ = ["StreamGroup"]
-
 _log = logging.getLogger(__name__)
 
 

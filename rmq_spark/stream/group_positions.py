@@ -20,8 +20,6 @@ from rmq_spark.stream.positions import Step, StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import OffsetOutOfRangeError
 
-__all__ = ["GroupPositions"]
-
 _log = logging.getLogger(__name__)
 
 _Json = dict[str, object]

@@ -13,8 +13,6 @@ from store_format import Queue
 from store_format.errors import OffsetOutOfRangeError
 from store_format.follow.replaced import Replaced
 
-__all__ = ["Losses"]
-
 _log = logging.getLogger(__name__)
 
 _SHOWN_MAX = 3

@@ -9,8 +9,6 @@ from store_format.files.read import entry_names
 from store_format.files.status import directory_identity
 from store_format.read.cluster import cluster_members
 
-__all__ = ["Newcomers"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -19,8 +19,6 @@ from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import OffsetOutOfRangeError, OptionError
 
-__all__ = ["plan_stream", "ranges"]
-
 _log = logging.getLogger(__name__)
 
 

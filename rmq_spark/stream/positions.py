@@ -23,8 +23,6 @@ from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
 from store_format.errors import OptionError
 
-__all__ = ["Starting", "Step", "StreamPositions"]
-
 _log = logging.getLogger(__name__)
 
 _Json = dict[str, object]

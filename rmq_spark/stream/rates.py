@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from rmq_spark.options.read_options import ReadOptions
 
-__all__ = ["Fit", "Limits", "Pace", "admit_bytes", "admit_offsets"]
-
 _NO_LIMIT = (1 << 63) - 1
 
 # fit(i, count, size): how many of the first `count` messages of queue i have together at most `size` bytes,

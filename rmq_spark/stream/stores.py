@@ -27,8 +27,6 @@ from store_format.read.store import Store
 from store_format.read.store_queues import StoreQueues, find_queues
 from store_format.read.store_root import has_config
 
-__all__ = ["StreamStores"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -20,15 +20,14 @@ from rmq_spark.produce.unique_ids import UniqueIds, own_address
 from rmq_spark.write.target import TargetStore, WriteTarget, given_settings
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile
 from store_format.commit.abandoned_staging import collect, discard
-from store_format.commit.append import CommitOptions, CommitResult, commit, commit_cluster
+from store_format.commit.append import CommitResult, commit, commit_cluster
 from store_format.commit.create_store import create_store, make_root, remove_place, remove_store
+from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.staging import StagingWriter, begin_staging
 from store_format.commit.unsupported import refuse_timer
 from store_format.errors import StoreError
 from store_format.files.read import entry_names
 from store_format.message.encode import encode
-
-__all__ = ["Staged", "abort_write", "begin_write", "commit_write", "stage_rows"]
 
 _log = logging.getLogger("rmq_spark")
 

@@ -27,8 +27,6 @@ from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.read.cluster import store_roots
 from store_format.store import MessageStore
 
-__all__ = ["TargetStore", "WriteTarget", "given_settings", "open_target"]
-
 
 @dataclass(frozen=True, slots=True)
 class TargetStore:

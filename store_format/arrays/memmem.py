@@ -14,8 +14,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["occurrences"]
-
 _Search = Callable[[int, int, bytes, int], int | None]
 
 

@@ -13,17 +13,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = [
-    "as_bytes",
-    "fixed_width",
-    "flat_bytes",
-    "from_flat",
-    "gather_ranges",
-    "gather_units",
-    "gather_words",
-    "mapped_array",
-]
-
 _INT32_MAX = 2**31 - 1
 
 

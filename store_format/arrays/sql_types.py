@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["type_name"]
-
 _DDL = {
     pa.null(): "void",
     pa.string(): "string",

@@ -19,21 +19,6 @@ from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 
-__all__ = [
-    "CommitState",
-    "Journal",
-    "abort_mark",
-    "committed_end",
-    "journal_path",
-    "note_path",
-    "read_commit_state",
-    "read_journal",
-    "rebuild_path",
-    "rebuild_state",
-    "write_abort_mark",
-    "write_journal",
-]
-
 _MARK = "rmqlog "
 _ABORT_SIZE_MAX = 4096
 

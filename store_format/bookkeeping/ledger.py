@@ -23,16 +23,6 @@ from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 
-__all__ = [
-    "JOB_KEYS_MAX",
-    "SERVICE_PREFIX",
-    "Ledger",
-    "LedgerEntry",
-    "ledger_path",
-    "read_ledger",
-    "write_ledger",
-]
-
 JOB_KEYS_MAX = 500  # keys of batch jobs that are remembered: those of the last commits
 SERVICE_PREFIX = "rmqlog/"  # of the keys of this project's services
 _UNKNOWN = -1

@@ -18,8 +18,6 @@ from store_format.index.file import IndexFile, list_index_files
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, confirms
 from store_format.layouts import CQ_UNIT
 
-__all__ = ["StoreSettings", "is_queue_file_size_known", "read_settings", "settings_of", "settings_path"]
-
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 _COMMIT_LOG_FILE_SIZE_MIN = 1 << 10
 _FALLBACK_MAX = 64  # queue directories looked at for a file

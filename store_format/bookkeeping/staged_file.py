@@ -12,8 +12,6 @@ from typing import Any
 
 from store_format.names import QueueKey
 
-__all__ = ["OWN_DIRECTORY", "RECORDS_SUFFIX", "STAGING", "StagedFile", "staging_path"]
-
 OWN_DIRECTORY = ".rmqlog"  # brokers leave it alone
 STAGING = "staging"  # in it
 RECORDS_SUFFIX = ".records"

@@ -7,8 +7,6 @@ from enum import StrEnum
 from store_format.bookkeeping.journal import abort_mark
 from store_format.files.lock import lock_holder
 
-__all__ = ["StoreState", "store_state"]
-
 
 class StoreState(StrEnum):
     """How the store was left."""

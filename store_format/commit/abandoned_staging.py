@@ -16,8 +16,6 @@ from store_format.files.read import entry_names, list_directories
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 
-__all__ = ["collect", "discard"]
-
 _log = logging.getLogger(__name__)
 
 _ROUNDS_MAX = 3  # A task that does not know yet that its write was given up may create another file.

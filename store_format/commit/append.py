@@ -44,8 +44,6 @@ from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 
-__all__ = ["CommitOptions", "CommitResult", "commit", "commit_cluster", "flush", "recover"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -15,8 +15,9 @@ from store_format.commit.log_shortage import cut_queues, queue_ends, refuse_miss
 from store_format.commit.queue_rebuild import LastUnit, Rebuilding, rebuild_lost_queues
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
+from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import queue_directory
-from store_format.consumequeue.simple import QueueBounds, simple_queue_bounds
+from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.consumequeue.slices import QueueRange
 from store_format.errors import CorruptStoreError
 from store_format.files.read import offset_file_name
@@ -28,8 +29,6 @@ from store_format.read.readable_end import refuse_cut
 from store_format.read.recovery import end_after_stop, scan_to_end
 from store_format.read.stale_entries import without_stale
 from store_format.read.written_end import is_unwritten
-
-__all__ = ["WriterEnd", "find_writer_end", "queue_bases"]
 
 
 class WriterEnd(NamedTuple):

@@ -12,8 +12,6 @@ from store_format.commitlog.walk import Damage
 from store_format.errors import StoreError
 from store_format.layouts import CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, NAME_VALUE_SEPARATOR
 
-__all__ = ["ends_with_crc_property", "has_crc_property_before"]
-
 _PREFIX = CRC_PROPERTY_NAME + bytes([NAME_VALUE_SEPARATOR])
 
 

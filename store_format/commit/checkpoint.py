@@ -16,8 +16,6 @@ from store_format.index.geometry import IndexGeometry
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE, pack
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 
-__all__ = ["index_end", "lower_index_mark", "note_flushed", "save_checkpoint"]
-
 
 def save_checkpoint(root: str, checkpoint: Checkpoint, files: FileWrites) -> None:
     file, made = files.open_full(f"{root}/checkpoint", CHECKPOINT_FILE_SIZE)

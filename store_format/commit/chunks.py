@@ -19,8 +19,6 @@ from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED
 from store_format.files.read import FileView
 from store_format.index.updates import IndexBatch
 
-__all__ = ["Chunk", "QueueCounter", "index_batch", "newest_timestamp", "read_chunks", "read_groups"]
-
 
 class Chunk(NamedTuple):
     """Some messages of one staged file, with the queue number and the store time (ms) of each."""

@@ -19,8 +19,6 @@ from store_format.commit.repeats import CommittedBatch
 from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.files.write import FileWrites
 
-__all__ = ["committed_batch", "is_begun", "note_begun", "write_journals"]
-
 
 def write_journals(journals: Mapping[str, Journal], files: FileWrites) -> None:
     """Writes the journals of a commit, by store root.

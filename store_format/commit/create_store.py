@@ -21,8 +21,6 @@ from store_format.metadata.checkpoint import Checkpoint
 from store_format.metadata.write import dumps
 from store_format.names import SYNC_MEMBER_PREFIX
 
-__all__ = ["create_store", "is_store", "make_root", "remove_place", "remove_store"]
-
 # Empty directories of a new store. The last one is made last: it is the sign of a complete store.
 _QUEUED = ("consumequeue", "index", "commitlog")
 _BEGUN = {"config", "checkpoint", *_QUEUED}  # left by a creation that was broken off

@@ -26,8 +26,6 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.read.recovery import LogEnd
 
-__all__ = ["cut_queues", "queue_ends", "refuse_missing_files"]
-
 _log = logging.getLogger(__name__)
 
 _FULL = (EndKind.BLANK, EndKind.MISSING)  # why a log ends with a whole file

@@ -15,8 +15,6 @@ from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.errors import StoreNotFoundError
 from store_format.metadata.checkpoint import read_checkpoint
 
-__all__ = ["refuse_lost_log"]
-
 _HEAD_SIZE = 8  # of a unit or a BLANK: never all zero
 
 

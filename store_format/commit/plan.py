@@ -32,8 +32,6 @@ from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import QueueKey
 
-__all__ = ["check", "plan", "writer_end"]
-
 _log = logging.getLogger(__name__)
 
 # A last message that is further ahead of the clock than this does not move the store times of new messages.

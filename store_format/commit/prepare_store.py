@@ -24,8 +24,6 @@ from store_format.commitlog.write import LogFiles
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 
-__all__ = ["CommitOptions", "Opened", "open_store"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOptions:

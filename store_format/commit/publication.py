@@ -40,8 +40,6 @@ from store_format.index.geometry import IndexGeometry
 from store_format.index.write import IndexFiles, last_index_file
 from store_format.message.encode import EncodedUnits, assign
 
-__all__ = ["Present", "Publication", "Torn"]
-
 _CHUNK_SIZE = 4 << 20  # bytes of the log; smaller chunks cost 15 % more at 100 B, larger ones gain nothing
 # Messages of one group for queues and index: about 8 MB, and 5 MB for every three keys of a message.
 _QUEUE_UNITS = 1 << 17

@@ -22,8 +22,6 @@ from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 
-__all__ = ["complete_queues", "end_rebuild", "is_rebuild_begun"]
-
 
 def is_rebuild_begun(root: str) -> bool:
     """Whether a process died while it completed queues: some queues may still end too early."""

@@ -22,8 +22,8 @@ from store_format.commit.queue_repair import NEVER, Lacking, QueueState, find_la
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch
+from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import can_be_queue, list_queues
-from store_format.consumequeue.simple import QueueBounds
 from store_format.errors import OptionError, StoreError
 from store_format.files.read import entry_names, list_store_files, read_bytes
 from store_format.files.write import FileWrites
@@ -36,8 +36,6 @@ from store_format.names import REVIVE_GROUP, QueueKey
 from store_format.read.log_reader import LogQueue, survey
 from store_format.read.snapshot import take_queue
 from store_format.read.unfiled_queues import is_left_over
-
-__all__ = ["LastUnit", "Rebuilding", "has_queue_files", "rebuild_lost_queues", "rebuild_queues"]
 
 _log = logging.getLogger(__name__)
 _UNKNOWN = (

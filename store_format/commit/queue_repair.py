@@ -28,18 +28,6 @@ from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
 
-__all__ = [
-    "NEVER",
-    "Lacking",
-    "QueueState",
-    "find_lacking",
-    "queue_state",
-    "queue_states",
-    "truncate",
-    "write_lacking",
-]
-
-
 _log = logging.getLogger(__name__)
 
 NEVER = 2**63 - 1  # as a floor: no message counts

@@ -31,8 +31,6 @@ from store_format.names import QueueKey
 from store_format.read.readable_end import refuse_cut
 from store_format.read.recovery import LogEnd, end_after_crash
 
-__all__ = ["index_log", "rebuild_index_from", "repair"]
-
 _log = logging.getLogger(__name__)
 
 

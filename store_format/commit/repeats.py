@@ -13,8 +13,6 @@ from typing import NamedTuple
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.errors import OptionError
 
-__all__ = ["CommittedBatch", "note_repeat", "totals"]
-
 _log = logging.getLogger(__name__)
 
 _UNKNOWN = -1

@@ -37,8 +37,6 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.readable_end import refuse_cut
 from store_format.read.recovery import end_after_crash, scan_to_end
 
-__all__ = ["open_log", "repeat", "roll_forward"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -18,8 +18,6 @@ from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWrit
 from store_format.files.read import FileView, entry_names
 from store_format.files.write import FileWrites
 
-__all__ = ["RecordsCheck", "StagedUnits", "check_staged", "read_staged", "remove_staging"]
-
 _log = logging.getLogger(__name__)
 
 _REMOVERS, _REMOVERS_SIZE = 2, 8 << 20  # For fewer bytes a thread costs more than it saves.

@@ -36,17 +36,6 @@ from store_format.message.property_table import PropertyTable
 from store_format.message.tags_code import tags_codes
 from store_format.names import DELAY, KEYS, SCHEDULE_TOPIC, TAGS, UNIQ_KEY, QueueKey
 
-__all__ = [
-    "NOT_DISPATCHED",
-    "NO_QUEUE",
-    "TIMES_SUFFIX",
-    "BlockSum",
-    "StagingWriter",
-    "begin_staging",
-    "bodies_sum",
-    "stage_columns",
-]
-
 TIMES_SUFFIX = ".times"  # store times of a write, one for each message
 _SUM_BLOCK = 1 << 16
 _ATTEMPTS_MAX = 3

@@ -25,8 +25,6 @@ from store_format.metadata.read import config_path
 from store_format.metadata.values import TopicConfig
 from store_format.metadata.write import add_topics
 
-__all__ = ["conclude", "note_in_ledger", "publish", "sync_store", "undo", "write_topics"]
-
 
 def publish(publication: Publication, files: FileWrites) -> None:
     """Does the steps from the written journal to the ledger.

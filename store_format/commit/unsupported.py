@@ -13,8 +13,6 @@ from store_format.files.read import entry_names
 from store_format.metadata.values import TopicConfig
 from store_format.names import SELF_TEST_TOPIC, TIMER_TOPIC, QueueKey, is_light_queue
 
-__all__ = ["refuse_missing_queues", "refuse_store", "refuse_timer", "refuse_topics"]
-
 # every broker that starts puts it into topics.json (TopicConfigManager.init)
 _QUEUE_ID_MAX = 2**31 - 1
 _BY_FILE = (  # directory, file in it, what the store has then

@@ -27,8 +27,6 @@ from store_format.layouts import MAGIC_V1, MAGIC_V2
 from store_format.message.parts import HEAD_SIZE_MAX, read_head, stored_sizes
 from store_format.message.unit_refs import Identity, UnitRefs
 
-__all__ = ["CommitLog"]
-
 _OFFSET_MAX = 2**63 - 1
 
 

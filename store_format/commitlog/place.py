@@ -16,8 +16,6 @@ from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.files.read import offset_file_name
 from store_format.layouts import BLANK_HEAD, MAGIC_BLANK, pack
 
-__all__ = ["BLANK_SIZE_MIN", "Extent", "LogLayout", "blank_head"]
-
 BLANK_SIZE_MIN = 8  # CommitLog.END_FILE_MIN_BLANK_LENGTH: so much is left behind the last unit of a file
 
 

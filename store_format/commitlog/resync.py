@@ -16,8 +16,6 @@ from store_format.arrays.ranges import gather_units
 from store_format.files.read import FileView, StoreFile
 from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
 
-__all__ = ["search_unit"]
-
 _BLOCK_SIZE_MIN = 4096
 _BLOCK_SIZE_MAX = 1 << 18
 _HEAD_SIZE = MESSAGE_HEADS[0].itemsize

@@ -27,8 +27,6 @@ from store_format.files.read import FileCache, FileView, StoreFile, offset_file_
 from store_format.layouts import MESSAGE_SIZE_MIN
 from store_format.message.check import UnitCheck, UnitKind, check_unit, count_valid
 
-__all__ = ["Damage", "EndKind", "UnitRun", "Walk", "WalkEnd", "WalkSums"]
-
 _WINDOW_SIZE = 1 << 20  # half a core's level 2 cache; at most 11,523 units
 _WINDOW_SIZE_MIN = 4096
 _LENGTH = Struct(">i")

@@ -13,8 +13,6 @@ from store_format.commitlog.place import blank_head
 from store_format.files.read import offset_file_name
 from store_format.files.write import FileWrites, WritableFile
 
-__all__ = ["LogFiles"]
-
 
 class LogFiles:
     """Writes at physical offsets. A file is synced when the next one begins; `made` are those that were not

@@ -16,8 +16,6 @@ from store_format.errors import CorruptStoreError
 from store_format.files.read import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT
 
-__all__ = ["batch_queue_bounds", "read_batch_units"]
-
 _NAMES = BATCH_CQ_UNIT.names or ()
 _PHYSICAL_OFFSET = _NAMES.index("physical_offset")
 _SIZE = _NAMES.index("size")

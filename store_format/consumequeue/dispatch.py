@@ -21,8 +21,6 @@ from store_format.message.property_table import PropertyTable
 from store_format.message.tags_code import tags_codes
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 
-__all__ = ["Dispatch", "MissingEntries"]
-
 _NO_COMPACTED_OFFSET = -1
 
 _Ints = NDArray[np.int64]

@@ -19,8 +19,6 @@ from store_format.errors import CorruptStoreError, StoreNotFoundError
 from store_format.files.read import FileView, offset_file_name
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_EXT_HEAD
 
-__all__ = ["ext_offset", "is_ext_address", "resolve_tags_codes"]
-
 _ADDRESS_MIN = -(2**63)
 _HEAD_SIZE = CQ_EXT_HEAD.itemsize
 _SPAN_MAX = 1 << 20  # bytes of one read

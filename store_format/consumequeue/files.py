@@ -26,17 +26,6 @@ from store_format.errors import (
 from store_format.files.read import FileView, StoreFile, list_store_files, offset_file_name
 from store_format.names import QueueKey
 
-__all__ = [
-    "FileRun",
-    "PlainValue",
-    "QueueBounds",
-    "UnitFiles",
-    "Validity",
-    "file_run",
-    "find_bounds",
-    "valid_below",
-]
-
 _BLOCK_SIZE = 4096
 _READ_SIZE = 4 << 20  # one read of a range; larger ones gain nothing
 _RECOVERED_FILES = 3  # ConsumeQueue.recover reads the last three files, and takes the earlier ones as full

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from store_format.errors import StorePermissionError
 from store_format.files.read import Refused, list_directories, refuse
 
-__all__ = ["FOLDERS", "can_be_queue", "has_rocksdb_queues", "is_queue_id", "list_queues", "queue_directory"]
-
 FOLDERS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
 _ROCKSDB_FOLDERS = ("consumequeue", "consumequeue_rocksdb")
 _QUEUE_ID_MAX = 2**31 - 1

@@ -30,8 +30,6 @@ from store_format.names import (
     is_light_queue,
 )
 
-__all__ = ["QUEUE_OFFSET_MAX", "FoundEntries", "find_entries", "has_queue_offset"]
-
 _LIGHT_QUEUE_ID = 0
 _NOT_MULTI_DISPATCHED = (RETRY_PREFIX, SYSTEM_PREFIX)  # MultiDispatchUtils.isNeedHandleMultiDispatch
 _MULTI_DISPATCH = re.compile(INNER_MULTI_DISPATCH.encode() + b"\x01")

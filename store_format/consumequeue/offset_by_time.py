@@ -16,8 +16,6 @@ from store_format.consumequeue.files import QueueBounds, UnitFiles
 from store_format.consumequeue.slices import QueueSlice, read_slice
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 
-__all__ = ["Boundary", "QueueTimes", "offset_at"]
-
 Boundary = Literal["LOWER", "UPPER"]
 
 _NO_TIME = -1

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from store_format.consumequeue.files import FileRun, QueueBounds, UnitFiles, find_bounds, valid_below
 from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
 
-__all__ = ["QueueBounds", "message_mask", "pre_blank_mask", "read_units", "simple_queue_bounds"]
-
 
 def _is_valid(units: NDArray[np.void]) -> NDArray[np.bool_]:
     """ConsumeQueue.recover's test. Pre-blank units pass it: they take a place, but are no messages."""

@@ -19,17 +19,6 @@ from store_format.consumequeue.simple import pre_blank_mask, read_units
 from store_format.files.read import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 
-__all__ = [
-    "CHUNK_ENTRIES",
-    "QueueRange",
-    "QueueSlice",
-    "cut_slice",
-    "cuts_at",
-    "place_of_entry",
-    "read_slice",
-    "split_at",
-]
-
 CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
 _SPLIT_WHOLE_MAX = 1 << 16  # to be cut, a slice up to this many entries is read; a longer one is bisected …
 _EDGES_BISECTED = 64  # … unless it has many more edges than these

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
 
-__all__ = ["CqBatch", "CqUpdate", "QueueEnd", "cq_updates", "pre_blank_bytes"]
-
 _UNIT_SIZE = CQ_UNIT.itemsize
 _OFFSET_MAX = 2**63 - 1
 _PLACE_BITS = 32

@@ -13,8 +13,6 @@ from store_format.files.read import list_store_files, offset_file_name
 from store_format.files.write import FileWrites, WritableFile
 from store_format.names import QueueKey
 
-__all__ = ["QueueFiles"]
-
 _OPEN_MAX = 256
 
 

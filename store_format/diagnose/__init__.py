@@ -35,8 +35,6 @@ from store_format.read.log_end import certain_end, ends_after_crash
 from store_format.read.readable_end import ReadableEnd, find_readable_end
 from store_format.read.recovery import end_after_stop
 
-__all__ = ["diagnose"]
-
 
 def diagnose(
     root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Callable[[int], object] | None = None

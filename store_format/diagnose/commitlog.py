@@ -21,8 +21,6 @@ from store_format.files.read import FileView, StoreFile
 from store_format.message.check import UnitKind, check_unit
 from store_format.read.readable_end import ReadableEnd
 
-__all__ = ["Lost", "Targets", "check_log", "report_cut"]
-
 _DAMAGE_ADVICE = (
     "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"
 )

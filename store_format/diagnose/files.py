@@ -19,16 +19,6 @@ from store_format.diagnose.problems import Findings
 from store_format.errors import CorruptStoreError
 from store_format.files.read import Entry, FileCache, StoreFile, list_entries
 
-__all__ = [
-    "INDEX_ADVICE",
-    "QUEUE_ADVICE",
-    "checked_files",
-    "checked_queue_files",
-    "entries_of",
-    "queue_directories",
-    "usable_log",
-]
-
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _OFFSET_MAX = 2**63 - 1
 QUEUE_ADVICE = (

@@ -29,8 +29,6 @@ from store_format.message.locate import Units, locate
 from store_format.message.property_table import PropertyTable
 from store_format.names import KEYS, TAGS, UNIQ_KEY
 
-__all__ = ["check_index_files"]
-
 _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
 _CHUNK_UNITS = 1 << 16
 _BEGIN_OFFSET_AT, _END_OFFSET_AT, _COUNT_AT = 16, 24, 36  # in the header

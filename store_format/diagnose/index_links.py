@@ -15,8 +15,6 @@ from store_format.index.file import IndexFile, IndexHeader
 from store_format.index.geometry import IndexGeometry
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT
 
-__all__ = ["check_links"]
-
 _CHUNK = 1 << 18
 _ORPHANS_SHOWN_MAX = 100
 _PREV_AT = 16  # in a unit

@@ -15,8 +15,6 @@ from typing import Literal
 from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn, batch_of
 from store_format.errors import CorruptStoreError
 
-__all__ = ["PROBLEM_COLUMNS", "Diagnosis", "Findings", "Problem", "Severity", "Summary"]
-
 Severity = Literal["damage", "warning", "info"]
 
 _SUMS = (

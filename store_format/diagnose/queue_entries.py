@@ -27,8 +27,6 @@ from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import Identity
 from store_format.names import SCHEDULE_TOPIC, TAGS, is_light_queue
 
-__all__ = ["CheckedQueue", "Seen", "check_entries"]
-
 _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
 _SIZE_AT, _TAGS_CODE_AT = 8, 12  # in a unit
 _BEHIND_ADVICE = (

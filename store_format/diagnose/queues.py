@@ -23,8 +23,6 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 
-__all__ = ["QueueCheck"]
-
 _PENDING_MAX = 1 << 18  # messages between two comparisons: a comparison of few entries of each queue is slow
 _CHUNK_UNITS = 1 << 16
 _LACKING_MAX = 1 << 16  # missing entries of one queue that are reported

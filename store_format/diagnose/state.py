@@ -26,16 +26,6 @@ from store_format.metadata.checkpoint import read_checkpoint
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 
-__all__ = [
-    "check_checkpoint",
-    "check_commits",
-    "check_config",
-    "check_formats",
-    "check_queue_ids",
-    "check_state",
-    "check_topics",
-]
-
 _READERS: Mapping[str, Callable[[str], object]] = {
     "topics.json": config_json.read_topics,
     "subscriptionGroup.json": config_json.read_subscription_groups,

@@ -12,25 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = [
-    "BOOL",
-    "BROKER",
-    "DAY",
-    "INT",
-    "LONG",
-    "NAMES",
-    "REAL",
-    "TEXT",
-    "TIME",
-    "TIME_MS_MIN",
-    "TIME_MS_STOP",
-    "ViewColumn",
-    "batch_of",
-    "batches_of",
-    "schema_of",
-    "time_us",
-]
-
 TEXT, INT, LONG, BOOL, REAL, DAY = pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.float64(), pa.date32()
 TIME = pa.timestamp("us", tz="UTC")
 NAMES = pa.list_(pa.field("element", TEXT))

@@ -10,8 +10,6 @@ from typing import Any
 from store_format.display.page import Room, body, fact, facts, note, text
 from store_format.display.table import cell
 
-__all__ = ["message", "title_of"]
-
 _BODY_BYTES = 1024
 _PROPERTIES_MAX = 200
 _FIRST = (

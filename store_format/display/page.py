@@ -15,20 +15,6 @@ from itertools import groupby
 
 from store_format.display.text import spelled
 
-__all__ = [
-    "SIZE_MAX",
-    "TEXT_CHARACTERS",
-    "Html",
-    "Room",
-    "body",
-    "card",
-    "fact",
-    "facts",
-    "note",
-    "text",
-    "warning",
-]
-
 SIZE_MAX = 1_000_000  # bytes of one page; a notebook file stores every page
 TEXT_CHARACTERS = 200  # of one value; a cut value gets a remark
 _FRAME_SIZE = 100_000  # reserved for the parts of every page: style, title, facts, notes

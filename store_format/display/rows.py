@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Row", "iso_utc", "plain_rows"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Row = dict[str, Any]  # Any: a value of the column's type

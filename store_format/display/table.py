@@ -13,8 +13,6 @@ import pyarrow as pa
 from store_format.display.page import Room, body, note, text
 from store_format.display.rows import plain_rows
 
-__all__ = ["LIMIT", "cell", "table"]
-
 LIMIT = 50
 _COLUMNS_MAX = 60
 _BODY_BYTES = 80

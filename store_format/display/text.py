@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["body_text", "cut", "shown", "spelled", "width"]
-
 _BODY_BYTES_A_CHARACTER = 4  # of UTF-8, at most
 
 

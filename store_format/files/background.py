@@ -6,8 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
-__all__ = ["Behind"]
-
 
 class Behind:
     """A context manager. `call`, and the end of the block, wait for the previous call and raise its error.

@@ -24,8 +24,6 @@ from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, 
 from store_format.files.read import entry_names, open_descriptor, read_bytes
 from store_format.files.write import open_lock_descriptor
 
-__all__ = ["StoreLock", "described", "foreign_holder", "lock_holder", "own_holder"]
-
 # struct flock of 64-bit Linux: type, whence, start, length, pid; padded to 32 bytes.
 _FLOCK = struct.Struct("hhqqi4x")
 _STORE_BYTE = 0  # Java locks byte range [0, 1)

@@ -23,23 +23,6 @@ from numpy.typing import NDArray
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.status import denied, symbolic_link
 
-__all__ = [
-    "LOST_AND_FOUND",
-    "Entry",
-    "FileCache",
-    "FileView",
-    "Refused",
-    "StoreFile",
-    "entry_names",
-    "list_directories",
-    "list_entries",
-    "list_store_files",
-    "offset_file_name",
-    "open_descriptor",
-    "read_bytes",
-    "refuse",
-]
-
 # fsck creates this directory at the root of a file system; only root may read it. No topic has this name:
 # TopicValidator does not allow `+`.
 LOST_AND_FOUND = "lost+found"

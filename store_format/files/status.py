@@ -9,16 +9,6 @@ import stat
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StorePermissionError
 
-__all__ = [
-    "denied",
-    "directory_identity",
-    "disk_usage",
-    "file_status",
-    "is_directory",
-    "stat_identity",
-    "symbolic_link",
-]
-
 
 def symbolic_link(path: str) -> CorruptStoreError:
     """Returns the error for a symbolic link, which is followed at the root of a store only."""

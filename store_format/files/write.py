@@ -22,8 +22,6 @@ from typing import Any
 from store_format.errors import CorruptStoreError, StoreWriteError
 from store_format.files.status import symbolic_link
 
-__all__ = ["FileWrites", "WritableFile", "open_lock_descriptor"]
-
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777  # less the umask
 _ZEROS = bytes(1 << 20)

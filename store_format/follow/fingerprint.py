@@ -15,8 +15,6 @@ from store_format.consumequeue.listing import FOLDERS
 from store_format.files.status import stat_identity
 from store_format.read.store import Store
 
-__all__ = ["Signs", "read_signs"]
-
 _Identity = tuple[int, int, int] | None  # inode, size, time in ns; None for what is missing
 
 _YOUNG_NS = 50_000_000  # a directory may change again within a tick of its clock

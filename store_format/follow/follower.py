@@ -31,8 +31,6 @@ from store_format.read.store import Queue, Store
 from store_format.read.store_queues import QueueChoice, find_queues
 from store_format.search.by_key import stands_at
 
-__all__ = ["StoreFollower"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -29,8 +29,6 @@ from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import UnitRefs
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 
-__all__ = ["Newest", "News", "follow_queue", "near_end", "read_head", "read_news"]
-
 # the fixed part of a unit and some of its body: place, offsets and times differ from whatever stood there
 # before
 _HEAD_SIZE = 96

@@ -19,8 +19,6 @@ from store_format.follow.log_tail import read_head
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.read.store import Queue
 
-__all__ = ["LogSamples", "Replaced", "last_physical_offset", "replaced_by"]
-
 _SAMPLES_MAX = 8
 
 

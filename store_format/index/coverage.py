@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from store_format.errors import CorruptStoreError, StorePermissionError
 from store_format.index.file import IndexFile, open_index_files
 
-__all__ = ["Coverage", "plan_coverage"]
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Coverage:

@@ -24,17 +24,6 @@ from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, confirm
 from store_format.java.hashes import java_hash, java_hash_many
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, as_struct, unpack
 
-__all__ = [
-    "IndexFile",
-    "IndexHeader",
-    "index_file_name",
-    "index_key",
-    "key_hash",
-    "key_hash_many",
-    "list_index_files",
-    "open_index_files",
-]
-
 _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
 _HEADER, _UNIT = as_struct(INDEX_HEADER), as_struct(INDEX_UNIT)
 _SLOT = struct.Struct(">i")

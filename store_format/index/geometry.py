@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, unpack
 
-__all__ = ["DEFAULT_GEOMETRY", "IndexGeometry", "confirms", "infer_geometry"]
-
 _HEADER_WORDS = INDEX_HEADER.itemsize // 4
 _UNIT_WORDS = INDEX_UNIT.itemsize // 4
 _CANDIDATES_PER_STEP = 1 << 18  # a file of 400 MB has 20 million; each step reads about 10 MB

@@ -20,8 +20,6 @@ from store_format.message.locate import Units
 from store_format.message.property_table import PropertyTable
 from store_format.names import KEYS, TAGS, UNIQ_KEY
 
-__all__ = ["index_key_hashes", "unit_key_hashes"]
-
 _SPACE = 0x20  # MessageConst.KEY_SEPARATOR
 _KEY_JOINT = b"#"  # IndexService.buildKey
 _TAG_JOINT = b"#T#"

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from store_format.index.file import IndexFile, index_key, key_hash
 
-__all__ = ["find_offsets"]
-
 _TIME_DIFF_MAX = 2**31 - 1
 
 

@@ -19,8 +19,6 @@ from store_format.index.file import IndexFile, IndexHeader, index_file_name
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, pack
 
-__all__ = ["IndexBatch", "IndexState", "IndexUpdate", "index_updates", "next_index_file_name"]
-
 _PLACE_BITS = 32
 _PLACE_MASK = (1 << _PLACE_BITS) - 1
 _INT_MAX = 2**31 - 1

@@ -20,8 +20,6 @@ from store_format.index.geometry import IndexGeometry
 from store_format.index.updates import IndexBatch, IndexState, IndexUpdate, index_updates
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, pack
 
-__all__ = ["IndexFiles", "cut_index", "last_index_file", "rewind_index"]
-
 _PAGE = 4096
 _GAP_PAGES_MAX = 16  # unchanged pages between two changed ones that are written with them
 

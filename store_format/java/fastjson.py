@@ -17,8 +17,6 @@ from typing import Any, NoReturn
 from store_format.errors import CorruptStoreError
 from store_format.java.text import decode_utf8
 
-__all__ = ["DEPTH_MAX", "loads"]
-
 DEPTH_MAX = 64  # the deepest file of a broker has eight levels
 
 _INTEGER_DIGITS_MAX = 4300  # Python's own limit (sys.int_info), because converting takes quadratic time

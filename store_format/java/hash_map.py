@@ -6,8 +6,6 @@ from functools import lru_cache
 
 from store_format.java.hashes import java_hash
 
-__all__ = ["BROKER_MAP_CAPACITY", "hash_bucket", "hash_map_order", "table_size"]
-
 BROKER_MAP_CAPACITY = 128  # MessageDecoder.string2messageProperties: new HashMap<>(128)
 
 

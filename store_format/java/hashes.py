@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import flat_bytes
 from store_format.java.text import decode_utf8
 
-__all__ = ["hash_powers", "java_hash", "java_hash_many", "tags_code", "tags_code_many"]
-
 _BASE = 31
 _BASE_INVERSE = pow(_BASE, -1, 1 << 32)
 _BLOCK_UNITS = 1 << 16  # two tables of powers and the terms stay in a core's own cache

@@ -18,8 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-__all__ = ["double_keys", "parse_long", "read_doubles", "read_integers"]
-
 _Number = TypeVar("_Number", np.int64, np.float64)
 
 _PLAIN_INTEGER = r"^[+-]?0*[0-9]{1,18}$"  # any of these fits a long

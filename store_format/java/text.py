@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["decode_utf8", "utf16_key", "utf16_length"]
-
 _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT = b"\xef\xbf\xbd"
 

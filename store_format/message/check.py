@@ -35,8 +35,6 @@ from store_format.message.parts import (
 )
 from store_format.message.properties import parse_crc_property
 
-__all__ = ["UnitCheck", "UnitKind", "check_unit", "count_valid"]
-
 _START = as_struct(BLANK_HEAD)  # size and magic, of every kind of unit
 
 

@@ -29,8 +29,6 @@ from store_format.names import (
     is_retry_topic,
 )
 
-__all__ = ["KEYS_TYPE", "TIMESTAMP_TYPE", "MessageRows", "offset_msg_id"]
-
 KEYS_TYPE = pa.list_(pa.field("element", pa.string()))
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 

@@ -21,17 +21,6 @@ from store_format.message.rows import TooMuchOpenedError
 from store_format.message.unit_refs import BadUnit, UnitRefs
 from store_format.names import TAGS, UNIQ_KEY
 
-__all__ = [
-    "BODY_SIZE_MAX",
-    "COLUMNS",
-    "DEFAULT_COLUMNS",
-    "DecodeOptions",
-    "PropertyFilter",
-    "arrow_schema",
-    "decode",
-    "decode_parts",
-]
-
 _STRING = pa.string()
 
 COLUMNS: dict[str, pa.DataType] = {

@@ -16,8 +16,6 @@ import pyarrow as pa
 from store_format.errors import StoreError
 from store_format.message.sysflag import COMPRESSED, COMPRESSION_MASK, COMPRESSION_SHIFT
 
-__all__ = ["COMPRESSION_TYPES", "DecompressionError", "compress", "compression_flag", "decompress"]
-
 # CompressionType by name: the number in the sys flag.
 COMPRESSION_TYPES = {"LZ4": 1, "ZSTD": 2, "ZLIB": 3}
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import flat_bytes, gather_ranges
 from store_format.message.parts import Sliceable
 
-__all__ = ["body_crcs", "intact_bodies", "range_crc", "range_crcs"]
-
 _MASK = 0x7FFFFFFF
 _PIECE_SIZE = 1 << 20  # a body may be as long as a file; its CRC is computed without holding it
 _SLICE_ABOVE = 512  # mean size in bytes from which slicing a range is cheaper than copying it

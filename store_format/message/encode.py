@@ -33,17 +33,6 @@ from store_format.message.properties import crc_properties
 from store_format.message.property_encoder import without_crc_property
 from store_format.message.sysflag import BORN_HOST_V6
 
-__all__ = [
-    "MESSAGE_SIZE_MAX",
-    "PROPERTIES_SIZE_MAX",
-    "UNIT_OVERHEAD_MAX",
-    "EncodedUnits",
-    "MessageColumns",
-    "assign",
-    "encode",
-    "encode_wire_batch",
-]
-
 MESSAGE_SIZE_MAX = 4 << 20  # MessageStoreConfig.maxMessageSize
 UNIT_OVERHEAD_MAX = 1 << 16  # MessageExtEncoder: a unit may be so much larger than maxMessageSize
 PROPERTIES_SIZE_MAX = 2**15 - 1  # MessageExtEncoder: their length is an i16; an appended CRC property counts

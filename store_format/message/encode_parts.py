@@ -20,17 +20,6 @@ from store_format.java.text import utf16_length
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS
 from store_format.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
-__all__ = [
-    "TOPIC_SIZE_MAX",
-    "TOPIC_V1_LENGTH_MAX",
-    "Addresses",
-    "Integers",
-    "Topics",
-    "fitting",
-    "heads",
-    "lengths",
-]
-
 # CommitLog.asyncPutMessage: with more UTF-16 units the message is V2; V1's length is a signed byte, too
 TOPIC_V1_LENGTH_MAX = 127
 TOPIC_SIZE_MAX = 255  # HookUtils.checkBeforePutMessage

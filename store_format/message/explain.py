@@ -8,8 +8,6 @@ from store_format.message.crc import range_crc
 from store_format.message.parts import MessageHead, find_parts, head_layout, head_offset, read_head
 from store_format.message.unit_refs import UnitRefs
 
-__all__ = ["explain"]
-
 
 def explain(refs: UnitRefs, index: int, *, verify_crc: bool = True) -> CorruptStoreError:
     """Returns the first check that the unit fails, as an error with file, byte, expected and found."""

@@ -27,8 +27,6 @@ from store_format.message import sysflag
 from store_format.message.hosts import format_host
 from store_format.message.parts import find_parts, head_layout, read_head
 
-__all__ = ["UnitField", "unit_fields"]
-
 _MAGICS = {
     MAGIC_V1: "a message, its topic length in one byte",
     MAGIC_V2: "a message, its topic length in two bytes",

@@ -14,8 +14,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["format_host", "format_hosts", "offset_msg_ids", "parse_host"]
-
 _V4_IN_V6 = bytes(10) + b"\xff\xff"
 _HOST = re.compile(r"/?(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})\Z", re.ASCII)
 # two characters a byte

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import gather_ranges, gather_units
 from store_format.layouts import WIRE_MESSAGE_HEAD, as_struct
 
-__all__ = ["WireMessages", "split_batches"]
-
 _HEAD = WIRE_MESSAGE_HEAD.itemsize
 _STRUCT = as_struct(WIRE_MESSAGE_HEAD)
 _SIZE_MIN = _HEAD + 2  # no body, no properties

@@ -20,8 +20,6 @@ from store_format.message.explain import explain
 from store_format.message.parts import PartArrays, find_all_parts
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
 
-__all__ = ["Units", "inner_batches", "locate"]
-
 _Ints = NDArray[np.int64]
 
 

@@ -18,24 +18,6 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import gather_units
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, as_struct
 
-__all__ = [
-    "HEAD_SIZE",
-    "HEAD_SIZE_MAX",
-    "LENGTH_MAX",
-    "TOPIC_LENGTH_MAX_V1",
-    "MessageHead",
-    "MessageParts",
-    "PartArrays",
-    "Sliceable",
-    "WrongPart",
-    "find_all_parts",
-    "find_parts",
-    "head_layout",
-    "head_offset",
-    "read_head",
-    "stored_sizes",
-]
-
 HEAD_SIZE = MESSAGE_HEADS[0].itemsize  # 88: with two IPv4 hosts
 HEAD_SIZE_MAX = MESSAGE_HEADS[3].itemsize  # 112: with two IPv6 hosts
 TOPIC_LENGTH_MAX_V1 = 0x7F  # MessageDecoder reads one signed byte

@@ -18,13 +18,6 @@ from store_format.layouts import (
     PROPERTY_SEPARATOR,
 )
 
-__all__ = [
-    "crc_properties",
-    "decode_properties",
-    "encode_properties",
-    "parse_crc_property",
-]
-
 _NAME_VALUE = bytes([NAME_VALUE_SEPARATOR])
 _PROPERTY = bytes([PROPERTY_SEPARATOR])
 _CRC_PREFIX = CRC_PROPERTY_NAME + _NAME_VALUE

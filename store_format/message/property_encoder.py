@@ -22,8 +22,6 @@ from store_format.java.hash_map import BROKER_MAP_CAPACITY, hash_bucket, hash_ma
 from store_format.layouts import CRC_PROPERTY_NAME, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from store_format.message.property_maps import PropertyMaps
 
-__all__ = ["encode_property_columns", "without_crc_property"]
-
 _NAME_VALUE = bytes([NAME_VALUE_SEPARATOR])
 _PROPERTY = bytes([PROPERTY_SEPARATOR])
 _CRC_PREFIX = CRC_PROPERTY_NAME + _NAME_VALUE

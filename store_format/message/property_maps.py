@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from store_format.java.text import decode_utf8
 
-__all__ = ["PropertyMaps"]
-
 _KIND = pa.large_binary()
 _SPARSE_MAX = 4  # a column with more than three nulls for a value is dearer than sorting entries
 

@@ -20,8 +20,6 @@ from store_format.java.text import decode_utf8
 from store_format.layouts import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from store_format.names import KEYS, UNIQ_KEY
 
-__all__ = ["PropertyTable"]
-
 _MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)  # low n bytes of a little-endian word
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 # above this many properties in one message sorting is cheaper than comparing all shifts

@@ -22,8 +22,6 @@ from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import BadUnit
 from store_format.names import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 
-__all__ = ["TooMuchOpenedError", "UnitRows"]
-
 _Ints = NDArray[np.int64]
 
 

@@ -2,24 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "BORN_HOST_V6",
-    "COMPRESSED",
-    "COMPRESSION_MASK",
-    "COMPRESSION_SHIFT",
-    "FLAGS",
-    "INNER_BATCH",
-    "MULTI_TAGS",
-    "NEED_UNWRAP",
-    "STORE_HOST_V6",
-    "TRANSACTION_COMMIT",
-    "TRANSACTION_MASK",
-    "TRANSACTION_NONE",
-    "TRANSACTION_PREPARED",
-    "TRANSACTION_ROLLBACK",
-    "describe",
-]
-
 COMPRESSED = 0x001  # the stored body is compressed
 MULTI_TAGS = 0x002  # the topic's filter type; no effect on the bytes
 TRANSACTION_MASK = 0x00C

@@ -14,9 +14,6 @@ from store_format.java.numbers import parse_long
 from store_format.message.property_table import PropertyTable
 from store_format.names import DELAY, TAGS
 
-__all__ = ["DELAY_LEVELS_MS", "tags_codes"]
-
-
 _SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
 # MessageStoreConfig.messageDelayLevel; level 1 is the first
 DELAY_LEVELS_MS = (

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError
 
-__all__ = ["BadUnit", "Identity", "UnitRefs"]
-
 _Ints = NDArray[np.int64]
 
 

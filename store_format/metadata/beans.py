@@ -13,17 +13,6 @@ from typing import Any, TypeVar
 
 from store_format.errors import CorruptStoreError
 
-__all__ = [
-    "UnlikeBeanError",
-    "bean",
-    "bean_errors_of",
-    "integer",
-    "integer_map",
-    "items",
-    "members",
-    "string",
-]
-
 _T = TypeVar("_T")
 _LONG = 1 << 63
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z", re.ASCII)

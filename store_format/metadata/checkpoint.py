@@ -11,8 +11,6 @@ from dataclasses import dataclass, fields
 from store_format.files.read import FileView
 from store_format.layouts import CHECKPOINT, unpack
 
-__all__ = ["CHECKPOINT_SINCE", "Checkpoint", "read_checkpoint"]
-
 # The first release that writes each long. Older releases leave the long at 0 and ignore it.
 CHECKPOINT_SINCE = {
     "physic_msg_timestamp": "3.0",

@@ -27,19 +27,6 @@ from store_format.metadata.read import (
 from store_format.metadata.values import ConsumerOffsets
 from store_format.names import REVIVE_GROUP, QueueKey
 
-__all__ = [
-    "Committed",
-    "GroupOffsets",
-    "known_groups",
-    "offsets_identity",
-    "read_broker_offsets",
-    "read_committed",
-    "read_group_offsets",
-    "refuse_foreign_offsets",
-    "rewrite_config",
-    "write_group_offsets",
-]
-
 _log = logging.getLogger(__name__)
 
 # PopReviveService commits the offset of the message that it has processed, not of the next one

@@ -16,8 +16,6 @@ from store_format.metadata.beans import UnlikeBeanError, bean_errors_of, integer
 from store_format.metadata.write import Dialect, dumps, next_version, with_integer_keys
 from store_format.names import QueueKey, is_light_queue
 
-__all__ = ["merge_consumer_offsets", "merge_local_offsets"]
-
 _OLD_MAP = re.compile(rb'":\{-?[0-9]+:')  # fastjson 1.2 writes no line break before integer keys
 _OLD_OBJECT_KEYS = re.compile(rb'"offsetTable":\{\{')
 

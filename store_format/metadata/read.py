@@ -18,20 +18,6 @@ from store_format.java.fastjson import loads
 from store_format.metadata.beans import bean, bean_errors_of, integer, integer_map, items, members, string
 from store_format.metadata.values import ConsumerOffsets, DataVersion, SubscriptionGroup, TopicConfig
 
-__all__ = [
-    "Groups",
-    "Topics",
-    "config_path",
-    "data_version",
-    "read_config",
-    "read_consumer_offsets",
-    "read_delay_offsets",
-    "read_lmq_consumer_offsets",
-    "read_subscription_groups",
-    "read_topics",
-    "without_backup",
-]
-
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
 

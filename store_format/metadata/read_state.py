@@ -21,16 +21,6 @@ from store_format.metadata.values import (
     RequestMode,
 )
 
-__all__ = [
-    "read_consumer_filters",
-    "read_local_offsets",
-    "read_order_infos",
-    "read_queue_mappings",
-    "read_request_modes",
-    "read_timer_metrics",
-    "read_transaction_metrics",
-]
-
 
 def read_queue_mappings(root: str) -> dict[str, QueueMapping] | None:
     """topicQueueMapping.json: the static topics (TopicQueueMappingManager)."""

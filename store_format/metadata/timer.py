@@ -26,20 +26,6 @@ from store_format.layouts import (
     unpack,
 )
 
-__all__ = [
-    "MAGIC_DELETE",
-    "MAGIC_NORMAL",
-    "MAGIC_ROLL",
-    "WHEEL_SLOTS",
-    "TimerCheck",
-    "TimerLog",
-    "TimerWheel",
-    "read_timer_check",
-    "slot_index",
-    "units_per_file",
-    "wheel_path",
-]
-
 MAGIC_NORMAL = 1  # TimerMessageStore.MAGIC_DEFAULT; every unit has it
 MAGIC_ROLL = 2  # fires before the message is due; the message is then stored again
 MAGIC_DELETE = 4  # recalls another timer message

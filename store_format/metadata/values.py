@@ -10,20 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-__all__ = [
-    "ConsumerFilter",
-    "ConsumerOffsets",
-    "DataVersion",
-    "Metric",
-    "OrderInfo",
-    "QueueMapping",
-    "QueueMappingItem",
-    "RequestMode",
-    "SubscriptionGroup",
-    "TopicConfig",
-    "split_offset_key",
-]
-
 _INT_MAX = 2**31 - 1
 _QUEUE_NUMS_MAX = 1 << 14  # no topic has more queues; a larger number comes from a broken file
 

@@ -16,8 +16,6 @@ from store_format.java.fastjson import loads
 from store_format.metadata.beans import bean_errors_of, integer, members
 from store_format.metadata.values import TopicConfig
 
-__all__ = ["Dialect", "add_topics", "dumps", "next_version", "with_integer_keys"]
-
 
 class Dialect(StrEnum):
     """The JSON library. The two differ in maps with integer keys, in arrays and in escapes."""

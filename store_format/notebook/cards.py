@@ -22,13 +22,6 @@ from store_format.views.registry import view_batches, view_named
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
 
-__all__ = [
-    "message_cards",
-    "store_card",
-    "table_card",
-    "view_card",
-]
-
 _TOPICS_SHOWN = 30
 _FINDINGS_SHOWN = 5
 _MESSAGES_MAX = 10

@@ -20,8 +20,6 @@ from store_format.files.read import StoreFile
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["CELLS", "FileParts", "LogParts", "Part", "read_log_parts"]
-
 CELLS = 560  # cells of a file of full length
 
 

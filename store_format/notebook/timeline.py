@@ -11,8 +11,6 @@ import pyarrow as pa
 from store_format.display.page import Html, Room, card, note, text
 from store_format.display.rows import plain_rows
 
-__all__ = ["timeline"]
-
 _LINES_MAX = 500
 _GREY, _BLUE, _GREEN, _AMBER, _RED = "#808080", "#3b82f6", "#16a34a", "#d97706", "#dc2626"
 

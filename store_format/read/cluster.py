@@ -10,8 +10,6 @@ from store_format.files.read import LOST_AND_FOUND, Refused, entry_names, refuse
 from store_format.files.status import directory_identity, is_directory
 from store_format.read.store_root import looks_like_store
 
-__all__ = ["cluster_members", "refuse_repeated", "store_roots"]
-
 
 def store_roots(path: str, refused: Refused = refuse, *, missing_ok: bool = False) -> list[str]:
     """The roots that `path` means: its members, sorted by name, if it is the directory of a cluster, else [path].

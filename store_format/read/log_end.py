@@ -26,8 +26,6 @@ from store_format.read.readable_end import ReadableEnd, find_readable_end, warn_
 from store_format.read.recovery import LogEnd, end_after_crash
 from store_format.read.written_end import WrittenEnd, warn_of_hidden, written_end
 
-__all__ = ["certain_end", "ends_after_crash", "find_log_end"]
-
 
 def find_log_end(root: str, log: CommitLog, state: StoreState) -> int | None:
     """The physical offset at which a reader stops; None where the log ends with its last message.

@@ -36,15 +36,6 @@ from store_format.names import QueueKey
 from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
 
-__all__ = [
-    "LogQueue",
-    "LogReader",
-    "Survey",
-    "is_written",
-    "scan_units",
-    "survey",
-]
-
 _log = logging.getLogger(__name__)
 
 _UNIT_CHUNK = 1 << 14

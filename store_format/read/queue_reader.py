@@ -28,8 +28,6 @@ from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, is_light_queue
 from store_format.read.tolerance import Tolerance
 
-__all__ = ["Entries", "QueueReader"]
-
 _log = logging.getLogger(__name__)
 
 # (bytes, rows): a batch has at least so many rows as long as it stays below so many bytes. Spark's socket

@@ -48,8 +48,6 @@ from store_format.names import QueueKey
 from store_format.read.log_reader import LogQueue
 from store_format.read.recovery import LogEnd
 
-__all__ = ["ReadableEnd", "find_readable_end", "has_own_entry", "refuse_cut", "warn_once"]
-
 _log = logging.getLogger(__name__)
 
 

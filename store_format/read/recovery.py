@@ -21,8 +21,6 @@ from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.checkpoint import Checkpoint
 from store_format.names import QueueKey
 
-__all__ = ["LogEnd", "end_after_crash", "end_after_stop", "missing_entries", "scan_to_end"]
-
 _log = logging.getLogger(__name__)
 
 _RECOVER_FILES_MAX = 10  # MessageStoreConfig.commitLogRecoverMaxNum, since 5.4

@@ -32,8 +32,6 @@ from store_format.read.recovered_queues import recovered_queues
 from store_format.read.stale_entries import settled, without_stale
 from store_format.read.written_end import WrittenEnd, warn_of_hidden
 
-__all__ = ["Snapshot", "take_queue", "take_snapshot"]
-
 _log = logging.getLogger(__name__)
 
 _OFFSET_MAX = 2**63 - 1

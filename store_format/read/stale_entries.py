@@ -28,8 +28,6 @@ from store_format.message.unit_refs import Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.read.readable_end import has_own_entry
 
-__all__ = ["settled", "without_cut", "without_overwritten", "without_stale"]
-
 _UNSETTLED_MAX = 64  # newest entries of a live queue that may still be half written
 _READ_SIZE = 1024
 _SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads elsewhere

@@ -39,8 +39,6 @@ from store_format.read.store_root import broker_name_of, has_queue_files, log_di
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
 
-__all__ = ["Queue", "Store", "decode_options_of"]
-
 _log = logging.getLogger(__name__)
 
 _SHOWN_MAX = 8

@@ -10,8 +10,6 @@ from typing import Protocol
 
 from store_format.read.store import Queue, Store
 
-__all__ = ["QueueChoice", "StoreQueues", "find_queues"]
-
 _log = logging.getLogger(__name__)
 
 _SCAN_CUT_BYTES = 64 << 10  # a scan may be cut between windows of a walk, 1 MiB or a file

@@ -13,8 +13,6 @@ from store_format.files.status import is_directory
 from store_format.metadata.read import config_path, read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 
-__all__ = ["broker_name_of", "has_config", "has_queue_files", "log_directories", "looks_like_store"]
-
 _ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
 _BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
 _SHOWN_MAX = 8

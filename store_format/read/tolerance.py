@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.message.unit_refs import BadUnit
 
-__all__ = ["Tolerance"]
-
 _log = logging.getLogger(__name__)
 
 

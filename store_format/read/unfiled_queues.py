@@ -36,8 +36,6 @@ from store_format.read.log_reader import LogQueue, survey
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.written_end import last_unit, written_stop
 
-__all__ = ["UnfiledQueues", "is_left_over"]
-
 _log = logging.getLogger(__name__)
 
 _WINDOW_SIZE = 32 << 20  # looked at, at the beginning and at the end of a log

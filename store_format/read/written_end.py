@@ -40,16 +40,6 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.readable_end import find_readable_end
 from store_format.read.recovery import end_after_stop
 
-__all__ = [
-    "LastUnit",
-    "WrittenEnd",
-    "is_unwritten",
-    "last_unit",
-    "warn_of_hidden",
-    "written_end",
-    "written_stop",
-]
-
 _log = logging.getLogger(__name__)
 
 _BLOCK_SIZE = 1 << 16

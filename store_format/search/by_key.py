@@ -28,8 +28,6 @@ from store_format.read.tolerance import Tolerance
 from store_format.search.found import Found, Searched
 from store_format.search.key_scan import KeySearch, Wanted
 
-__all__ = ["Wanted", "cover", "find", "ordered", "scan_size", "stands_at"]
-
 _LOOK_SIZE = 8  # total size and magic code of a unit, never zero
 _ORDER_COLUMNS = ("physicalOffset", "queueOffset")
 

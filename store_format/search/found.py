@@ -7,8 +7,6 @@ from itertools import starmap
 
 import pyarrow as pa
 
-__all__ = ["Found", "Searched"]
-
 
 @dataclass(frozen=True, slots=True)
 class Searched:

@@ -30,8 +30,6 @@ from store_format.names import is_light_queue
 from store_format.read.log_reader import is_written
 from store_format.read.tolerance import Tolerance
 
-__all__ = ["KeySearch", "Wanted"]
-
 _INNER = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
 _SYS_FLAG_LOW = head_offset("sys_flag") + 3  # the byte of a unit that has these bits
 _OCCURRENCES_MAX = 256  # of a key in one window, before all of its units are looked at

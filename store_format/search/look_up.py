@@ -25,13 +25,12 @@ from store_format.names import is_light_queue
 from store_format.read.log_end import find_log_end
 from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
-from store_format.search.by_key import Wanted, cover, find, ordered, scan_size, stands_at
+from store_format.search.by_key import cover, find, ordered, scan_size, stands_at
 from store_format.search.found import Found, Searched
+from store_format.search.key_scan import Wanted
 
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
-
-__all__ = ["How", "Question", "bytes_to_scan", "look_up"]
 
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port,
 # 8 of offset.

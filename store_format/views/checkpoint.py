@@ -25,8 +25,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["VIEW"]
-
 _TIMER_SINCE = "5.0"
 
 CHECKPOINT_COLUMNS = (

@@ -15,8 +15,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["VIEW"]
-
 DEAD_LETTER_COLUMNS = (
     BROKER,
     ViewColumn("group", TEXT, "The group that gave up the message."),

@@ -19,9 +19,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["VIEW"]
-
-
 DELAYED_COLUMNS = (
     BROKER,
     ViewColumn(

@@ -24,8 +24,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["VIEW", "FileFill", "index_files", "log_end", "queue_files"]
-
 FILE_COLUMNS = (
     BROKER,
     ViewColumn(

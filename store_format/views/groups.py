@@ -17,9 +17,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["VIEW"]
-
-
 GROUP_COLUMNS = (
     BROKER,
     ViewColumn("group", TEXT, "The consumer group."),

@@ -26,8 +26,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["VIEW"]
-
 _log = logging.getLogger(__name__)
 
 _ENTRIES_A_BATCH = 1 << 15

@@ -24,9 +24,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
 
-__all__ = ["LAG_COLUMNS", "VIEW", "GroupQueue", "group_queues", "lag_table"]
-
-
 LAG_COLUMNS = (
     BROKER,
     ViewColumn("group", TEXT, "The consumer group."),

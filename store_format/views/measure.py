@@ -25,8 +25,6 @@ from store_format.read.tolerance import Tolerance
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
 
-__all__ = ["LogPart", "Stretches", "look", "measure", "walk_queues"]
-
 _COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs")
 
 

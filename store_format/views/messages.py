@@ -18,8 +18,6 @@ from store_format.read.tolerance import Tolerance
 if TYPE_CHECKING:
     from store_format.read.store import Queue
 
-__all__ = ["read_queues"]
-
 
 def read_queues(
     queues: Sequence[Queue],

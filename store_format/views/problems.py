@@ -16,8 +16,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["VIEW"]
-
 
 def problems(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row for each problem, in the order of the checks. Reads the whole commitlog."""

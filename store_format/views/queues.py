@@ -15,9 +15,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
 
-__all__ = ["VIEW", "SizedQueue", "sized_queues"]
-
-
 QUEUE_COLUMNS = (
     BROKER,
     ViewColumn("topic", TEXT, "The topic."),

@@ -34,8 +34,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["VIEWS", "view_batches", "view_named", "view_table"]
-
 VIEWS: tuple[View, ...] = (  # in the order of the reference
     topics.VIEW,
     queues.VIEW,

@@ -25,8 +25,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
 
-__all__ = ["FILE_RESERVED_HOURS", "VIEW", "retention_rows"]
-
 FILE_RESERVED_HOURS = 72  # default of MessageStoreConfig.fileReservedTime, which no file of a store has
 _HOUR_MS = 3_600_000
 

@@ -27,8 +27,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["VIEW"]
-
 TOPIC_COLUMNS = (
     BROKER,
     ViewColumn("topic", TEXT, "The topic."),

@@ -44,8 +44,6 @@ from store_format.views.transactions import find_transactions
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["TRACE_COLUMNS", "trace"]
-
 _LAST = 1 << 63
 
 TRACE_COLUMNS = (

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
 
-__all__ = ["TraceEvent", "trace_events"]
-
-
 _FIELD, _RECORD = "\x01", "\x02"
 
 # The fields after the first. Older clients leave out the last fields; newer clients may add fields.

@@ -39,9 +39,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["VIEW", "Transaction", "find_transactions"]
-
-
 TRANSACTION_COLUMNS = (
     BROKER,
     ViewColumn(

@@ -18,8 +18,6 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
 
-__all__ = ["VIEW"]
-
 USAGE_COLUMNS = (
     BROKER,
     ViewColumn(

@@ -13,8 +13,6 @@ from store_format.display.columns import ViewColumn, schema_of
 if TYPE_CHECKING:
     from store_format.read.store import Store
 
-__all__ = ["View"]
-
 
 @dataclass(frozen=True, slots=True)
 class View:

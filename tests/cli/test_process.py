@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from store_format import MessageStore
-from store_format.commit.append import CommitOptions
+from store_format.commit.prepare_store import CommitOptions
 from store_format.message.encode import MessageColumns
 from tests.support.cli_runs import command, environment, process
 

@@ -15,8 +15,6 @@ from typing import Self
 
 from tests.interop.programs import Line, Program
 
-__all__ = ["Broker", "Client", "Opened", "RocketMQ"]
-
 _START_SECONDS_MAX = 90.0
 _STOP_SECONDS_MAX = 90.0
 _ANSWER_SECONDS_MAX = 60.0

@@ -17,8 +17,6 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = ["class_path", "java"]
-
 _PROJECT = Path(__file__).resolve().parent / "java"
 _BUILD_SECONDS_MAX = 400  # the first build loads about 150 MB
 _UNREACHABLE = "Could not transfer"

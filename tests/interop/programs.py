@@ -19,8 +19,6 @@ from urllib.parse import quote
 
 from tests.interop.maven import class_path, java
 
-__all__ = ["Line", "Program", "ProgramError"]
-
 Line: TypeAlias = dict[str, Any]  # Any: JSON, told where each program is told
 
 _LOG_LINES_SHOWN = 30

@@ -15,8 +15,6 @@ from store_format.store import MessageStore
 from tests.interop.programs import Line
 from tests.support.rows import rows_of
 
-__all__ = ["COLUMNS", "as_client", "by_place", "data_files", "line_of", "ours"]
-
 _PLACE = ("topic", "queueId", "queueOffset", "physicalOffset", "storeSize")
 _SAME = (
     *_PLACE,

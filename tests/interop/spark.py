@@ -22,20 +22,6 @@ from tests.support import oracle
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "SMALL_FILES",
-    "Row",
-    "as_written",
-    "collected",
-    "frame",
-    "rows",
-    "spark_lines",
-    "stream_into",
-    "wanted",
-    "write",
-    "write_stream",
-]
-
 Row = dict[str, Any]  # Any: values of a column
 
 # So small that the commitlog, the consume queues and the index roll over.

@@ -19,8 +19,6 @@ from typing import Any
 
 from tests.support.failing_writer import Failure, install
 
-__all__ = ["DIE", "POINTS", "STAND_STILL", "TORN", "End", "Point"]
-
 DIE, TORN, STAND_STILL = "die", "torn", "stand still"
 
 

@@ -22,8 +22,6 @@ from rmq_spark.spark.writers import RmqLogStreamWriter
 from tests.interop.stopping import End, Point
 from tests.support.failing_writer import install
 
-__all__ = ["main"]
-
 _BATCH = 1
 
 

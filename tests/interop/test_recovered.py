@@ -10,7 +10,7 @@ from pathlib import Path
 from rmq_spark.options.topic_choice import TopicChoice
 from store_format import MessageStore
 from store_format.bookkeeping.state import StoreState
-from store_format.commit.append import CommitOptions
+from store_format.commit.prepare_store import CommitOptions
 from store_format.follow.follower import StoreFollower
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import Line

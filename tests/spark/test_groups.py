@@ -24,7 +24,7 @@ from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.plan.group_start import subscribe_set
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.append import CommitOptions
+from store_format.commit.prepare_store import CommitOptions
 from tests.support.ownership import double_ownership, read_events
 from tests.support.spark.frames import Place, copy_of, places, read, told, told_places
 from tests.support.staged import append, make_store, numbered
@@ -277,7 +277,10 @@ def test_what_contradicts_a_group_is_one_sentence(group: Group) -> None:
             {"allocateMessageQueueStrategy": "CONFIG"},
             "allocateMessageQueueStrategy CONFIG needs allocateConfig",
         ),
-        ({"messageModel": "BROADCASTING", "offsetStore": "store"}, "with messageModel=BROADCASTING, found store"),
+        (
+            {"messageModel": "BROADCASTING", "offsetStore": "store"},
+            "with messageModel=BROADCASTING, found store",
+        ),
     ):
         with pytest.raises(PySparkException) as caught:
             group.run("wrong", **options)

@@ -16,8 +16,6 @@ import pytest
 
 from rmq_spark.cli.main import main
 
-__all__ = ["ROOT", "Run", "Runner", "command", "environment", "process"]
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

@@ -27,8 +27,6 @@ from rmq_spark.cli.main import Remarks, main
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ROOT", "Block", "Session", "blocks", "example_stores", "is_as_shown", "read_page"]
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$\n*", re.MULTILINE | re.DOTALL)

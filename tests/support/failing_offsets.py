@@ -20,8 +20,6 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
 from tests.support.failing_writer import Failure, install
 
-__all__ = ["NEW_OFFSET", "change"]
-
 NEW_OFFSET = 20
 _CHANGES_MAX = 120
 

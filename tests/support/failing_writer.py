@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["COUNTED", "Failure", "cut_small", "install"]
-
 COUNTED = ("pwrite", "ftruncate", "fsync", "unlink", "rename", "mkdir", "rmdir", "open")
 _CREATING = os.O_CREAT | os.O_TRUNC
 
@@ -75,7 +73,8 @@ def cut_small(set_value: Callable[[Any, str, object], object]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    from store_format.commit.append import CommitOptions, commit
+    from store_format.commit.append import commit
+    from store_format.commit.prepare_store import CommitOptions
     from tests.support.staged import numbered, stage
 
     root, first, count, number, what, at, *rest = arguments

@@ -12,16 +12,6 @@ import pathlib
 import tarfile
 from typing import Any
 
-__all__ = [
-    "NAMES",
-    "ROOT",
-    "brokers",
-    "config",
-    "expected",
-    "expected_rows",
-    "unpack",
-]
-
 ROOT = pathlib.Path(__file__).parents[1] / "golden"
 
 NAMES = tuple(sorted(path.parent.name for path in ROOT.glob("*/store.tar.gz")))

@@ -24,8 +24,6 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
 from tests.support.ownership import begins
 
-__all__ = ["QUEUES", "spec_of"]
-
 QUEUES = [MessageQueue("T", broker, queue_id) for broker in ("room1@a", "room2@b") for queue_id in range(8)]
 
 

@@ -12,15 +12,6 @@ from pathlib import Path
 from tests.support import oracle
 from tests.support.oracle import Message
 
-__all__ = [
-    "HOSTILE_ID",
-    "HOSTILE_PROPERTIES",
-    "HOSTILE_TOPIC",
-    "LARGE_BODY_SIZE",
-    "MARKUP_BODY",
-    "write_hostile_store",
-]
-
 HOSTILE_TOPIC = "T\x1b[2J\u202e<svg onload=x>"  # a directory has to have this name
 HOSTILE_ID = "U\x1b]0;x\x07"
 HOSTILE_PROPERTIES = [

@@ -12,8 +12,6 @@ from html.parser import HTMLParser
 
 from store_format.display.page import SIZE_MAX
 
-__all__ = ["Page", "read_page"]
-
 _CLASS = r"rmqlog|[a-z]|r|n z"
 _STYLE = r"[a-z0-9#:;.%(), -]*"
 

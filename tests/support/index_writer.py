@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["IndexFileWriter", "IndexWriter", "java_string_hash", "message_index_keys"]
-
 
 def java_string_hash(text: str) -> int:
     value = 0

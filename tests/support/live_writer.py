@@ -17,8 +17,6 @@ from pathlib import Path
 from tests.support import oracle
 from tests.support.oracle import Message
 
-__all__ = ["QUEUES", "message_body"]
-
 QUEUES = (("Live", 0), ("Live", 1), ("Live", 2), ("Other", 0))
 LOG_FILE_SIZE = 64 << 10
 CQ_FILE_SIZE = 20 * 100

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, TypeAlias
 
-__all__ = ["CompileError", "EvaluationError", "Tree", "check", "evaluate", "text"]
-
 Tree: TypeAlias = tuple[Any, ...]  # Any: an operator, then trees, names, texts or flags, as `text` reads them
 
 

@@ -15,43 +15,6 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-__all__ = [
-    "IndexFileBuilder",
-    "OracleError",
-    "batch_cq_unit",
-    "blank",
-    "checkpoint",
-    "cq_ext_address",
-    "cq_ext_unit",
-    "cq_unit",
-    "crc_property",
-    "delay_levels",
-    "dledger_head",
-    "file_name",
-    "index_file_name",
-    "index_key_hash",
-    "index_slot_position",
-    "index_unit_position",
-    "java_hash",
-    "java_hashmap_order",
-    "java_host",
-    "java_utf8",
-    "offset_msg_id",
-    "parse_pop_record",
-    "pop_record",
-    "pre_blank_cq_unit",
-    "rocksdb_cq_key",
-    "rocksdb_cq_value",
-    "rocksdb_offset_key",
-    "rocksdb_offset_value",
-    "stored_crc",
-    "timer_log_blank",
-    "timer_log_unit",
-    "timer_wheel_slot",
-    "timer_wheel_slot_index",
-    "uniq_key_id",
-]
-
 
 class OracleError(ValueError):
     """The bytes are no unit the spec describes. The only error the oracle raises about bytes."""

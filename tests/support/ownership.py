@@ -11,8 +11,6 @@ from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from store_format.files.read import read_bytes
 
-__all__ = ["begins", "double_ownership", "queues_by_client", "read_events"]
-
 _ENDS = ("release", "expire")
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["as_nobody", "open_directory"]
-
 _NOBODY = 65534
 
 

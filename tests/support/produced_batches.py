@@ -16,20 +16,6 @@ from store_format.metadata.values import TopicConfig
 from tests.support import oracle
 from tests.support.oracle import Message
 
-__all__ = [
-    "BORN_HOST",
-    "MAP",
-    "NOW_MS",
-    "STORE_HOST",
-    "batch_of",
-    "decoded",
-    "message_of",
-    "produce",
-    "producer",
-    "routes_of",
-    "unplaced",
-]
-
 NOW_MS = 1_700_000_000_123
 BORN_HOST = (bytes([127, 0, 0, 1]), 4711)
 STORE_HOST = (bytes([127, 0, 0, 1]), 10911)

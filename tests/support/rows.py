@@ -18,8 +18,6 @@ from store_format.message.unit_refs import Identity, UnitRefs
 from tests.support import oracle
 from tests.support.oracle import Message
 
-__all__ = ["ALL", "BROKER", "expected_row", "inner_rows", "placed", "refs_of", "rows_of", "table_rows"]
-
 ALL = tuple(COLUMNS)
 BROKER = "broker-a"
 

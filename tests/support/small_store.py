@@ -16,8 +16,6 @@ from tests.support import oracle
 from tests.support.oracle import Message, SubMessage
 from tests.support.rows import expected_row, inner_rows
 
-__all__ = ["FIELDS", "SmallStore", "field_at", "write_small_store"]
-
 FILE_SIZE = 2048
 UNITS_A_FILE = 3
 V6_BORN, V6_STORE = ("2001:db8:0:0:0:0:0:1", 7), ("2001:db8:0:0:0:0:0:2", 10911)

@@ -16,24 +16,13 @@ import pyarrow as pa
 
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.bookkeeping.staged_file import StagedFile
-from store_format.commit.append import CommitOptions, CommitResult, commit
+from store_format.commit.append import CommitResult, commit
 from store_format.commit.create_store import create_store
+from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, StagingWriter
 from store_format.message.encode import MessageColumns, encode
 from tests.support import oracle
 from tests.support.oracle import Message
-
-__all__ = [
-    "append",
-    "columns_of",
-    "deleted_topic",
-    "make_store",
-    "messages_of",
-    "numbered",
-    "settings_from",
-    "stage",
-    "update_topic",
-]
 
 _SCHEDULED = "SCHEDULE_TOPIC_XXXX"
 _KINDS = {4: NO_QUEUE, 12: NOT_DISPATCHED}  # sysFlag & 12: prepared, rolled back

@@ -17,19 +17,6 @@ from hypothesis import strategies as st
 from tests.support import oracle
 from tests.support.oracle import Message
 
-__all__ = [
-    "StoredLog",
-    "Torn",
-    "bodies",
-    "commit_logs",
-    "hosts",
-    "inner_batches",
-    "messages",
-    "property_bytes",
-    "topics",
-    "torn",
-]
-
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 

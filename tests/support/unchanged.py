@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["snapshot", "unchanged"]
-
 _CHUNK_SIZE = 1 << 18
 
 

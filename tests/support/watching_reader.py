@@ -22,8 +22,6 @@ from store_format import MessageStore
 from store_format.bookkeeping.journal import read_commit_state
 from store_format.errors import StoreNotFoundError
 
-__all__ = ["look", "watching"]
-
 _PAUSE_SECONDS = 0.03
 
 

@@ -19,8 +19,6 @@ from rmq_spark.write.target import WriteTarget, open_target
 from store_format import MessageStore
 from store_format.commit.append import CommitResult
 
-__all__ = ["ROOT", "SMALL", "bodies", "held", "numbered_rows", "target_of", "write"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 # New stores of a few kilobytes: their files roll over.

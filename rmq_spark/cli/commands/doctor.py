@@ -15,8 +15,6 @@ from rmq_spark.cli.output import Output, output_options
 if TYPE_CHECKING:
     from rmq_spark.cli.environment import Check
 
-__all__ = ["doctor_"]
-
 
 @click.command("doctor")
 @click.argument("store", type=click.Path(readable=False), required=False)

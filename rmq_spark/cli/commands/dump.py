@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from store_format.message.check import UnitCheck
     from store_format.message.fields import UnitField
 
-__all__ = ["dump_"]
-
 _LINE = 16
 _FIELD_BYTES_SHOWN = 256
 _UNREADABLE_BYTES = 256

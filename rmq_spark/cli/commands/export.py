@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from store_format import MessageStore
     from store_format.read.tolerance import Tolerance
 
-__all__ = ["export_"]
-
 _FORMS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 _ROW_GROUP_BYTES = 64 << 20
 

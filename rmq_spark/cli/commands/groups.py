@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from rmq_spark.consume.reset import OffsetPlan
     from store_format import MessageStore
 
-__all__ = ["groups_", "lag_", "offsets_"]
-
 _GROUPS = (
     "brokerName",
     "group",

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from store_format.read.tolerance import Tolerance
     from store_format.search.found import Found
 
-__all__ = ["find_", "get_", "head_", "skip_damage_option", "tail_", "tolerance_for", "warn_of_damage"]
-
 _COUNT = 10
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from store_format import MessageStore
 
-__all__ = ["du_", "info_", "ls_"]
-
 _LS_TOPICS = (
     "brokerName",
     "topic",

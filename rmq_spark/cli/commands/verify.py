@@ -22,8 +22,6 @@ from store_format.display.text import shown
 if TYPE_CHECKING:
     from store_format.diagnose.problems import Diagnosis, Severity, Summary
 
-__all__ = ["verify_"]
-
 _SUMS = (
     ("unit_bytes", "in messages"),
     ("blank_bytes", "padding at the ends of files"),

@@ -14,8 +14,6 @@ from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 if TYPE_CHECKING:
     from store_format import MessageStore
 
-__all__ = ["delay_", "dlq_", "half_", "trace_"]
-
 _DLQ = (
     "group",
     "originTopic",

@@ -15,8 +15,6 @@ from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError
 from store_format.files.write import FileWrites
 
-__all__ = ["Change", "write_change"]
-
 _SUBSCRIPTION_SHOWN_MAX = 200  # characters of a subscription in an error
 
 

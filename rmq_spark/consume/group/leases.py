@@ -21,8 +21,6 @@ from store_format.files.lock import StoreLock, lock_holder
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 
-__all__ = ["Lease", "Watch", "host_name", "lease_directory", "remove_lease"]
-
 _log = logging.getLogger(__name__)
 
 _CALLS_A_LEASE = 12  # of `look`

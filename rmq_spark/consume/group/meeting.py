@@ -29,8 +29,6 @@ from store_format.errors import OptionError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
 
-__all__ = ["group_directory", "inherit", "other_places", "refuse_members_elsewhere"]
-
 _LOCK_SECONDS = 5.0
 _WAIT_STEP_SECONDS = 0.05
 

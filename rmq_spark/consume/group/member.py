@@ -33,8 +33,6 @@ from store_format.errors import StoreInUseError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
 
-__all__ = ["Member", "join"]
-
 _log = logging.getLogger(__name__)
 
 _LOCK_SECONDS = 5.0  # a change takes milliseconds: a process that holds the lock for longer was stopped

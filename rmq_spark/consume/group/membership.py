@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from rmq_spark.consume.allocate import AllocateMessageQueueStrategy
 from rmq_spark.consume.message_queue import MessageQueue, sort_clients, sort_queues
 
-__all__ = ["LEASE_SECONDS", "Assignment", "Clocks", "Membership", "Owned"]
-
 LEASE_SECONDS = 30.0
 
 

@@ -30,8 +30,6 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore
 from store_format.errors import CorruptStoreError
 
-__all__ = ["Mirror"]
-
 _log = logging.getLogger(__name__)
 
 _QUEUES_SHOWN_MAX = 3

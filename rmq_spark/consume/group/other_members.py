@@ -10,8 +10,6 @@ from rmq_spark.consume.group.leases import Watch, remove_lease
 from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.consume.group.state import GroupState
 
-__all__ = ["OtherMembers"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -15,8 +15,6 @@ from store_format.errors import StoreWriteError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 
-__all__ = ["OwnershipEvent", "append_events"]
-
 _SIZE_MAX = 4 << 20
 
 

@@ -12,8 +12,6 @@ from rmq_spark.consume.group.membership import Assignment, Clocks, Membership, O
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore
 
-__all__ = ["SoleMember"]
-
 _EPOCH = 1
 _RETRY_SECONDS = 1.0  # between two attempts to save offsets
 

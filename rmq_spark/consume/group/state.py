@@ -20,18 +20,6 @@ from store_format.files.read import FileView, read_bytes
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 
-__all__ = [
-    "NOT_IN_FILE",
-    "GroupState",
-    "MemberEntry",
-    "QueueEntry",
-    "has_state",
-    "read_state",
-    "state_identity",
-    "state_serial",
-    "write_state",
-]
-
 _VERSION = 1
 NOT_IN_FILE = -1  # a mirrored offset: the offset file does not name the queue
 _MEMBER_ID = re.compile(r"[0-9a-f]{16}", re.ASCII)

@@ -20,8 +20,6 @@ from rmq_spark.consume.sql92.logic import ERROR, TRUE, Outcomes
 from rmq_spark.consume.sql92.machine import Machine
 from rmq_spark.consume.sql92.parser import Parsed, parse
 
-__all__ = ["CountingFilter", "Sql92Filter", "parse_sql92"]
-
 _log = logging.getLogger(__name__)
 
 _SHOWN_MAX = 200

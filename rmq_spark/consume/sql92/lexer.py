@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from store_format.errors import OptionError
 
-__all__ = ["DECIMAL", "END", "FLOAT", "NAME", "STRING", "Lexer", "Token"]
-
 # Kinds of tokens. The kind of a keyword or symbol is its own text, keywords in upper case.
 NAME, STRING, DECIMAL, FLOAT, END = "a property", "a string", "a whole number", "a number", "the end"
 _KEYWORDS = frozenset(

@@ -10,24 +10,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "AND",
-    "BESIDE_NUMBER",
-    "BESIDE_TEXT",
-    "EQUAL",
-    "ERROR",
-    "FALSE",
-    "IS_NULL",
-    "NEGATE",
-    "NEVER",
-    "NOT",
-    "OR",
-    "TRUE",
-    "UNKNOWN",
-    "Outcomes",
-    "decide",
-]
-
 FALSE, TRUE, UNKNOWN, ERROR = (np.uint8(code) for code in range(4))
 
 Outcomes: TypeAlias = NDArray[np.uint8]  # FALSE, TRUE, UNKNOWN or ERROR for each message

@@ -31,8 +31,6 @@ from rmq_spark.consume.sql92.steps import (
 )
 from store_format.java.numbers import double_keys, read_doubles, read_integers
 
-__all__ = ["Machine"]
-
 _Value: TypeAlias = Literal | Property | Outcomes
 _Mask: TypeAlias = NDArray[np.bool_]
 _Keys: TypeAlias = NDArray[np.int64] | np.int64

@@ -25,8 +25,6 @@ from rmq_spark.consume.sql92.steps import (
 )
 from store_format.errors import OptionError
 
-__all__ = ["Parsed", "parse"]
-
 _LENGTH_MAX = 1 << 18  # an IN list of some ten thousand keys
 _DEPTH_MAX = 64  # nested parentheses, signs and NOT; a parenthesis takes six Python calls
 _LONG_MAX = 2**63 - 1

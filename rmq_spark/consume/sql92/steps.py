@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-__all__ = ["Between", "In", "Kind", "Literal", "Operator", "Ordering", "Property", "Search", "Step"]
-
 
 class Kind(Enum):
     """The Java class of a value that is not null, known before any message is read."""

@@ -22,8 +22,8 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
 from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.options.read_table import STREAM
 from rmq_spark.plan.batch import plan
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan

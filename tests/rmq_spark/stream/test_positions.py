@@ -18,8 +18,8 @@ import pytest
 
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.options.read_table import STREAM
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.stream.plan import plan_stream

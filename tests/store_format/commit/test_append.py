@@ -19,7 +19,8 @@ import pytest
 from store_format.bookkeeping.journal import abort_mark
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.staged_file import StagedFile
-from store_format.commit.append import CommitOptions, commit, flush, recover
+from store_format.commit.append import commit, flush, recover
+from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.staged_units import read_staged
 from store_format.commitlog.log import CommitLog
 from store_format.errors import (

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from store_format.commit.append import CommitOptions, commit, recover
+from store_format.commit.append import commit, recover
+from store_format.commit.prepare_store import CommitOptions
 from store_format.errors import StoreError
 from store_format.store import MessageStore
 from tests.support.failing_writer import Failure, cut_small, install

@@ -15,8 +15,9 @@ import pytest
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit import append_position as log_end
-from store_format.commit.append import CommitOptions, recover
+from store_format.commit.append import recover
 from store_format.commit.checkpoint import save_checkpoint
+from store_format.commit.prepare_store import CommitOptions
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.layouts import CQ_UNIT

@@ -17,8 +17,9 @@ import pytest
 from numpy.typing import NDArray
 
 from store_format.consumequeue.batch import batch_queue_bounds, read_batch_units
+from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.offset_by_time import offset_at
-from store_format.consumequeue.simple import QueueBounds, message_mask, read_units, simple_queue_bounds
+from store_format.consumequeue.simple import message_mask, read_units, simple_queue_bounds
 from tests.support import goldens
 
 CRASHED = ("crash-5.5.0", "crash-torn-5.5.0")

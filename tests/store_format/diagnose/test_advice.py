@@ -21,7 +21,7 @@ import pytest
 from rmq_spark.cli.exit_codes import PARTIAL
 from rmq_spark.cli.main import main
 from store_format import MessageStore
-from store_format.commit.append import CommitOptions
+from store_format.commit.prepare_store import CommitOptions
 from store_format.diagnose import diagnose
 from store_format.errors import StoreError
 from store_format.read.log_reader import LogReader

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.options.read_table import STREAM
 from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
@@ -18,9 +18,7 @@ from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError
 from store_format.follow.follower import StoreFollower
 from tests.store_format.read.test_readable_end import Broker
-from tests.store_format.read.test_written_end import broker, live, recovered, start
-
-__all__ = ["broker", "live"]  # fixtures
+from tests.store_format.read.test_written_end import recovered, start
 
 Live = Callable[[Path, bool], None]
 

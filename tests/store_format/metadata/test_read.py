@@ -468,8 +468,9 @@ def test_missing_directory_is_unknown(tmp_path: Path) -> None:
     readers: list[Callable[[str], object]] = [
         getattr(module, name)
         for module in (config_json, config_state)
-        for name in module.__all__
-        if name.startswith("read_") and name not in ("read_config", "read_local_offsets")
+        for name, value in vars(module).items()
+        if name.startswith("read_") and getattr(value, "__module__", None) == module.__name__
+        if name not in ("read_config", "read_local_offsets")
     ]
     assert len(readers) == 11
     for reader in readers:

@@ -16,8 +16,8 @@ from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.plan.batch import plan
 from store_format import MessageStore
-from store_format.commit.append import CommitOptions
 from store_format.commit.checkpoint import save_checkpoint
+from store_format.commit.prepare_store import CommitOptions
 from store_format.files.write import FileWrites
 from store_format.follow.follower import StoreFollower
 from store_format.layouts import CQ_UNIT

@@ -15,9 +15,8 @@ from store_format.arrays.memmem import occurrences
 from store_format.errors import ChecksumError, OptionError
 from store_format.files.read import FileView
 from store_format.read.tolerance import Tolerance
-from store_format.search.by_key import Wanted
 from store_format.search.found import Found
-from store_format.search.key_scan import KeySearch
+from store_format.search.key_scan import KeySearch, Wanted
 from store_format.search.look_up import How, Question, bytes_to_scan
 from store_format.store import MessageStore
 from tests.support import goldens, oracle

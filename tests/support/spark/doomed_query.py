@@ -24,8 +24,6 @@ from store_format.bookkeeping.journal import journal_path
 from tests.support.failing_writer import Failure, install
 from tests.support.writes import SMALL
 
-__all__ = ["KILL", "REPORT", "DoomedDataSource", "end_session", "main", "session"]
-
 # When, how, and at which change, as "new torn pwrite /commitlog/" or "again kill unlink /abort": in a commit
 # that begins with a store in order, or with one that another death left; before the change, or in the midst
 # of writing; the first of this function whose path has this part. "after 3": the commit of batch 3 has

@@ -14,8 +14,6 @@ from tests.support import goldens
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["PLACE", "Place", "copy_of", "flip", "places", "read", "told", "told_places"]
-
 Place = tuple[str, int, int]  # topic, queue id, queue offset
 PLACE = "topic,queueId,queueOffset"
 

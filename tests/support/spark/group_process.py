@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["main"]
-
 COLUMNS = "topic string, brokerName string, queueId int, queueOffset long"
 _PAUSE_S = 0.3
 

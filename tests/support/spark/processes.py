@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["ROOT", "run"]
-
 ROOT = Path(__file__).resolve().parents[3]
 _TIMEOUT_S = 240
 

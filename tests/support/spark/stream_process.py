@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["main"]
-
 COLUMNS = "topic string, queueId int, queueOffset long, body binary"
 
 

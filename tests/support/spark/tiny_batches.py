@@ -18,8 +18,6 @@ from rmq_spark.spark.data_source import RmqLogDataSource
 from rmq_spark.spark.writers import RmqLogStreamWriter
 from tests.support.spark.doomed_query import session
 
-__all__ = ["LOG", "ROWS", "ToldDataSource", "main"]
-
 LOG = "RMQLOG_TEST_LOG"
 ROWS = 10  # of a batch
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.consume.group.membership import Clocks
+from rmq_spark.options.option import BATCH, STREAM
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.options.read_table import BATCH, STREAM
 from rmq_spark.plan.batch import plan
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.stores import StreamStores
