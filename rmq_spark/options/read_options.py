@@ -17,9 +17,9 @@ from rmq_spark.consume.tag_filter import TagFilter, parse_subscription
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.group_table import GROUP_OPTIONS
 from rmq_spark.options.offset_spec import OffsetSpec, Timestamp
-from rmq_spark.options.option import plain_fields, value_text
+from rmq_spark.options.option import BATCH, STREAM, Option, plain_fields, value_text
 from rmq_spark.options.parse import Given
-from rmq_spark.options.read_table import BATCH, CHOICES, OPTIONS, PRECEDENCE, STREAM, Option
+from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE
 from rmq_spark.options.topic_choice import TopicChoice, subscription_text
 from rmq_spark.options.view_name import refuse_beside_view
 from store_format.errors import OptionError
