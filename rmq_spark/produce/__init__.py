@@ -1,5 +1,6 @@
-"""What a RocketMQ producer decides for itself: what a message must be, how it is stored, which queue it goes
-to.
+"""What a RocketMQ producer decides itself: properties, queue, delay, ids and compression of a message.
+
+Start at `messages.Producer`, which makes messages of Arrow batches.
 """
 
 from __future__ import annotations

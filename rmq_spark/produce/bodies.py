@@ -1,5 +1,6 @@
-"""Bodies as they are stored: within the limits, and compressed where a client would
-(DefaultMQProducerImpl.tryToCompressMessage).
+"""Message bodies as they are stored: size checks, and compression as in a client.
+
+DefaultMQProducerImpl.tryToCompressMessage has the rule.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _KIND = pa.large_binary()
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """`type` is ZLIB, LZ4 or ZSTD; bodies of at least `size_min` bytes are compressed."""
+    """Compresses bodies of at least `size_min` bytes. `type` is ZLIB, LZ4 or ZSTD."""
 
     type: str
     size_min: int = 4096  # DefaultMQProducer.compressMsgBodyOverHowmuch
@@ -27,22 +28,24 @@ class Compression:
 
 
 def checked_bodies(rows: Rows, message_size_max: int) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
-    """The bodies and their sizes. Raises IllegalMessageError for one that is null, empty or too large
-    (Validators.checkMessage).
+    """The bodies and their sizes in bytes.
+
+    Raises IllegalMessageError for a body that is null, empty or too large (Validators.checkMessage).
     """
     body = pa.array([], _KIND) if rows.count == 0 else rows.bytes("body")
     if body is None or body.null_count:
         rows.refuse(
             0 if body is None else body.is_null().index(pa.scalar(True)).as_py(),
-            "body null, at least 1 byte is needed",
+            "expected a body of at least 1 byte, found null",
         )
     sizes: NDArray[np.int64] = pc.binary_length(body).to_numpy()
     if not sizes.all():
-        rows.refuse((sizes == 0).argmax(), "body of 0 bytes, at least 1 is needed")
+        rows.refuse((sizes == 0).argmax(), "expected a body of at least 1 byte, found an empty one")
     if int(sizes.max(initial=0)) > message_size_max:
         row = sizes.argmax()
         rows.refuse(
-            row, f"body of {sizes[row]} bytes, at most {message_size_max} are allowed (maxMessageSize)"
+            row,
+            f"expected a body of at most {message_size_max} bytes (maxMessageSize), found {sizes[row]} bytes",
         )
     return body, sizes
 
@@ -50,8 +53,9 @@ def checked_bodies(rows: Rows, message_size_max: int) -> tuple[pa.LargeBinaryArr
 def compress_bodies(
     body: pa.LargeBinaryArray, sizes: NDArray[np.int64], compression: Compression | None
 ) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
-    """The stored bodies and their bits of the sys flag. As in a client, what compresses badly is compressed
-    all the same.
+    """The stored bodies and their compression bits of the sys flag.
+
+    As in a client, a large body is stored compressed even if that makes it larger.
     """
     flags = np.zeros(len(sizes), np.int64)
     if compression is None:

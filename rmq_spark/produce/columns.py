@@ -1,8 +1,8 @@
-"""The columns a write takes, once: a row says its name, which types it may have and what becomes of it.
+"""The columns of a write, in one table: name, allowed types, and what each column is used for.
 
-Names match in any case, as Spark's do. Columns that only a read can fill are taken too, so that what was read
-can be written. The driver checks a DataFrame's columns before any task runs; tasks bind the same columns of
-each Arrow batch.
+Names match in any case, as in Spark. Columns that only a read fills are accepted and ignored, so that a
+DataFrame that was read can be written. The driver checks a DataFrame's columns before any task runs; tasks
+bind the same columns of each Arrow batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from store_format.names import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class WriteColumn:
-    """One row of the table. Without `types` a column may have any, because it is not looked at."""
+    """One row of the table. A column without `types` may have any type, because it is ignored."""
 
     name: str
     types: tuple[str, ...]
@@ -46,26 +46,27 @@ WRITE_COLUMNS: tuple[WriteColumn, ...] = (
     WriteColumn(
         "tags",
         ("string",),
-        "The property TAGS. Here as in every column, null (or an empty string) says nothing.",
+        "The property TAGS. Here as in every column, null or an empty string sets nothing.",
     ),
     WriteColumn(
         "keys",
         ("string", "array<string>"),
-        "The property KEYS: a string as it is, an array joined by spaces.",
+        "The property KEYS: a string unchanged, an array joined by spaces.",
     ),
     WriteColumn("flag", _INTEGER, "The user's flag, 32 bits; null is 0."),
     WriteColumn(
         "properties",
         ("map<string,string>",),
-        "The other properties, and those above where their column says nothing. RocketMQ's own are left out (see `strictProperties`).",
+        "The other properties; also TAGS, KEYS and __SHARDINGKEY if their column is null. Properties that "
+        "RocketMQ sets are left out (see `strictProperties`).",
     ),
     WriteColumn(
         "queueId",
         _INTEGER,
-        "The queue. Null leaves it to `messageQueueSelector`. In a cluster `brokerName` says whose.",
+        "The queue. With null, `messageQueueSelector` chooses. In a cluster `brokerName` names its broker.",
     ),
     WriteColumn(
-        "brokerName", ("string",), "In a cluster, with `queueId`: whose queue. Not looked at otherwise."
+        "brokerName", ("string",), "In a cluster, with `queueId`: the broker of the queue. Otherwise ignored."
     ),
     WriteColumn(
         "shardingKey",
@@ -73,57 +74,63 @@ WRITE_COLUMNS: tuple[WriteColumn, ...] = (
         "The property __SHARDINGKEY, by which the selector `hash` chooses the queue.",
     ),
     WriteColumn(
-        "bornTimestamp", _TIME, "When the message was made, to the millisecond; a number is ms. Null is now."
+        "bornTimestamp", _TIME, "When the message was made; a number is ms since the epoch, null is now."
     ),
     WriteColumn(
         "bornTimestampMs", ("bigint", "int"), "The same in ms, for rows whose `bornTimestamp` is null."
     ),
     WriteColumn(
-        "bornHost", ("string",), "`ip:port` of who made it, IPv6 in brackets. Null is the option `bornHost`."
+        "bornHost",
+        ("string",),
+        "The `ip:port` of the producer, IPv6 in brackets. Null is the option `bornHost`.",
     ),
     WriteColumn(
         "delayTimeLevel",
         _INTEGER,
-        "Delivered later, by RocketMQ's levels 1 to 18; a higher one is 18, 0 is at once. The default `messageDelayLevel` is assumed.",
+        "Delivers the message later, by RocketMQ's levels 1 to 18 (default `messageDelayLevel`). A higher "
+        "level "
+        "is 18, 0 is no delay.",
     ),
     WriteColumn(
         "deliverTimestamp",
         _TIME,
-        "Delivered then, at most 3 days from now; a time in the past is at once. Not with a level.",
+        "Delivers the message at this time, at most 3 days from now; a time in the past is no delay. Not "
+        "together "
+        "with `delayTimeLevel`.",
     ),
-    WriteColumn("queueOffset", (), "Not looked at: each message gets the next one of its queue."),
-    WriteColumn("storeTimestamp", (), "Not looked at: it is the time of the write."),
-    WriteColumn("storeTimestampMs", (), "Not looked at, like `storeTimestamp`."),
+    WriteColumn("queueOffset", (), "Ignored: each message gets the next offset of its queue."),
+    WriteColumn("storeTimestamp", (), "Ignored: it is the time of the write."),
+    WriteColumn("storeTimestampMs", (), "Ignored, like `storeTimestamp`."),
     WriteColumn(
-        "msgId", (), "Not looked at: the id is UNIQ_KEY in `properties`, and is made where that is missing."
+        "msgId", (), "Ignored: the id is UNIQ_KEY in `properties`, and is created if that is missing."
     ),
-    WriteColumn("offsetMsgId", (), "Not looked at: it follows from the place in the log."),
-    WriteColumn("storeHost", (), "Not looked at: it is the store's, or the option `storeHost`."),
+    WriteColumn("offsetMsgId", (), "Ignored: it follows from the place in the commitlog."),
+    WriteColumn("storeHost", (), "Ignored: it is the store's host, or the option `storeHost`."),
     WriteColumn(
         "sysFlag",
         (),
-        "Not looked at: its bits follow from compression and hosts, and no transaction is taken up again.",
+        "Ignored: its bits follow from compression and hosts; transactions are not resumed.",
     ),
-    WriteColumn("bodyCRC", (), "Not looked at: it is computed."),
-    WriteColumn("reconsumeTimes", (), "Not looked at: nobody has sent the new message back, so it is 0."),
+    WriteColumn("bodyCRC", (), "Ignored: it is computed."),
+    WriteColumn("reconsumeTimes", (), "Ignored: it is 0, because no consumer has sent the new message back."),
     WriteColumn(
-        "preparedTransactionOffset", (), "Not looked at: it is 0, the message is none of a transaction."
+        "preparedTransactionOffset", (), "Ignored: it is 0, because the message is in no transaction."
     ),
-    WriteColumn("physicalOffset", (), "Not looked at: it is where the message comes to stand."),
-    WriteColumn("storeSize", (), "Not looked at: it follows from the message."),
-    WriteColumn("tagsCode", (), "Not looked at: it follows from the tags."),
-    WriteColumn("storedTopic", (), "Not looked at: `topic` counts."),
-    WriteColumn("rawBody", (), "Not looked at: `body` counts, and is compressed as `compressType` says."),
+    WriteColumn("physicalOffset", (), "Ignored: it is the place of the message in the commitlog."),
+    WriteColumn("storeSize", (), "Ignored: it follows from the message."),
+    WriteColumn("tagsCode", (), "Ignored: it follows from the tags."),
+    WriteColumn("storedTopic", (), "Ignored: `topic` counts."),
+    WriteColumn("rawBody", (), "Ignored: `body` counts, and is compressed as `compressType` says."),
     WriteColumn(
         "_corrupt_record",
         (),
-        "Not looked at; a row that has nothing else is refused, because its body is null.",
+        "Ignored. A row with nothing else is refused, because its body is null.",
     ),
 )
 
 _BY_LOWER = {column.name.lower(): column for column in WRITE_COLUMNS}
 
-# Columns of Spark's Kafka source and of its sink.
+# Columns of Spark's Kafka source and sink.
 _KAFKA = {
     "value": "body",
     "key": "keys",
@@ -132,8 +139,7 @@ _KAFKA = {
     "timestamp": "bornTimestamp",
 }
 
-# Types that hold the same values, by the name in the table. A value that does not fit its field is refused
-# with its row.
+# Types accepted for a type in the table. A value that does not fit its field is refused with its row.
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _SAME = {"int": _INTEGERS, "bigint": _INTEGERS}
 # lit(None), array(), map(): null in every row
@@ -144,11 +150,11 @@ _STRINGS = re.compile(r"\b(?:varchar|char)\(\d+\)|\bstring collate [\w.]+")
 def check_columns(
     columns: Sequence[tuple[str, str]], topic: str | None, property_columns: Collection[str] = ()
 ) -> None:
-    """Name and type, as Spark writes it, of each column of a DataFrame that is to be written; `topic` and
-    `property_columns` are options.
+    """Checks the columns of a DataFrame, pairs of a name and a type as Spark writes it.
 
-    Raises OptionError for a column that no row of the table names, one that comes twice, a wrong type, no
-    body, and no topic.
+    `topic` and `property_columns` are options.
+
+    Raises OptionError for an unknown column, a repeated column, a wrong type, no body, and no topic.
     """
     found = _bind(columns, property_columns)
     if topic is None and "topic" not in found:
@@ -156,20 +162,20 @@ def check_columns(
 
 
 def bind_columns(schema: pa.Schema, property_columns: Collection[str] = ()) -> dict[str, int]:
-    """Documented name, or that of a property column -> place in the schema, of the columns a write looks at.
+    """The places in the schema of the columns that a write uses, by documented name or property column.
 
-    Raises OptionError as `check_columns`.
+    Raises OptionError as `check_columns` does.
     """
     found = _bind([(field.name, type_name(field.type)) for field in schema], property_columns)
     return {name: place for name, place in found.items() if not _is_ignored(name, schema[place].type)}
 
 
 def check_property_columns(names: Sequence[str]) -> None:
-    """Raises OptionError for the name of a column that a write has anyway."""
+    """Raises OptionError if a property column has the name of a column of a write."""
     for name in names:
         if name.lower() in _BY_LOWER:
             raise OptionError(
-                f"propertyColumns: expected names that are no column, found {name!r}; {_BY_LOWER[name.lower()].name} is one"
+                f"propertyColumns: expected names that are not columns of a write, found {name!r}"
             )
 
 
@@ -181,7 +187,7 @@ def _is_ignored(name: str, kind: pa.DataType) -> bool:
 
 
 def _bind(columns: Sequence[tuple[str, str]], property_columns: Collection[str]) -> dict[str, int]:
-    """Documented name -> place, of all columns."""
+    """The places of all columns by documented name."""
     found: dict[str, int] = {}
     for place, (name, kind) in enumerate(columns):
         column = WriteColumn(name, ("string",), "") if name in property_columns else _write_column(name)
@@ -198,7 +204,8 @@ def _bind(columns: Sequence[tuple[str, str]], property_columns: Collection[str])
         if column.required and column.name not in found:
             names = ", ".join(name for name, _ in columns) or "no column"
             raise OptionError(
-                f"columns: a write needs the column {column.name} ({' or '.join(column.types)}), found {names}"
+                f"columns: a write needs the column {column.name} ({' or '.join(column.types)}), found "
+                f"{names}"
             )
     return found
 
@@ -215,7 +222,8 @@ def _write_column(name: str) -> WriteColumn:
     accepted = ", ".join(column.name for column in WRITE_COLUMNS if not column.ignored)
     hint = f"{meant} The" if meant else "the"
     raise OptionError(
-        f"columns: unknown column {name!r}; {hint} columns of a write are {accepted}; put anything else into properties, "
+        f"columns: unknown column {name!r}; {hint} columns of a write are {accepted}; put anything else "
+        "into properties, "
         "or name it in the option propertyColumns"
     )
 

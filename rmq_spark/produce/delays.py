@@ -1,8 +1,7 @@
-"""Messages for later: where a broker parks them until they are due, and what it writes into them (HookUtils,
-spec 8.1, 8.3).
+"""Delayed messages: the topic where a broker keeps them until delivery, and the properties that it adds.
 
-A level parks a message in SCHEDULE_TOPIC_XXXX, in the level's queue; a time parks it in rmq_sys_wheel_timer.
-Both remember the topic and the queue it is meant for.
+A message with a delay level goes to the level's queue of SCHEDULE_TOPIC_XXXX, a message with a delivery time
+to rmq_sys_wheel_timer. Properties keep its real topic and queue (HookUtils, spec 8.1, 8.3).
 """
 
 from __future__ import annotations
@@ -27,23 +26,20 @@ _INT_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Where the messages are stored. `asked` are properties a client sets, `added` those that the broker adds
-    when it parks one.
-    """
+    """Where messages are stored, and their properties: `asked` by a client, `added` by the broker."""
 
     topics: tuple[str, ...]
     topic: NDArray[np.int64]
     queue_id: NDArray[np.int64]
-    delay_ms: NDArray[np.int64]  # of the level; 0: not in SCHEDULE_TOPIC_XXXX
+    delay_ms: NDArray[np.int64]  # of the delay level; 0: the message is not in SCHEDULE_TOPIC_XXXX
     asked: dict[str, pa.LargeBinaryArray]
     added: dict[str, pa.LargeBinaryArray]
 
 
 def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
-    """The stored places of rows that are meant for `queue_id`: those themselves, and where messages for later
-    are parked.
+    """The topic and queue in which each row is stored: `queue_id` of its topic, or that of delayed messages.
 
-    Raises IllegalMessageError for a row with a level and a time, and a time more than three days off.
+    Raises IllegalMessageError for a row with a level and a time, and for a time more than 3 days from now.
     """
     level = rows.integers("delayTimeLevel", 0, 0, _INT_MAX)
     times = rows.times_ms("deliverTimestamp")
@@ -55,7 +51,7 @@ def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
     )
     _refuse_bad_delays(rows, level, deliver, timed, now_ms)
     scheduled, parked = level > 0, timed & (deliver > now_ms)
-    # One precision early when it is already a multiple: floor of the millisecond before, in both cases.
+    # Rounded down from the ms before: a multiple of the precision becomes the multiple before it.
     out = (deliver - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
     moved = scheduled | parked
     topic = np.where(scheduled, len(rows.topics), np.where(parked, len(rows.topics) + 1, rows.codes))
@@ -82,13 +78,18 @@ def _refuse_bad_delays(
     both = (level > 0) & timed
     if both.any():
         row = int(both.argmax())
-        rows.refuse(row, f"delayTimeLevel {level[row]} and deliverTimestamp {deliver[row]}: give one of them")
+        rows.refuse(
+            row,
+            f"expected delayTimeLevel or deliverTimestamp, found both, {level[row]} and {deliver[row]}; "
+            "set one of them to null",
+        )
     late = timed & (deliver > now_ms + TIMER_DELAY_MAX_MS)
     if late.any():
         row = int(late.argmax())
         rows.refuse(
             row,
-            f"deliverTimestamp {deliver[row]} is {deliver[row] - now_ms} ms from now, at most {TIMER_DELAY_MAX_MS} are allowed",
+            f"expected a deliverTimestamp at most {TIMER_DELAY_MAX_MS} ms from now, found {deliver[row]}, "
+            f"which is {deliver[row] - now_ms} ms from now",
         )
 
 

@@ -1,8 +1,7 @@
-"""Rows to messages: what a RocketMQ client makes of what it is given, and what the broker then writes into
-the log.
+"""Makes messages of rows: what a RocketMQ client makes of them, and what a broker then writes into the log.
 
-A task has one `Producer`; each batch becomes `ProducedMessages`, which lack only what the commit decides:
-offsets, store time and store host.
+A task has one `Producer`. Each batch becomes `ProducedMessages`, which lack only the values that the commit
+decides: offsets, store time and store host.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ _log = logging.getLogger(__name__)
 
 _KIND = pa.large_binary()
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
-_LENGTH_FIELDS = 1 + 2  # those of the topic and of the properties; a head ends with that of the body
+_LENGTH_FIELDS = 1 + 2  # of topic and properties; the length of the body is the last field of the head
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """What holds for all rows of a write. Plain values: they travel to tasks."""
+    """Settings for all rows of a write: plain values, because they are pickled to tasks."""
 
     born_host: Host
-    topic: str | None = None  # None: the column's
+    topic: str | None = None  # None: the column topic
     property_columns: tuple[str, ...] = ()
     compression: Compression | None = None
     strict_properties: bool = False
     message_size_max: int = MESSAGE_SIZE_MAX
-    # of the commitlog files of each store, in the order of the routes
+    # sizes of a commitlog file of each store, in the order of the routes
     file_sizes: tuple[int, ...] = (1 << 30,)
     store_host_v6: bool = False
     crc_property: bool = False  # enabledAppendPropCRC: 20 more bytes of properties
@@ -60,12 +59,13 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProducedMessages:
-    """Messages in the order of the rows, a column at a time; `topic` and `store` are places in `topics` and
-    in `Routes.stores`.
+    """Messages as columns, in the order of the rows.
+
+    `topic` and `store` are places in `topics` and in `Routes.stores`.
     """
 
     topics: tuple[str, ...]
-    real_topics: tuple[str, ...]  # what the rows said: those of delayed messages are not in `topic`
+    real_topics: tuple[str, ...]  # the topics of the rows; `topic` of a delayed message is another
     topic: NDArray[np.int64]
     store: NDArray[np.int64]
     queue_id: NDArray[np.int64]
@@ -77,20 +77,20 @@ class ProducedMessages:
     born_ip: NDArray[np.void] | bytes
     born_port: Integers
     tags_code: NDArray[np.int64]
-    # tags_code is a delay in ms, to which the commit adds the store time: SCHEDULE_TOPIC_XXXX
+    # In SCHEDULE_TOPIC_XXXX tags_code is a delay in ms; the commit adds the store time.
     timed: NDArray[np.bool_]
     uniq_key: pa.LargeBinaryArray
-    keys: pa.LargeBinaryArray  # separated by spaces; null where there are none
+    keys: pa.LargeBinaryArray  # separated by spaces; null without keys
     tags: pa.LargeBinaryArray
     real_topic: NDArray[np.int64]  # place in `real_topics`
     real_queue_id: NDArray[np.int64]
-    body_crc: NDArray[np.int64] | None  # before compression; None where bodies are stored as they are
+    body_crc: NDArray[np.int64] | None  # of bodies before compression; None without compression
 
     def __len__(self) -> int:
         return len(self.topic)
 
     def of_store(self, store: int) -> ProducedMessages:
-        """The messages that go to one store, in their order."""
+        """The messages of one store, in their order."""
         places = np.flatnonzero(self.store == store)
         if len(places) == len(self):
             return self
@@ -104,7 +104,7 @@ class ProducedMessages:
         return ProducedMessages(**taken)
 
     def columns(self, store_host: Host) -> MessageColumns:
-        """For `store_format.message.encode`; offsets and store times are assigned later."""
+        """The columns for `store_format.message.encode`; the commit assigns offsets and store times."""
         return MessageColumns(
             topic=self._coded_topics(),
             body=self.body,
@@ -120,9 +120,7 @@ class ProducedMessages:
         )
 
     def queues(self) -> tuple[list[tuple[str, int]], NDArray[np.int32]]:
-        """The distinct queues, and which of them each message goes to; of one store, or those of all stores
-        count as one.
-        """
+        """The distinct (topic, queue id) over all stores, and the place of each message among them."""
         coded = pa.array(self.topic << 32 | self.queue_id).dictionary_encode()
         distinct = [
             (self.topics[number >> 32], number & 0xFFFFFFFF) for number in coded.dictionary.to_pylist()
@@ -131,9 +129,7 @@ class ProducedMessages:
         return distinct, places
 
     def queue_nums(self) -> dict[str, int]:
-        """How many queues each topic of the rows needs at least, and each topic in which messages wait; of
-        all stores together.
-        """
+        """The queues that each topic needs at least, over all stores; also topics of delayed messages."""
         nums = np.zeros(len(self.topics), np.int64)
         np.maximum.at(nums, self.topic, self.queue_id + 1)
         np.maximum.at(nums, self.real_topic, self.real_queue_id + 1)
@@ -142,13 +138,13 @@ class ProducedMessages:
         }
 
     def parked_queues(self) -> list[tuple[str, int]]:
-        """The queues that messages for later are delivered to."""
+        """The (topic, queue id) to which delayed messages will be delivered."""
         moved = self.topic >= len(self.real_topics)
         distinct = np.unique(self.real_topic[moved] << 32 | self.real_queue_id[moved])
         return [(self.real_topics[number >> 32], number & 0xFFFFFFFF) for number in distinct.tolist()]
 
     def key_hashes(self, *, tag_keys: bool = True) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """What goes into the index, as `store_format.index.keys.index_key_hashes` gives it."""
+        """The entries for the index, as `store_format.index.keys.index_key_hashes` returns them."""
         return index_key_hashes(self._coded_topics(), self.uniq_key, self.keys, self.tags, tag_keys=tag_keys)
 
     def _coded_topics(self) -> pa.DictionaryArray:
@@ -156,7 +152,7 @@ class ProducedMessages:
 
 
 class Producer:
-    """Makes messages of the batches of one task, one after the other."""
+    """Makes messages of the batches of one task."""
 
     def __init__(
         self,
@@ -177,8 +173,8 @@ class Producer:
     def produce(self, batch: pa.RecordBatch, now_ms: int) -> ProducedMessages:
         """The messages of a batch, made at `now_ms`.
 
-        Raises OptionError for its columns; IllegalMessageError, with the row, for what no client or no broker
-        would take; and what `QueueSelector.select` raises.
+        Raises OptionError for its columns; IllegalMessageError, with the row, for a message that a client or
+        a broker would refuse; and the errors of `QueueSelector.select`.
         """
         settings = self._settings
         rows = Rows(
@@ -189,6 +185,12 @@ class Producer:
             partition=self._partition,
         )
         self._rows += rows.count
+        messages = self._messages(rows, now_ms)
+        self._check_unit_sizes(rows, messages)
+        return messages
+
+    def _messages(self, rows: Rows, now_ms: int) -> ProducedMessages:
+        settings = self._settings
         body, sizes = checked_bodies(rows, settings.message_size_max)
         properties = MessageProperties(rows, strict=settings.strict_properties)
         self.left_out.update(properties.left_out)
@@ -202,7 +204,7 @@ class Producer:
         sys_flag[born.v6] |= BORN_HOST_V6
         flag = rows.integers("flag", 0, _INT_MIN, _INT_MAX)
         tags = pa.nulls(rows.count, _KIND) if properties.tags is None else properties.tags
-        messages = ProducedMessages(
+        return ProducedMessages(
             topics=place.topics,
             real_topics=rows.topics,
             topic=place.topic,
@@ -224,20 +226,19 @@ class Producer:
             real_queue_id=choice.queue_id,
             body_crc=None if settings.compression is None else body_crcs(body),
         )
-        self._check_unit_sizes(rows, messages)
-        return messages
 
     def report(self) -> None:
-        """One warning about all properties that were left out so far."""
+        """Logs one warning about all properties that were left out."""
         if self.left_out:
             _log.warning(
-                "%d properties were left out, because RocketMQ sets them itself or they are empty: %s; strictProperties=true refuses them",
+                "%d properties were left out because RocketMQ sets them itself or they are empty: %s; "
+                "strictProperties=true makes this an error",
                 self.left_out.total(),
                 ", ".join(f"{name} ({count})" for name, count in sorted(self.left_out.items())),
             )
 
     def _check_unit_sizes(self, rows: Rows, messages: ProducedMessages) -> None:
-        """Refuses a unit that no commitlog file of the store can hold (spec 2.9)."""
+        """Refuses a message that does not fit a commitlog file of its store (spec 2.9)."""
         settings = self._settings
         topic_sizes = np.array([len(topic) for topic in messages.topics], np.int64)
         sizes = (
@@ -255,12 +256,13 @@ class Producer:
             row = int(over.argmax())
             rows.refuse(
                 row,
-                f"a unit of {sizes[row]} bytes, at most {file_sizes[row] - BLANK_HEAD.itemsize} fit "
-                f"a commitlog file of {file_sizes[row]} (mappedFileSizeCommitLog)",
+                f"expected a message of at most {file_sizes[row] - BLANK_HEAD.itemsize} bytes, which fits "
+                f"a commitlog file of {file_sizes[row]} bytes (mappedFileSizeCommitLog), "
+                f"found {sizes[row]} bytes",
             )
 
     def _overhead(self, born_v6: int) -> int:
-        """Bytes of a unit besides body, topic and properties."""
+        """The size of a message in bytes without its body, topic and properties."""
         settings = self._settings
         return (
             int(MESSAGE_HEADS[born_v6 | settings.store_host_v6 << 1].itemsize)

@@ -1,7 +1,7 @@
-"""The properties of the messages of a batch: the caller's map and columns, and what client and broker add to
-them.
+"""The properties of the messages of a batch: the caller's map and columns, and those of client and broker.
 
-What RocketMQ sets itself and what the store cannot hold is left out and counted, or refused.
+Properties that RocketMQ sets itself, and those that the store cannot hold, are left out and counted, or
+refused (option strictProperties).
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ from store_format.names import KEYS, RESERVED_PROPERTIES, TAGS, UNIQ_KEY, WAIT
 
 _KIND = pa.large_binary()
 _SEPARATORS = (chr(NAME_VALUE_SEPARATOR), chr(PROPERTY_SEPARATOR))
-_SET_BY_ROCKETMQ = "RocketMQ sets it itself; delay comes from the columns delayTimeLevel and deliverTimestamp (strictProperties)"
+_SET_BY_ROCKETMQ = (
+    "RocketMQ sets this property itself (strictProperties=true); leave it out, and use the columns "
+    "delayTimeLevel and deliverTimestamp for a delay"
+)
 
 
 class MessageProperties:
-    """Of one batch. `left_out` counts the properties of the map that are not written, by name."""
+    """The properties of one batch. `left_out` counts the properties that are not written, by name."""
 
     def __init__(self, rows: Rows, *, strict: bool = False) -> None:
-        """Raises IllegalMessageError for a separator in a name or in a value, and with `strict` for what
-        would be left out.
+        """Raises IllegalMessageError for a separator in a name or a value.
+
+        With `strict` also for a property that would be left out.
         """
         self._rows = rows
         self._maps, self.left_out = _written_maps(rows, strict=strict)
@@ -49,7 +53,7 @@ class MessageProperties:
         )
 
     def uniq_keys(self, ids: UniqueIds, now_ms: int) -> pa.LargeBinaryArray:
-        """Those that the rows bring, and new ones for the others."""
+        """The UNIQ_KEYs of the rows, and new ones for rows without."""
         brought = self._entry(UNIQ_KEY)
         if brought is None:
             return ids.take(self._rows.count, now_ms)
@@ -58,10 +62,10 @@ class MessageProperties:
         return pc.replace_with_mask(brought, brought.is_null(), ids.take(brought.null_count, now_ms))
 
     def strings(self, uniq_key: pa.LargeBinaryArray, parked: Parked, size_max: int) -> pa.LargeBinaryArray:
-        """The properties strings as the broker stores them.
+        """The property strings as the broker stores them.
 
-        The map comes first, so that what was read and is written again keeps its order, where names share a
-        bucket.
+        The map's properties come first, so that a message that was read and is written again keeps the order
+        of names in the same hash bucket.
         """
         given = self._columns | {name: column for name, column in self._given.items() if column is not None}
         columns: dict[str, Any] = {
@@ -69,7 +73,7 @@ class MessageProperties:
         }
         wait = self._entry(WAIT)
         if wait is None or wait.null_count:
-            # the constructors of Message
+            # The constructors of Message set WAIT.
             columns[WAIT] = "true" if wait is None else pc.fill_null(wait, b"true")
         columns |= parked.asked
         if UNIQ_KEY in self._columns or uniq_key is not self._entry(UNIQ_KEY):
@@ -78,23 +82,24 @@ class MessageProperties:
         for name, column in given.items():
             if (place := _separator_in(column)) is not None:
                 self._rows.refuse(
-                    place, f"property {name}: its value has a 0x02, which ends a property in the store"
+                    place,
+                    f"property {name}: expected a value without 0x02, which ends a property in the store",
                 )
         strings = encode_property_columns(self._rows.count, columns, self._maps)
         sizes = pc.binary_length(strings).to_numpy()
         if int(sizes.max(initial=0)) > size_max:
             row = int(sizes.argmax())
-            self._rows.refuse(row, f"properties of {sizes[row]} bytes, at most {size_max} are allowed")
+            self._rows.refuse(
+                row, f"expected properties of at most {size_max} bytes, found {sizes[row]} bytes"
+            )
         return strings
 
     def _entry(self, name: str) -> pa.LargeBinaryArray | None:
-        """The property as the rows bring it, by a column of its own or in the map."""
+        """The property in the rows: its own column, else its entries in the map."""
         return _first(self._columns.get(name), None if self._maps is None else self._maps.column(name))
 
     def _property_columns(self, *, strict: bool) -> dict[str, pa.LargeBinaryArray]:
-        """The columns of the option propertyColumns that have a value in some row; RocketMQ's own are left
-        out as those of the map.
-        """
+        """The columns of propertyColumns with a value in some row, without RocketMQ's own properties."""
         found = {}
         for name in self._rows.property_columns:
             column = self._rows.text(name)
@@ -119,13 +124,15 @@ def _written_maps(rows: Rows, *, strict: bool) -> tuple[PropertyMaps | None, Cou
         if any(separator in name for separator in _SEPARATORS):
             rows.refuse(
                 maps.rows[_of_name(maps, name).argmax()],
-                f"property {name!r}: 0x01 and 0x02 separate properties in the store",
+                f"property {name!r}: expected a name without 0x01 and 0x02, "
+                "which separate properties in the store",
             )
     place = _separator_in(maps.values)
     if place is not None:
         name = maps.names[maps.codes[place]]
         rows.refuse(
-            maps.rows[place], f"property {name}: its value has a 0x02, which ends a property in the store"
+            maps.rows[place],
+            f"property {name}: expected a value without 0x02, which ends a property in the store",
         )
     own = RESERVED_PROPERTIES.intersection(maps.names)
     gone = maps.empty()
@@ -139,7 +146,7 @@ def _written_maps(rows: Rows, *, strict: bool) -> tuple[PropertyMaps | None, Cou
         why = (
             _SET_BY_ROCKETMQ
             if name in own
-            else "the store cannot hold an empty name or value (strictProperties)"
+            else "the store cannot hold an empty name or value (strictProperties=true); leave it out"
         )
         rows.refuse(maps.rows[entry], f"property {name!r}: {why}")
     counts = np.bincount(maps.codes[gone], minlength=len(maps.names)).tolist()
@@ -154,7 +161,7 @@ def _of_name(maps: PropertyMaps, name: str) -> NDArray[np.bool_]:
 
 
 def _separator_in(values: pa.LargeBinaryArray) -> int | None:
-    """The first value that has a 0x02, which would end the property there."""
+    """The place of the first value with a 0x02, which would end the property there."""
     data, offsets = flat_bytes(values)
     places = np.flatnonzero(data == PROPERTY_SEPARATOR)
     return int(np.searchsorted(offsets, places[0], side="right")) - 1 if len(places) else None
@@ -163,8 +170,9 @@ def _separator_in(values: pa.LargeBinaryArray) -> int | None:
 def _unless_same(
     keys: pa.LargeBinaryArray | None, entry: pa.LargeBinaryArray | None
 ) -> pa.LargeBinaryArray | None:
-    """The column, null where the map's entry has the same keys: reading splits at spaces, and some producers
-    write more than one.
+    """The column, null where the map's entry has the same keys.
+
+    Some producers write several spaces between keys. A read splits at spaces, so the entry keeps them.
     """
     if keys is None or entry is None:
         return keys
@@ -182,7 +190,7 @@ def _unless_same(
 def _first(
     column: pa.LargeBinaryArray | None, entry: pa.LargeBinaryArray | None
 ) -> pa.LargeBinaryArray | None:
-    """The column, and the map's entry where it is null."""
+    """The column; where it is null, the map's entry."""
     if column is None or entry is None:
         return entry if column is None else column
     return pc.coalesce(column, entry)

@@ -1,8 +1,7 @@
-"""Which queue each message goes to: RocketMQ's selectors over the publish list of its topic, a batch at a
-time.
+"""Chooses the queues of the messages of a batch: RocketMQ's selectors over the publish list of a topic.
 
-The publish list of a topic has the queues of its stores one behind the other, stores by name; `hash` and the
-column `queueId` name one queue of it, `roundrobin` and `random` any that takes messages now.
+The publish list of a topic has the queues of all its stores, store by store in the order of their names.
+`hash` and the column `queueId` name one queue; `roundrobin` and `random` take any queue of an open store.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ _INT_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Each message's store (its place in `Routes.stores`), its queue, and whether the topic there is of the
-    filter type MULTI_TAG.
-    """
+    """Each message's store (place in `Routes.stores`) and queue; `multi_tags`: the filter is MULTI_TAG."""
 
     store: NDArray[np.int64]
     queue_id: NDArray[np.int64]
@@ -41,7 +38,7 @@ class Choice:
 
 
 class _Lists:
-    """The publish lists of some topics as one list of groups, and its queues numbered through."""
+    """The publish lists of several topics as one list of groups, with all queues numbered in one sequence."""
 
     def __init__(self, groups: list[list[QueueGroup]]) -> None:
         flat = [group for of_topic in groups for group in of_topic]
@@ -59,7 +56,7 @@ class _Lists:
         return Choice(self.store[group], queue_id, self.multi_tags[group])
 
     def locate(self, topic: NDArray[np.int64], index: NDArray[np.int64]) -> Choice:
-        """Store and queue of each place `index` in the list of its topic."""
+        """The store and queue at each place `index` in the publish list of its topic."""
         number = self._topic_start[topic] + index
         if len(self.store) == 1:
             return self.choice(np.zeros(len(number), np.int64), number)
@@ -68,16 +65,14 @@ class _Lists:
 
 
 class QueueSelector:
-    """The selector of one task: it counts on from batch to batch.
+    """The selector of one task; its counters continue from batch to batch.
 
-    A non-null `queueId` decides, whatever the strategy. `hash` takes rows without a sharding key in turn.
-    Rows of one key go to one queue, in the order of the rows.
+    A non-null `queueId` decides, whatever the strategy. `hash` sends rows of one sharding key to one queue,
+    in the order of the rows, and rows without a key by `roundrobin`.
     """
 
     def __init__(self, routes: Routes, strategy: str = ROUNDROBIN, *, seed: int | None = None) -> None:
-        """`seed` is for `random` and for where each topic's turn begins: with None, tasks begin at different
-        queues.
-        """
+        """`seed` sets `random` and the first queue of `roundrobin`; with None, tasks begin differently."""
         self._routes = routes
         self._choose = _STRATEGIES[strategy]
         self._random = np.random.default_rng(seed)
@@ -85,8 +80,10 @@ class QueueSelector:
         self._topics: tuple[str, ...] | None = None
 
     def select(self, rows: Rows, sharding_key: pa.LargeBinaryArray | None = None) -> Choice:
-        """A queue for each row. Raises IllegalMessageError for a queue or a topic that is not to be written,
-        StoreInUseError for one that is and lies in a store that takes no messages.
+        """A queue for each row.
+
+        Raises IllegalMessageError for a queue or a topic that may not be written, StoreInUseError for a queue
+        in a store that takes no messages now.
         """
         if rows.topics != self._topics:
             groups = [list(self._routes.groups(topic)) for topic in rows.topics]
@@ -111,7 +108,7 @@ class QueueSelector:
         )
 
     def _group_table(self, groups: list[list[QueueGroup]]) -> NDArray[np.int64]:
-        """The group of each topic (row) in each store (column), -1 where it has none."""
+        """The group of each topic (row) in each store (column), -1 if the store does not have the topic."""
         table = np.full((len(groups), len(self._routes.stores)), -1)
         number = 0
         for topic, of_topic in enumerate(groups):
@@ -125,7 +122,7 @@ class QueueSelector:
     def _in_turn(
         self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
     ) -> Choice:
-        """One after the other, each topic with a counter of its own (TopicPublishInfo.selectOneMessageQueue)."""
+        """TopicPublishInfo.selectOneMessageQueue: queues in turn, with one counter for each topic."""
         index = np.zeros(rows.count, np.int64)
         places = slice(None) if wanted.all() else np.flatnonzero(wanted)
         codes = rows.codes[places]
@@ -143,8 +140,9 @@ class QueueSelector:
     def _by_hash(
         self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
     ) -> Choice:
-        """abs(hashCode % n), the remainder as Java's (SelectMessageQueueByHash): over closed stores too, or
-        keys would move.
+        """SelectMessageQueueByHash: abs(hashCode % n), with Java's remainder.
+
+        n includes the queues of closed stores; otherwise keys would move to other queues.
         """
         if sharding_key is None:
             return self._in_turn(rows, sharding_key, wanted)
@@ -161,17 +159,17 @@ class QueueSelector:
     def _at_random(
         self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
     ) -> Choice:
-        """(SelectMessageQueueByRandom)"""
+        """SelectMessageQueueByRandom."""
         return self._open.locate(rows.codes, self._random.integers(self._open.topic_nums[rows.codes]))
 
     # ---- the column queueId --------------------------------------------------------------------------------
 
     def _named(self, rows: Rows, queue_id: NDArray[np.int64], fixed: NDArray[np.bool_]) -> Choice:
-        """The queues that the rows name; what stands in other rows means nothing."""
+        """The queues of the rows in `fixed`, by `queueId`; the choice of other rows is not valid."""
         store = self._named_stores(rows)
         group = np.where(store < 0, -1, self._group_of[rows.codes, store])
         unknown = fixed & (group < 0)
-        if unknown.any():  # a closed store is not among those of a new topic
+        if unknown.any():  # a closed store has no group for a new topic
             self._refuse_closed(rows, store, unknown, lambda row: f"queueId {queue_id[row]}")
             self._refuse_broker(rows, int(unknown.argmax()))
         beyond = fixed & (queue_id >= self._all.named_queue_nums[group])
@@ -182,7 +180,7 @@ class QueueSelector:
         return self._all.choice(group, queue_id)
 
     def _named_stores(self, rows: Rows) -> NDArray[np.int64]:
-        """The only store, or the one that `brokerName` says; -1 where it says none."""
+        """The only store, or the store that `brokerName` names; -1 if it names none."""
         if len(self._routes.stores) == 1:
             return np.zeros(rows.count, np.int64)
         names = rows.text("brokerName")
@@ -204,7 +202,7 @@ class QueueSelector:
         shown = "null" if found is None else decode_utf8(found)
         rows.refuse(
             row,
-            f"queueId needs the brokerName of one of the topic's stores, {', '.join(stores)}; found {shown}",
+            f"brokerName: with queueId expected a store of the topic, {', '.join(stores)}, found {shown}",
         )
 
     def _refuse_queue(self, rows: Rows, row: int, queue_id: int, group: int) -> NoReturn:
@@ -212,20 +210,21 @@ class QueueSelector:
         is_new = rows.topic_of(row) not in store.topics
         rows.refuse(
             row,
-            f"queueId {queue_id}, but its queues in {store.broker_name} are 0 to {self._all.named_queue_nums[group] - 1} "
-            f"({'a new topic gets no more, unless defaultTopicQueueNums says so' if is_new else 'writeQueueNums'}); "
-            "without the column queueId, messageQueueSelector chooses",
+            f"queueId: expected 0 to {self._all.named_queue_nums[group] - 1} in {store.broker_name} "
+            f"({'defaultTopicQueueNums, for a new topic' if is_new else 'writeQueueNums'}), "
+            f"found {queue_id}; without the column queueId, messageQueueSelector chooses",
         )
 
     def _refuse_closed(
         self, rows: Rows, store: NDArray[np.int64], wanted: NDArray[np.bool_], what: Callable[[int], str]
     ) -> None:
-        """A message that belongs into one queue does not go to another because that one's store is closed."""
+        """Raises if the queue of a row is in a closed store: the message may not go to another queue."""
         for place, target in enumerate(self._routes.stores):
             if target.closed is not None and (hit := wanted & (store == place)).any():
                 row = int(hit.argmax())
                 raise StoreInUseError(
-                    f"{rows.name_of(row)}: {what(row)} means a queue of {target.broker_name}, which takes no messages now: {target.closed}"
+                    f"{rows.name_of(row)}: {what(row)} selects a queue of {target.broker_name}, "
+                    f"which takes no messages now: {target.closed}"
                 )
 
 
@@ -237,7 +236,7 @@ _STRATEGIES: dict[str, Callable[[QueueSelector, Rows, Any, NDArray[np.bool_]], C
 
 
 def _merged(first: NDArray[np.bool_], one: Choice, other: Choice) -> Choice:
-    """`one` where `first` says so, else `other`."""
+    """`one` where `first` is true, else `other`."""
     return Choice(
         np.where(first, one.store, other.store),
         np.where(first, one.queue_id, other.queue_id),
@@ -246,7 +245,7 @@ def _merged(first: NDArray[np.bool_], one: Choice, other: Choice) -> Choice:
 
 
 def _ranks(codes: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many rows of the same code are in front of each row."""
+    """The number of earlier rows with the same code, for each row."""
     if len(counts) == 1:
         return np.arange(len(codes))
     order = np.argsort(codes, kind="stable")

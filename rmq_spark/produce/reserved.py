@@ -1,4 +1,4 @@
-"""Which topics a write refuses: names that are no topic's, and the topics that only a broker writes to."""
+"""Which topics a write refuses: invalid names, and topics that only a broker writes to."""
 
 from __future__ import annotations
 
@@ -12,25 +12,22 @@ TOPIC_LENGTH_MAX = 127  # Validators.checkTopic of the client; a broker lets %RE
 _TOPIC = re.compile(rb"[%|a-zA-Z0-9_-]+")  # TopicValidator.VALID_CHAR_BIT_MAP
 
 
-# A broker would take a message to these, and then take it for its own bookkeeping: timer wheel, pop
-# checkpoints, light queues. %RETRY% and %DLQ% stay allowed, as in RocketMQ: sending dead letters round again
-# is an operator's daily work.
+# A broker accepts a message to these topics and then treats it as its own bookkeeping: timer wheel, pop
+# checkpoints, light queues. %RETRY% and %DLQ% are allowed, as in RocketMQ: operators resend dead letters.
 REFUSED_PREFIXES = (SYSTEM_PREFIX, LMQ_PREFIX)
 
 
 def topic_name(raw: bytes) -> str:
-    """A topic that a client may send to. Raises IllegalMessageError, with the topic and what is wrong with
-    it.
-    """
+    """The name of a topic that a client may send to; raises IllegalMessageError for any other."""
     topic = decode_utf8(raw)
     shown = topic[:TOPIC_LENGTH_MAX]
     if not raw:
-        raise IllegalMessageError("topic '': a topic has at least one character")
+        raise IllegalMessageError("topic: expected at least one character, found none")
     if not _TOPIC.fullmatch(raw):
-        raise IllegalMessageError(f"topic {shown!r}: only letters, digits, %, |, - and _ are allowed")
+        raise IllegalMessageError(f"topic: expected letters, digits, %, |, - and _, found {shown!r}")
     if len(raw) > TOPIC_LENGTH_MAX:
         raise IllegalMessageError(
-            f"topic {shown}…: {len(raw)} characters long, at most {TOPIC_LENGTH_MAX} are allowed"
+            f"topic {shown}…: expected at most {TOPIC_LENGTH_MAX} characters, found {len(raw)}"
         )
     if topic in NOT_ALLOWED_SEND_TOPICS or topic.startswith(REFUSED_PREFIXES):
         raise IllegalMessageError(f"topic {topic}: it is RocketMQ's own, and only a broker writes to it")

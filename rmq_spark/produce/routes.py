@@ -1,8 +1,7 @@
-"""Which stores and queues a topic is written to, and which topics come into being: decided from the stores'
-topics.json alone.
+"""Which stores and queues a topic is written to, and which topics a write creates, by topics.json.
 
-A producer learns the same from the name server (MQClientInstance.topicRouteData2TopicPublishInfo); driver and
-tasks ask the same plain values and get the same answer.
+A producer gets the same from the name server (MQClientInstance.topicRouteData2TopicPublishInfo). Driver and
+tasks use the same plain values, so they get the same result.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from rmq_spark.produce.reserved import topic_name
 from store_format.errors import IllegalMessageError, StoreInUseError, UnsupportedFormatError
 from store_format.java.text import utf16_key
 from store_format.metadata.values import TopicConfig
-from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_retry_topic
+from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_retry_topic, perm_text
 
 DEFAULT_TOPIC_QUEUE_NUMS = 4  # DefaultMQProducer.defaultTopicQueueNums
-# of a new topic whose rows name their queues: more are a mistake, and consumers would ask each of them
+# Queues of a new topic whose rows name their queues. More are a mistake: consumers would poll all of them.
 NAMED_QUEUES_MAX = 1024
 
-# TopicConfigManager.init: where messages wait that are for later
+# TopicConfigManager.init: the topics of delayed messages
 _PARKING_QUEUE_NUMS = {SCHEDULE_TOPIC: 18, TIMER_TOPIC: 1}
 _MULTI_TAG = "MULTI_TAG"
 _NOT_BUILT = (
@@ -32,7 +31,7 @@ _LITE = "LITE"
 
 @dataclass(frozen=True, slots=True)
 class StoreTopics:
-    """One store of the target. `closed` says why it takes no messages now; None when it does."""
+    """One store of the target. `closed` is the reason why it takes no messages now; None if it does."""
 
     broker_name: str
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
@@ -41,27 +40,23 @@ class StoreTopics:
 
 @dataclass(frozen=True, slots=True)
 class QueueGroup:
-    """The queues 0 to `queue_nums` - 1 of a topic in one store, which is given by its place in
-    `Routes.stores`.
-    """
+    """The queues 0 to `queue_nums` - 1 of a topic in one store. `store` is its place in `Routes.stores`."""
 
     store: int
     queue_nums: int
     multi_tags: bool = False  # a broker sets a bit of the sys flag for topics of this filter type
-    # of a new topic: so many queues may rows name by queueId, whatever `queue_nums` says
+    # of a new topic: the number of queues that rows may name by queueId, whatever `queue_nums` is
     named_max: int | None = None
 
     @property
     def named_queue_nums(self) -> int:
-        """The queues that rows may name are those below this number."""
+        """Rows may name the queues below this number."""
         return self.queue_nums if self.named_max is None else self.named_max
 
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """The target of a write: its stores, in the order of their names, and what happens to topics that none of
-    them knows.
-    """
+    """The target of a write: its stores in the order of their names, and the rules for new topics."""
 
     stores: tuple[StoreTopics, ...]
     auto_create: bool = True
@@ -74,16 +69,15 @@ class Routes:
         auto_create: bool = True,
         default_topic_queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS,
     ) -> Routes:
-        """Sorted as a client sorts brokers: by UTF-16 units (QueueData.compareTo)."""
+        """The stores sorted as a client sorts brokers: by UTF-16 code units (QueueData.compareTo)."""
         ordered = sorted(stores, key=lambda store: utf16_key(store.broker_name))
         return Routes(tuple(ordered), auto_create, default_topic_queue_nums)
 
     def groups(self, topic: str) -> tuple[QueueGroup, ...]:
-        """Where `topic` is written to, in publish order: stores that are closed now are in it, read-only ones
-        are not.
+        """The queues that `topic` is written to, in publish order; closed stores included, read-only not.
 
-        Raises IllegalMessageError for a topic that may not be written or made, UnsupportedFormatError for a
-        kind of topic that is not written, StoreInUseError when no store that has it takes messages.
+        Raises IllegalMessageError for a topic that may not be written or created, UnsupportedFormatError for
+        a kind of topic that is not supported, StoreInUseError if none of its stores takes messages now.
         """
         known = [
             (place, store.topics[topic]) for place, store in enumerate(self.stores) if topic in store.topics
@@ -99,9 +93,10 @@ class Routes:
         ]
         if not groups:
             raise IllegalMessageError(
-                f"topic {topic}: expected the permission to write and a queue, found "
+                f"topic {topic}: expected write permission and at least one write queue, found "
                 + ", ".join(
-                    f"perm {config.perm} ({_perm_text(config.perm)}) with {config.write_queue_nums} in {self.stores[place].broker_name}"
+                    f"perm {config.perm} ({perm_text(config.perm)}) and {config.write_queue_nums} queues "
+                    f"in {self.stores[place].broker_name}"
                     for place, config in known
                 )
             )
@@ -109,12 +104,11 @@ class Routes:
         return tuple(groups)
 
     def created(self, queue_nums: Mapping[str, int]) -> dict[str, TopicConfig]:
-        """Of these topics, those that no store knows yet, with the configuration each open store gets for
-        them.
+        """The configurations of those of these topics that no store has yet; every open store gets them.
 
-        `queue_nums` says how many queues the rows of each need, which is more than the default where they
-        name their queues. (TopicConfigManager.createTopicInSendMessageMethod, for a template TBW102 that sets
-        no lower limit.)
+        `queue_nums` is the number of queues that the rows of each topic need, which may exceed the default if
+        rows name their queues. TopicConfigManager.createTopicInSendMessageMethod, for a template TBW102
+        without a lower limit.
         """
         missing = {
             topic: needed
@@ -134,7 +128,7 @@ class Routes:
         return self.stores[store].closed is not None
 
     def _new_groups(self, topic: str) -> tuple[QueueGroup, ...]:
-        """A new topic is made in every store that takes messages."""
+        """The queues of a new topic, which is created in every open store."""
         queue_nums = self._new_queue_nums(topic)
         self._refuse_closed(topic, range(len(self.stores)))
         named_max = max(queue_nums, NAMED_QUEUES_MAX) if self.auto_create else None
@@ -149,9 +143,10 @@ class Routes:
         if self.auto_create:
             return self.default_topic_queue_nums
         if is_retry_topic(topic):
-            return 1  # AbstractSendMessageProcessor.msgCheck makes these in any case
+            return 1  # AbstractSendMessageProcessor.msgCheck creates retry topics in any case
         raise IllegalMessageError(
-            f"topic {topic}: no store has it and autoCreateTopicEnable is false; create it, or set autoCreateTopicEnable=true"
+            f"topic {topic}: no store has this topic and autoCreateTopicEnable is false; "
+            "create the topic, or set autoCreateTopicEnable=true"
         )
 
     def _refuse_closed(self, topic: str, places: Iterable[int]) -> None:
@@ -159,7 +154,8 @@ class Routes:
         if len(closed) == len(list(places)):
             reasons = "; ".join(f"{store.broker_name}: {store.closed}" for store in closed)
             raise StoreInUseError(
-                f"topic {topic}: none of its stores takes messages now ({reasons or 'there is no store'})"
+                f"topic {topic}: expected a store that takes messages now, found none "
+                f"({reasons or 'no store has the topic'})"
             )
 
 
@@ -167,13 +163,9 @@ def _refuse_kind(topic: str, config: TopicConfig) -> None:
     for attribute, expected, why in _NOT_BUILT:
         found = config.attributes.get(attribute, expected)
         if found != expected:
-            raise UnsupportedFormatError(f"topic {topic}: {attribute}={found} is not written, because {why}")
+            raise UnsupportedFormatError(
+                f"topic {topic}: expected {attribute}={expected}, found {found}, which is not supported: "
+                f"{why}"
+            )
     if config.message_type == _LITE:
-        raise UnsupportedFormatError(
-            f"topic {topic}: message.type={_LITE} is not written, because its queues are light ones"
-        )
-
-
-def _perm_text(perm: int) -> str:
-    """PermName.perm2String: read, write, inherit."""
-    return "".join(letter if perm & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))
+        raise UnsupportedFormatError(f"topic {topic}: message.type={_LITE} (light queues) is not supported")

@@ -1,8 +1,6 @@
-"""One Arrow batch of a write as arrays: topics coded, numbers as numpy, text as bytes, hosts parsed. Nothing
-is decided here.
+"""One Arrow batch of a write as arrays: topics as codes, numbers as numpy, text as bytes, hosts parsed.
 
-What a caller's row cannot be is an IllegalMessageError that names the row; types are right already
-(`columns.py`).
+An invalid value is an IllegalMessageError that names the row. The types of columns are checked in `columns`.
 """
 
 from __future__ import annotations
@@ -26,15 +24,16 @@ from store_format.message.hosts import parse_host
 _KIND = pa.large_binary()
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _SHOWN_MAX = 40  # characters of keys or bytes of a body
-_SECONDS_MAX = 1 << 53  # beyond it ms do not fit 64 bits; no calendar gets near
+_SECONDS_MAX = 1 << 53  # more seconds do not fit 64 bits as ms
 
 Host = tuple[bytes, int]  # raw address of 4 or 16 bytes, port
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Addresses as the encoder takes them: one for all, or V4, or V16 with 4 bytes that count where `v6` is
-    false.
+    """Addresses for the encoder: one for all rows, or an array of 4 or 16 bytes each.
+
+    In an array of 16 bytes each only the first 4 count where `v6` is false.
     """
 
     ip: NDArray[np.void] | bytes
@@ -43,9 +42,7 @@ class Hosts:
 
 
 class Rows:
-    """The rows of one batch, a column at a time; a column that is not there is None, or 0, or whatever the
-    caller says.
-    """
+    """The rows of one batch, column by column; a missing column is None or the caller's default."""
 
     def __init__(
         self,
@@ -56,12 +53,10 @@ class Rows:
         first: int = 0,
         partition: int | None = None,
     ) -> None:
-        """`property_columns` are the names of columns that are properties.
+        """`property_columns` are the names of the columns that are properties.
 
-        `topic` is that of all rows, whatever their column says; `first` is the number of the first row in its
-        partition.
-
-        Raises OptionError for the columns, IllegalMessageError for a topic.
+        `topic` is the topic of all rows, whatever their column contains. `first` is the number of the first
+        row in its partition. Raises OptionError for wrong columns, IllegalMessageError for a wrong topic.
         """
         self._batch = batch
         self._first = first
@@ -80,7 +75,8 @@ class Rows:
         if column.null_count:
             row = column.is_null().index(pa.scalar(True)).as_py()
             raise IllegalMessageError(
-                f"{self._place_of(row)}: topic null, every row needs a topic, in its column or by the option topic"
+                f"{self._place_of(row)}: expected a topic, found null; fill the column topic, "
+                "or set the option topic"
             )
         coded = column.dictionary_encode()
         self.topics = tuple(map(topic_name, coded.dictionary.to_pylist()))
@@ -90,13 +86,11 @@ class Rows:
         return self.topics[int(self.codes[row])]
 
     def refuse(self, row: Any, what: str) -> NoReturn:
-        """Any: whichever integer numpy finds the row with."""
+        """Raises IllegalMessageError for a row. Any: the row is an integer of any numpy type."""
         raise IllegalMessageError(f"{self.name_of(int(row))}: {what}")
 
     def name_of(self, row: int) -> str:
-        """The row as errors name it, so that it can be found: topic, number in its partition, and its keys or
-        the start of its body.
-        """
+        """The row in errors: topic, number in the partition, and the keys or the start of the body."""
         return f"topic {self.topic_of(row)}, {self._place_of(row)}"
 
     def _place_of(self, row: int) -> str:
@@ -112,19 +106,19 @@ class Rows:
         return place
 
     def column(self, name: str) -> pa.Array | None:
-        """As it came; None when it is missing or says nothing in any row."""
+        """The column unchanged; None if it is missing or null in every row."""
         place = self._places.get(name)
         if place is None or self._batch.column(place).null_count == self.count:
             return None
         return self._batch.column(place)
 
     def bytes(self, name: str) -> pa.LargeBinaryArray | None:
-        """A string or binary column."""
+        """A string or binary column as bytes; None as for `column`."""
         column = self.column(name)
         return None if column is None else column.cast(_KIND)
 
     def text(self, name: str) -> pa.LargeBinaryArray | None:
-        """The same, empty strings made null: a property cannot have an empty value."""
+        """As `bytes`, with null for empty strings, because a property cannot have an empty value."""
         column = self.bytes(name)
         if column is None:
             return None
@@ -132,7 +126,7 @@ class Rows:
         return pc.if_else(empty, pa.scalar(None, _KIND), column) if pc.any(empty).as_py() else column
 
     def keys(self) -> pa.LargeBinaryArray | None:
-        """KEYS: an array's elements joined by one space, without null and empty ones (Message.setKeys)."""
+        """KEYS: the elements of an array joined by a space, without null and empty ones (Message.setKeys)."""
         column = self.column("keys")
         if column is None or not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
             return self.text("keys")
@@ -143,7 +137,7 @@ class Rows:
             key = decode_utf8(elements[place].as_py())
             self.refuse(
                 pc.list_parent_indices(column)[place].as_py(),
-                f"key {key!r} has a space, which separates keys; pass several keys as several elements",
+                f"keys: expected a key without spaces, found {key!r}; pass several keys as several elements",
             )
         if elements.null_count or pc.any(pc.equal(pc.binary_length(elements), 0)).as_py():
             texts = [
@@ -155,7 +149,7 @@ class Rows:
         return pc.if_else(pc.equal(pc.binary_length(joined), 0), pa.scalar(None, _KIND), joined)
 
     def integers(self, name: str, default: int, low: int, high: int) -> NDArray[np.int64] | None:
-        """Numbers from `low` to `high`, `default` where null; None for a column that is missing."""
+        """Numbers from `low` to `high`, `default` where null; None for a missing column."""
         column = self.column(name)
         if column is None:
             return None
@@ -164,13 +158,11 @@ class Rows:
         if outside.any():
             row = int(outside.argmax())
             if column[row].is_valid:
-                self.refuse(row, f"{name} {numbers[row]}, from {low} to {high} is allowed")
+                self.refuse(row, f"{name}: expected a number from {low} to {high}, found {numbers[row]}")
         return numbers
 
     def times_ms(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
-        """Moments in ms since the epoch and where there is one; parts of a millisecond are cut off towards
-        the past.
-        """
+        """Times in ms since the epoch, rounded down, and which rows have one; None for a missing column."""
         column = self.column(name)
         if column is None:
             return None
@@ -181,14 +173,17 @@ class Rows:
             if rate == 1:
                 far = np.abs(numbers) > _SECONDS_MAX
                 if far.any():
-                    self.refuse(far.argmax(), f"{name} {numbers[far.argmax()]} s, which is no time in ms")
+                    self.refuse(
+                        far.argmax(),
+                        f"{name}: expected a time that fits 64 bits in ms, found {numbers[far.argmax()]} s",
+                    )
                 numbers = numbers * 1000
             elif rate > 1000:
                 numbers = numbers // (rate // 1000)
         return numbers, valid
 
     def hosts(self, name: str, default: Host) -> Hosts:
-        """`ip:port` texts, each distinct one parsed once; `default` where null."""
+        """Hosts of `ip:port` texts, each distinct text parsed once; `default` where null."""
         column = self.text(name)
         if column is None:
             return Hosts(*default, np.full(self.count, len(default[0]) == 16))

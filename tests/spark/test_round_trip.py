@@ -27,9 +27,9 @@ COLUMNS = "topic,body,tags,keys,flag,properties,msgId,bornTimestampMs,bornHost"
 
 # The edge store's rows beyond a client's limits: why they are refused -> what they are.
 BEYOND = {
-    "characters long, at most 127 are allowed": "length(topic) > 127",
-    "body of 0 bytes, at least 1 is needed": "length(body) = 0",
-    "properties of": "size(filter(map_values(properties), value -> length(value) > 30000)) > 0",
+    "expected at most 127 characters": "length(topic) > 127",
+    "expected a body of at least 1 byte, found an empty one": "length(body) = 0",
+    "expected properties of at most": "size(filter(map_values(properties), value -> length(value) > 30000)) > 0",
 }
 
 

@@ -87,7 +87,10 @@ def test_empty_collections_say_nothing_and_a_row_is_named_with_its_partition(
     bad = spark.range(8, numPartitions=2).selectExpr(
         "'T' AS topic", "nullif(cast(id AS string), '6') AS body", "concat('k', id) AS keys"
     )
-    with pytest.raises(Exception, match=r"topic T, row 2 of partition 1 \(keys 'k6'\): body null"):
+    with pytest.raises(
+        Exception,
+        match=r"topic T, row 2 of partition 1 \(keys 'k6'\): expected a body of at least 1 byte, found null",
+    ):
         bad.write.format("rmqlog").mode("append").save(str(tmp_path / "store"))
 
 

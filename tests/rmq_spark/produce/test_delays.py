@@ -130,16 +130,22 @@ def test_columns_without_a_delay_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"delayTimeLevel": -1}, "topic TopicTest: delayTimeLevel -1, from 0 to 2147483647 is allowed"),
+        (
+            {"delayTimeLevel": -1},
+            "topic TopicTest: delayTimeLevel: expected a number from 0 to 2147483647, found -1",
+        ),
         (
             {"delayTimeLevel": 1, "deliverTimestamp": NOW_MS + 1},
-            f"delayTimeLevel 1 and deliverTimestamp {NOW_MS + 1}: give one of them",
+            f"expected delayTimeLevel or deliverTimestamp, found both, 1 and {NOW_MS + 1}; set one of them to null",
         ),
         (
             {"deliverTimestamp": NOW_MS + TIMER_DELAY_MAX_MS + 1},
-            "is 259200001 ms from now, at most 259200000 are allowed",
+            "which is 259200001 ms from now",
         ),
-        ({"deliverTimestamp": (1 << 63) - 1}, "ms from now, at most 259200000 are allowed"),
+        (
+            {"deliverTimestamp": (1 << 63) - 1},
+            "expected a deliverTimestamp at most 259200000 ms from now, found 9223372036854775807",
+        ),
     ],
 )
 def test_what_no_broker_takes_is_named(columns: dict[str, Any], message: str) -> None:

@@ -273,7 +273,7 @@ def test_properties_of_rocketmq_are_left_out_and_counted(caplog: pytest.LogCaptu
         making.report()
     (record,) = caplog.records
     assert record.getMessage().startswith(
-        "10 properties were left out, because RocketMQ sets them itself or they are empty: DELAY (3), "
+        "10 properties were left out because RocketMQ sets them itself or they are empty: DELAY (3), "
     )
 
 
@@ -290,17 +290,17 @@ def test_nothing_left_out_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) 
         (
             "DELAY",
             "1",
-            "topic TopicTest: property 'DELAY': RocketMQ sets it itself; delay comes from the columns delayTimeLevel and ",
+            "topic TopicTest: property 'DELAY': RocketMQ sets this property itself (strictProperties=true); leave it out",
         ),
         (
             "a",
             "",
-            "topic TopicTest: property 'a': the store cannot hold an empty name or value (strictProperties)",
+            "topic TopicTest: property 'a': the store cannot hold an empty name or value (strictProperties=true); leave it out",
         ),
         (
             "",
             "a",
-            "topic TopicTest: property '': the store cannot hold an empty name or value (strictProperties)",
+            "topic TopicTest: property '': the store cannot hold an empty name or value (strictProperties=true); leave it out",
         ),
     ],
 )
@@ -402,44 +402,50 @@ def test_a_batch_is_its_rows_one_by_one(rows: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"body": None}, "topic TopicTest: body null, at least 1 byte is needed"),
-        ({"body": b""}, "topic TopicTest: body of 0 bytes, at least 1 is needed"),
+        ({"body": None}, "topic TopicTest: expected a body of at least 1 byte, found null"),
+        ({"body": b""}, "topic TopicTest: expected a body of at least 1 byte, found an empty one"),
         (
             {"body": b"x" * 101},
-            "topic TopicTest: body of 101 bytes, at most 100 are allowed (maxMessageSize)",
+            "topic TopicTest: expected a body of at most 100 bytes (maxMessageSize), found 101 bytes",
         ),
         (
             {"properties": {"a": "x" * 33_000}},
-            "topic TopicTest: properties of 33055 bytes, at most 32767 are allowed",
+            "topic TopicTest: expected properties of at most 32767 bytes, found 33055 bytes",
         ),
         (
             {"properties": {"a\x01b": "x"}},
-            "topic TopicTest: property 'a\\x01b': 0x01 and 0x02 separate properties in the store",
+            "topic TopicTest: property 'a\\x01b': expected a name without 0x01 and 0x02, which separate",
         ),
         (
             {"properties": {"a": "x", "b": "1\x022"}},
-            "topic TopicTest: property b: its value has a 0x02, which ends a property in the store",
+            "topic TopicTest: property b: expected a value without 0x02, which ends a property in the store",
         ),
         (
             {"tags": "1\x022"},
-            "topic TopicTest: property TAGS: its value has a 0x02, which ends a property in the store",
+            "topic TopicTest: property TAGS: expected a value without 0x02, which ends a property in the store",
         ),
-        ({"keys": pa.array([["a", "b c"]])}, "topic TopicTest: key 'b c' has a space, which separates keys"),
-        ({"flag": 1 << 31}, "topic TopicTest: flag 2147483648, from -2147483648 to 2147483647 is allowed"),
-        ({"queueId": -1}, "topic TopicTest: queueId -1, from 0 to 2147483647 is allowed"),
+        (
+            {"keys": pa.array([["a", "b c"]])},
+            "topic TopicTest: keys: expected a key without spaces, found 'b c'",
+        ),
+        (
+            {"flag": 1 << 31},
+            "topic TopicTest: flag: expected a number from -2147483648 to 2147483647, found 2147483648",
+        ),
+        ({"queueId": -1}, "topic TopicTest: queueId: expected a number from 0 to 2147483647, found -1"),
         ({"bornHost": "localhost:1"}, "topic TopicTest: bornHost 'localhost:1' is not a host"),
         (
             {"bornTimestamp": pa.array([1 << 60], pa.timestamp("s", tz="UTC"))},
-            "topic TopicTest: bornTimestamp 1152921504606846976 s",
+            "topic TopicTest: bornTimestamp: expected a time that fits 64 bits in ms, found 1152921504606846976 s",
         ),
         (
             {"topic": None},
-            "row 0 (body b'hello'): topic null, every row needs a topic, in its column or by the option topic",
+            "row 0 (body b'hello'): expected a topic, found null; fill the column topic, or set the option topic",
         ),
-        ({"topic": ""}, "topic '': a topic has at least one character"),
-        ({"topic": "a.b"}, "topic 'a.b': only letters, digits, %, |, - and _ are allowed"),
-        ({"topic": "主题"}, "topic '主题': only letters"),
-        ({"topic": "t" * 128}, f"topic {'t' * 127}…: 128 characters long, at most 127 are allowed"),
+        ({"topic": ""}, "topic: expected at least one character, found none"),
+        ({"topic": "a.b"}, "topic: expected letters, digits, %, |, - and _, found 'a.b'"),
+        ({"topic": "主题"}, "topic: expected letters, digits, %, |, - and _, found '主题'"),
+        ({"topic": "t" * 128}, f"topic {'t' * 127}…: expected at most 127 characters, found 128"),
         (
             {"topic": "SCHEDULE_TOPIC_XXXX"},
             "topic SCHEDULE_TOPIC_XXXX: it is RocketMQ's own, and only a broker writes to it",
@@ -462,10 +468,10 @@ def test_the_row_is_found_in_the_batch() -> None:
         topic=["a", "b", "c"], body=[b"x"] * 3, properties=[{"p": "1"}, {}, {"p": "2", "q": "\x02"}]
     )
     with pytest.raises(
-        IllegalMessageError, match=r"^topic c, row 2 \(body b'x'\): property q: its value has a 0x02"
+        IllegalMessageError, match=r"^topic c, row 2 \(body b'x'\): property q: expected a value without 0x02"
     ):
         produce(batch)
-    with pytest.raises(IllegalMessageError, match=r"^topic b, row 1: body of 0 bytes"):
+    with pytest.raises(IllegalMessageError, match=r"^topic b, row 1: expected a body of at least 1 byte"):
         produce(batch_of(topic=["a", "b"], body=[b"x", b""]))
 
 
@@ -475,13 +481,11 @@ def test_a_row_is_named_by_its_number_in_the_partition_and_by_its_keys() -> None
     keys = [["order-1"], ["order-2", "customer-7"]]
     with pytest.raises(IllegalMessageError) as caught:
         making.produce(batch_of(topic=["a"] * 2, body=[b"x", b""], keys=keys), NOW_MS)
-    sentence = (
-        "topic a, row 11 of partition 3 (keys 'order-2 customer-7'): body of 0 bytes, at least 1 is needed"
-    )
+    sentence = "topic a, row 11 of partition 3 (keys 'order-2 customer-7'): expected a body of at least 1 byte, found an empty one"
     assert str(caught.value) == sentence
     making = producer(partition=0)
     with pytest.raises(
-        IllegalMessageError, match=rf"^topic a, row 0 of partition 0 \(body b'{'y' * 40}'…\): flag "
+        IllegalMessageError, match=rf"^topic a, row 0 of partition 0 \(body b'{'y' * 40}'…\): flag: expected"
     ):
         making.produce(batch_of(topic=["a"], body=[b"y" * 41], flag=[1 << 40]), NOW_MS)
 
@@ -500,7 +504,8 @@ def test_a_unit_that_fits_no_file_is_refused(host: tuple[bytes, int], store_v6: 
         produce(batch, file_sizes=(size + 7,), **settings)
     assert (
         unplaced(caught.value)
-        == f"topic t: a unit of {size} bytes, at most {size - 1} fit a commitlog file of {size + 7} (mappedFileSizeCommitLog)"
+        == f"topic t: expected a message of at most {size - 1} bytes, which fits a commitlog file of "
+        f"{size + 7} bytes (mappedFileSizeCommitLog), found {size} bytes"
     )
 
 
@@ -511,7 +516,7 @@ def test_properties_leave_room_for_an_appended_crc() -> None:
             len(produce(batch_of(topic=["t"], body=[b"x"], properties=[{"a": "x" * size}]), crc_property=crc))
             == 1
         )
-        with pytest.raises(IllegalMessageError, match=rf"at most {32_767 - 20 * crc} are allowed"):
+        with pytest.raises(IllegalMessageError, match=rf"properties of at most {32_767 - 20 * crc} bytes"):
             produce(
                 batch_of(topic=["t"], body=[b"x"], properties=[{"a": "x" * (size + 1)}]), crc_property=crc
             )

@@ -131,7 +131,7 @@ def test_a_key_does_not_move_to_another_store() -> None:
         select(selector, ["t", "t"], [None, lost])
     assert (
         unplaced(caught.value)
-        == f"topic t: sharding key {lost!r} means a queue of s1, which takes no messages now: in use"
+        == f"topic t: sharding key {lost!r} selects a queue of s1, which takes no messages now: in use"
     )
 
 
@@ -193,38 +193,43 @@ def test_in_a_cluster_a_queue_has_a_broker() -> None:
             cluster(4),
             {"queueId": [4]},
             IllegalMessageError,
-            "topic t: queueId 4, but its queues in s0 are 0 to 3 (writeQueueNums); without the column queueId, ",
+            "topic t: queueId: expected 0 to 3 in s0 (writeQueueNums), found 4; without the column queueId, ",
         ),
         (
             Routes.of([StoreTopics("s0")]),
             {"queueId": [1024]},
             IllegalMessageError,
-            "s0 are 0 to 1023 (a new topic gets no more, unless defaultTopicQueueNums says so); without the column queueId, messageQueue",
+            "expected 0 to 1023 in s0 (defaultTopicQueueNums, for a new topic), found 1024; without the column queueId",
         ),
         (
             cluster(2, 4),
             {"queueId": [3], "brokerName": ["s0"]},
             IllegalMessageError,
-            "topic t: queueId 3, but its queues in s0 are 0 to 1 (writeQueueNums)",
+            "topic t: queueId: expected 0 to 1 in s0 (writeQueueNums), found 3",
         ),
         (
             cluster(2, 4),
             {"queueId": [1], "brokerName": ["x"]},
             IllegalMessageError,
-            "topic t: queueId needs the brokerName of one of the topic's stores, s0, s1; found x",
+            "topic t: brokerName: with queueId expected a store of the topic, s0, s1, found x",
         ),
         (
             cluster(2, 4),
             {"queueId": [1], "brokerName": [None]},
             IllegalMessageError,
-            "stores, s0, s1; found null",
+            "expected a store of the topic, s0, s1, found null",
         ),
-        (cluster(2, 4), {"queueId": [1]}, IllegalMessageError, "stores, s0, s1; found null"),
+        (
+            cluster(2, 4),
+            {"queueId": [1]},
+            IllegalMessageError,
+            "expected a store of the topic, s0, s1, found null",
+        ),
         (
             cluster(2, 4, closed=(1,)),
             {"queueId": [1], "brokerName": ["s1"]},
             StoreInUseError,
-            "topic t: queueId 1 means a queue of s1, which takes no messages now: in use",
+            "topic t: queueId 1 selects a queue of s1, which takes no messages now: in use",
         ),
     ],
 )
@@ -236,7 +241,7 @@ def test_a_queue_that_is_not_there_is_named(
 
 def test_a_topic_that_is_missing_in_the_named_store() -> None:
     routes = Routes.of([StoreTopics("s0", {"t": TopicConfig("t")}), StoreTopics("s1")])
-    assert "stores, s0; found s1" in refused(QueueSelector(routes), queueId=[0], brokerName=["s1"])
+    assert "expected a store of the topic, s0, found s1" in refused(QueueSelector(routes), queueId=[0], brokerName=["s1"])
 
 
 def test_many_topics_with_different_stores() -> None:

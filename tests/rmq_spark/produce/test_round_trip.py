@@ -127,7 +127,8 @@ def test_batch_queues_are_not_written(golden: Callable[[str], Path]) -> None:
                     rewritten(store, batch)
                 assert (
                     str(caught.value)
-                    == f"topic {topic}: queue.type=BatchCQ is not written, because its consume queues hold batches"
+                    == f"topic {topic}: expected queue.type=SimpleCQ, found BatchCQ, which is not supported: "
+                    "its consume queues hold batches"
                 )
                 refused += batch.num_rows
     assert written > 0
@@ -155,9 +156,9 @@ def test_the_edge_stores_rows_are_written_or_refused_by_name(golden: Callable[[s
             except IllegalMessageError as error:
                 refusals[why(error)] += 1
     assert refusals == {
-        "N characters long, at most N are allowed": 12,  # topics of %RETRY% length
-        "body of N bytes, at least N is needed": 1,
+        "expected at most N characters, found N": 12,  # topics of %RETRY% length
+        "expected a body of at least N byte, found an empty one": 1,
         # at the limit already, and a client adds UNIQ_KEY and WAIT
-        "properties of N bytes, at most N are allowed": 1,
+        "expected properties of at most N bytes, found N bytes": 1,
     }
     assert written > 50

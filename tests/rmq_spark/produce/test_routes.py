@@ -78,7 +78,7 @@ def test_without_creation_only_retry_topics_come_into_being() -> None:
         with pytest.raises(IllegalMessageError) as caught:
             ask("new")
         assert str(caught.value) == (
-            "topic new: no store has it and autoCreateTopicEnable is false; create it, or set autoCreateTopicEnable=true"
+            "topic new: no store has this topic and autoCreateTopicEnable is false; create the topic, or set autoCreateTopicEnable=true"
         )
 
 
@@ -103,49 +103,49 @@ def test_closed_stores_stay_in_the_list_and_get_no_new_topics() -> None:
             Routes.of([store("a", topic(4, perm=4)), store("b", topic(0, perm=3))]),
             "t",
             IllegalMessageError,
-            "topic t: expected the permission to write and a queue, found perm 4 (R--) with 4 in a, perm 3 (-WX) with 0 in b",
+            "topic t: expected write permission and at least one write queue, found perm 4 (R--) and 4 queues in a, perm 3 (-WX) and 0 queues in b",
         ),
         (
             Routes.of([store("a", topic(queue_type="BatchCQ"))]),
             "t",
             UnsupportedFormatError,
-            "topic t: queue.type=BatchCQ is not written, because its consume queues hold batches",
+            "topic t: expected queue.type=SimpleCQ, found BatchCQ, which is not supported: its consume queues hold batches",
         ),
         (
             Routes.of([store("a", topic(cleanup_policy="COMPACTION"))]),
             "t",
             UnsupportedFormatError,
-            "topic t: cleanup.policy=COMPACTION is not written, because its messages are compacted",
+            "topic t: expected cleanup.policy=DELETE, found COMPACTION, which is not supported: its messages are compacted",
         ),
         (
             Routes.of([store("a", topic(message_type="LITE"))]),
             "t",
             UnsupportedFormatError,
-            "topic t: message.type=LITE is not written, because its queues are light ones",
+            "topic t: message.type=LITE (light queues) is not supported",
         ),
         (
             Routes.of([store("a", topic(), closed="in use"), store("b")]),
             "t",
             StoreInUseError,
-            "topic t: none of its stores takes messages now (a: in use)",
+            "topic t: expected a store that takes messages now, found none (a: in use)",
         ),
         (
             Routes.of([store("a", closed="disk at 91 %"), store("b", closed="in use")]),
             "new",
             StoreInUseError,
-            "topic new: none of its stores takes messages now (a: disk at 91 %; b: in use)",
+            "topic new: expected a store that takes messages now, found none (a: disk at 91 %; b: in use)",
         ),
         (
             Routes.of([]),
             "t",
             StoreInUseError,
-            "topic t: none of its stores takes messages now (there is no store)",
+            "topic t: expected a store that takes messages now, found none (no store has the topic)",
         ),
         (
             Routes.of([store("a")]),
             "a.b",
             IllegalMessageError,
-            "topic 'a.b': only letters, digits, %, |, - and _ are allowed",
+            "topic: expected letters, digits, %, |, - and _, found 'a.b'",
         ),
     ],
 )

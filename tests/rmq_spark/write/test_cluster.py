@@ -77,7 +77,7 @@ def test_a_queue_is_named_with_its_broker(cluster: Path) -> None:
     assert [dict(result.queues) for result in results.values()] == [{("T", 0): (0, 1)}, {("T", 3): (0, 2)}]
     with pytest.raises(
         IllegalMessageError,
-        match="queueId needs the brokerName of one of the topic's stores, broker-a, broker-b",
+        match="brokerName: with queueId expected a store of the topic, broker-a, broker-b",
     ):
         write(cluster, numbered_rows(0, 1, queueId=[0]))
 
@@ -87,7 +87,7 @@ def test_units_must_fit_the_files_of_their_own_store(tmp_path: Path) -> None:
         make_store(tmp_path / name, StoreSettings(name, size, 400, 50, 200))
     rows = {"topic": ["T"], "body": ["x" * 6000], "queueId": [0]}
     write(tmp_path, pa.RecordBatch.from_pydict({**rows, "brokerName": ["broker-b"]}))
-    with pytest.raises(IllegalMessageError, match="at most 4088 fit a commitlog file of 4096"):
+    with pytest.raises(IllegalMessageError, match="at most 4088 bytes, which fits a commitlog file of 4096"):
         write(tmp_path, pa.RecordBatch.from_pydict({**rows, "brokerName": ["broker-a"]}))
 
 
@@ -127,7 +127,7 @@ def test_a_queue_that_is_fixed_is_not_exchanged_for_another(cluster: Path) -> No
     with held(cluster / "broker-a"):
         taken = "a queue of broker-a, which takes no messages now"
         with pytest.raises(
-            StoreInUseError, match=rf"T, row 0 \(keys 'k0'\): queueId 2 means {taken}: in use by "
+            StoreInUseError, match=rf"T, row 0 \(keys 'k0'\): queueId 2 selects {taken}: in use by "
         ):
             write(cluster, numbered_rows(0, 1, queueId=[2], brokerName=["broker-a"]))
         with pytest.raises(StoreInUseError, match=rf"T, row 0 .*: sharding key '{keys[0]}' means {taken}"):
@@ -142,7 +142,7 @@ def test_without_any_store_that_takes_messages_nothing_is_written(cluster: Path)
         for topic in ("T", "New"):
             with pytest.raises(
                 StoreInUseError,
-                match=rf"topic {topic}: none of its stores takes messages now \(broker-a: in use by ",
+                match=rf"topic {topic}: expected a store that takes messages now, found none \(broker-a: in use by ",
             ):
                 write(cluster, numbered_rows(0, 1, topic=topic))
 
@@ -207,7 +207,7 @@ def test_what_was_staged_in_all_stores_is_removed_when_the_write_is_given_up(clu
     assert all(any((store / ".rmqlog" / "staging").iterdir()) for store in _stores(cluster))
     abort_write(target)
     assert not any(any((store / ".rmqlog" / "staging").iterdir()) for store in _stores(cluster))
-    with pytest.raises(IllegalMessageError, match="body of 0 bytes"):
+    with pytest.raises(IllegalMessageError, match="expected a body of at least 1 byte"):
         stage_rows(target, [numbered_rows(0, 16), pa.RecordBatch.from_pydict({"topic": ["T"], "body": [""]})])
     assert not any(any((store / ".rmqlog" / "staging").iterdir()) for store in _stores(cluster))
 
