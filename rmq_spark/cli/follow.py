@@ -64,7 +64,7 @@ class Tail:
                 self._deleted.add(MessageQueue(topic, follower.store.broker_name, queue_id))
             else:
                 ranges.append((queue, self._start(follower, queue), queue.max_offset))
-        self._losses.tell()
+        self._losses.report()
         self._next |= {_name(queue): stop for queue, _, stop in ranges}
         batches = list(read_range(ranges, self._filters, self._names, self._tolerance))
         if batches:

@@ -1,6 +1,4 @@
-"""What a group reads and from where, on the stores as they are: the queues that its members share, and the
-first offset of each.
-"""
+"""The queues that the members of a group share, and the first offset of a group in each queue."""
 
 from __future__ import annotations
 
@@ -24,11 +22,10 @@ _UNKNOWN = -1
 
 
 def subscribe_set(stores: Iterable[Store], choice: TopicChoice, group: str) -> list[MessageQueue]:
-    """mqAll: the readable queues of the chosen topics and of the group's retry topic
-    (topicRouteData2TopicSubscribeInfo), sorted.
+    """`mqAll`: the readable queues of the chosen topics and of the group's retry topic, sorted.
 
-    Ids go from 0 to readQueueNums, with messages or without. Where topics.json does not tell (RocksDB), they
-    are the queues on disk.
+    As in topicRouteData2TopicSubscribeInfo, these are the ids from 0 to readQueueNums, with and without
+    messages. Without topics.json (RocksDB) they are the queues on disk.
     """
     retry = retry_topic(group)
     found: set[MessageQueue] = set()
@@ -65,8 +62,8 @@ def usable_offsets(
 ) -> dict[MessageQueue, int]:
     """The committed offsets without those below -1, which no client and no broker commits.
 
-    Raises OffsetOutOfRangeError for one of `queues`, or, when failOnDataLoss is false, warns: the queue
-    begins where consumeFromWhere says.
+    Raises OffsetOutOfRangeError if such an offset belongs to one of `queues`. If failOnDataLoss is false, it
+    warns instead, and the queue begins where consumeFromWhere says.
     """
     bad = {queue: offset for queue, offset in known.items() if offset < _UNKNOWN}
     named = sort_queues(queue for queue in bad if queue in queues)
@@ -78,14 +75,17 @@ def usable_offsets(
             f"expected 0 or more, or -1 for none{others}"
         )
         if fail_on_data_loss:
-            advice = "reset the group on this queue (rmqlog offsets), or set failOnDataLoss=false to begin where consumeFromWhere says"
+            advice = (
+                "reset the group on this queue (rmqlog offsets), or set failOnDataLoss=false to begin where "
+                "consumeFromWhere says"
+            )
             raise OffsetOutOfRangeError(f"{message}; {advice}")
-        _log.warning("%s: begins where consumeFromWhere says", message)
+        _log.warning("%s; beginning where consumeFromWhere says", message)
     return {queue: offset for queue, offset in known.items() if queue not in bad}
 
 
 def start_of(queue: Queue | None, committed: int | None, options: GroupOptions) -> Start:
-    """Where the group begins on a queue; None is one that has no message yet."""
+    """Where the group begins in a queue; None is a queue without a message."""
     low, high = offset_limits(queue)
     return start_offset(
         committed,
@@ -103,5 +103,8 @@ def start_of(queue: Queue | None, committed: int | None, options: GroupOptions) 
 
 
 def begin_of(queues: Mapping[MessageQueue, Queue], options: GroupOptions) -> Callable[[MessageQueue], int]:
-    """What `Member.settle` asks for a queue of which nobody knows a position. `queues` may be filled later."""
+    """The function that `Member.settle` calls for the start of a queue without a known offset.
+
+    `queues` may be filled later.
+    """
     return lambda queue: start_of(queues.get(queue), None, options).offset

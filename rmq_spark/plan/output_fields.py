@@ -1,4 +1,5 @@
-"""The columns that a message can have (`COLUMN_TABLE`), and the fields that one read returns (`OutputFields`).
+"""The columns that a message can have (`COLUMN_TABLE`), and the fields that one read returns
+(`OutputFields`).
 
 Arrow types are the base (`store_format.message.columns`); `rmq_spark.spark.types` derives Spark's types from
 them. Every field is nullable, as in Spark's Kafka source, unless a caller's schema declares NOT NULL for a
@@ -24,7 +25,7 @@ _PROPERTY_TYPE = pa.string()
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One row of the column table. A caller's schema may declare the column NOT NULL if it is `never_null`."""
+    """One row of the column table. A caller's schema may declare a `never_null` column NOT NULL."""
 
     name: str
     about: str
@@ -196,6 +197,7 @@ def refuse_duplicates(where: str, names: Iterable[str]) -> None:
             raise OptionError(f"{where}: expected each column once, found {name!r} twice")
         if other is not None:
             raise OptionError(
-                f"{where}: expected each column once, found {other!r} and {name!r}, which are one column to Spark"
+                f"{where}: expected each column once, found {other!r} and {name!r}, "
+                "which are one column to Spark"
             )
         seen[name.lower()] = name

@@ -1,4 +1,4 @@
-"""What one task does: open the stores of its split and read its slices, as the options say."""
+"""The work of one task: opens the stores of its split, and reads the slices as the options say."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from store_format.read.tolerance import Tolerance
 
 _log = logging.getLogger(__name__)
 
-# Files stay mapped from task to task, as Spark keeps its Python workers: each page that a task touches first
-# costs a fault, and tasks of interleaved queues touch the same pages. Spark ends a worker that had nothing to
-# do for a minute.
+# Files stay mapped from task to task, because Spark reuses its Python workers: the first access to a page
+# costs a page fault, and tasks of interleaved queues access the same pages. Spark ends a worker that is idle
+# for a minute.
 _FILES = FileCache(capacity=64, bytes_max=4 << 30)
 _LOG_ORDER_ENTRIES = 1 << 21  # one pass over the files needs all entries of a partition at once: about 80 MB
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A read: the columns it gives and the options that shape it. Plain values, pickled to every task."""
+    """A read: the fields it returns and its options. Plain values, pickled to every task."""
 
     fields: OutputFields
     options: ReadOptions
@@ -47,11 +47,11 @@ class Scan:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
         if tolerance.dropped or tolerance.lost:
             _log.warning(
-                "%d malformed messages and %d lost ones in this task", tolerance.dropped, tolerance.lost
+                "this task left out %d malformed and %d lost messages", tolerance.dropped, tolerance.lost
             )
         if where is not None and where.errors:
             _log.warning(
-                "%d evaluations of subExpression failed; such messages are left out, as a broker does",
+                "%d evaluations of subExpression failed; these messages are left out, as by a broker",
                 where.errors,
             )
 
@@ -70,8 +70,7 @@ class Scan:
             slices = [piece for piece in share.slices if (piece.topic == retry) == is_retry]
             if not slices:
                 continue
-            # What a group gets again it asked for once: brokers do not filter it another time (the
-            # subscription of it is "*").
+            # Brokers do not filter retried messages again: the subscription of a retry topic is "*".
             tags = TagFilter() if is_retry else self.options.tag_filter
             decode_options = DecodeOptions(
                 self.fields.sources,

@@ -1,7 +1,7 @@
 """Splits: plain values, each one Spark task's share of a read, packed by bytes of the commitlog.
 
-A Python task costs 15 to 60 ms before its first row, so small queues are packed into one split. A queue is cut
-only if it is larger than a split may be.
+A Python task costs 15 to 60 ms before its first row, so small queues are packed into one split. A queue is
+cut only if it is larger than a split may be.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _share(store: Store, slices: Sequence[QueueSlice]) -> Share:
 
 
 def _splits_by_commitlog(slices: list[_Sized], options: ReadOptions, cores: int) -> list[Split]:
-    """Physical ranges of each store. A task reads what its queues have in a range, in the order of the log."""
+    """Physical ranges of each store. A task reads what queues have in a range, in the order of the log."""
     splits = []
     total = sum(each.bytes for each in slices)
     for store, members in _by_store(slices):

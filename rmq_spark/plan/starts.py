@@ -1,6 +1,4 @@
-"""Where a read begins in each queue: where the `starting…` options say, or, for a consumer group, where the
-group stands.
-"""
+"""Where a read begins in each queue: by the `starting…` options, or at the offset of a consumer group."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ _NAMED_MAX = 5
 
 
 class Starts:
-    """Of a batch read. A group's offsets are only looked at: a batch writes nothing of them and joins
-    nothing.
-    """
+    """The starts of a batch read. A batch reads a group's offsets, but writes none and joins no group."""
 
     def __init__(self, stores: Sequence[Store], options: ReadOptions) -> None:
         self._options = options
@@ -43,13 +39,11 @@ class Starts:
                 _warn_of_nothing(stores, group)
 
     def reads(self, queue: Queue) -> bool:
-        """Whether the queue is read: a group sees those that may be read (topics.json), in whatever files
-        there are.
-        """
+        """Whether the queue is read. A group reads only the queues that topics.json makes readable."""
         return self._group is None or MessageQueue.of(queue) in self._shared
 
     def of(self, queue: Queue) -> tuple[str, int]:
-        """(what says it, the first offset); perhaps outside of the queue."""
+        """(the option or offset that decides, the first offset). It may be outside of the queue."""
         if self._group is None:
             return self._options.starting.option, start_offset(queue, self._options)
         start = start_of(queue, self._committed.get(MessageQueue.of(queue)), self._group)
@@ -57,18 +51,18 @@ class Starts:
 
 
 def _warn_of_nothing(stores: Sequence[Store], group: str) -> None:
-    """A misspelt name looks like a group that has nothing to read."""
+    """A misspelt group would look like a group with nothing to read."""
     known = {name for store in stores for name in known_groups(store.path)} - {group}
     hint = did_you_mean(group, sorted(known), "groups")
     _log.warning(
-        "group %s has no committed offset in the queues read, so a batch read begins at their ends and gives no rows; %s To read a new "
-        "group's messages set consumeFromWhere=%s",
+        "group %s has no committed offset in the queues read, so a batch read begins at their ends and "
+        "returns no rows; %s To read the messages of a new group, set consumeFromWhere=%s",
         group, hint if hint.endswith("?") else f"{hint}.", ConsumeFromWhere.FIRST,
     )  # fmt: skip
 
 
 def start_offset(queue: Queue, options: ReadOptions) -> int:
-    """Where the `starting…` options put the queue; perhaps outside of it."""
+    """The first offset to read by the `starting…` options. It may be outside of the queue."""
     match options.starting.for_queue(queue.topic, queue.store.broker_name, queue.queue_id):
         case Earliest():
             return queue.min_offset
@@ -81,17 +75,17 @@ def start_offset(queue: Queue, options: ReadOptions) -> int:
             missing = offset == queue.max_offset > queue.min_offset
             if missing and options.starting_offsets_by_timestamp_strategy == "error":
                 raise OffsetOutOfRangeError(
-                    f"{MessageQueue.of(queue)}: no message at or after {Timestamp(ms)}; "
-                    f"take an earlier time, or set startingOffsetsByTimestampStrategy=latest to read none of this queue"
+                    f"{MessageQueue.of(queue)}: no message at or after {Timestamp(ms)}; take an earlier "
+                    "time, or set startingOffsetsByTimestampStrategy=latest to skip this queue"
                 )
             return offset
 
 
 def offset_at(queue: Queue, timestamp_ms: int, mode: str) -> int:
-    """The first message stored at or after a time, the maximum when there is none.
+    """The offset of the first message stored at or after a time; the maximum offset if there is none.
 
-    For a time behind the end of a BatchCQ queue a broker answers with the last unit, which was stored before
-    it.
+    For a time after the end of a BatchCQ queue a broker answers with the last unit, which is older than the
+    time.
     """
     offset = queue.offset_at(timestamp_ms, "LOWER", on_damage=mode)
     if queue.range.is_batch and offset < queue.max_offset:

@@ -62,7 +62,7 @@ def refuse_unknown_names(
 
 
 def warn_of_no_match(stores: Sequence[Store], options: ReadOptions, queues: Collection[MessageQueue]) -> None:
-    """Warns that a stream waits, perhaps for ever: its `subscribePattern` matches no topic of the `queues`."""
+    """Warns if `subscribePattern` matches no topic of the `queues`: the stream may wait for ever."""
     pattern = options.topics.pattern
     if pattern is not None and not any(options.topics.chooses_topic(queue.topic) for queue in queues):
         known = sorted({queue.topic for queue in _existing_queues(stores)})

@@ -1,4 +1,4 @@
-"""Spark's batch reader. It introduces Spark to the plan and to the scan, and does nothing itself."""
+"""Spark's batch reader. It passes Spark's calls on to planning and to the scan."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _log = logging.getLogger("rmq_spark")
 
 
 class RmqLogReader(DataSourceReader):
-    """Plans once per DataFrame; `read` runs in tasks, on a pickled copy.
+    """Plans once per DataFrame. `read` runs in tasks, on a pickled copy.
 
-    `pushFilters` is not defined: Spark keeps what it pushes on an object that other uses of the DataFrame
-    share, so they would be filtered too (tests/spark/test_spark_facts.py).
+    `pushFilters` is not defined: Spark stores pushed filters on an object that all uses of the DataFrame
+    share, so the other uses would be filtered too (tests/spark/test_spark_facts.py).
     """
 
     def __init__(self, scan: Scan) -> None:
@@ -35,10 +35,10 @@ class RmqLogReader(DataSourceReader):
         try:
             planned = plan(options)
         except UnsupportedFormatError as error:
-            # Spark takes a NotImplementedError, which this is, for a reader without partitions() and calls
-            # read() with none.
+            # It is also a NotImplementedError, by which Spark recognises a reader without partitions(): it
+            # would call read(None).
             raise StoreError(str(error)) from error
-        # A list, and never an empty one: for [] Spark calls read() with a partition of its own.
+        # Never an empty list: for [] Spark calls read(InputPartition(None)).
         return [InputPartition(split) for split in planned.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""The format `rmqlog` as Spark sees it: name, schema, and a reader made from options and schema."""
+"""The format `rmqlog` as Spark sees it: its name, its schema, and its readers and writers."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
 
 class RmqLogDataSource(DataSource):
-    """`spark.read.format("rmqlog")` and `spark.readStream`. Options are in `option_table`, columns in
-    `schema`.
+    """The format of `spark.read.format("rmqlog")`, `readStream`, `write` and `writeStream`.
+
+    The options are in `rmq_spark.options.read_table` and `write_table`, the columns in
+    `rmq_spark.plan.output_fields`.
     """
 
     @classmethod
@@ -45,37 +47,33 @@ class RmqLogDataSource(DataSource):
         return "rmqlog"
 
     def schema(self) -> StructType:
-        options = _plain(self.options)
-        parsed = parse_read_options(options, where=None)  # Spark does not say what it is for
+        options = _option_dict(self.options)
+        parsed = parse_read_options(options, where=None)  # a batch or a stream: Spark does not say which
         fields = fields_from_options(parsed) if parsed.view == MESSAGES else view_from_options(parsed)
         return remember_options(to_spark_schema(fields.to_arrow_schema()), options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse_read_options(recall_options(schema, _plain(self.options)))
+        options = parse_read_options(recall_options(schema, _option_dict(self.options)))
         if options.view != MESSAGES:
             return RmqLogViewReader(view_from_schema(schema, options), options)
         return RmqLogReader(Scan(fields_from_schema(schema, options), options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = parse_read_options(recall_options(schema, _plain(self.options), STREAM), where=STREAM)
+        options = parse_read_options(recall_options(schema, _option_dict(self.options), STREAM), where=STREAM)
         return RmqLogStreamReader(Scan(fields_from_schema(schema, options), options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise OptionError(
-                "a message log is only appended to: use mode('append'); to begin anew, write to another path"
-            )
+            raise OptionError("a store can only be appended to: use mode('append'), or write to another path")
         return RmqLogWriter(begin_write(self._target(schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Output mode complete arrives as `overwrite`: each whole result is appended, as Kafka's sink does."""
+        """In output mode complete (`overwrite`), each whole result is appended, as in Kafka's sink."""
         return RmqLogStreamWriter(self._target(schema))
 
     def _target(self, schema: StructType) -> WriteTarget:
-        """Raises OptionError for columns that a write does not take: here, on the driver, and not in a task
-        behind a shuffle.
-        """
-        options = parse_write_options(_plain(self.options))
+        """Raises OptionError for wrong columns: here on the driver, and not in a task after a shuffle."""
+        options = parse_write_options(_option_dict(self.options))
         check_columns(
             [(field.name, field.dataType.simpleString()) for field in schema.fields],
             options.topic,
@@ -84,5 +82,5 @@ class RmqLogDataSource(DataSource):
         return open_target(options)
 
 
-def _plain(options: Any) -> dict[str, str]:  # Any: Spark's CaseInsensitiveDict, which is no public type
+def _option_dict(options: Any) -> dict[str, str]:  # Any: Spark's CaseInsensitiveDict, which is no public type
     return dict(options)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def fields_from_schema(schema: StructType, options: ReadOptions) -> OutputFields:
-    """The fields of a caller's schema, under its names; raises OptionError for a wrong name, type or NOT NULL.
+    """The fields of a caller's schema, under its names; raises OptionError for a wrong name, type or NOT
+    NULL.
 
     A name is a column or one of `propertyColumns`. If `columns` is given too, it must name the same columns.
     """
@@ -35,7 +36,8 @@ def fields_from_schema(schema: StructType, options: ReadOptions) -> OutputFields
         differing = named ^ {field.source for field in fields if not field.is_property}
         if differing:
             raise OptionError(
-                f"the option columns and the schema differ in {', '.join(sorted(differing))}; give only one of them"
+                f"the option columns and the schema differ in {', '.join(sorted(differing))}; "
+                "give only one of them"
             )
     return OutputFields(tuple(fields))
 

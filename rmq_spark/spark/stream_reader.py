@@ -1,6 +1,4 @@
-"""Spark's stream reader. It introduces Spark to the stream's positions, to planning and to the scan, and does
-nothing itself.
-"""
+"""Spark's stream reader. It passes Spark's calls on to the stream's positions, planning and the scan."""
 
 from __future__ import annotations
 
@@ -26,9 +24,9 @@ _log = logging.getLogger("rmq_spark")
 
 
 class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One lives in a process of the driver as long as the query; `read` runs in tasks, on one made anew.
+    """One reader lives in a process of the driver as long as the query. Tasks call `read` on another one.
 
-    Offsets are dicts that Spark writes as JSON and compares as text (`stream_offsets`).
+    Offsets are dicts that Spark writes as JSON and compares as text (`rmq_spark.consume.stream_offset`).
     """
 
     def __init__(self, scan: Scan) -> None:
@@ -46,8 +44,8 @@ class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._positions.initial()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
-        # Spark calls it with both; the defaults are for those who try it by hand. Limits are options, since
-        # Spark has none that combine.
+        # Spark passes both arguments; the defaults are for calls by hand. `limit` is not used: limits are
+        # options, because Spark cannot combine several.
         return self._positions.latest(self._positions.initial() if start is None else start)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

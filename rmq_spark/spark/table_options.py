@@ -1,8 +1,7 @@
-"""How a SQL table keeps its options: in the metadata of its first column, because Spark forgets them.
+"""The options of a SQL table, kept in the metadata of its first column, because Spark forgets them.
 
-`CREATE TABLE t USING rmqlog OPTIONS (…)` gives the options to `schema()` only; a later `SELECT` gives
-`reader()` the table's schema and the options of the statement itself. The metadata survives in the catalog
-between the two.
+`CREATE TABLE t USING rmqlog OPTIONS (…)` passes the options to `schema()` only. A later `SELECT` passes the
+table's schema and the options of the statement to `reader()`. The catalog keeps the metadata in between.
 """
 
 from __future__ import annotations
@@ -26,9 +25,10 @@ _PATHS = CHOICES[0]
 
 
 def remember_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """`schema` with the options in it when a catalog asks (CREATE TABLE), else `schema` itself.
+    """`schema` with the options in its metadata if a catalog asks (CREATE TABLE), else `schema` itself.
 
-    Other reads carry their options along, and metadata would travel on with their columns into other tables.
+    Other reads pass their options to the reader, and the metadata would follow their columns into other
+    tables.
     """
     from pyspark.sql.types import StructField, StructType
 
@@ -41,13 +41,12 @@ def remember_options(schema: StructType, options: Mapping[str, str]) -> StructTy
 
 
 def recall_options(schema: StructType, options: Mapping[str, str], where: str = BATCH) -> dict[str, str]:
-    """The options of a read of `schema`: those remembered in it, overridden by those given (`SELECT … FROM t
-    WITH (…)`).
+    """The options of a read of `schema`: the remembered ones, overridden by the given ones (`WITH (…)`).
 
-    An explicit path is another read: nothing is remembered then. An option that is given also silences
-    remembered ones that exclude it or would beat it: `subscribePattern` a remembered `subscribe`,
-    `startingOffsets` a remembered `startingTimestamp`. What is remembered and not for `where`, as a stream's
-    rate in a batch, is left out. Raises OptionError when there is no path at all.
+    With an explicit path, no remembered option applies. A given option also removes remembered options that
+    exclude it or take precedence over it: `subscribePattern` removes `subscribe`, and `startingOffsets`
+    removes `startingTimestamp`. Remembered options that do not apply to `where`, such as a stream's rate in a
+    batch, are left out. Raises OptionError without any path.
     """
     given = user_options(options, where)
     if any(name in given for name in _PATHS):
@@ -56,8 +55,9 @@ def recall_options(schema: StructType, options: Mapping[str, str], where: str = 
     remembered = {name: text for name, text in _remembered(schema).items() if name in applicable}
     if not any(name in remembered for name in _PATHS):
         raise OptionError(
-            "path is not given; name the broker's store directory, as in load('/data/store'). A table is created without a column list, "
-            "as in CREATE TABLE t USING rmqlog OPTIONS (path '/data/store'): with one, Spark does not keep the options"
+            "path is not given; name the broker's store directory, as in load('/data/store'). Create a table "
+            "without a column list, as in CREATE TABLE t USING rmqlog OPTIONS (path '/data/store'): with a "
+            "column list, Spark does not keep the options"
         )
     for group in (*CHOICES, *PRECEDENCE):
         if any(name in given for name in group):
@@ -66,9 +66,7 @@ def recall_options(schema: StructType, options: Mapping[str, str], where: str = 
 
 
 def _lasting(name: str, text: str) -> str:
-    """What the option will still mean in another working directory. Times stay relative: a table looks back
-    from each query.
-    """
+    """The option's text with absolute paths. Times stay relative: each query counts from its own start."""
     given = Given(name, text, 0)
     match name:
         case "path":
@@ -89,11 +87,14 @@ def _remembered(schema: StructType) -> dict[str, str]:
     try:
         kept = json.loads(text)
     except (TypeError, ValueError) as error:
-        raise OptionError(
-            f"the table's options are expected as JSON in the metadata {METADATA_KEY} of its first column; create it anew"
-        ) from error
+        raise _bad_metadata() from error
     if not isinstance(kept, dict) or not all(isinstance(value, str) for value in kept.values()):
-        raise OptionError(
-            f"the table's options are expected as JSON text in the metadata {METADATA_KEY} of its first column; create it anew"
-        )
+        raise _bad_metadata()
     return user_options(kept, None)
+
+
+def _bad_metadata() -> OptionError:
+    return OptionError(
+        f"expected the table's options as a JSON object in the metadata {METADATA_KEY} of its first column, "
+        "found something else; create the table again"
+    )

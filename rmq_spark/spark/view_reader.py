@@ -1,6 +1,4 @@
-"""Spark's reader of a view: what is in the stores instead of what is in their messages, one partition a
-store.
-"""
+"""Spark's reader of a view: a table about the stores instead of their messages, one partition per store."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ _log = logging.getLogger("rmq_spark")
 
 @dataclass(frozen=True, slots=True)
 class _StoreAt:
-    """One partition: a store, and the moment that ages count to, which is the same for all of them."""
+    """One partition: a store, and the time to which ages count, the same for all partitions."""
 
     path: str
     broker_name: str
@@ -36,7 +34,7 @@ class _StoreAt:
 
 
 class RmqLogViewReader(DataSourceReader):
-    """A view is computed in its task, so that a large one needs no room on the driver."""
+    """Tasks compute the view, so that a large view needs no memory of the driver."""
 
     def __init__(self, fields: ViewFields, options: ReadOptions) -> None:
         self._fields = fields
@@ -48,7 +46,7 @@ class RmqLogViewReader(DataSourceReader):
         try:
             stores = open_stores(self._options, skip_unreadable=True)
         except UnsupportedFormatError as error:
-            raise StoreError(str(error)) from error  # Spark would take it for a reader without partitions()
+            raise StoreError(str(error)) from error  # as in RmqLogReader.partitions
         return [
             InputPartition(_StoreAt(store.path, store.broker_name, store.commit_log_paths, now))
             for store in stores

@@ -1,4 +1,4 @@
-"""The columns of a view as Spark sees them: all, those that `columns` names, or those of a caller's schema."""
+"""The columns of a view as Spark sees them: all, those of `columns`, or those of a caller's schema."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver. For stream commits Spark makes a new writer, so everything is in here."""
+    """A task's message to the driver. It holds all that a commit needs: Spark commits with a new writer."""
 
     target: WriteTarget
     staged: Staged
@@ -29,10 +29,11 @@ class StagedMessage(WriterCommitMessage):
 
 
 class RmqLogWriter(DataSourceArrowWriter):
-    """`df.write.format("rmqlog").mode("append")`. All or nothing; once only with `txnAppId` and `txnVersion`.
+    """The writer of `df.write.format("rmqlog").mode("append")`: all messages are written, or none.
 
-    The stream's ids that Spark shows inside foreachBatch are not a key here: two writes of one batch would
-    swallow each other.
+    With `txnAppId` and `txnVersion` they are written once, also if the write is repeated. Inside foreachBatch
+    Spark shows the ids of the stream; they are no key, because the second of two writes in one batch
+    would be skipped.
     """
 
     def __init__(self, target: WriteTarget) -> None:
@@ -43,7 +44,7 @@ class RmqLogWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         found = _staged(messages)
-        in_stream = any(message.query_id is not None for message in found)  # in foreachBatch
+        in_stream = any(message.query_id is not None for message in found)  # inside foreachBatch
         commit_write(
             self._target, [message.staged for message in found], self._target.options.txn, keeps_key=in_stream
         )
@@ -53,8 +54,9 @@ class RmqLogWriter(DataSourceArrowWriter):
 
 
 class RmqLogStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("rmqlog")`. Each batch once for each (query id, batch id): a replay finds it in
-    the ledger.
+    """The writer of `df.writeStream.format("rmqlog")`.
+
+    Each (query id, batch id) is written once: a batch that Spark repeats is found in the store's ledger.
     """
 
     def __init__(self, target: WriteTarget) -> None:
@@ -66,7 +68,7 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         found = _staged(messages)
         if not found:
-            return  # an empty batch: Spark runs no task, and a replay is as empty
+            return  # an empty batch: Spark runs no task, and a repetition is empty too
         query_id = found[0].query_id
         assert query_id is not None
         commit_write(
@@ -79,9 +81,7 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _staged_rows(target: WriteTarget, rows: Iterator[pa.RecordBatch]) -> StagedMessage:
-    """In a task. The query id is that of the stream which the task is a part of, also in foreachBatch; None
-    in a batch job.
-    """
+    """Runs in a task. The query id is that of the stream, also inside foreachBatch; None in a batch job."""
     task = TaskContext.get()
     assert task is not None
     return StagedMessage(

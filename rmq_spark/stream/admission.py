@@ -1,6 +1,4 @@
-"""The limits of a micro-batch applied to queues: what waits in each, in messages and in bytes of the
-commitlog.
-"""
+"""The limits of a micro-batch, applied to the messages that wait in each queue and to their bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def admit(
     stops: Mapping[MessageQueue, int],
     limits: Limits,
 ) -> dict[MessageQueue, int]:
-    """How many messages of each queue go into the next micro-batch."""
+    """Queue -> the number of its messages in [begin, stop) that go into the next micro-batch."""
     keys = sorted(key for key, stop in stops.items() if stop > begins[key])
     waiting = [stops[key] - begins[key] for key in keys]
     turn = sum(begins.values())
@@ -42,9 +40,7 @@ def admit(
 
 
 class _Sizes:
-    """The sizes of a queue's messages from `start` on, read from its consume queue as far as they are asked
-    for.
-    """
+    """The sizes of a queue's messages from offset `start` on, read from its consume queue as needed."""
 
     def __init__(self, queue: Queue, start: int) -> None:
         self._queue = queue
@@ -59,10 +55,8 @@ class _Sizes:
         return estimate_bytes(self._queue.range.piece(self._start, self._start + count))
 
     def fit(self, count: int, size: int) -> tuple[int, int]:
-        """How many of the first `count` messages have at most `size` bytes together, and how many bytes these
-        are.
-        """
-        if self._queue.scanned is not None:  # no consume queue tells sizes: by the mean
+        """(n, bytes): the first n of at most `count` messages have together at most `size` bytes."""
+        if self._queue.scanned is not None:  # without a consume queue only the mean size is known
             mean = self._mean_scanned()
             fitting = min(count, size // mean)
             return fitting, fitting * mean
@@ -88,8 +82,9 @@ class _Sizes:
 
 
 def _sizes_of(low: int, count: int, offsets: NDArray[np.int64], units: NDArray[np.void]) -> NDArray[np.int64]:
-    """Bytes by queue offset. A message batch counts at its first offset that is asked for; an offset without
-    an entry has none.
+    """Bytes for each of `count` offsets from `low` on; 0 for an offset without a unit.
+
+    All bytes of a message batch count at its first offset in this range.
     """
     sizes = np.zeros(count, np.int64)
     places: Sequence[int] | NDArray[np.int64] = np.clip(offsets - low, 0, count - 1)

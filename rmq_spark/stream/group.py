@@ -1,8 +1,7 @@
-"""A stream's place in its consumer group: who it is there, which queues the members share, and what is its
-own at each boundary.
+"""A stream as a member of its consumer group: which queues the members share, and which the query owns.
 
-Nothing is opened before the first boundary. From then on the query is a member until its process ends, or
-until a bounded run has read all of it.
+Nothing is opened before the first boundary between micro-batches. From then on the query is a member until
+its process ends, or until a bounded run has read everything.
 """
 
 from __future__ import annotations
@@ -31,7 +30,9 @@ _log = logging.getLogger(__name__)
 
 
 class StreamGroup:
-    """`clients` are the logical clients of this query, in the order of their partitions; () before the first
+    """The group as one query sees it.
+
+    `clients` are the logical clients of the query, in the order of their partitions; () before the first
     boundary.
     """
 
@@ -48,12 +49,11 @@ class StreamGroup:
         self._has_waited = False
 
     def settle(self, previous: StreamOffset, *, is_bounded: bool) -> Assignment:
-        """At a boundary: records what Spark has durably committed, and says what is the query's own from here
-        on.
+        """At a boundary: records the offsets that Spark has committed, and returns the queues the query owns.
 
-        The first call of a bounded run waits, at most one lease time, for what the other members have to give
-        back. Raises StoreInUseError where a broker keeps the offsets, OptionError for what does not fit the
-        stores or the other members.
+        The first call of a bounded run waits, at most one lease time, for queues that other members have to
+        give back. Raises StoreInUseError if a broker keeps the offsets, and OptionError for options that do
+        not match the stores or the other members.
         """
         part = self._part or self._join()
         queues, positions = self._shared(), previous.positions
@@ -65,21 +65,20 @@ class StreamGroup:
         return part.settle(queues, positions, begin=self._begin, reset=previous.reset, force=is_bounded)
 
     def correct(self, targets: Mapping[MessageQueue, int], previous: StreamOffset) -> Assignment:
-        """Right after `settle`: moves own queues back whose offsets are beyond the end of their queues."""
+        """Called right after `settle`: moves owned queues back to `targets`, offsets that exist."""
         assert self._part is not None, "not joined"
         return self._part.correct(targets, previous.positions, previous.reset)
 
     def note_replay(self, queues: Sequence[MessageQueue]) -> None:
-        """Before a micro-batch that Spark repeats: others may own its queues by now, so the ownership log
-        says it.
+        """Before a micro-batch that Spark repeats: notes in the ownership log that its queues are read again.
+
+        Other members may own them by now.
         """
         part = self._part or self._join()
         part.note_replay(queues)
 
     def allocate(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, str]:
-        """Clients for the queues of a repeated batch, by the strategy as if there were no others, and each
-        queue to one of them.
-        """
+        """Queue -> client of a repeated batch, by the strategy, as if this query were the only member."""
         assert self._membership is not None, "not joined"
         found: dict[MessageQueue, str] = self._membership.allocate(self.clients, queues)
         for number, queue in enumerate(queues):
@@ -87,7 +86,7 @@ class StreamGroup:
         return found
 
     def leave(self, previous: StreamOffset) -> None:
-        """Records, and gives everything back: a bounded run has read all that it was to read."""
+        """Records the offsets and gives all queues back: a bounded run has read everything."""
         if self._part is not None:
             self._part.leave(previous.positions, previous.reset)
 
@@ -98,8 +97,11 @@ class StreamGroup:
         offsets = options.make_offset_store(roots)
         offsets.check()
         if any(store.state is StoreState.LIVE for store in stores):
-            told = "group %s: a broker runs on the store. Its consumers and this query do not share queues: each side reads all of them"
-            _log.warning(told, options.group)
+            _log.warning(
+                "group %s: a broker runs on the store. Its consumers and this query do not share queues: "
+                "both read every message",
+                options.group,
+            )
         membership = options.make_membership(self._stores.options.subscription, sorted(roots))
         self.clients, self._membership = membership.clients, membership
         is_broadcasting = options.message_model == BROADCASTING
@@ -119,7 +121,7 @@ class StreamGroup:
             if options.group_path is None:
                 others = other_places(directory, offsets, group=options.group, roots=roots, paths=paths)
             self._part = self._meet(directory, others, membership, checked)
-        where = "meets nobody" if directory is None else f"meets its members in {directory}"
+        where = "no other members" if directory is None else f"members meet in {directory}"
         _log.info(
             "group %s: %s, offsets in %s, %s", options.group, ", ".join(self.clients), offsets.kind, where
         )
@@ -132,7 +134,7 @@ class StreamGroup:
     def _meet(
         self, directory: str, others: Sequence[str], membership: Membership, offsets: OffsetStore
     ) -> Member:
-        """Joins, unless there are members in one of the other places."""
+        """Joins the group in `directory`. Raises OptionError if it has members in one of `others`."""
         group, clocks = self._options.group, self._clocks or Clocks()
         gone = refuse_members_elsewhere(group, directory, others, clocks)
         try:
@@ -140,10 +142,11 @@ class StreamGroup:
             member = join(directory, membership, offsets, clocks=self._clocks)
         except StoreWriteError as error:
             raise StoreWriteError(
-                f"{error}; the queries of group {group} meet in {directory}: make it writable, or set groupPath in all of them"
+                f"{error}; the queries of group {group} meet in {directory}: make it writable, or set the "
+                "same groupPath in all of them"
             ) from error
         try:
-            # they may have joined at the same time
+            # a member may have joined there at the same time
             refuse_members_elsewhere(group, directory, others, clocks, known_gone=gone)
         except OptionError:
             member.leave({})
@@ -157,15 +160,13 @@ class StreamGroup:
         for topic in self._stores.options.topics.named_topics:
             if topic not in shared:
                 _log.warning(
-                    "group %s: topic %s has no queue that may be read (perm or readQueueNums)",
+                    "group %s: topics.json allows reading no queue of topic %s (perm or readQueueNums)",
                     self._options.group,
                     topic,
                 )
 
     def _shared(self) -> Sequence[MessageQueue]:
-        """All queues that the members share, anew when topics.json is another one; the same object while it
-        is not.
-        """
+        """All queues that the members share. Read again only if a topics.json was replaced."""
         stores = self._stores
         identities = tuple(stat_identity(f"{store.path}/config/topics.json") for store in stores.stores)
         seen = identities, stores.version if None in identities else 0
@@ -177,8 +178,8 @@ class StreamGroup:
         return self._queues
 
     def _begin(self, queue: MessageQueue) -> int:
-        """The start of a queue of which nobody knows a position. One that was made while the query runs is
-        read from its first message.
+        """The start of a queue without a known offset. A queue created while the query runs is read from its
+        first message.
         """
         there = self._stores.queues
         if self._first is not None and queue not in self._first:

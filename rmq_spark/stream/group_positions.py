@@ -1,8 +1,8 @@
-"""Positions of a stream that reads as a consumer group: of the queues that are its own at each boundary, from
-where the group stands.
+"""The offsets of a stream that reads as a member of a consumer group: only the queues that the group gives
+it.
 
-What the group says at a boundary goes into the offset that ends the next micro-batch, `$from` and `$reset`,
-and into nothing else: a batch that Spark repeats is planned from the offsets alone.
+The group's answer at a boundary goes into the offset that ends the next micro-batch (`$from` and `$reset`)
+and nowhere else, so a batch that Spark repeats is planned from the offsets alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GroupPositions(StreamPositions):
         self._resumed = True
 
     def initial(self) -> _Json:
-        """What the group says of starts is asked at the first boundary, which a repeated batch comes before."""
+        """Empty: the group is asked at the first boundary, and Spark repeats a batch before that."""
         if self._initial is None:
             self._initial = {}
         return self._initial
@@ -57,15 +57,13 @@ class GroupPositions(StreamPositions):
         return end
 
     def begin_batch(self, start: StreamOffset, end: StreamOffset) -> None:
-        """A batch that another process decided is marked in the ownership log: its queues may be others' by
-        now.
-        """
+        """Notes a batch of another process in the ownership log: other members may own its queues by now."""
         if not self._is_own(end):
             self._group.note_replay(list(ranges(start, end)))
 
     def clients_of(self, start: StreamOffset, end: StreamOffset) -> Sequence[frozenset[MessageQueue]] | None:
-        """With `consumers`: what each client reads, which is one partition. Of a repeated batch as if there
-        were no other clients.
+        """With `consumers`, the queues of each client: one partition each. A repeated batch is divided as if
+        there were no other clients.
         """
         if self._options.consumers is None:
             return None
@@ -80,20 +78,21 @@ class GroupPositions(StreamPositions):
     def _is_own(self, end: StreamOffset) -> bool:
         return self._last is not None and self._last[1] == end
 
-    def _attend(self, previous: StreamOffset) -> None:
+    def _at_boundary(self, previous: StreamOffset) -> None:
         now = self._group.settle(previous, is_bounded=self._bound is not None)
         if now == self._now and self.stores.version == self._compared:
             return
         self._idle = self._idle if now == self._now else None
         self._now, self._compared = now, self.stores.version
         if self._beyond(previous):
-            self.stores.look(anew=True)  # another member may have read and recorded more since the last look
+            self.stores.look(anew=True)  # another member may have read more since the last look
             self._compared = self.stores.version
             self._correct(self._beyond(previous), previous)
 
     def _beyond(self, previous: StreamOffset) -> dict[MessageQueue, tuple[int, int]]:
-        """The next offset of own queues that are not so long, and where to go on: at the query's own offset,
-        if the queue has that.
+        """Own queues whose next offset is beyond their end: (that offset, the offset to continue at).
+
+        The query continues at the offset of its last micro-batch if the queue has it, else at the end.
         """
         found: dict[MessageQueue, tuple[int, int]] = {}
         for key in self._now.owned:
@@ -109,13 +108,13 @@ class GroupPositions(StreamPositions):
         return found
 
     def _correct(self, beyond: Mapping[MessageQueue, tuple[int, int]], previous: StreamOffset) -> None:
-        """Moves offsets beyond the end of their queue back, the committed ones too, as a client does that is
-        answered OFFSET_ILLEGAL.
+        """Moves the group's offsets that are beyond the end of their queue back, as a client does for
+        OFFSET_ILLEGAL.
 
-        They are of another life of the queue. Kept, they would skip what the queue gets until it is as long
-        again. Raises OffsetOutOfRangeError instead, unless failOnDataLoss is false.
+        Otherwise the query would skip new messages until the queue is as long as the old one was. Raises
+        OffsetOutOfRangeError instead, unless failOnDataLoss is false.
         """
-        group, told = self._options.group, []
+        group, reasons = self._options.group, []
         for key, (begin, _) in beyond.items():
             queue = self.stores.queues.get(key)
             low, high = offset_limits(queue)
@@ -123,22 +122,25 @@ class GroupPositions(StreamPositions):
                 "the store no longer has the queue" if queue is None else f"the queue holds {low} to {high}"
             )
             back = f"its offsets went back by {begin - high} " if begin > high else ""
-            why = "an older copy of the store, or a topic that was deleted and created again?"
-            told.append(f"{key}: the next offset is {begin} and {there}: {back}({why})")
-        if told and self.stores.options.fail_on_data_loss:
-            others = f" (and {len(told) - 1} more queues)" if len(told) > 1 else ""
-            advice = f"move group {group} with rmqlog offsets, or set failOnDataLoss=false to set it back to the end of the queue"
-            raise OffsetOutOfRangeError(f"{told[0]}{others}; {advice}")
-        for (begin, target), each in zip(beyond.values(), told, strict=True):
+            why = "is the store an older copy, or was the topic deleted and created again?"
+            reasons.append(f"{key}: the next offset is {begin} and {there}: {back}({why})")
+        if reasons and self.stores.options.fail_on_data_loss:
+            others = f" (and {len(reasons) - 1} more queues)" if len(reasons) > 1 else ""
+            advice = (
+                f"move group {group} with rmqlog offsets, or set failOnDataLoss=false to move it back to the "
+                "end of the queue"
+            )
+            raise OffsetOutOfRangeError(f"{reasons[0]}{others}; {advice}")
+        for (begin, target), each in zip(beyond.values(), reasons, strict=True):
             _log.warning(
-                "group %s is set back from offset %d to %d, by %d: %s",
+                "group %s is moved back from offset %d to %d, by %d: %s",
                 group,
                 begin,
                 target,
                 begin - target,
                 each,
             )
-        if told:
+        if reasons:
             self._now = self._group.correct({key: target for key, (_, target) in beyond.items()}, previous)
 
     def _step(self, previous: StreamOffset, *, is_first: bool) -> Step:
@@ -148,7 +150,7 @@ class GroupPositions(StreamPositions):
         step.left_out = sum(key not in owned for key in previous.positions)
         for key in sort_queues(owned):
             self._add(step, key, previous.positions.get(key))
-        self._losses.tell()
+        self._losses.report()
         return step
 
     def _add(self, step: Step, key: MessageQueue, before: int | None) -> None:
@@ -168,7 +170,7 @@ class GroupPositions(StreamPositions):
                 and (replaced.begin is not None or before <= queue.max_offset)
             ):
                 begin = self._losses.replaced(key, before, queue, replaced)
-            # beyond only where `_correct` has told it, and could not change it yet
+            # beyond the end only if `_correct` reported it and could not change it yet
             begin = min(begin, queue.max_offset)
             if begin < queue.range.min_offset:
                 begin = self._losses.begin(key, begin, queue)

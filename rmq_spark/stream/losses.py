@@ -1,7 +1,7 @@
-"""What a stream can no longer read: retention that overtook it, offsets that went back, queues that vanished.
-Told with numbers.
+"""What a stream can no longer read: messages that retention deleted, offsets that went back, deleted queues.
 
-With failOnDataLoss all of it is one error; without, each is one warning with a count, said once.
+With failOnDataLoss, everything that one look finds is one error. Without it, each loss is one warning with
+the number of messages, logged once.
 """
 
 from __future__ import annotations
@@ -15,80 +15,80 @@ from store_format.follow.replaced import Replaced
 
 _log = logging.getLogger(__name__)
 
-_SHOWN_MAX = 3
-_GO_ON = "set failOnDataLoss=false to go on"
+_CONTINUE = "set failOnDataLoss=false to continue"
+_NEW_CHECKPOINT = "start with a new checkpoint"
 
 
 class Losses:
-    """Collects what is lost at one look; `tell` says it. `total` counts the messages of all looks."""
+    """Collects the losses of one look, until `report`. `total` counts the lost messages of all looks."""
 
     def __init__(self, fail_on_data_loss: bool) -> None:
         self.total = 0
         self._fail = fail_on_data_loss
-        self._found: list[tuple[int, str, str]] = []
-        self._told: set[str] = set()
-        self._replaced: dict[MessageQueue, Replaced] = {}  # told of, until a micro-batch begins there
+        self._found: list[tuple[int, str, str]] = []  # (messages, what happened, advice)
+        self._reported: set[str] = set()
+        self._replaced: dict[MessageQueue, Replaced] = {}  # reported; no micro-batch began there yet
 
-    def begin(self, key: MessageQueue, position: int, queue: Queue) -> int:
-        """Where to go on in a queue whose next message should be at `position`."""
+    def begin(self, name: MessageQueue, position: int, queue: Queue) -> int:
+        """The offset at which to continue in a queue whose next message should be at `position`."""
         low, high = queue.min_offset, queue.max_offset
         if position < low:
-            what = f"the next offset is {position} and the queue holds {low} to {high}: retention deleted {low - position} messages"
-            self.add(key, low - position, what, f"{_GO_ON} at {low}")
+            what = (
+                f"the next offset is {position} and the queue holds {low} to {high}: "
+                f"retention deleted {low - position} messages"
+            )
+            self.add(name, low - position, what, f"{_CONTINUE} at offset {low}")
             return low
         if position > high:
-            # DefaultMessageStore.getMessage answers OFFSET_OVERFLOW_BADLY, and the client goes to the
-            # maximum.
+            # as a client: DefaultMessageStore.getMessage answers OFFSET_OVERFLOW_BADLY with the maximum
             what = (
-                f"the next offset is {position} and the queue holds {low} to {high}: its offsets went back by {position - high} "
-                f"(an older copy of the store, or a topic deleted and made again?)"
+                f"the next offset is {position} and the queue holds {low} to {high}: its offsets went back "
+                f"by {position - high} "
+                "(is the store an older copy, or was the topic deleted and created again?)"
             )
-            self.add(key, 0, what, f"begin with a new checkpoint, or {_GO_ON} at {high}")
+            self.add(name, 0, what, f"{_NEW_CHECKPOINT}, or {_CONTINUE} at offset {high}")
             return high
         return position
 
-    def replaced(self, key: MessageQueue, position: int, queue: Queue, replaced: Replaced) -> int:
-        """Where to go on in a queue that has other messages at offsets that were read before."""
+    def replaced(self, name: MessageQueue, position: int, queue: Queue, replaced: Replaced) -> int:
+        """The offset at which to continue in a queue with other messages at offsets already read."""
         low, high = queue.min_offset, queue.max_offset
-        if self._replaced.get(key) == replaced and replaced.begin is not None:
+        if self._replaced.get(name) == replaced and replaced.begin is not None:
             return replaced.begin
         if not self._fail:
-            self._replaced[key] = replaced
+            self._replaced[name] = replaced
         holds = f"the next offset is {position} and the queue holds {low} to {high}"
         if replaced.begin is not None:
             back = f": its offsets went back by {position - high}" if position > high else ""
             what = f"{holds}{back}: the topic was deleted and created again"
-            self.add(
-                key,
-                max(replaced.stop - position, 0),
-                what,
-                f"begin with a new checkpoint, or {_GO_ON} at {replaced.begin}",
-            )
+            lost = max(replaced.stop - position, 0)
+            self.add(name, lost, what, f"{_NEW_CHECKPOINT}, or {_CONTINUE} at offset {replaced.begin}")
             return replaced.begin
         if not low <= position <= high:
-            return self.begin(key, position, queue)
+            return self.begin(name, position, queue)
         what = (
-            f"{holds}, but other messages than at the last look: files of the store were replaced, or a broker that had crashed wrote "
-            f"over them; those from {low} to {position} are not read"
+            f"{holds}, but other messages than at the last look: the store's files were replaced, or a "
+            f"broker overwrote them after a crash; the messages {low} to {position} are not read"
         )
-        self.add(key, position - low, what, f"begin with a new checkpoint, or {_GO_ON} at {position}")
+        self.add(name, position - low, what, f"{_NEW_CHECKPOINT}, or {_CONTINUE} at offset {position}")
         return position
 
     def forget_replaced(self) -> None:
         """The next offset says where the replaced queues begin: equal replacements from now on are new."""
         self._replaced.clear()
 
-    def vanished(self, key: MessageQueue, position: int) -> None:
-        what = f"the next offset is {position} and the store no longer has the queue: deleted?"
-        self.add(key, 0, what, f"{_GO_ON} without it")
+    def vanished(self, name: MessageQueue, position: int) -> None:
+        what = f"the next offset is {position} and the store no longer has the queue (was the topic deleted?)"
+        self.add(name, 0, what, f"{_CONTINUE} without it")
 
-    def add(self, key: MessageQueue, count: int, what: str, advice: str) -> None:
-        message = f"{key}: {what}"
-        if message not in self._told:
+    def add(self, name: MessageQueue, count: int, what: str, advice: str) -> None:
+        """`count` messages of the queue are lost, because of `what`; `advice` is what the user can do."""
+        message = f"{name}: {what}"
+        if message not in self._reported:
             self._found.append((count, message, advice))
 
-    def tell(self) -> None:
-        """Raises OffsetOutOfRangeError, or logs, what was found since the last time."""
+    def report(self) -> None:
+        """Raises OffsetOutOfRangeError for, or logs, what was found since the last report."""
         found, self._found = self._found, []
         if not found:
             return
@@ -98,5 +98,5 @@ class Losses:
             raise OffsetOutOfRangeError(f"{message}{others}; {advice}")
         for count, message, _ in found:
             self.total += count
-            self._told.add(message)
+            self._reported.add(message)
             _log.warning("%d messages lost: %s", count, message)

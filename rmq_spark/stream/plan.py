@@ -23,18 +23,19 @@ _log = logging.getLogger(__name__)
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> dict[MessageQueue, tuple[int, int]]:
-    """[start, stop) of every queue with messages in the micro-batch. `$from`, else the first offset, starts it."""
+    """[start, stop) of every queue with messages in the micro-batch; `$from` overrides the first offset."""
     found: dict[MessageQueue, tuple[int, int]] = {}
-    for key, stop in end.positions.items():
-        low = end.starts.get(key, start.positions.get(key))
+    for name, stop in end.positions.items():
+        low = end.starts.get(name, start.positions.get(name))
         if low is None:
             raise OptionError(
-                f'the checkpoint has no start offset for {key}, neither in "{FROM}" nor before; was it edited?'
+                f'the checkpoint has no start offset for {name}, neither in "{FROM}" nor before; '
+                "was it edited?"
             )
         if low > stop:
-            raise OptionError(f"the checkpoint moves {key} back from offset {low} to {stop}; was it edited?")
+            raise OptionError(f"the checkpoint moves {name} back from offset {low} to {stop}; was it edited?")
         if low < stop:
-            found[key] = low, stop
+            found[name] = low, stop
     return found
 
 

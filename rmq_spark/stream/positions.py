@@ -1,8 +1,7 @@
-"""A stream's state machine: from the offset that Spark has committed to the next one, and what a first offset
-is.
+"""The offsets of a stream: the first one of a query, and from the offset that Spark committed the next one.
 
-It knows no Spark. Everything that outlives a process is in the offsets; what is remembered here saves work,
-and is found again after a restart.
+This module does not know Spark. Offsets hold everything that outlives a process. What is remembered here
+only saves work: after a restart it is found again.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ _Json = dict[str, object]
 
 
 class Starting:
-    """Where queues begin that no offset names: the `starting…` options at first, the earliest message for
-    queues that come later.
+    """Where queues without an offset begin: by the `starting…` options in a new query, else at their first
+    message.
     """
 
     def __init__(self, stores: StreamStores) -> None:
         self._stores = stores
 
     def first(self) -> dict[MessageQueue, int]:
-        """The starts of a new query. Raises for names and offsets in the options that do not fit the stores."""
+        """The starts of a new query. Raises OptionError for options that name no queue of the stores."""
         options = self._stores.options
         refuse_unknown(self._stores.stores, options, self._stores.queues.keys())
         warn_of_no_match(self._stores.stores, options, self._stores.queues.keys())
@@ -51,44 +50,39 @@ class Starting:
             return offset
         message = f"{options.starting.option} {offset} is not in the queue, which holds {low} to {high}"
         losses = Losses(options.fail_on_data_loss)
-        losses.add(
-            key,
-            max(low - offset, 0),
-            message,
-            "correct it, or set failOnDataLoss=false to read the offsets that exist",
-        )
-        losses.tell()
+        advice = "correct it, or set failOnDataLoss=false to read the offsets that exist"
+        losses.add(key, max(low - offset, 0), message, advice)
+        losses.report()
         return min(max(offset, low), high)
 
     def later(self, key: MessageQueue, queue: Queue) -> int:
-        """The start of a queue that is new."""
+        """The start of a queue that appeared while the query runs."""
         return queue.min_offset
 
 
 @dataclass(slots=True)
 class Step:
-    """What a micro-batch could read: by queue its start and the end of what is there; `moved` starts are not
-    in the offset before.
-    """
+    """What the next micro-batch could read: [begin, stop) of each queue."""
 
     begins: dict[MessageQueue, int] = field(default_factory=dict)
     stops: dict[MessageQueue, int] = field(default_factory=dict)
+    # those of `begins` that differ from the offset before
     moved: dict[MessageQueue, int] = field(default_factory=dict)
     # starts of empty queues: they alone make no batch
     waiting: dict[MessageQueue, int] = field(default_factory=dict)
     # positions of queues that the options do not choose now
     kept: dict[MessageQueue, int] = field(default_factory=dict)
-    left_out: int = 0  # queues of the offset before that the next one does not have
+    left_out: int = 0  # queues of the offset before that the next offset does not have
 
 
 def _monotonic_ms() -> int:
-    """By name: a reader is pickled to tasks with all it has, and a lambda would not travel by value."""
+    """A function with a name: readers are pickled to tasks, and a lambda cannot be pickled."""
     return time.monotonic_ns() // 1_000_000
 
 
 class StreamPositions:
-    """Offsets of one stream, in the JSON that Spark stores. `clock_ms` is a monotonic clock, for
-    `maxTriggerDelay` alone.
+    """The offsets of one stream, as the JSON that Spark stores. Only `maxTriggerDelay` uses `clock_ms`, which
+    is monotonic.
     """
 
     def __init__(
@@ -109,16 +103,16 @@ class StreamPositions:
         self._resumed = False
         # (topic, broker) of the checkpoint that the stores no longer have
         self._deleted: frozenset[tuple[str, str]] = frozenset()
-        # Nothing was new behind this offset when the stores were at this version.
+        # (version of the stores, offset): at this version there was nothing to read after the offset
         self._idle: tuple[int, StreamOffset] | None = None
         self._reported: tuple[int, _Json] | None = None
-        # what was answered, so that it need not be taken apart again
+        # the last answer, so that it need not be parsed again
         self._last: tuple[_Json, StreamOffset] | None = None
-        # what was asked about, for the same reason
+        # the last question, for the same reason
         self._begun: tuple[_Json, StreamOffset] = ({}, StreamOffset())
 
     def initial(self) -> _Json:
-        """The first offset of a new query: one answer, however often it is asked for."""
+        """The first offset of a new query. Spark asks more than once, and always gets the same answer."""
         if self._initial is None:
             self.stores.look(anew=True)
             self._initial = StreamOffset(self._starting.first()).to_json()
@@ -126,7 +120,7 @@ class StreamPositions:
 
     def bound_now(self) -> None:
         """From now on the stream ends where the queues end at this moment (Trigger.AvailableNow)."""
-        # what a query begins with has just been looked at anew: that goes over much of the log
+        # not a fresh look, which reads much of the log: the first offset has just made one
         self.stores.look()
         self._bound = {key: queue.max_offset for key, queue in self.stores.queues.items()}
         self._idle = None
@@ -149,7 +143,7 @@ class StreamPositions:
         """
         version = self.stores.look()
         previous = self._read(start)
-        self._attend(previous)
+        self._at_boundary(previous)
         if self._idle == (version, previous):
             return start
         is_first = start == self._initial
@@ -178,14 +172,13 @@ class StreamPositions:
         self._losses.forget_replaced()
 
     def _resume(self, previous: StreamOffset) -> None:
-        """Once a process that goes on from a checkpoint: names in the options are checked against the stores
-        and the checkpoint.
+        """Checks the names in the options against the stores and the checkpoint, once after a restart.
 
         Without the check a misspelt topic would look like a topic without new messages. A chosen topic that
         was deleted is a loss, which `_step` reports.
         """
         self._resumed = True
-        _log.info("going on from the checkpoint: the starting… options count for new queries only")
+        _log.info("continuing from the checkpoint; the starting… options apply to new queries only")
         stores = self.stores
         kept = [key for key in previous.positions if not stores.chooses(key)]
         queues = [*stores.queues, *previous.positions.keys() - set(kept)]
@@ -208,14 +201,14 @@ class StreamPositions:
         return self._begun[1]
 
     def begin_batch(self, start: StreamOffset, end: StreamOffset) -> None:
-        """Told before a micro-batch is planned, one that Spark repeats too."""
+        """Called before a micro-batch is planned, also before one that Spark repeats."""
 
     def clients_of(self, start: StreamOffset, end: StreamOffset) -> Sequence[frozenset[MessageQueue]] | None:
-        """The queues of each partition, where it is not for the planning to decide."""
+        """The queues of each partition of the micro-batch; None if the planning decides."""
         return None
 
-    def _attend(self, previous: StreamOffset) -> None:
-        """What is to be done at each boundary before looking for messages."""
+    def _at_boundary(self, previous: StreamOffset) -> None:
+        """Called between micro-batches, before new messages are looked for."""
 
     def _end(self, step: Step, *, is_first: bool) -> StreamOffset:
         counts = admit(self.stores, step.begins, step.stops, self._limits)
@@ -251,10 +244,10 @@ class StreamPositions:
         for key in queues.keys() - previous.positions.keys():
             begin = self._starting.later(key, queues[key])
             stop = self._stop(key, begin, queues[key])
-            if begin < stop:  # an empty queue would make an empty batch
+            if begin < stop:  # an empty queue would make an empty micro-batch
                 step.begins[key], step.stops[key] = begin, stop
                 step.moved[key] = begin
-        self._losses.tell()
+        self._losses.report()
         return step
 
     def _stop(self, key: MessageQueue, begin: int, queue: Queue) -> int:
@@ -262,11 +255,12 @@ class StreamPositions:
         return max(begin, stop)
 
     def _refuse_other_brokers(self, previous: StreamOffset) -> None:
-        """A store that was renamed would look as if all its queues had vanished and others had come."""
+        """A renamed store would look as if all its queues were deleted and others created."""
         known = {store.broker_name for store in self.stores.stores}
         others = sorted({broker for _, broker, _ in previous.positions} - known)
         if others:
             raise OptionError(
-                f"the checkpoint reads broker {others[0]} and the path has {', '.join(sorted(known)) or 'none'}; "
-                f"set brokerName={others[0]} if it is the same store, or begin with a new checkpoint"
+                f"the checkpoint reads broker {others[0]} and the path has "
+                f"{', '.join(sorted(known)) or 'none'}; set brokerName={others[0]} if it is the same store, "
+                "or start with a new checkpoint"
             )

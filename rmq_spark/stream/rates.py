@@ -1,8 +1,8 @@
-"""How much of what waits goes into one micro-batch: `maxOffsetsPerTrigger`, `maxBytesPerTrigger`,
-`minOffsetsPerTrigger`.
+"""The size of a micro-batch: `maxOffsetsPerTrigger`, `maxBytesPerTrigger` and `minOffsetsPerTrigger`
+combined.
 
-Spark has no limit that combines several, so they are combined here. All of it is arithmetic over what waits
-in each queue; whose turn it is follows from the positions alone, so the same state gives the same batch.
+Spark has no limit that combines several, so this module does. It is arithmetic over the messages that wait in
+each queue. The positions alone decide which queue's turn it is, so the same state gives the same batch.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from rmq_spark.options.read_options import ReadOptions
 
 _NO_LIMIT = (1 << 63) - 1
 
-# fit(i, count, size): how many of the first `count` messages of queue i have together at most `size` bytes,
-# and how many bytes these are.
+# fit(i, count, size) is (n, bytes): the first n of at most `count` messages of queue i have together at most
+# `size` bytes.
 Fit = Callable[[int, int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The rate options; None is no limit."""
+    """The rate options; None means no limit."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -40,16 +40,19 @@ class Limits:
 
 @dataclass(slots=True)
 class Pace:
-    """`minOffsetsPerTrigger`: whether a batch waits for more (KafkaMicroBatchStream.delayBatch). The first
-    one never does.
+    """`minOffsetsPerTrigger`: whether a micro-batch waits for more messages
+    (KafkaMicroBatchStream.delayBatch).
+
+    The first micro-batch never waits.
     """
 
     limits: Limits
     last_ms: int | None = None
 
     def waits(self, waiting: int, now_ms: int) -> bool:
-        """Whether `waiting` messages are too few, and the last batch not long enough ago. A batch that does
-        not wait begins now.
+        """Whether the micro-batch waits: too few messages, and the last batch began less than the delay ago.
+
+        If not, the micro-batch begins at `now_ms`.
         """
         if self.limits.min_offsets is None:
             return False
@@ -61,12 +64,12 @@ class Pace:
 
 
 def admit_offsets(waiting: Sequence[int], limit: int, turn: int) -> list[int]:
-    """How many messages of each queue are admitted: together min(limit, all), each in proportion to what
-    waits, and at least one.
+    """The number of admitted messages of each queue, together min(limit, all).
 
-    When there are more queues than `limit`, they take turns of one message, the queue at `turn` first. `turn`
-    is any number that grows by what is admitted, as the sum of the positions does: so every queue has its
-    turn after at most queues / limit batches.
+    Each queue gets a number in proportion to what waits in it, and at least 1. If there are more queues than
+    `limit`, they take turns of one message, the queue at `turn` first. `turn` grows by the number of admitted
+    messages, as the sum of the positions does, so every queue has its turn after at most queues / limit
+    batches.
 
     >>> admit_offsets([1000, 100, 1], 100, 0)
     [90, 9, 1]
@@ -82,11 +85,11 @@ def admit_offsets(waiting: Sequence[int], limit: int, turn: int) -> list[int]:
         for step in range(limit):
             admitted[queues[(turn + step) % len(queues)]] = 1
         return admitted
-    left = limit - len(queues)  # after one for each
+    left = limit - len(queues)  # after one message for each queue
     rest = total - len(queues)
     for i in queues:
         admitted[i] = 1 + left * (waiting[i] - 1) // rest
-    left = limit - sum(admitted)  # what rounding down left: less than one for each queue
+    left = limit - sum(admitted)  # the rest from rounding down: less than one message for each queue
     step = 0
     while left:
         i = queues[(turn + step) % len(queues)]
@@ -100,11 +103,11 @@ def admit_offsets(waiting: Sequence[int], limit: int, turn: int) -> list[int]:
 def admit_bytes(
     waiting: Sequence[int], bytes_waiting: Sequence[int], limit: int, turn: int, fit: Fit
 ) -> list[int]:
-    """How many messages of each queue are admitted so that their bytes stay within `limit`; only a message
-    that is larger goes alone.
+    """The number of admitted messages of each queue, together at most `limit` bytes.
 
-    `bytes_waiting` is an estimate that divides the limit. The queue whose `turn` it is has one message first,
-    however large, so every queue goes on; what a queue does not use of its share is offered to the others.
+    A larger message goes alone. `bytes_waiting` is an estimate by which the limit is divided. The queue at
+    `turn` gets one message first, however large, so that every queue makes progress. What a queue does not
+    use of its share goes to the others.
     """
     queues = [i for i, count in enumerate(waiting) if count]
     admitted = [0] * len(waiting)

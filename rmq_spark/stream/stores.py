@@ -1,8 +1,7 @@
-"""The queues a stream reads, over all its stores, as they are at each look. A look that finds nothing new
-costs microseconds.
+"""The queues that a stream reads, in all its stores, as of the last look.
 
-The stream's positions and its planning both ask here, so that a micro-batch is planned from what was seen
-when its end was decided.
+A look that finds nothing new costs microseconds. Positions and planning use the same look, so a micro-batch
+is planned from what was seen when its end was decided.
 """
 
 from __future__ import annotations
@@ -31,16 +30,15 @@ _log = logging.getLogger(__name__)
 
 
 class StreamStores:
-    """What is there for a stream. `queues` are the chosen ones by (topic, broker, queue id), as of the last
-    look.
+    """The chosen `queues` of all stores as of the last look. `version` counts the looks that found a change.
+
+    `replaced` are queues that have other messages than before, until `StreamPositions` has dealt with them.
     """
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self.queues: dict[MessageQueue, Queue] = {}
-        self.replaced: dict[
-            MessageQueue, Replaced
-        ] = {}  # until whoever positions the stream has dealt with them
+        self.replaced: dict[MessageQueue, Replaced] = {}
         self.version = 0
         self._left_out: set[str] = set()
         self._followers: list[StoreFollower] | None = None
@@ -49,8 +47,10 @@ class StreamStores:
 
     @property
     def followers(self) -> list[StoreFollower]:
-        """Opens the stores when first asked for. What may not be read is never passed over: its position
-        would be forgotten.
+        """One follower for each store. The first call opens the stores.
+
+        A store or queue that the user must not read is an error also without failOnDataLoss: the checkpoint
+        would lose its position.
         """
         if self._followers is None:
             self._newcomers = [Newcomers(path) for path in self.options.paths]
@@ -59,25 +59,25 @@ class StreamStores:
             self._unnamed = {place for place, store in enumerate(stores) if not self._is_named(store)}
             for place in self._unnamed:
                 _log.info(
-                    "%s: no topics.json and no message yet, so that the name of its broker is not known: waiting",
+                    "%s: waiting for the name of its broker: the store has no topics.json and no message yet",
                     stores[place].path,
                 )
         return self._followers
 
     @property
     def waits_for_names(self) -> bool:
-        """Whether no store has had a message or a broker's name so far."""
+        """Whether the broker names of all stores are still unknown."""
         return len(self.followers) == len(self._unnamed)
 
     def _is_named(self, store: Store) -> bool:
         return self.options.broker_name is not None or has_config(store.path)
 
     def _named(self, place: int) -> StoreFollower | None:
-        """The follower of a store whose broker's name was not known, under the name that it has now; None
-        while it is not needed.
+        """The follower of a store whose broker name was unknown, opened again with the name it has now.
 
-        A broker writes topics.json with its first message; the directory's name, taken before, would be in
-        the checkpoint for ever.
+        None while the store has neither a name nor a message. A broker writes topics.json with its first
+        message; until then the name would be that of the directory, and would stay in the checkpoint for
+        ever.
         """
         follower = self.followers[place]
         follower.look()
@@ -99,15 +99,15 @@ class StreamStores:
         return [follower.store for follower in self.followers]
 
     def chooses(self, key: MessageQueue) -> bool:
-        """Whether the options ask for the queue."""
+        """Whether the options choose the queue."""
         choice = self.options.topics
         return choice.chooses_topic(key[0]) and choice.chooses_queue(*key)
 
     def deleted_topics(self, names: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-        """Those of the (topic, broker) pairs whose store has neither a configuration nor a consume queue of
-        the topic.
+        """Those (topic, broker) pairs whose store has neither a configuration nor a consume queue of the
+        topic.
 
-        A store that has no topic at all tells nothing: its disk may not be mounted.
+        A store without any topic proves no deletion: its disk may not be mounted.
         """
         deleted: set[tuple[str, str]] = set()
         for store in self.stores if names else ():
@@ -118,17 +118,16 @@ class StreamStores:
         return frozenset(deleted)
 
     def find_unchosen(self, keys: Collection[MessageQueue]) -> Iterator[tuple[Store, StoreQueues]]:
-        """Queues that the options do not choose now, as the files are at this moment: a batch that was
-        planned before may have them.
-        """
+        """Queues that the options do not choose now, by store: a batch of an earlier run may contain them."""
         for store in self.stores if keys else ():
             mine = tuple(QueueName(*key) for key in keys if key[1] == store.broker_name)
             if mine:
                 yield store, find_queues(store, TopicChoice(queues=mine))
 
     def look(self, *, anew: bool = False) -> int:
-        """Where the queues begin and end now; a number that is another one when something is. `anew` trusts
-        nothing seen before.
+        """Updates `queues` and returns `version`, which is larger if anything changed.
+
+        With `anew`, the look does not rely on earlier looks.
         """
         changed = False
         for place, known in enumerate(self.followers):
@@ -154,16 +153,16 @@ class StreamStores:
         return self.version
 
     def _leave_out(self, topic: str) -> None:
-        """No broker makes such a topic."""
+        """Warns once of a topic that begins with `$`. No broker creates such a topic."""
         if topic not in self._left_out:
             self._left_out.add(topic)
-            _log.warning("topic %r is not read: an offset cannot name what begins with %s", topic, MARK)
+            _log.warning(
+                "topic %r is not read: in a checkpoint, names that begin with %s are reserved", topic, MARK
+            )
 
 
 def _with_directories(root: str) -> frozenset[str]:
-    """The topics with a directory of consume queues. RocksDB keeps files of its own in `consumequeue`, which
-    are no topics.
-    """
+    """The topics with a directory of consume queues. Files in `consumequeue` are RocksDB's, and no topics."""
     folders = [f"{root}/{folder}" for folder in FOLDERS.values()]
     names = ((folder, name) for folder in folders for name in entry_names(folder, missing_ok=True))
     return frozenset(

@@ -117,14 +117,14 @@ def _overtaken(root: Path) -> None:
     queue = MessageStore.open(str(root)).queue("Orders", 0)
     losses = Losses(True)
     losses.begin(MessageQueue("Orders", "broker-a", 0), queue.min_offset - 5, queue)
-    losses.tell()
+    losses.report()
 
 
 def _gone_back(root: Path) -> None:
     queue = MessageStore.open(str(root)).queue("Orders", 0)
     losses = Losses(True)
     losses.begin(MessageQueue("Orders", "broker-a", 0), queue.max_offset + 5, queue)
-    losses.tell()
+    losses.report()
 
 
 def _flipped(root: Path) -> None:

@@ -128,7 +128,7 @@ def test_data_loss_is_an_error_or_counted(tmp_path: Path, stream: Callable[..., 
         query.run()
     said = f"T-0 of broker-a: the next offset is 10 and the queue holds {low} to 100: retention deleted {low - 10} messages"
     assert said in str(caught.value)
-    assert "set failOnDataLoss=false to go on" in str(caught.value)
+    assert "set failOnDataLoss=false to continue" in str(caught.value)
     rows = query.run(failOnDataLoss="false")
     lows = [MessageStore.open(str(root)).queue("T", queue).min_offset for queue in range(4)]
     assert sorted(rows) == expected("T", *[(low, 100) for low in lows])

@@ -123,7 +123,7 @@ def test_failed_evaluations_are_told_once_a_task(tmp_path: Path, caplog: pytest.
     with caplog.at_level(logging.WARNING):
         offsets(write(tmp_path), subExpression="price > 4", expressionType="SQL92")
     assert [record.getMessage() for record in caplog.records if record.name == "rmq_spark.plan.scan"] == [
-        "2 evaluations of subExpression failed; such messages are left out, as a broker does"
+        "2 evaluations of subExpression failed; these messages are left out, as by a broker"
     ]
 
 

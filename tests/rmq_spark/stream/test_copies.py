@@ -217,9 +217,9 @@ def test_files_put_back_that_are_noticed_only_later_too(
             with pytest.raises(OffsetOutOfRangeError) as caught:
                 stream.step()
             assert str(caught.value) == (
-                "T-0 of broker-a: the next offset is 5 and the queue holds 0 to 8, but other messages than at the last look: files of the "
-                "store were replaced, or a broker that had crashed wrote over them; those from 0 to 5 are not read (and 3 more queues); "
-                "begin with a new checkpoint, or set failOnDataLoss=false to go on at 5"
+                "T-0 of broker-a: the next offset is 5 and the queue holds 0 to 8, but other messages than at the last look: the "
+                "store's files were replaced, or a broker overwrote them after a crash; the messages 0 to 5 are not read (and 3 more queues); "
+                "start with a new checkpoint, or set failOnDataLoss=false to continue at offset 5"
             )
         else:
             with caplog.at_level(logging.WARNING, "rmq_spark"):

@@ -312,7 +312,7 @@ def test_beside_a_broker_a_group_reads_for_itself_and_says_so_once(
             world.query("b", offsetStore="store").step()
         broker.communicate()
     assert [record.message for record in caplog.records if "broker runs" in record.message] == [
-        "group g: a broker runs on the store. Its consumers and this query do not share queues: each side reads all of them"
+        "group g: a broker runs on the store. Its consumers and this query do not share queues: both read every message"
     ]
 
 
@@ -391,7 +391,7 @@ def test_a_committed_offset_beyond_the_end_is_an_error_that_names_the_queue(worl
     assert str(caught.value).startswith(
         "T-2 of broker-a: the next offset is 1000 and the queue holds 0 to 5: its offsets went back by 995"
     )
-    assert "move group g with rmqlog offsets, or set failOnDataLoss=false to set it back to the end" in str(
+    assert "move group g with rmqlog offsets, or set failOnDataLoss=false to move it back to the end" in str(
         caught.value
     )
     assert world.committed()[2] == 1000
@@ -408,7 +408,7 @@ def test_a_committed_offset_beyond_the_end_is_corrected_for_every_query(
     with caplog.at_level(logging.WARNING):
         assert first.step() == expected("T", (0, 5), (0, 5), (0, 0), (0, 5))
     assert (
-        "group g is set back from offset 1000 to 5, by 995: T-2 of broker-a: the next offset is 1000"
+        "group g is moved back from offset 1000 to 5, by 995: T-2 of broker-a: the next offset is 1000"
         in caplog.text
     )
     assert "0 messages lost" not in caplog.text
@@ -419,7 +419,7 @@ def test_a_committed_offset_beyond_the_end_is_corrected_for_every_query(
     first.positions._group.leave(StreamOffset.from_json(first.end))
     append(world.root, numbered("T", 24, 4))
     assert world.query("a", **options).step() == expected("T", *[(6, 7)] * 4)  # a new checkpoint
-    assert caplog.text.count("is set back") == 1
+    assert caplog.text.count("is moved back") == 1
     assert file.read()[MessageQueue("T", BROKER, 2)] == 6
 
 
@@ -491,7 +491,7 @@ def test_a_topic_that_was_created_again_and_has_no_message_yet(
     query = world.query("a", failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
         assert query.step() == expected("T", *[(0, 5)] * 4)
-    said = "is set back from offset 5 to 0, by 5: Again-0 of broker-a: the next offset is 5 and the store no longer has the queue"
+    said = "is moved back from offset 5 to 0, by 5: Again-0 of broker-a: the next offset is 5 and the store no longer has the queue"
     assert said in caplog.text
     assert file.read()[MessageQueue("Again", BROKER, 0)] == 0
     append(world.root, numbered("Again", 0, 3, queues=1))

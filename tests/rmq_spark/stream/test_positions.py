@@ -203,7 +203,7 @@ def test_names_that_lead_elsewhere_are_none(
     stream.restart()
     assert stream.step() is None
     assert [record.message for record in caplog.records] == [
-        "topic '$from' is not read: an offset cannot name what begins with $"
+        "topic '$from' is not read: in a checkpoint, names that begin with $ are reserved"
     ]
 
 
@@ -273,7 +273,7 @@ def test_with_a_checkpoint_the_starting_options_are_ignored_and_that_is_said_onc
         assert stream.step() == [("T", 0, 5)]
         assert stream.step() is None
     said = [record.message for record in caplog.records]
-    assert said == ["going on from the checkpoint: the starting… options count for new queries only"]
+    assert said == ["continuing from the checkpoint; the starting… options apply to new queries only"]
 
 
 # ---- queues that come and go -------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_a_broker_of_another_name_is_an_error(root: Path) -> None:
         stream.step()
     assert str(caught.value) == (
         "the checkpoint reads broker broker-a and the path has other; "
-        "set brokerName=broker-a if it is the same store, or begin with a new checkpoint"
+        "set brokerName=broker-a if it is the same store, or start with a new checkpoint"
     )
 
 
@@ -370,7 +370,7 @@ def test_retention_that_overtakes_the_reader(tmp_path: Path, caplog: pytest.LogC
         stream.step()
     assert str(caught.value) == (
         f"T-0 of broker-a: the next offset is 10 and the queue holds {low} to 100: retention deleted {low - 10} messages "
-        f"(and 3 more queues); set failOnDataLoss=false to go on at {low}"
+        f"(and 3 more queues); set failOnDataLoss=false to continue at offset {low}"
     )
     stream.restart(failOnDataLoss="false")
     lows = [minimum(root, queue) for queue in range(4)]
@@ -415,8 +415,9 @@ def test_offsets_that_go_back(root: Path, tmp_path: Path, caplog: pytest.LogCapt
     with pytest.raises(OffsetOutOfRangeError) as caught:
         stream.step()
     assert str(caught.value) == (
-        "T-0 of broker-a: the next offset is 10 and the queue holds 0 to 5: its offsets went back by 5 (an older copy of the store, or "
-        "a topic deleted and made again?) (and 3 more queues); begin with a new checkpoint, or set failOnDataLoss=false to go on at 5"
+        "T-0 of broker-a: the next offset is 10 and the queue holds 0 to 5: its offsets went back by 5 (is the store an older copy, or "
+        "was the topic deleted and created again?) (and 3 more queues); start with a new checkpoint, or set "
+        "failOnDataLoss=false to continue at offset 5"
     )
     stream.restart(failOnDataLoss="false")
     assert stream.step() == []
@@ -436,8 +437,8 @@ def test_a_queue_that_vanishes(root: Path, caplog: pytest.LogCaptureFixture, res
     with pytest.raises(OffsetOutOfRangeError) as caught:
         stream.step()
     assert str(caught.value) == (
-        "U-0 of broker-a: the next offset is 2 and the store no longer has the queue: deleted?; "
-        "set failOnDataLoss=false to go on without it"
+        "U-0 of broker-a: the next offset is 2 and the store no longer has the queue (was the topic deleted?); "
+        "set failOnDataLoss=false to continue without it"
     )
     stream.restart(failOnDataLoss="false")
     assert stream.step() == []
