@@ -12,36 +12,29 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
-from store_format.consumequeue.listing import FOLDERS, list_queues
-from store_format.consumequeue.slices import QueueRange, read_slice, split_at
+from store_format.consumequeue.listing import FOLDERS
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
 from store_format.files.read import FileCache, entry_names
 from store_format.follow.fingerprint import Signs, read_signs
-from store_format.follow.log_tail import Newest, News, follow_queue, near_end, read_head, read_news
+from store_format.follow.log_start import WORD_SIZE, find_start
+from store_format.follow.log_tail import Newest, News, follow_queue, read_head, read_news
 from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
 from store_format.names import QueueKey
 from store_format.read.snapshot import take_queue
 from store_format.read.store import Queue, Store
 from store_format.read.store_queues import QueueChoice, find_queues
-from store_format.search.by_key import stands_at
 
 _logger = logging.getLogger(__name__)
 
 
-# how far a broker may be behind with its consume queues, when a store is first looked at
-_MARGIN_SIZE = 16 << 20
-_PLACES_TRIED = 3  # one that a queue tells, and two files, for the newest may have just begun
-_QUEUES_TRIED = 8
 # so many bytes of the log are read before the queues themselves are asked, and more where they are many
 _NEWS_SIZE = 8 << 20
 _NEWS_SIZE_OF_QUEUE = 64 << 10
-_WORD_SIZE = 8  # size and magic code of what stands there; zeros where nothing does
 _STUCK_NS, _STUCK_NS_MAX = 1_000_000_000, 10_000_000_000
 _CATCHING_UP_NS = 1_000_000_000  # between looks at consume queues that a broker makes again
 _PENDING_MAX = 20_000  # a log may name any number of queues that no broker has
@@ -160,10 +153,10 @@ class StoreFollower:
         near = end = 0
         if not crashed:  # before the queues are looked at: what comes later is told by the log
             try:
-                near, end = self._begin(signs)
+                near, end = find_start(self.store, self._log, signs, self._end if self._follows else None)
             except StoreNotFoundError:  # retention took the file before it was read
                 self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
-                near, end = self._begin(signs)
+                near, end = find_start(self.store, self._log, signs, self._end if self._follows else None)
         # once
         there = find_queues(
             self.store, self._choice, level=logging.DEBUG if self._signs is not None else logging.WARNING
@@ -241,73 +234,14 @@ class StoreFollower:
                 self.store.path,
             )
 
-    def _begin(self, signs: Signs) -> tuple[int, int]:
-        """Where to read the log from: a place where a unit begins, before anything that the consume queues
-        may lack.
-        """
-        begun = [file.start for file in self._log.files if any(read_head(self._log, file.start)[:_WORD_SIZE])]
-        if not begun:
-            return self._log.min_offset, self._log.min_offset
-        if self._follows and self._end >= begun[-2:][0] and self._log.file_at(self._end) is not None:
-            places = [self._end]
-        else:
-            places = sorted({*begun, self._known_place(signs.state)} - {-1})
-        found = self._near_end(places, signs.commit.base)
-        if read_commit_state(self.store.path) == signs.commit:
-            return found
-        return self._near_end(places, committed_end(self.store.path))
-
-    def _near_end(self, places: list[int], stop: int | None) -> tuple[int, int]:
-        """As `log_tail.near_end`, from the last of the places, ascending ones where units begin, from which
-        the log is long enough.
-
-        What is behind `stop` belongs to a commit that goes on.
-        """
-        before = [place for place in places if stop is None or place <= stop][-_PLACES_TRIED:] or places[:1]
-        for start in reversed(before):
-            near, end = near_end(self._log, start, stop, _MARGIN_SIZE)
-            if end - start >= _MARGIN_SIZE:
-                break
-        return near, end
-
-    def _known_place(self, state: StoreState) -> int:
-        """Where a message begins, as one of a few queues says, some way before its newest one; -1 where none
-        says so.
-
-        It saves walking through all of a file, half a second for two million messages.
-        """
-        names = sorted(entry_names(f"{self.store.path}/{FOLDERS['simple']}", missing_ok=True))
-        some = frozenset(names[:: max(len(names) // _QUEUES_TRIED, 1)])
-        newest: QueueRange | None = None
-        for topic, queue_id, _, _ in islice(
-            list_queues(self.store.path, some.__contains__, _pass_over), _QUEUES_TRIED
-        ):
-            try:
-                queue = take_queue(self.store.path, self._log, state, topic, queue_id)
-            except StoreError:
-                continue  # whoever reads that queue is told
-            if queue is not None and queue.bounds is not None and _last(queue) > _last(newest):
-                newest = queue
-        if newest is None or newest.is_batch:
-            return -1
-        try:
-            _, behind = split_at(
-                newest.piece(newest.min_offset, newest.max_offset), [_last(newest) - _MARGIN_SIZE]
-            )
-            _, units = read_slice(newest.piece(max(behind.start - 1, newest.min_offset), behind.start))
-            place = int(units[0]["physical_offset"]) if len(units) else -1
-            return place if stands_at(self._log, place) else -1
-        except StoreError:  # retention took a file meanwhile
-            return -1
-
     def _log_goes_on(self) -> bool:
-        return any(read_head(self._log, self._end)[:_WORD_SIZE])
+        return any(read_head(self._log, self._end)[:WORD_SIZE])
 
     def _remember(self, signs: Signs, *, was_unwritten: bool = False) -> None:
         self._signs = signs.settled(self._clock_ns())
         head = read_head(self._log, self._end)
         # A unit that came since the end was found must not be taken for what stood there.
-        self._head = b"" if was_unwritten and any(head[:_WORD_SIZE]) else head
+        self._head = b"" if was_unwritten and any(head[:WORD_SIZE]) else head
 
     # ---- what came -----------------------------------------------------------------------------------------
 
@@ -453,14 +387,6 @@ class StoreFollower:
             *(entry_names(f"{self.store.path}/{folder}", missing_ok=True) for folder in FOLDERS.values())
         )
         return any(topic not in there for topic, _ in self.queues)
-
-
-def _pass_over(error: StoreError) -> None:
-    """Whoever reads that queue is told."""
-
-
-def _last(queue: QueueRange | None) -> int:
-    return -1 if queue is None or queue.bounds is None else queue.bounds.last_physical_offset
 
 
 def _is_behind(before: Queue, now: Queue | None) -> bool:

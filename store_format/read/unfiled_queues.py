@@ -17,24 +17,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import can_be_queue, has_rocksdb_queues
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
 from store_format.files.lock import own_holder
-from store_format.files.read import FileCache, list_store_files
+from store_format.files.read import list_store_files
 from store_format.files.status import stat_identity
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import config_path, read_topics
 from store_format.names import REVIVE_GROUP, QueueKey, is_system_topic
-from store_format.read.log_reader import LogQueue, survey
+from store_format.read.log_reader import LogQueue
+from store_format.read.log_windows import OpenStore, queues_in_windows
 from store_format.read.snapshot import Snapshot, take_snapshot
-from store_format.read.written_end import last_unit, written_stop
+from store_format.read.written_end import last_unit
 
 _log = logging.getLogger(__name__)
 
@@ -50,21 +49,6 @@ _DOUBT = (
     ". A topic without any consume queue file may also have been deleted and created again: its old messages are then among those that "
     "are read, and a write to it asks which it was (rebuildLostQueues)"
 )
-
-
-class _Opened(Protocol):
-    """What is needed of an open `Store`, which imports this module."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def log(self) -> CommitLog: ...
-    @property
-    def commit_log_paths(self) -> tuple[str, ...]: ...
-    @property
-    def files(self) -> FileCache: ...
-    @property
-    def state(self) -> StoreState: ...
 
 
 @dataclass(slots=True)
@@ -87,7 +71,7 @@ class UnfiledQueues:
     _topics: tuple[object, dict[str, int]] = (None, {})
 
     def among(
-        self, store: _Opened, taken: Snapshot, select: Callable[[str], bool]
+        self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]
     ) -> dict[QueueKey, StoreError]:
         """The queues of the selected topics that only a scan of the commitlog can serve, with the reason.
 
@@ -110,14 +94,14 @@ class UnfiledQueues:
         )
         return {key: _error(store, taken, key) for key in mine if not _covers(taken, key, self._lost[key])}
 
-    def warn_of_none(self, store: _Opened) -> None:
+    def warn_of_none(self, store: OpenStore) -> None:
         """Says once that the store has no consume queue files at all."""
         if not self._has_warned and not has_rocksdb_queues(store.path):
             self._has_warned = True
             told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
             _log.warning(told, store.path, _advice(store.state))
 
-    def warn_of_hidden(self, store: _Opened, found: Mapping[QueueKey, LogQueue]) -> None:
+    def warn_of_hidden(self, store: OpenStore, found: Mapping[QueueKey, LogQueue]) -> None:
         """Says once of which queues the commitlog has messages that no offset leads to any more."""
         hiding = {
             key: queue for key, queue in found.items() if key not in self._hiding and queue.hides_messages
@@ -130,7 +114,7 @@ class UnfiledQueues:
             )
             _log.warning(told, store.path, len(hiding), _named(hiding))
 
-    def _configured(self, store: _Opened, select: Callable[[str], bool]) -> list[QueueKey]:
+    def _configured(self, store: OpenStore, select: Callable[[str], bool]) -> list[QueueKey]:
         """The queues that topics.json names, of selected topics."""
         return [
             (topic, queue_id)
@@ -139,7 +123,7 @@ class UnfiledQueues:
             for queue_id in range(number)
         ]
 
-    def _queue_numbers(self, store: _Opened) -> dict[str, int]:
+    def _queue_numbers(self, store: OpenStore) -> dict[str, int]:
         now = stat_identity(config_path(store.path, "topics.json"))
         if now is not None and now == self._topics[0]:
             return self._topics[1]
@@ -155,9 +139,9 @@ class UnfiledQueues:
         self._topics = (now, {topic: number for topic, number in numbers.items() if number})
         return self._topics[1]
 
-    def _decide(self, store: _Opened, taken: Snapshot, undecided: list[QueueKey]) -> None:
+    def _decide(self, store: OpenStore, taken: Snapshot, undecided: list[QueueKey]) -> None:
         if self._seen is None:
-            self._seen, self._is_complete = _looked_at(
+            self._seen, self._is_complete = queues_in_windows(
                 store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE
             )
         unfiled = [key for key in undecided if not _has_entries(taken, key)]
@@ -165,7 +149,7 @@ class UnfiledQueues:
             _committed(store) & set(unfiled)
         ):
             topics = frozenset(topic for topic, _ in unfiled)
-            seen, _ = _looked_at(store, taken, topics, None)
+            seen, _ = queues_in_windows(store, taken, topics, None)
             self._seen = {key: queue for key, queue in self._seen.items() if key[0] not in topics} | seen
             unknown: list[QueueKey] = []
         else:
@@ -190,7 +174,7 @@ class UnfiledQueues:
             )
             _log.warning(told, store.path, len(unknown), _named(dict.fromkeys(unknown)), _WINDOW_SIZE >> 20)
 
-    def _take_lost(self, store: _Opened, taken: Snapshot, seen: dict[QueueKey, LogQueue]) -> None:
+    def _take_lost(self, store: OpenStore, taken: Snapshot, seen: dict[QueueKey, LogQueue]) -> None:
         """Notes which of the queues that the log has are lost, and which may only wait for a broker."""
         candidates, self._behind = {**self._behind, **seen}, {}
         # first: what was dispatched before has its files then
@@ -244,7 +228,7 @@ def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:
     )
 
 
-def _error(store: _Opened, taken: Snapshot, key: QueueKey) -> StoreError:
+def _error(store: OpenStore, taken: Snapshot, key: QueueKey) -> StoreError:
     directory = f"{store.path}/consumequeue/{key[0]}/{key[1]}"
     if _lacks_entries(taken, key):
         there = taken.queues[key]
@@ -311,7 +295,7 @@ def _covers(taken: Snapshot, key: QueueKey, queue: LogQueue) -> bool:
     return taken.state is StoreState.LIVE or there.max_offset >= queue.epochs[-1][2] or newest >= queue.last
 
 
-def _dispatched(store: _Opened, taken: Snapshot) -> int:
+def _dispatched(store: OpenStore, taken: Snapshot) -> int:
     """A physical offset before which all is dispatched: that of the newest message in a consume queue.
     Without a broker: no limit.
 
@@ -373,7 +357,7 @@ def is_left_over(seen: Mapping[QueueKey, LogQueue], key: QueueKey, filed: Collec
     )
 
 
-def _committed(store: _Opened) -> set[QueueKey]:
+def _committed(store: OpenStore) -> set[QueueKey]:
     """Queues of which a group has consumed messages. What the broker commits for pop's revival is no sign."""
     try:
         offsets = read_committed(store.path).offsets
@@ -386,49 +370,3 @@ def _committed(store: _Opened) -> set[QueueKey]:
         for queue_id, n in table.items()
         if n > 0
     }
-
-
-# ---- the commitlog -----------------------------------------------------------------------------------------
-
-
-def _looked_at(
-    store: _Opened, taken: Snapshot, topics: frozenset[str], window: int | None
-) -> tuple[dict[QueueKey, LogQueue], bool]:
-    """The queues of the topics as the log shows them, and whether all of it was looked at. `window` None: all
-    of it.
-    """
-    before = read_commit_state(store.path)
-    stop = taken.log_end if before.base is None else before.base
-    found = _look(store, taken, topics, window, stop)
-    if read_commit_state(store.path) == before:
-        return found
-    # a commit went on: what was complete before
-    return _look(store, taken, topics, window, committed_end(store.path))
-
-
-def _look(
-    store: _Opened, taken: Snapshot, topics: frozenset[str], window: int | None, stop: int | None
-) -> tuple[dict[QueueKey, LogQueue], bool]:
-    log = CommitLog.open(store.commit_log_paths, store.files)
-    is_live = taken.state is StoreState.LIVE
-    high = stop if stop is not None else log.stop
-    limit = high if window is None else min(high, log.min_offset + window)
-    head = survey(log, topics.__contains__, stop=limit, is_live=is_live)
-    end = head.cuts[-1]
-    if window is None or _ends(log, end, limit, high):
-        return head.queues, True
-    newest = min(written_stop(log), high)
-    start = max(end, newest - window)
-    limit = min(high, newest + window)
-    tail = survey(log, topics.__contains__, start=start, stop=limit, is_live=is_live)
-    for key, queue in tail.queues.items():
-        head.queues.setdefault(key, LogQueue(*key)).join(queue)
-    return head.queues, start == end and _ends(log, tail.cuts[-1], limit, high)
-
-
-def _ends(log: CommitLog, end: int, limit: int, high: int) -> bool:
-    """Whether a walk up to `limit`, which met its last message before `end`, has seen all of a log that ends
-    before `high`.
-    """
-    file = log.file_at(end)
-    return limit >= high or (file is not None and not any(log.view(file).read(end - file.start, 8)))
