@@ -97,7 +97,7 @@ class MessageStore(Store):
         )
         writer = StagingWriter(self.path, os.urandom(8).hex(), sync=options.sync)
         try:
-            crc_property = ends_with_crc_property(self.log.anew(), read_ledger(self.path))
+            crc_property = ends_with_crc_property(self.log.relisted(), read_ledger(self.path))
             stage_columns(writer, messages, crc_property=crc_property, tag_keys=options.tag_keys)
             staged = writer.close()
         except BaseException:

@@ -1,7 +1,6 @@
-"""The commitlog: its files, gathered from all its directories, as one sequence of bytes addressed by physical
-offset.
+"""The commitlog: its files, from all its directories, as one sequence of bytes with physical offsets.
 
-It says which file holds an offset and reads there; `walk.py` follows the units from one to the next.
+`CommitLog` finds the file of an offset and reads there; `walk.py` walks from unit to unit.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ _OFFSET_MAX = 2**63 - 1
 class CommitLog:
     """The files of a commitlog by start offset, as they were when `open` listed them.
 
-    `findings` are the things wrong with the sequence that leave the rest readable: gaps between files, for
-    which the broker has a log line only (MappedFileQueue.checkSelf), and files that are too short, as of a
-    store that was copied in part.
+    `findings` are problems of the files that leave the others readable: gaps between files, which a broker
+    only logs (MappedFileQueue.checkSelf), and files that are too short, as in an incomplete copy.
     """
 
     files: tuple[StoreFile, ...]
@@ -50,10 +48,10 @@ class CommitLog:
     def open(directories: Sequence[str], cache: FileCache) -> CommitLog:
         """Lists the directories; their union is the log (MultiPathMappedFileQueue.load, spec 1.3).
 
-        No size is configured: it is the one that most files have. A zero-length last file is as good as none;
-        another one that is too short, with which the broker does not start, is a finding, and read up to its
-        end. Raises CorruptStoreError for two files of one name, for others that are empty or too long, and
-        for files that overlap: the broker would read wrong bytes.
+        The file size is the size that most files have. An empty last file is left out. Another file that is
+        too short is a finding and is read up to its end, though a broker would not start with it. Raises
+        CorruptStoreError for two files with one name, for other files that are empty or too long, and for
+        files that overlap: a broker would read wrong bytes.
         """
         files = sorted(
             (file for directory in directories for file in list_store_files(directory)),
@@ -62,32 +60,14 @@ class CommitLog:
         for file, following in pairwise(files):
             if file.start == following.start:
                 raise CorruptStoreError(
-                    following.path, 0, f"one file that starts at {file.start}", f"another one, {file.path}"
+                    following.path,
+                    0,
+                    f"one file that starts at {file.start}",
+                    f"another one, {file.path}. Move one of the two away",
                 )
         if files and files[-1].size == 0:
             files.pop()
-        size = _usual_size(files)
-        findings: list[CorruptStoreError] = []
-        for file in files:
-            # without its first file a log would look as if retention had deleted it
-            if file.size > size or not file.size:
-                raise CorruptStoreError(
-                    file.path,
-                    min(size, file.size),
-                    f"a file of {size} bytes, like the others",
-                    f"{file.size} bytes",
-                )
-            if file.stop > _OFFSET_MAX:
-                raise CorruptStoreError(
-                    file.path, 0, "a name below 2^63 - 1, less the file's size", f"{file.start}"
-                )
-            if file.size < size:
-                findings.append(
-                    TruncatedRecordError(
-                        file.path, file.size, f"a file of {size} bytes, like the others", f"{file.size} bytes"
-                    )
-                )
-        findings += _gaps(files, size)
+        findings = _size_findings(files) + _gaps(files, _usual_size(files))
         return CommitLog(
             tuple(files),
             tuple(findings),
@@ -97,8 +77,8 @@ class CommitLog:
             tuple(directories),
         )
 
-    def anew(self) -> CommitLog:
-        """The same log as its directories are now."""
+    def relisted(self) -> CommitLog:
+        """The same log, with its directories listed again."""
         return CommitLog.open(self._directories, self._cache)
 
     @property
@@ -108,7 +88,7 @@ class CommitLog:
 
     @property
     def file_size(self) -> int:
-        """Bytes of each file that was not cut; 0 when there is none."""
+        """Bytes of each whole file; 0 without files."""
         return max((file.size for file in self.files), default=0)
 
     @property
@@ -123,18 +103,18 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Where the first file begins; 0 when there is none."""
+        """The physical offset where the first file begins; 0 without files."""
         return self.files[0].start if self.files else 0
 
     def file_index(self, physical_offset: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The index in `files` of the file that holds each offset; -1 outside of all."""
+        """The index in `files` of the file that holds each offset; -1 outside of all files."""
         index = np.searchsorted(self._starts, physical_offset, side="right") - 1
         if not len(self.files):
             return index
         return np.where((index >= 0) & (physical_offset < self._stops[index]), index, -1)
 
     def file_at(self, physical_offset: int) -> StoreFile | None:
-        """The file that holds the offset; None outside of all."""
+        """The file that holds the offset; None outside of all files."""
         if not 0 <= physical_offset <= _OFFSET_MAX:
             return None
         index = int(self.file_index(np.array([physical_offset], np.int64))[0])
@@ -145,7 +125,7 @@ class CommitLog:
         return self._cache.open(file.path)
 
     def read(self, physical_offset: int, length: int) -> bytes:
-        """Exactly `length` bytes, all of one file.
+        """Exactly `length` bytes of one file.
 
         Raises OffsetOutOfRangeError outside of the log and TruncatedRecordError where the file ends before
         the length does.
@@ -169,11 +149,10 @@ class CommitLog:
         return data
 
     def store_timestamp_at(self, physical_offset: int) -> int:
-        """The store timestamp of the unit at the offset in ms, by one read of its head; -1 where there is no
-        unit to be read.
+        """The store timestamp (ms) of the unit at the offset, by one read of its head; -1 without a unit.
 
-        (CommitLog.pickupStoreTimestamp; the look at magic and physicalOffset, which come in the same read, is
-        ours.)
+        CommitLog.pickupStoreTimestamp; we also check magic and physicalOffset, which are in the same read. A
+        file that was deleted or cannot be read gives -1 too. Raises StorePermissionError.
         """
         file = self.file_at(physical_offset)
         if file is None:
@@ -181,9 +160,9 @@ class CommitLog:
         try:
             head = read_head(self.view(file).read(physical_offset - file.start, HEAD_SIZE_MAX))
         except StorePermissionError:
-            raise  # a search that takes it for a message without a time would end elsewhere
+            raise  # A search that took -1 for the time of this message would end at another place.
         except (StoreError, OSError):
-            return -1  # deleted or unreadable: for the caller's search that is a message without a time
+            return -1
         if head is None or head.magic not in (MAGIC_V1, MAGIC_V2):
             return -1
         return head.store_timestamp if head.physical_offset == physical_offset else -1
@@ -191,8 +170,7 @@ class CommitLog:
     def walk(
         self, start: int, stop: int | None = None, *, verify_crc: bool = False, resync: bool = False
     ) -> Walk:
-        """The units from the physical offset `start`, where one has to begin, up to those that begin before
-        `stop`.
+        """The units from the physical offset `start`, where a unit must begin, that begin before `stop`.
 
         See `Walk`. Raises OffsetOutOfRangeError when `start` lies before the first file.
         """
@@ -234,10 +212,26 @@ def _usual_size(files: Sequence[StoreFile]) -> int:
     return max(counts, key=lambda size: (counts[size], size), default=0)
 
 
+def _size_findings(files: Sequence[StoreFile]) -> list[CorruptStoreError]:
+    """A finding for each file that is too short. Raises for an empty file, and for one that is too long."""
+    size = _usual_size(files)
+    findings: list[CorruptStoreError] = []
+    for file in files:
+        expected, found = f"a file of {size} bytes, like the others", f"{file.size} bytes"
+        # An empty first file counts too: without it the log would look as if retention had deleted the file.
+        if file.size > size or not file.size:
+            raise CorruptStoreError(file.path, min(size, file.size), expected, found)
+        if file.stop > _OFFSET_MAX:
+            raise CorruptStoreError(
+                file.path, 0, "a name below 2^63 - 1, less the file's size", f"{file.start}"
+            )
+        if file.size < size:
+            findings.append(TruncatedRecordError(file.path, file.size, expected, found))
+    return findings
+
+
 def _gaps(files: Sequence[StoreFile], size: int) -> list[CorruptStoreError]:
-    """One finding for each place where the next file is not the one that should follow. Raises for an
-    overlap.
-    """
+    """A finding for each gap between two files. Raises CorruptStoreError for an overlap."""
     findings = []
     for file, following in pairwise(files):
         stop = file.start + size

@@ -1,8 +1,7 @@
-"""Where appended units come to stand: one behind the other, with a BLANK where a file cannot take the next
-one (spec 2.9).
+"""The places of appended units: one behind the other, with a BLANK at the end of a full file (spec 2.9).
 
-The layout follows from the start, the file size and the units' sizes alone, so it comes out the same each
-time it is asked.
+The layout depends only on the start, the file size and the units' sizes, so a repeated commit gets the same
+layout.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.files.read import offset_file_name
 from store_format.layouts import BLANK_HEAD, MAGIC_BLANK, pack
 
-BLANK_SIZE_MIN = 8  # CommitLog.END_FILE_MIN_BLANK_LENGTH: so much is left behind the last unit of a file
+BLANK_SIZE_MIN = 8  # CommitLog.END_FILE_MIN_BLANK_LENGTH: the least bytes behind the last unit of a file
 
 
 class Extent(NamedTuple):
-    """Units [first, stop) of those placed stand from the physical offset `offset` on, in one file. first ==
-    stop: a BLANK stands there.
+    """The placed units [first, stop) begin at the physical offset `offset`, in one file.
+
+    first == stop: a BLANK begins there.
     """
 
     first: int
@@ -30,8 +30,9 @@ class Extent(NamedTuple):
 
 
 class LogLayout:
-    """Places units from the physical offset `position` on, which moves along
-    (CommitLog.DefaultAppendMessageCallback.doAppend).
+    """Places units from the physical offset `position` on (CommitLog.DefaultAppendMessageCallback.doAppend).
+
+    Each call moves `position` behind the placed units.
 
     Example: files of 1000 bytes, position 0, three units of 400: the first two at 0 and 400; 400 + 8 > 200,
     so a BLANK of 200 bytes at 800, and the third at 1000.
@@ -69,8 +70,9 @@ class LogLayout:
     def _refuse(self, size: int, left: int) -> None:
         if size + BLANK_SIZE_MIN > self.file_size:
             raise UnsupportedFormatError(
-                f"a message unit of {size} bytes does not fit a commitlog file of {self.file_size} bytes (mappedFileSizeCommitLog); "
-                f"the largest that does has {self.file_size - BLANK_SIZE_MIN}"
+                f"a message record of {size} bytes does not fit into a commitlog file of {self.file_size} "
+                f"bytes (mappedFileSizeCommitLog): expected at most {self.file_size - BLANK_SIZE_MIN} bytes. "
+                "Send a smaller message, or write to a store with larger files"
             )
         if left < BLANK_SIZE_MIN:
             name = offset_file_name(self.position - self.position % self.file_size)

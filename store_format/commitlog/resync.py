@@ -1,8 +1,7 @@
-"""Finding the next message unit behind damage: where a magic code, a size and the unit's own physicalOffset
-stand as they must.
+"""Finds the next message unit behind damage, by magic code, size and the unit's own physicalOffset.
 
-The search is linear in the bytes, whatever they are: candidates come from one pass of vector comparisons, and
-what each costs to check is for the caller to bound.
+The search is linear in the bytes, whatever they are: candidates come from one pass of vector comparisons. The
+caller bounds the cost of checking them.
 """
 
 from __future__ import annotations
@@ -27,20 +26,19 @@ _MAGIC_BYTES = MAGIC_V1.to_bytes(4, "big")  # V2 differs in the last byte only
 def search_unit(
     view: FileView, file: StoreFile, position: int, stop: int, is_unit: Callable[[int], bool]
 ) -> tuple[int | None, int]:
-    """The first place behind `position` and before `stop` that looks like a unit or a BLANK and is one, as
-    `is_unit` says; None without.
+    """The first place behind `position` and before `stop` for which `is_unit` is true; None without.
 
-    The second result says from where on the bytes looked at are all zero.
+    The second result is the place from which on all bytes that were read are zero.
     """
     at, zeros_from, size = position, position, _BLOCK_SIZE_MIN
     while at < stop:
-        at = max(at, view.data_from(at) - _HEAD_SIZE)  # what begins with zeros may begin at the end of a hole
+        at = max(at, view.data_from(at) - _HEAD_SIZE)  # A unit that begins with zeros may begin in a hole.
         data = np.frombuffer(view.read(at, min(size + _HEAD_SIZE, file.size - at)), np.uint8)
         if not len(data):
-            return None, stop  # the file became shorter
+            return None, stop  # The file became shorter.
         block = data[: min(size, stop - at)]
-        is_zero = not data.any()  # most of what lies behind the end of a log
-        for candidate in () if is_zero else _candidates(data, len(block), file, at):
+        is_zero = not data.any()  # Most bytes behind the end of a log are zero.
+        for candidate in () if is_zero else _candidates_in(data, len(block), file, at):
             if candidate > position and is_unit(candidate):
                 return candidate, zeros_from
         if not is_zero and block.any():
@@ -49,11 +47,10 @@ def search_unit(
     return None, zeros_from
 
 
-def _candidates(data: NDArray[np.uint8], count: int, file: StoreFile, at: int) -> list[int]:
-    """Positions in the file at which a unit or a BLANK may begin: among the first `count` bytes of `data`,
-    which is read from `at`.
+def _candidates_in(data: NDArray[np.uint8], count: int, file: StoreFile, at: int) -> list[int]:
+    """Positions in the file at which a unit or a BLANK may begin, by magic code, size and physicalOffset.
 
-    Magic code, size and physicalOffset are looked at, all at once.
+    Searches the first `count` bytes of `data`, which begins at position `at` of the file.
     """
     blanks = _blanks(data, count, file.size - at)
     count = min(count, len(data) - _HEAD_SIZE + 1)
@@ -70,8 +67,9 @@ def _candidates(data: NDArray[np.uint8], count: int, file: StoreFile, at: int) -
 
 
 def _blanks(data: NDArray[np.uint8], count: int, remaining: int) -> list[int]:
-    """Places among the first `count` bytes with a BLANK's magic code, and in front of it how many bytes of
-    the file are left there.
+    """Places among the first `count` bytes where a BLANK may begin.
+
+    A BLANK has its magic code, and before it the number of bytes up to the file's end.
     """
     found, raw = [], data.tobytes()
     place = raw.find(_BLANK_BYTES, _MAGIC_AT) - _MAGIC_AT

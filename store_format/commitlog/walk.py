@@ -1,13 +1,13 @@
-"""Following the commitlog from unit to unit: every byte ends up as unit, padding, damage or unwritten, and
-the sums say so.
+"""Walks the commitlog from unit to unit: every byte is counted as unit, BLANK, damage or unwritten.
 
-A unit's length leads to the next unit, so one loop over windows of a file does nothing but follow lengths;
-what it found is then checked many at once, and the first place that fails is looked at alone.
+A unit's length gives the place of the next unit, so one loop over windows of a file only follows lengths. The
+units of a window are then checked all at once, and the first bad place is checked alone.
 
-Windows are read, not mapped: as fast (2 GB/s of 350-byte units either way), right for a file that a broker is
-appending to, and harmless where a file becomes shorter. After damage the windows begin small and double with
-success, so that what a failure wastes is at most twice what went well before it: that, and the allowance for
-checksums below, keep the search for the next unit linear in the bytes, whatever they are.
+Windows are read, not mapped: this is as fast (2 GB/s with units of 350 bytes), right for a file to which
+a broker appends, and safe for a file that becomes shorter. After damage the windows begin small and
+double after each good window, so that a failure wastes at most twice the bytes that were good before.
+With the allowance for checksums below this keeps the search for the next unit linear in the bytes,
+whatever they are.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ from store_format.message.check import UnitCheck, UnitKind, check_unit, count_va
 _WINDOW_SIZE = 1 << 20  # half a core's level 2 cache; at most 11,523 units
 _WINDOW_SIZE_MIN = 4096
 _LENGTH = Struct(">i")
-# Of a BLANK that is searched for: it is shorter than the message that did not fit. maxMessageSize is 4 MiB,
-# and a batch has its heads.
+# The longest BLANK in a search. It is shorter than the message that did not fit: maxMessageSize is 4 MiB, and
+# the heads of a batch add to that.
 _BLANK_SIZE_MAX = 8 << 20
-# Bytes of bodies that may be summed in vain while looking for the next unit: a start, and some for each byte
-# walked. Units nested in one another could otherwise make every byte be summed thousands of times.
+# Bytes whose CRC may be taken in vain in the search for the next unit: a start, and a multiple of the bytes
+# walked. Otherwise the CRC of units nested in one another could be taken thousands of times for every byte.
 _CRC_ALLOWANCE = 64 << 20
 _CRC_ALLOWANCE_RATE = 4
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UnitRun:
-    """Units that stand one behind the other and passed every check: positions in the file and sizes, both in
-    bytes.
+    """Consecutive units that passed every check: positions in the file, and sizes, both in bytes.
 
-    `buffer` are the bytes that were checked, from `buffer_start` of the file on; None for a unit longer than
-    a window.
+    `buffer` has the checked bytes, from `buffer_start` of the file on; None for one unit longer than a
+    window.
     """
 
     file: StoreFile
@@ -66,11 +65,10 @@ class UnitRun:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes `start` to `stop` of the file that are no unit, and what is wrong at their start.
+    """Bytes `start` to `stop` of a file that are no unit, and what is wrong at their start.
 
-    `at_tail` says that nothing good follows in the whole log: in a live store a unit that is being written,
-    "not yet". A file that is missing between two others is one Damage too; `file` then says where it should
-    be.
+    `at_tail`: no good unit follows in the log. In a live store a unit may be being written there. A missing
+    file between two others is one Damage too; `file` then has the path and range of the missing file.
     """
 
     file: StoreFile
@@ -82,19 +80,20 @@ class Damage:
 
 
 class EndKind(StrEnum):
-    """Why a walk went no further."""
+    """Why a walk ended."""
 
-    STOP = "stop"  # the next unit would begin at or behind `stop`
+    STOP = "stop"  # the next unit would begin at or behind the walk's `stop`
     BLANK = "blank"  # the last file is full, and no other file follows
-    UNWRITTEN = "unwritten"  # zeros: the log's end, so far
+    UNWRITTEN = "unwritten"  # zeros
     TORN = "torn"  # bytes that are no unit
-    MISSING = "missing file"  # the file in which the log goes on is not there
+    MISSING = "missing file"  # the next file does not exist
 
 
 @dataclass(frozen=True, slots=True)
 class WalkEnd:
-    """Where and why a walk ended: the physical offset, the same as file and position, and what was wrong
-    there, if anything.
+    """Where and why a walk ended: the physical offset, the same place as file and position, and the damage.
+
+    Without damage `expected` and `found` are empty.
     """
 
     kind: EndKind
@@ -107,14 +106,14 @@ class WalkEnd:
 
 @dataclass(slots=True)
 class WalkSums:
-    """Bytes by what they were. `unread` are those behind a torn end of a walk that does not look for the next
-    unit.
+    """The bytes of a walk by kind.
 
-    `unwritten` are those behind an unwritten end; a walk with `resync` has seen that they are zero. `missing`
-    are the bytes of missing files, which no file has and `total` does not count.
+    `unread` bytes follow the torn end of a walk without `resync`. `unwritten` bytes follow an unwritten end;
+    a walk with `resync` has checked that they are zero. `missing` bytes are those of missing files, which
+    `total_bytes` does not count.
     """
 
-    units: int = 0  # how many
+    units: int = 0  # the number of units
     unit_bytes: int = 0
     blank_bytes: int = 0
     damage_bytes: int = 0
@@ -124,23 +123,22 @@ class WalkSums:
 
     @property
     def total_bytes(self) -> int:
-        """From the start of the walk to the end of the last file it looked at, or to where it stopped."""
+        """Bytes from the start of the walk to the end of the last file that it read, or to its stop."""
         return (
             self.unit_bytes + self.blank_bytes + self.damage_bytes + self.unwritten_bytes + self.unread_bytes
         )
 
 
 class Walk:
-    """An iterator of the runs of units and, with `resync`, of the damage between them. `sums` and `end` tell
-    the rest.
+    """Iterates over the runs of units and, with `resync`, over the damage between. Sets `sums` and `end`.
 
-    Without `resync` the first thing that is neither unit nor BLANK ends the walk (CommitLog.recoverNormally).
-    With it the walk looks for the next place where a whole unit stands that says it stands there and whose
-    CRC is right, and goes on over missing files, up to where nothing follows any more; `end` then is where
-    the last good unit ends.
+    Without `resync` the first bytes that are neither unit nor BLANK end the walk (CommitLog.recoverNormally).
+    With `resync` the walk searches the next whole unit that has its own physical offset and a good CRC, and
+    continues there, over missing files too, until no unit follows. `end` is then the end of the last good
+    unit.
 
-    A live broker may be writing at the end: a torn or unwritten end, and damage `at_tail`, mean "not yet"
-    there, and a new walk may get further. What was found is always a prefix of the log.
+    A live broker may be writing at the end: a torn or unwritten end, and damage `at_tail`, then mean "not
+    yet", and a new walk may get further. The units found are always a prefix of the log.
 
     Example: file 0 holds units at 0 and 126, then zeros up to its end at 65536: one run with positions [0,
     126] and sizes [126, 146]; `end` is (unwritten, 272); sums are 272 bytes in units and 65264 unwritten.
@@ -165,8 +163,8 @@ class Walk:
         self._verify_crc = verify_crc
         self._resync = resync
         self._crc_wasted = 0
-        self._failure: WalkEnd | None = None  # the first failure with no good unit behind it
-        self._blank: WalkEnd | None = None  # set while the last thing seen is a BLANK
+        self._failure: WalkEnd | None = None  # the first failure since the last good unit
+        self._blank: WalkEnd | None = None  # set behind a BLANK, until the next unit
         self._begun: int | None = None
         self._steps = self._walk()
 
@@ -191,7 +189,7 @@ class Walk:
                 return
             index, position = index + 1, 0
             following = self._files[index] if index < len(self._files) else None
-            if self._stop is not None and self._stop <= file.stop:  # in the BLANK
+            if self._stop is not None and self._stop <= file.stop:  # `stop` lies in the BLANK.
                 self.end = WalkEnd(EndKind.STOP, file.stop, file.path, file.size)
                 return
             if following is None or (following.start != file.stop and not self._resync):
@@ -205,27 +203,20 @@ class Walk:
     def _missing(self, offset: int) -> WalkEnd:
         directory = dirname(self._files[-1].path) if self._files else ""
         path = join(directory, offset_file_name(offset))
-        return WalkEnd(
-            EndKind.MISSING, offset, path, 0, f"a file that holds physical offset {offset}", "none"
-        )
+        expected = f"a file that holds physical offset {offset}"
+        return WalkEnd(EndKind.MISSING, offset, path, 0, expected, "none")
 
     def _gap(self, file: StoreFile, following: StoreFile) -> Damage:
-        missing = StoreFile(
-            join(dirname(file.path), offset_file_name(file.stop)), file.stop, following.start - file.stop
-        )
+        path = join(dirname(file.path), offset_file_name(file.stop))
+        missing = StoreFile(path, file.stop, following.start - file.stop)
         self.sums.missing_bytes += missing.size
-        return Damage(
-            missing,
-            0,
-            missing.size,
-            f"a file that starts at {file.stop}",
-            f"the next file starts at {following.start}",
-        )
+        expected, found = f"a file that starts at {file.stop}", f"the next file starts at {following.start}"
+        return Damage(missing, 0, missing.size, expected, found)
 
     # ---- in one file ---------------------------------------------------------------------------------------
 
     def _walk_file(self, index: int, position: int) -> Iterator[UnitRun | Damage]:
-        """Up to the file's end, or until `end` is set."""
+        """Walks to the file's end, or until `end` is set."""
         file = self._files[index]
         view = self._cache.open(file.path)
         stop = file.size if self._stop is None else min(file.size, self._stop - file.start)
@@ -250,18 +241,18 @@ class Walk:
                     return
                 position, window_size = following, _WINDOW_SIZE_MIN
                 continue
-            if run is None:  # longer than the window, or it became whole just now
+            if run is None:  # The unit is longer than the window, or a broker has completed it meanwhile.
                 run, whole = UnitRun(file, np.array([position]), np.array([check.size]), None, position), True
             self._count(run)
             yield run
             position = run.stop
             if whole:
                 window_size = min(2 * window_size, _WINDOW_SIZE)
-        # the last unit may reach behind it: it began before
+        # The last unit may reach behind `stop`: it begins before.
         if self._stop is not None and self._stop <= file.stop:
             self.end = self._failure or WalkEnd(EndKind.STOP, file.start + position, file.path, position)
             return
-        # No broker fills a file without a BLANK, and one that meets such a file takes its end for the log's.
+        # No broker fills a file without a BLANK. A broker takes the end of such a file for the log's end.
         self._note_failure(
             file, position, UnitCheck(UnitKind.TORN, 0, 0, "a blank record before the file's end", "none")
         )
@@ -271,13 +262,11 @@ class Walk:
     def _read_run(
         self, view: FileView, file: StoreFile, position: int, stop: int, window_size: int
     ) -> tuple[UnitRun | None, bool]:
-        """The units that lie wholly in the next window, up to the first bad one, and whether there was no bad
-        one.
-        """
+        """(The units that lie wholly in the next window, up to the first bad one; whether none is bad)."""
         data = view.read(position, min(window_size, file.size - position))
-        positions, follower = _follow(data, min(stop - position, len(data)))
+        positions, follower = _follow_lengths(data, min(stop - position, len(data)))
         if positions and follower > len(data):
-            follower = positions.pop()  # reaches into the next window, or nowhere
+            follower = positions.pop()  # This unit reaches into the next window, or its length is wrong.
         if not positions:
             return None, False
         starts = np.array(positions, np.int64)
@@ -296,9 +285,7 @@ class Walk:
     # ---- when something is wrong ---------------------------------------------------------------------------
 
     def _check(self, view: FileView, file: StoreFile, position: int, *, verify_crc: bool) -> UnitCheck:
-        """What stands at the position. With `resync`, sums are taken only as long as the allowance for vain
-        ones lasts.
-        """
+        """Checks the unit at the position. With `resync` takes CRCs only within `_CRC_ALLOWANCE`."""
         remaining, offset = file.size - position, file.start + position
         check = check_unit(
             view, position, remaining, physical_offset=offset, verify_crc=verify_crc and not self._resync
@@ -311,8 +298,8 @@ class Walk:
                 UnitKind.TORN,
                 0,
                 0,
-                "a unit that can be checked",
-                "too many with a wrong CRC before it to look at its own",
+                "a message",
+                f"more than {_CRC_ALLOWANCE >> 20} MiB of failed CRC checks before it; not verified",
             )
         summed = check_unit(view, position, remaining, physical_offset=offset, verify_crc=True)
         if summed.kind is not UnitKind.OK:
@@ -336,15 +323,13 @@ class Walk:
     def _skip(
         self, view: FileView, index: int, position: int, stop: int, check: UnitCheck
     ) -> tuple[Damage | None, int | None]:
-        """The damage that begins at `position`, and where to go on; None when there is nothing behind it in
-        the whole log.
-        """
+        """(The damage at `position`; where the walk continues, None if no unit follows in the log)."""
         file = self._files[index]
         following, zeros_from = search_unit(
             view, file, position, stop, partial(self._goes_on_at, view, index)
         )
         at_tail = following is None and index >= self._last_begun()
-        # A broker that writes now wrote here before it wrote where we have just looked.
+        # A live broker writes in order: the bytes here may be complete since the search behind them.
         if self._check(view, file, position, verify_crc=self._verify_crc).kind in (
             UnitKind.OK,
             UnitKind.BLANK,
@@ -362,9 +347,9 @@ class Walk:
         return damage, None if at_tail else damage_stop
 
     def _goes_on_at(self, view: FileView, index: int, position: int) -> bool:
-        """Whether a unit stands there, or the BLANK of a file that others follow.
+        """Whether a unit begins there, or the BLANK of a file that other files follow.
 
-        What is behind that BLANK was written before the file was full: remains that a recovery has cut off.
+        Bytes behind such a BLANK are older than it: remains that a recovery has cut off.
         """
         file = self._files[index]
         if self._is_unit(view, file, position):
@@ -373,18 +358,14 @@ class Walk:
         return is_blank and file.size - position <= _BLANK_SIZE_MAX and index < self._last_begun()
 
     def _last_begun(self) -> int:
-        """The index of the last file that something was written to. Files behind it were only made in
-        advance.
-        """
+        """The index of the last file with a unit or a head. Later files were only allocated in advance."""
         if self._begun is None:
             indices = range(len(self._files) - 1, -1, -1)
             self._begun = next((i for i in indices if self._is_begun(self._files[i])), 0)
         return self._begun
 
     def _is_begun(self, file: StoreFile) -> bool:
-        """Zeros at a file's head say little: so are pages that a power loss kept from the disk. Holes are not
-        read.
-        """
+        """Whether anything was written to the file: its head may be zeros after a power loss. Skips holes."""
         view = self._cache.open(file.path)
         return (
             any(view.read(0, 8))
@@ -398,10 +379,8 @@ class Walk:
 _OK = UnitCheck(UnitKind.OK)
 
 
-def _follow(data: bytes, stop: int) -> tuple[list[int], int]:
-    """Starts of units from byte 0 on, as the lengths say, while they lie before `stop`; and where the next
-    one would be.
-    """
+def _follow_lengths(data: bytes, stop: int) -> tuple[list[int], int]:
+    """(The starts of units from byte 0 on, by their lengths, before `stop`; where the next unit would be)."""
     positions: list[int] = []
     append, unpack, size_min = positions.append, _LENGTH.unpack_from, MESSAGE_SIZE_MIN
     position, stop = 0, min(stop, len(data) - _LENGTH.size + 1)

@@ -1,6 +1,4 @@
-"""The commitlog's files as a writer sees them: made when first written to, one open at a time, zeroed or
-removed when undone.
-"""
+"""Writes the commitlog's files: creates a file with its first write, and zeroes or removes files on undo."""
 
 from __future__ import annotations
 
@@ -15,8 +13,9 @@ from store_format.files.write import FileWrites, WritableFile
 
 
 class LogFiles:
-    """Writes at physical offsets. A file is synced when the next one begins; `made` are those that were not
-    there before.
+    """Writes at physical offsets, one file open at a time. Syncs a file before it opens the next.
+
+    `made` has the paths of the files that it created.
     """
 
     def __init__(self, log: CommitLog, directories: Sequence[str], file_size: int, files: FileWrites) -> None:
@@ -36,7 +35,7 @@ class LogFiles:
         self._file.write(offset - start, data)
 
     def write_blank(self, offset: int) -> None:
-        """The rest of the file that holds `offset` is none's."""
+        """Writes a BLANK at `offset`: no unit in the rest of the file."""
         self.write(offset, blank_head(offset, self._file_size))
 
     def close(self) -> None:
@@ -50,7 +49,7 @@ class LogFiles:
         file, made = self._files.open_full(path, self._file_size)
         self._paths[start] = path
         if made:
-            self.made.append(path)  # at once: what fails from here on takes it away again
+            self.made.append(path)  # At once, so that a failure from here on removes the file again.
             try:
                 self._files.sync_directory(os.path.dirname(path))
             except BaseException:
@@ -59,15 +58,14 @@ class LogFiles:
         return file
 
     def _new_path(self, start: int) -> str:
-        """MultiPathMappedFileQueue.tryCreateMappedFile: the directories take turns."""
+        """The directories take turns (MultiPathMappedFileQueue.tryCreateMappedFile)."""
         directory = self._directories[start // self._file_size % len(self._directories)]
         return f"{directory}/{offset_file_name(start)}"
 
     def clear_behind(self, base: int, *, keep: int = -1) -> None:
-        """Nothing is left at or behind `base`: bytes of its file are zeroed, those of later ones too, files
-        made since are removed.
+        """Zeroes all bytes at or behind `base`, and removes the files in `made` that begin there.
 
-        Files that begin at or behind `keep`, unless it is negative, are removed as well.
+        Also removes files that begin at or behind `keep`, unless `keep` is negative.
         """
         if self._file is not None:
             self._file.close()

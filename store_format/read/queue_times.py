@@ -66,7 +66,7 @@ def _time_at(queue: QueueRange, log: CommitLog, physical_offset: int, on_damage:
 
 def _damage_at(queue: QueueRange, log: CommitLog, physical_offset: int) -> CorruptStoreError | None:
     """Why the time of an entry's message cannot be read; None where retention has deleted the message."""
-    log = log.anew()
+    log = log.relisted()
     if 0 <= physical_offset < log.min_offset:
         return None
     name = f"{queue.topic}-{queue.queue_id}"

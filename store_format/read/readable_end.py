@@ -289,7 +289,7 @@ def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int
     these. StoreInUseError: messages that were appended since `end` was looked for, so another process writes
     to the store although it shows no lock (NFS, a virtual machine's mount).
     """
-    found = find_readable_end(root, log.anew(), end)
+    found = find_readable_end(root, log.relisted(), end)
     if staged is not None and end.offset >= staged[0] and found.last_timestamp <= staged[1]:
         return
     if found.damage is not None:

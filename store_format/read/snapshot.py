@@ -306,7 +306,7 @@ def _listed_for(log: CommitLog, queues: Iterable[QueueRange]) -> CommitLog:
     """
     stop = log.stop
     return (
-        log.anew()
+        log.relisted()
         if any(queue.bounds is not None and queue.bounds.last_physical_offset >= stop for queue in queues)
         else log
     )

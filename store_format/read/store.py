@@ -107,7 +107,7 @@ class Store:
     @property
     def has_consume_queues(self) -> bool:
         """False where RocksDB keeps the consume queues, or they were deleted: then the commitlog is scanned."""
-        return has_queue_files(self.path) or not self.log.anew().files
+        return has_queue_files(self.path) or not self.log.relisted().files
 
     def snapshot(self, select: Callable[[str], bool] = lambda topic: True) -> Snapshot:
         """Where the queues of the selected topics begin and end now. Raises UnsupportedFormatError without
@@ -131,7 +131,7 @@ class Store:
         refused: list[StoreError] = []
         taken = take_snapshot(
             self.path,
-            self.log.anew(),
+            self.log.relisted(),
             self.state,
             select,
             refuse if self.unreadable is None else refused.append,
@@ -166,14 +166,14 @@ class Store:
     ) -> Survey:
         """The queues as the commitlog itself shows them, by one walk over all of it."""
         before = read_commit_state(self.path)
-        log, state = self.log.anew(), self.state
+        log, state = self.log.relisted(), self.state
         is_live = state is StoreState.LIVE
         stop = find_log_end(self.path, log, state)
         found = survey(log, select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
         # a commit went on: again, up to where all was committed before
         if read_commit_state(self.path) != before:
             stop = committed_end(self.path)
-            found = survey(self.log.anew(), select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
+            found = survey(self.log.relisted(), select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
         self._lost.warn_of_hidden(self, found.queues)
         return found
 

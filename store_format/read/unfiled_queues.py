@@ -188,7 +188,7 @@ class UnfiledQueues:
         # The log was looked at after the snapshot: a commit in between is not missing.
         now = (
             take_snapshot(
-                store.path, store.log.anew(), taken.state, {topic for topic, _ in short}.__contains__
+                store.path, store.log.relisted(), taken.state, {topic for topic, _ in short}.__contains__
             )
             if short
             else taken
@@ -308,7 +308,7 @@ def _dispatched(store: OpenStore, taken: Snapshot) -> int:
     ):
         return _OFFSET_MAX
     queues = take_snapshot(
-        store.path, store.log.anew(), taken.state, lambda topic: True, lambda error: None
+        store.path, store.log.relisted(), taken.state, lambda topic: True, lambda error: None
     ).queues.values()
     ends = (
         queue.bounds

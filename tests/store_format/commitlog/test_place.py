@@ -52,7 +52,7 @@ def test_the_largest_unit_of_a_file(size: int, fits: bool) -> None:
     else:
         with pytest.raises(UnsupportedFormatError) as caught:
             layout.place(np.array([size]))
-        assert "the largest that does has 992" in str(caught.value)
+        assert "expected at most 992 bytes" in str(caught.value)
 
 
 def test_a_log_that_leaves_no_room_for_a_blank_is_damaged() -> None:

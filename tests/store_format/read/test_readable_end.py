@@ -625,13 +625,13 @@ def test_a_damaged_golden_is_not_cut(copy: Copy) -> None:
 
 def test_a_log_that_grows_meanwhile_is_not_cut(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A live broker whose lock cannot be seen looks like one that crashed."""
-    anew = CommitLog.anew
+    relisted = CommitLog.relisted
 
     def look_again(log: CommitLog) -> CommitLog:
         broker.write(1)
-        return anew(log)
+        return relisted(log)
 
-    monkeypatch.setattr(CommitLog, "anew", look_again)
+    monkeypatch.setattr(CommitLog, "relisted", look_again)
     with pytest.raises(StoreInUseError, match="another process writes to the store"):
         recover(str(broker.root))
     monkeypatch.undo()
