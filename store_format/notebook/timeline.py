@@ -17,7 +17,7 @@ _GREY, _BLUE, _GREEN, _AMBER, _RED = "#808080", "#3b82f6", "#16a34a", "#d97706",
 # How an event begins -> colour of its dot. Other events are grey.
 _COLOURS = (
     ("waits for retry", _AMBER), ("retry", _AMBER), ("delayed", _AMBER), ("half message", _AMBER),
-    ("asked", _AMBER), ("recall", _AMBER),
+    ("recall", _AMBER),
     ("dead letter", _RED), ("discarded", _RED), ("transaction rolled", _RED), ("not reached", _GREY),
     ("stored", _BLUE), ("delivered", _BLUE), ("committed", _BLUE), ("transaction", _BLUE), ("born", _GREY),
     ("passed", _GREEN),

@@ -155,45 +155,39 @@ def _sent_back(store: Store, offset_ids: Collection[str]) -> list[_Row]:
 def _event_of(row: _Row) -> _Event:
     """The event that stored this copy: by the topic, and by the properties that a delayed message keeps."""
     topic, time = row["topic"], row["storeTimestampMs"]
-    real = row[REAL_TOPIC]
-    if topic == SCHEDULE_TOPIC:
+    if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        return _delayed_event(row)
+    if topic in HALF_TOPICS:
+        checks = row["TRANSACTION_CHECK_TIMES"]
+        what = "half message" if checks is None else f"half message, check {checks}"
+        return _Event(time, what, row, row[PGROUP], f"for {row[REAL_TOPIC]}")
+    if topic == DISCARDED_TOPIC:
+        return _Event(time, "discarded", row, row[PGROUP], "checked too often without a decision")
+    if is_retry_topic(topic):
+        return _Event(time, f"retry {row['reconsumeTimes']}", row, topic.removeprefix(RETRY_PREFIX))
+    if topic.startswith(DLQ_PREFIX):
+        detail = f"reconsumeTimes {row['reconsumeTimes']}"
+        return _Event(time, "dead letter", row, topic.removeprefix(DLQ_PREFIX), detail)
+    if row["sysFlag"] & sysflag.TRANSACTION_MASK == sysflag.TRANSACTION_COMMIT:
+        detail = f"half message at {row['preparedTransactionOffset']}"
+        return _Event(time, "committed", row, row[PGROUP], detail)
+    waited = row[REAL_TOPIC] is not None and (row[DELAY] is not None or row[TIMER_OUT_MS] is not None)
+    return _Event(time, "delivered" if waited else "stored", row)
+
+
+def _delayed_event(row: _Row) -> _Event:
+    """A copy in the topic of a delay level or of the timer."""
+    time, real = row["storeTimestampMs"], row[REAL_TOPIC]
+    if row["topic"] == SCHEDULE_TOPIC:
         retry = real is not None and is_retry_topic(real)
         detail = f"level {row['queueId'] + 1} for {real}, due {_iso_or_never(row['tagsCode'])}"
         what = f"waits for retry {row['reconsumeTimes']}" if retry else "delayed"
         return _Event(time, what, row, real.removeprefix(RETRY_PREFIX) if retry else None, detail)
-    if topic == TIMER_TOPIC:
-        if row["TIMER_DEL_UNIQKEY"] is not None:
-            return _Event(time, "recall", row, None, f"of {row['TIMER_DEL_UNIQKEY']}")
-        rolled = f", put back {row['TIMER_ROLL_TIMES']} times" if row["TIMER_ROLL_TIMES"] else ""
-        return _Event(
-            time,
-            "delayed",
-            row,
-            None,
-            f"timer for {real}, due {_iso_or_never(parse_long(row['TIMER_OUT_MS']))}{rolled}",
-        )
-    if topic in HALF_TOPICS:
-        checks = row["TRANSACTION_CHECK_TIMES"]
-        what = "half message" if checks is None else f"asked for the {checks}. time"
-        return _Event(time, what, row, row[PGROUP], f"for {real}")
-    if topic == DISCARDED_TOPIC:
-        return _Event(time, "discarded", row, row[PGROUP], "asked too often how the transaction ended")
-    if is_retry_topic(topic):
-        return _Event(time, f"retry {row['reconsumeTimes']}", row, topic.removeprefix(RETRY_PREFIX))
-    if topic.startswith(DLQ_PREFIX):
-        return _Event(
-            time,
-            "dead letter",
-            row,
-            topic.removeprefix(DLQ_PREFIX),
-            f"reconsumeTimes {row['reconsumeTimes']}",
-        )
-    if row["sysFlag"] & sysflag.TRANSACTION_MASK == sysflag.TRANSACTION_COMMIT:
-        return _Event(
-            time, "committed", row, row[PGROUP], f"half message at {row['preparedTransactionOffset']}"
-        )
-    waited = real is not None and (row[DELAY] is not None or row[TIMER_OUT_MS] is not None)
-    return _Event(time, "delivered" if waited else "stored", row)
+    if row["TIMER_DEL_UNIQKEY"] is not None:
+        return _Event(time, "recall", row, None, f"of {row['TIMER_DEL_UNIQKEY']}")
+    rolled = f", stored again {row['TIMER_ROLL_TIMES']} times" if row["TIMER_ROLL_TIMES"] else ""
+    due = _iso_or_never(parse_long(row[TIMER_OUT_MS]))
+    return _Event(time, "delayed", row, None, f"timer for {real}, due {due}{rolled}")
 
 
 def _iso_or_never(ms: int | None) -> str:
@@ -227,7 +221,7 @@ def _group_positions(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
             if topic == row["topic"] and offset is not None and not group.startswith(SYSTEM_GROUP_PREFIX):
                 passed = offset > row["queueOffset"]
                 yield _Event(
-                    None, "passed" if passed else "not reached", row, group, f"the group goes on at {offset}"
+                    None, "passed" if passed else "not reached", row, group, f"committed offset {offset}"
                 )
 
 

@@ -215,7 +215,11 @@ def test_views_have_the_columns_that_the_table_says(golden: Golden) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("topic", "did you mean topics"), ("Lag", "did you mean lag"), ("zzz", f"the views are {VIEWS[0].name}, ")],
+    [
+        ("topic", "did you mean topics"),
+        ("Lag", "did you mean lag"),
+        ("zzz", f"the views are {VIEWS[0].name}, "),
+    ],
 )
 def test_a_view_that_is_none(golden: Golden, name: str, hint: str) -> None:
     with pytest.raises(OptionError, match=hint):

@@ -65,7 +65,7 @@ def test_retries_and_dead_letters_of_two_groups(golden: Golden) -> None:
     rows = life(golden("retry-dlq-5.5.0"), FAILED)
     assert _short(rows) == RETRIED
     assert "level 3 for %RETRY%CG_fail, due 2026-11-21T06:53:07.312Z" in rows[2]["detail"]
-    assert rows[-1]["detail"] == "the group goes on at 20"
+    assert rows[-1]["detail"] == "committed offset 20"
 
 
 def test_an_offset_id_leads_to_the_same_life(golden: Golden) -> None:
@@ -144,14 +144,14 @@ def test_transactions(golden: Golden) -> None:
     asked = life(root, _one("delay-tx-5.5.0", half, half, "Tx"))
     assert [what for what, _, _ in _short(asked)][1:5] == [
         "half message",
-        "asked for the 1. time",
+        "half message, check 1",
         "committed",
         "transaction committed",
     ]
     undecided = life(
         root, next(key for key, rows in sorted(_copies("delay-tx-5.5.0").items()) if len(rows) == 10)
     )
-    assert [what for what, _, _ in _short(undecided)][-2:] == ["asked for the 9. time", "transaction pending"]
+    assert [what for what, _, _ in _short(undecided)][-2:] == ["half message, check 9", "transaction pending"]
     assert undecided[-1]["time"] is None
 
 
@@ -167,8 +167,8 @@ def test_a_group_that_has_not_got_there(golden: Golden) -> None:
         if row["time"] is None
     }
     assert standing == {
-        "CG_some": ("not reached", "the group goes on at 58"),
-        "CG_tags": ("not reached", "the group goes on at 40"),
+        "CG_some": ("not reached", "committed offset 58"),
+        "CG_tags": ("not reached", "committed offset 40"),
     }
 
 
