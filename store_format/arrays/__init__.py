@@ -1,1 +1,1 @@
-"""numpy and Arrow tricks that know nothing of RocketMQ: gather byte ranges, memmem."""
+"""numpy and Arrow helpers without any knowledge of RocketMQ: gather byte ranges, search for bytes."""

@@ -1,8 +1,8 @@
 """Byte ranges of one buffer, and Arrow's string and binary arrays as bytes and offsets.
 
-No function makes a Python object for a range. Two measured choices: a void view gathers fixed records ten times
-faster than the structured dtype, and one Arrow `take` over interleaved start and end offsets copies variable
-ranges at memory speed. Offsets are 64 bits wide, so that no sum of lengths overflows.
+No function makes a Python object for a range. Two measured choices: a void view gathers fixed records ten
+times faster than the structured dtype, and one Arrow `take` over interleaved start and end offsets copies
+variable ranges at memory speed. Offsets are 64 bits wide, so that no sum of lengths overflows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ _INT32_MAX = 2**31 - 1
 def gather_units(
     buffer: NDArray[np.uint8], positions: NDArray[np.int64], layout: np.dtype[Any]
 ) -> NDArray[Any]:
-    """`layout` records at `positions` of `buffer`, copied. The caller has checked that every record lies
-    inside.
-    """
+    """Returns a copy of the `layout` records at `positions` of `buffer`, which must contain every record."""
     size = layout.itemsize
     if len(buffer) < size:
         return np.empty(0, layout)
@@ -30,7 +28,7 @@ def gather_units(
 
 
 def gather_words(buffer: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The eight bytes at each position as a little-endian word. The caller pads the buffer by seven bytes."""
+    """Returns the eight bytes at each position as a little-endian word. `buffer` is padded by seven bytes."""
     return np.ndarray((len(buffer) - 7,), "<u8", buffer, strides=(1,))[positions]
 
 
@@ -40,17 +38,15 @@ def gather_ranges(
     lengths: NDArray[np.int64],
     kind: pa.DataType | None = None,
 ) -> pa.Array:
-    """buffer[start:start+length] for each pair, copied into a new Arrow array (`binary` unless told
-    otherwise).
+    """Returns buffer[start:start+length] for each pair as a new Arrow array of type `kind` (default: binary).
 
-    The sum of the lengths must stay below 2 GiB; callers cut batches long before that.
+    The sum of the lengths must be below 2 GiB; callers cut batches long before.
     """
     count = len(starts)
     kind = kind or pa.binary()
     if count == 0:
         return pa.array([], kind)
-    # Elements 1, 3, 5 … of this array are the ranges; the even ones span what lies between and are never
-    # looked at.
+    # Elements 1, 3, 5 … of this array are the ranges; the even elements span the bytes between two ranges.
     wide = len(buffer) > _INT32_MAX
     offsets = np.empty(2 * count + 2, np.int64 if wide else np.int32)
     offsets[0], offsets[-1] = 0, len(buffer)
@@ -66,7 +62,7 @@ def gather_ranges(
 
 
 def mapped_array(array: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """(offsets, data) of a freshly made string or binary array, without a copy."""
+    """Returns (offsets, data) of a string or binary array without a copy; the data begins before a slice."""
     _, offsets, data = array.buffers()
     first = array.offset
     numbers = (
@@ -76,18 +72,18 @@ def mapped_array(array: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.uint8]]
 
 
 def as_bytes(buffer: NDArray[np.uint8], start: int, stop: int) -> bytes:
-    """One range as bytes, for the rare message that is looked at alone."""
+    """Returns one range as bytes, for single messages."""
     return buffer[start:stop].tobytes()
 
 
-# ---- Arrow arrays as bytes and offsets ----------------------------------------------------------------------
+# ---- Arrow arrays as bytes and offsets
+# ----------------------------------------------------------------------
 
 
 def flat_bytes(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes that a string or binary array (large or not, sliced or not) covers, and its len + 1 offsets
-    into them.
+    """Returns the bytes of a string or binary array (large or not, sliced or not) and its len + 1 offsets.
 
-    A null has an extent too, mostly an empty one.
+    The offsets begin at 0. A null has a range too, which may contain bytes.
     """
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     if not len(array):
@@ -103,14 +99,14 @@ def flat_bytes(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def from_flat(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> pa.LargeBinaryArray:
-    """The inverse of `flat_bytes`, over the very same memory."""
+    """Returns the array with these bytes and offsets: the inverse of `flat_bytes`, without a copy."""
     return pa.Array.from_buffers(
         pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
 
 
 def fixed_width(records: NDArray[Any]) -> pa.LargeBinaryArray:
-    """Each record's bytes as one binary value."""
+    """Returns the bytes of each record as a binary value."""
     size = records.itemsize
     return from_flat(
         np.ascontiguousarray(records).view(np.uint8).reshape(-1),

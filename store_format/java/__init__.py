@@ -1,1 +1,1 @@
-"""What Java does to text, hashes, numbers and JSON, reproduced exactly."""
+"""What Java does to text, hashes, HashMaps, numbers and JSON, reproduced exactly."""

@@ -1,9 +1,8 @@
-"""JSON as RocketMQ's two writers put it: fastjson 1.2 (up to 5.3) and fastjson2 (5.4 and later); spec 6.2,
-consumption 3.6.
+"""JSON as RocketMQ writes it: fastjson 1.2 (up to 5.3), fastjson2 (since 5.4); spec 6.2, consumption 3.6.
 
-Both leave integer keys of maps unquoted, and a client's offsets.json has whole objects as keys; all else is
-JSON. What is plain JSON goes through the standard library. The rest is read token by token, in one pass and
-without recursion, so that a hostile file costs no more than its length.
+Both do not quote integer keys of maps, and a client's offsets.json has whole objects as keys. The standard
+library parses plain JSON. Other text is parsed token by token, in one pass and without recursion, so that the
+cost of a hostile file is linear in its length.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ from store_format.java.text import decode_utf8
 DEPTH_MAX = 64  # the deepest file of a broker has eight levels
 
 _INTEGER_DIGITS_MAX = 4300  # Python's own limit (sys.int_info), because converting takes quadratic time
-_REFERENCE_MEMBERS_MAX = 1_000_000  # of all objects that references stand for, together
+_REFERENCE_MEMBERS_MAX = 1_000_000  # members of all objects that references name, together
 
-# Possessive: a string or number that does not end as it should fails at once, without trying shorter ones.
+# Possessive quantifiers: a malformed string or number fails at once, without backtracking.
 _TOKEN = re.compile(
-    r'[ \t\r\n]*+(?:([{}\[\]:,])|("[^"\\]*+(?:\\.[^"\\]*+)*+")|(-?[0-9]++)(\.[0-9]++)?+([eE][+-]?[0-9]++)?+|(true|false|null))',
+    r'[ \t\r\n]*+(?:([{}\[\]:,])|("[^"\\]*+(?:\\.[^"\\]*+)*+")|'
+    r"(-?[0-9]++)(\.[0-9]++)?+([eE][+-]?[0-9]++)?+|(true|false|null))",
     re.DOTALL,
 )
 _SPACE = re.compile(r"[ \t\r\n]*+")
@@ -36,32 +36,28 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 def loads(data: bytes, file: str) -> Any:  # Any: JSON
-    """The value in `data`. Keys are strings, whether quoted or not; of equal ones the last counts, as in
-    Java's maps.
+    """Returns the value in `data`. All keys are strings; of equal keys the last counts, as in Java's maps.
 
-    An object that is a key comes as its compact JSON text, names sorted. Malformed UTF-8 and lone surrogates
-    become U+FFFD, as a broker reads them. `{"$ref":"$.a.b"}` becomes the object it names.
+    An object as a key becomes its compact JSON text with sorted names. Malformed UTF-8 and lone surrogates
+    become U+FFFD, as in a broker. `{"$ref":"$.a.b"}` becomes the object that it names.
 
     >>> loads(b'{"offsetTable":{0:8,1:5}}', "consumerOffset.json")
     {'offsetTable': {'0': 8, '1': 5}}
 
-    Raises CorruptStoreError naming `file` and the byte where it stops being JSON, or nests deeper than
-    DEPTH_MAX.
+    Raises CorruptStoreError with `file` and the first byte that is not JSON or nests deeper than DEPTH_MAX.
     """
     text = decode_utf8(data)
     try:
-        value = _plain(text)
+        value = _parse_plain(text)
     except (ValueError, RecursionError):
         value = _Reader(text, data, file).read()
     return _resolve_references(value, file) if '"$ref"' in text else value
 
 
-def _plain(text: str) -> Any:
-    """Standard JSON. Raises ValueError or RecursionError for whatever the reader below has to look at more
-    closely.
-    """
+def _parse_plain(text: str) -> Any:
+    """Returns the value of plain JSON. Raises ValueError or RecursionError for all other text."""
     if _SURROGATE_ESCAPE.search(text):
-        raise ValueError("surrogates need a look")
+        raise ValueError("surrogates")
     value = json.loads(text, strict=False, parse_constant=_refuse_constant)
     level = [value]
     for _ in range(DEPTH_MAX + 1):
@@ -75,13 +71,11 @@ def _plain(text: str) -> Any:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 class _Frame:
-    """A container being read; `key` is the one whose value comes next, `is_key` says that the container is a
-    key itself.
-    """
+    """An open container. `key` is the key of the next value; `is_key`: the container is itself a key."""
 
     __slots__ = ("container", "is_key", "key", "start")
 
@@ -93,9 +87,7 @@ class _Frame:
 
 
 class _Reader:
-    """One pass over the tokens. `_expect` is the method for the token that may come next: a state is a
-    method.
-    """
+    """A parser in one pass over the tokens. `_expect` is its state: the method for the next token."""
 
     def __init__(self, text: str, data: bytes, file: str) -> None:
         self._text, self._data, self._file = text, data, file
@@ -227,11 +219,12 @@ class _Reader:
 
     def _skip_space(self, position: int) -> int:
         match = _SPACE.match(self._text, position)
-        assert match is not None  # it matches nothing, too
+        assert match is not None  # the pattern matches the empty string
         return match.end()
 
     def _fail(self, position: int, expected: str = "JSON") -> NoReturn:
-        # The byte: of all prefixes of the data, the shortest that already shows the character at `position`.
+        # The byte of the character at `position`: the length of the shortest prefix that contains the
+        # character.
         prefixes = range(len(self._data) + 1)
         byte = (
             bisect.bisect_right(prefixes, position, key=lambda length: len(decode_utf8(self._data[:length])))
@@ -246,24 +239,18 @@ class _Reader:
 
 
 def _resolve_references(root: Any, file: str) -> Any:
-    """Puts what fastjson wrote once and referred to afterwards at both places.
+    """Replaces each reference by the object that it names, which fastjson wrote only once.
 
-    Only paths from the root to objects and arrays of plain values are followed: no broker's managers wrote
-    any in the cases known, and these cannot make a small file large, or a tree endless.
+    Only paths from the root to objects and arrays of plain values are supported: they cannot make a small
+    file large or a tree endless. No known file of a broker has a reference.
     """
     members = 0
     pending = [root]
     while pending:
         node = pending.pop()
-        for key, child in (
-            list(node.items())
-            if isinstance(node, dict)
-            else list(enumerate(node))
-            if isinstance(node, list)
-            else []
-        ):
+        for key, child in _members(node):
             if isinstance(child, dict) and len(child) == 1 and isinstance(child.get("$ref"), str):
-                target = _follow(root, child["$ref"])
+                target = _at_path(root, child["$ref"])
                 plain = isinstance(target, dict | list) and not any(
                     isinstance(value, dict | list)
                     for value in (target.values() if isinstance(target, dict) else target)
@@ -282,8 +269,14 @@ def _resolve_references(root: Any, file: str) -> Any:
     return root
 
 
-def _follow(root: Any, path: str) -> Any:
-    """The value at a path such as `$.offsetTable.a\\.b` or `$["a"][0]`; None when there is none."""
+def _members(node: Any) -> list[tuple[Any, Any]]:
+    if isinstance(node, dict):
+        return list(node.items())
+    return list(enumerate(node)) if isinstance(node, list) else []
+
+
+def _at_path(root: Any, path: str) -> Any:
+    """Returns the value at a path such as `$.offsetTable.a\\.b` or `$["a"][0]`; None when it is missing."""
     if not path.startswith("$"):
         return None
     node, position = root, 1

@@ -29,8 +29,9 @@ def hash_bucket(name: str, size: int) -> int:
 def hash_map_order(names: tuple[str, ...], capacity: int = BROKER_MAP_CAPACITY) -> tuple[int, ...]:
     """Returns the places of distinct `names`, put into a HashMap in their order, in iteration order.
 
-    Buckets ascend; a bucket keeps the order of insertion. Not modelled: nine names in one bucket become a tree
-    in Java, which may return them in another order. Many messages share a sequence of names, hence the cache.
+    Buckets ascend; a bucket keeps the order of insertion. Not modelled: nine names in one bucket become a
+    tree in Java, which may return them in another order. Many messages share a sequence of names, hence the
+    cache.
     """
     size = table_size(len(names), capacity)
     return tuple(sorted(range(len(names)), key=lambda place: hash_bucket(names[place], size)))

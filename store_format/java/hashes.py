@@ -1,5 +1,4 @@
-"""Java's `String.hashCode`, for one string and for an Arrow array of them: tags codes, index keys and bucket
-orders rest on it.
+"""Java's `String.hashCode` of one string or of an Arrow array: for tags codes, index keys and HashMap orders.
 
 The hash of a string is a polynomial in 31 over its UTF-16 code units, modulo 2^32.
 """
@@ -18,11 +17,11 @@ from store_format.java.text import decode_utf8
 
 _BASE = 31
 _BASE_INVERSE = pow(_BASE, -1, 1 << 32)
-_BLOCK_UNITS = 1 << 16  # two tables of powers and the terms stay in a core's own cache
+_BLOCK_UNITS = 1 << 16  # two tables of powers and the terms fit in the cache of one core
 
 
 def java_hash(text: str) -> int:
-    """The signed 32-bit hash. Lone surrogates count as the code units they are.
+    """Returns the signed 32-bit hash. A lone surrogate counts as one code unit.
 
     >>> java_hash("TagA")
     2598919
@@ -35,19 +34,17 @@ def java_hash(text: str) -> int:
 
 
 def tags_code(tags: str) -> int:
-    """What a consume queue keeps of TAGS: the hash, sign-extended to 64 bits
-    (MessageExtBrokerInner.tagsString2tagsCode).
-    """
+    """Returns the tags code of TAGS: its hash as a long (MessageExtBrokerInner.tagsString2tagsCode)."""
     return java_hash(tags)
 
 
 def tags_code_many(tags: pa.Array) -> NDArray[np.int64]:
-    """`tags_code` of each; 0 where null."""
+    """Returns `tags_code` of each element; 0 for null."""
     return java_hash_many(tags).astype(np.int64)
 
 
 def java_hash_many(strings: pa.Array) -> NDArray[np.int32]:
-    """`java_hash` of every element; 0 where null. Takes string and binary arrays (of UTF-8), large ones too."""
+    """Returns `java_hash` of each element of a (large) string array or binary array of UTF-8; 0 for null."""
     data, offsets = flat_bytes(strings)
     if len(data) and int(data.max()) >= 0x80:
         units = _utf16_units(data, offsets)
@@ -60,7 +57,10 @@ def java_hash_many(strings: pa.Array) -> NDArray[np.int32]:
 
 
 def hash_powers(lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """31^length modulo 2^32 of each: hash(a + b) = hash(a) * 31^len(b) + hash(b), lengths in UTF-16 units."""
+    """Returns 31^length modulo 2^32 of each length in UTF-16 units.
+
+    With it hash(a + b) = hash(a) * 31^len(b) + hash(b).
+    """
     most = int(lengths.max()) if len(lengths) else 0
     powers: NDArray[np.uint32] = _powers(_BASE, most + 1)[lengths]
     return powers
@@ -69,17 +69,15 @@ def hash_powers(lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
 def _utf16_units(
     data: NDArray[np.uint8], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint16], NDArray[np.int64]] | None:
-    """All strings as UTF-16 code units and the offsets in these; None when some string alone is no valid
-    UTF-8.
-    """
+    """Returns all strings as UTF-16 code units, and their offsets; None when a string is not valid UTF-8."""
     heads = offsets[offsets < len(data)]
     if bool(((data[heads] & 0xC0) == 0x80).any()):
-        return None  # a character runs from one string into the next
+        return None  # a character crosses the boundary of two strings
     try:
         text = data.tobytes().decode()
     except UnicodeDecodeError:
         return None
-    # Each character begins with one byte that is no continuation; those of four bytes become two units.
+    # Each character begins with a byte that is no continuation byte; a character of four bytes has two units.
     units_per_byte = ((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0)
     units_before = np.zeros(len(data) + 1, np.int64)
     np.cumsum(units_per_byte, out=units_before[1:])
@@ -87,7 +85,7 @@ def _utf16_units(
 
 
 def _hash_one_by_one(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int32]:
-    """The way for malformed UTF-8: as Java reads it, malformed parts replaced."""
+    """Hashes malformed UTF-8 as Java decodes it, with malformed parts replaced."""
     raw = data.tobytes()
     bounds = offsets.tolist()
     texts = (decode_utf8(raw[start:stop]) for start, stop in pairwise(bounds))
@@ -97,13 +95,13 @@ def _hash_one_by_one(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDA
 def _hash_ranges(
     units: NDArray[np.uint8] | NDArray[np.uint16], offsets: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Hashes of units[offsets[i]:offsets[i + 1]], in blocks of whole strings."""
+    """Returns the hash of units[offsets[i]:offsets[i + 1]] for each i, block by block of whole strings."""
     hashes = np.empty(len(offsets) - 1, np.uint32)
     row = 0
     while row < len(hashes):
         start = int(offsets[row])
         stop_row = int(np.searchsorted(offsets, start + _BLOCK_UNITS, side="right")) - 1
-        stop_row = max(stop_row, row + 1)  # a string longer than a block is a block of its own
+        stop_row = max(stop_row, row + 1)  # a string longer than a block makes a block alone
         stop = int(offsets[stop_row])
         hashes[row:stop_row] = _hash_block(units[start:stop], offsets[row : stop_row + 1] - start)
         row = stop_row
@@ -113,13 +111,14 @@ def _hash_ranges(
 def _hash_block(
     units: NDArray[np.uint8] | NDArray[np.uint16], offsets: NDArray[np.int64]
 ) -> NDArray[np.uint32]:
-    """A string's hash is the sum of unit[i] * 31^-i over its places in the block, times 31^(its last place).
+    """Returns the hashes of one block in one pass over its units, however many strings it has.
 
-    31 is odd, so it has an inverse modulo 2^32: one pass over the bytes, however they are cut into strings.
+    A string's hash is the sum of unit[i] * 31^-i over its positions i in the block, times 31^(its last
+    position). 31 is odd and therefore has an inverse modulo 2^32.
     """
     table = max(len(units), _BLOCK_UNITS)
     hashes = np.zeros(len(offsets) - 1, np.uint32)
-    filled = offsets[1:] > offsets[:-1]  # reduceat has no empty ranges
+    filled = offsets[1:] > offsets[:-1]  # reduceat does not support empty ranges
     if not filled.any():
         return hashes
     terms = _powers(_BASE_INVERSE, table)[: len(units)] * units

@@ -1,8 +1,7 @@
-"""Texts as Java's Integer, Long and Double read them, a column at a time.
+"""Numbers as Java's Long and Double read them from text, one text or a column at a time.
 
-Plain decimal numbers, which is nearly all there are, go through Arrow's parsers; the rest, hexadecimal
-floats, digits of other scripts and numbers with leading zeros beyond measure, are read one distinct text at a
-time.
+Arrow parses plain decimal numbers, which nearly all are. Hexadecimal floats, digits of other scripts and
+numbers of many digits are parsed in Python, one distinct text at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 _Number = TypeVar("_Number", np.int64, np.float64)
 
-_PLAIN_INTEGER = r"^[+-]?0*[0-9]{1,18}$"  # any of these fits a long
+_PLAIN_INTEGER = r"^[+-]?0*[0-9]{1,18}$"  # every match fits a long
 _PERHAPS_INTEGER = re.compile(r"[+-]?\d+")  # Character.digit takes the digits of every script
 _LONG_DIGITS = 19
 
@@ -30,7 +29,10 @@ _SUFFIXES = "fFdD"
 _DECIMAL = (
     r"^[\x00-\x20]*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?|NaN|Infinity)[\x00-\x20]*$"
 )
-_HEXADECIMAL = r"^[\x00-\x20]*[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?[\x00-\x20]*$"
+_HEXADECIMAL = (
+    r"^[\x00-\x20]*[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)"
+    r"[pP][+-]?[0-9]+[fFdD]?[\x00-\x20]*$"
+)
 
 _NAN_KEY = 0x7FF8000000000000  # Double.doubleToLongBits has one NaN
 
@@ -53,53 +55,49 @@ def parse_long(text: str | None) -> int | None:
 
 
 def read_integers(texts: pa.StringArray) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(Long.valueOf of each text, whether it is one); nulls are none. A number that Integer reads is one that
-    Long reads.
-    """
-    plain = _mask(pc.match_substring_regex(texts, _PLAIN_INTEGER))
+    """Returns (Long.valueOf of each text, whether the text is a long). Null is not."""
+    plain = _true_where(pc.match_substring_regex(texts, _PLAIN_INTEGER))
     numbers = np.zeros(len(texts), np.int64)
-    numbers[plain] = pc.utf8_ltrim(_where(texts, plain), "+").cast(pa.int64()).to_numpy()
-    return _with_the_rest(texts, numbers, plain, ~plain, parse_long)
+    numbers[plain] = pc.utf8_ltrim(_texts_where(texts, plain), "+").cast(pa.int64()).to_numpy()
+    return _parse_rest(texts, numbers, plain, ~plain, parse_long)
 
 
 def read_doubles(texts: pa.StringArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """(Double.valueOf of each text, whether it is one); nulls are none."""
-    plain = _mask(pc.match_substring_regex(texts, _DECIMAL))
+    """Returns (Double.valueOf of each text, whether the text is a double). Null is not."""
+    plain = _true_where(pc.match_substring_regex(texts, _DECIMAL))
     numbers = np.zeros(len(texts), np.float64)
-    bare = pc.utf8_rtrim(pc.utf8_trim(_where(texts, plain), _BLANKS), _SUFFIXES)
+    bare = pc.utf8_rtrim(pc.utf8_trim(_texts_where(texts, plain), _BLANKS), _SUFFIXES)
     numbers[plain] = bare.cast(pa.float64()).to_numpy()
     rest = ~plain
     if rest.any():
-        rest &= _mask(pc.match_substring_regex(texts, _HEXADECIMAL))
-    return _with_the_rest(texts, numbers, plain, rest, _hexadecimal)
+        rest &= _true_where(pc.match_substring_regex(texts, _HEXADECIMAL))
+    return _parse_rest(texts, numbers, plain, rest, _hexadecimal)
 
 
 def double_keys(numbers: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Integers in the order of Double.compareTo: -0.0 before 0.0, NaN behind everything and equal to itself."""
+    """Returns integers in the order of Double.compareTo: -0.0 before 0.0, NaN last and equal to itself."""
     bits = np.where(np.isnan(numbers), np.int64(_NAN_KEY), numbers.view(np.int64))
     keys: NDArray[np.int64] = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
     return keys
 
 
-def _mask(found: pa.BooleanArray) -> NDArray[np.bool_]:
+def _true_where(found: pa.BooleanArray) -> NDArray[np.bool_]:
     mask: NDArray[np.bool_] = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
     return mask
 
 
-def _where(texts: pa.StringArray, mask: NDArray[np.bool_]) -> pa.StringArray:
+def _texts_where(texts: pa.StringArray, mask: NDArray[np.bool_]) -> pa.StringArray:
     return texts if mask.all() else texts.filter(pa.array(mask))
 
 
-def _with_the_rest(
+def _parse_rest(
     texts: pa.StringArray,
     numbers: NDArray[_Number],
     valid: NDArray[np.bool_],
     rest: NDArray[np.bool_],
     read: Callable[[str], Any],
 ) -> tuple[NDArray[_Number], NDArray[np.bool_]]:
-    """`numbers` and `valid` with what `read` makes of the texts in `rest`; it gives None for what is no
-    number.
-    """
+    """Adds the numbers that `read` returns for the texts in `rest`; it returns None for no number."""
     places = np.flatnonzero(rest)
     if len(places):
         encoded = texts.take(pa.array(places)).dictionary_encode()
@@ -112,9 +110,9 @@ def _with_the_rest(
 
 
 def _hexadecimal(text: str) -> float:
-    """A text that Java's pattern of hexadecimal floats has let through."""
+    """Returns the value of a text that matches Java's pattern of hexadecimal floats."""
     bare = text.strip(_BLANKS)
-    bare = bare.rstrip(_SUFFIXES)  # behind the exponent, which has decimal digits
+    bare = bare.rstrip(_SUFFIXES)  # follows the exponent, whose digits are decimal
     try:
         return float.fromhex(bare)
     except OverflowError:

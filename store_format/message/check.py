@@ -1,8 +1,7 @@
-"""Whether the bytes at a place of the commitlog are a message unit: the broker's own check
-(CommitLog.checkMessageAndReturnSize, spec 7.2).
+"""The broker's check of a message unit in the commitlog (CommitLog.checkMessageAndReturnSize, spec 7.2).
 
-`check_unit` looks at one place and says what stands there, the three tails (blank, unwritten, torn) as three
-cases; `count_valid` applies the same rules to many places at once and says how many leading ones are units.
+`check_unit` checks one position and tells the three tails of a file apart: blank, unwritten and torn.
+`count_valid` applies the same rules to many positions and counts the leading units that pass.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ _START = as_struct(BLANK_HEAD)  # size and magic, of every kind of unit
 
 
 class UnitKind(StrEnum):
-    """What stands at a place of the commitlog."""
+    """What is at a position of the commitlog."""
 
     OK = "ok"  # a message unit
-    BLANK = "blank"  # the rest of the file holds nothing; the log goes on in the next file
-    UNWRITTEN = "unwritten"  # zeros: nothing was written here yet
+    BLANK = "blank"  # the rest of the file has no message; the log continues in the next file
+    UNWRITTEN = "unwritten"  # zeros: nothing is written here yet
     TORN = "torn"  # anything else
 
 
 @dataclass(frozen=True, slots=True)
 class UnitCheck:
-    """What `check_unit` found. `size` is the unit's, or what is left of the file for a blank, else 0.
+    """The result of `check_unit`. `size` is the unit's, for a blank the rest of the file's, else 0.
 
     `at` is the byte, counted from the unit's first, where a torn unit differs from `expected`.
     """
@@ -77,15 +76,15 @@ def check_unit(
     verify_crc: bool = True,
     verify_property_crc: bool = False,
 ) -> UnitCheck:
-    """What stands at `position` of `buffer`, of which `remaining` bytes are left in the file.
+    """Checks the bytes at `position` of `buffer`; the file has `remaining` more bytes from there.
 
-    Stricter than the broker in one thing: the stored physicalOffset must be `physical_offset` (None: any will
-    do), or remnants and copies of other places would count. Less strict in one: properties are not parsed, so
-    a unit whose DELAY or INNER_NUM is no number, which no broker writes, does not end a recovery here. As in
-    the broker a negative body length is no body, and an empty body has no CRC. No sum covers head and
-    properties, so a unit of which only bytes of the properties are lost passes, as it does in the broker.
-    `verify_property_crc` is forceVerifyPropCRC: the sum at the unit's end must be there and right, and the
-    body's is not looked at.
+    Stricter than the broker in one rule: the stored physicalOffset must equal `physical_offset` (None: any
+    value), so that remnants and copies of other positions fail. Less strict in one rule: properties are not
+    parsed, so that a DELAY or INNER_NUM that is no number, which no broker writes, does not end a recovery.
+    As in the broker a negative body length means no body, and an empty body has no CRC. No CRC covers head
+    and properties: a unit that has lost bytes of its properties only passes, as in the broker.
+    `verify_property_crc` is forceVerifyPropCRC: the CRC property at the end of the unit must be right, and
+    the body CRC is not checked.
     """
     head = bytes(buffer[position : position + min(remaining, HEAD_SIZE_MAX)])
     if len(head) < _START.size:
@@ -128,8 +127,7 @@ def _check_message(
     if verify_property_crc:
         return _check_property_crc(buffer, position, size)
     if verify_crc and parts.body_length:
-        # Last, though the broker sums before it adds up: a length that nothing confirms must not cost a pass
-        # over the file.
+        # Last, although the broker checks the CRC first: a false length must not cost a pass over the file.
         computed = range_crc(
             buffer, position + parts.body_start, position + parts.body_start + parts.body_length
         )
@@ -143,12 +141,12 @@ def _check_message(
 
 
 def _check_property_crc(buffer: Sliceable, position: int, size: int) -> UnitCheck:
-    """The sum over the whole unit that `enabledAppendPropCRC` puts last into the properties (spec 2.7)."""
+    """Checks the CRC of the whole unit, which `enabledAppendPropCRC` appends to the properties (spec 2.7)."""
     at = size - CRC_PROPERTY_SIZE
     tail = bytes(buffer[position + at : position + size])
     stored = parse_crc_property(tail)
     if stored is None:
-        return _torn(at, f"the property {CRC_PROPERTY_NAME.decode()} at the unit's end", repr(tail))
+        return _torn(at, f"the property {CRC_PROPERTY_NAME.decode()} at the end of the unit", repr(tail))
     computed = range_crc(buffer, position, position + at)
     if computed != stored:
         return _torn(at, f"property CRC {computed}", str(stored))
@@ -166,11 +164,10 @@ def count_valid(
     *,
     verify_crc: bool,
 ) -> int:
-    """How many leading units of `positions` pass `check_unit`, with `base` the physical offset of buffer[0].
+    """Returns how many leading units of `positions` pass `check_unit`; `base` is the offset of buffer[0].
 
-    The caller has followed the lengths: every unit is at least MESSAGE_SIZE_MIN bytes long and lies inside
-    the buffer, and `sizes` are the stored ones. Each step looks only at the units that passed those before
-    it, so no gather leaves a unit.
+    The caller has followed the lengths: every unit has at least MESSAGE_SIZE_MIN bytes and lies inside the
+    buffer, and `sizes` are the stored sizes.
     """
     parts = find_all_parts(buffer, positions, sizes, base)
     count = _prefix(parts.fits)

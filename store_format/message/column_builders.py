@@ -1,4 +1,4 @@
-"""The columns of messages: one small function a column, called only for the columns that a caller asks for."""
+"""The columns of messages: one small function for each column, called for selected columns only."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _repeat(value: str, count: int) -> pa.StringArray:
 
 
 def _java_text(raw: pa.BinaryArray) -> pa.StringArray:
-    """Bytes as text; malformed UTF-8 replaced, as Java's decoder does."""
+    """Returns bytes as text, with malformed UTF-8 replaced as in Java."""
     try:
         return raw.cast(_STRING)
     except pa.ArrowInvalid:
@@ -167,7 +167,7 @@ def _host_column(which: str) -> Callable[[MessageRows], pa.Array]:
 
 
 def _by_variant(units: Units, which: str, build: Callable[[Any, Any, Any], pa.StringArray]) -> pa.StringArray:
-    """Text made for each header variant, put back in the order of the units."""
+    """Returns the text that `build` makes for each head variant, in the order of the units."""
     hosts = units.hosts(which)
     if len(hosts) == 1:
         return build(hosts[0][1], hosts[0][2], slice(None))

@@ -1,7 +1,7 @@
-"""From checked units to Arrow columns: one small builder a column, and only those a caller asks for.
+"""Decodes message units into record batches: checks, filters, and the columns that a caller selects.
 
-`COLUMNS` names every column with its Arrow type (the camelCase of MessageExt); a name outside it is a
-property column.
+`COLUMNS` maps every built-in column to its Arrow type; its names are those of MessageExt. Any other name is
+the name of a property.
 """
 
 from __future__ import annotations
@@ -56,27 +56,24 @@ DEFAULT_COLUMNS = tuple(COLUMNS)[:12]
 
 BODY_SIZE_MAX = 64 << 20  # a decompressed body: sixteen times the default maxMessageSize
 
-_OPENED_BYTES_MAX = 32 << 20  # what bodies of one batch may inflate to, unless it is a single one
+_OPENED_BYTES_MAX = 32 << 20  # decompressed bodies of one record batch, unless it is a single body
 
 
 class PropertyFilter(Protocol):
-    """Says of messages, by their properties, which to keep."""
+    """Selects messages by their properties."""
 
     def mask(self, count: int, values: Callable[[str], pa.StringArray]) -> pa.BooleanArray:
-        """One element for each of `count` messages; `values(name)` is a property of all of them, null where
-        absent.
-        """
+        """Returns which of `count` messages to keep; `values(name)` is a property of each, null if absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """Which columns to build, in order; names outside COLUMNS are property columns. Plain values: it travels
-    to tasks.
+    """Which columns to build, in order, and which messages to keep. Plain values: Spark sends them to tasks.
 
-    `tags` keeps only messages whose TAGS is one of these (the exact half of a TAG subscription), `key` those
-    with this word in KEYS or as UNIQ_KEY, `message_id` the one with this UNIQ_KEY or offset message id,
-    `where` those it says. `original_topics` gives as `topic` of a message that waits for another try, or for
-    its time, the topic it was sent to.
+    A name outside COLUMNS is a property. `tags` keeps messages whose TAGS is one of these (after the filter
+    by tags code), `key` those with this word in KEYS or as UNIQ_KEY, `message_id` the message with this
+    UNIQ_KEY or offset message id, `where` the messages that it selects. With `original_topics` the `topic` of
+    a delayed or retried message is the topic that it was sent to.
     """
 
     names: tuple[str, ...] = DEFAULT_COLUMNS
@@ -94,15 +91,14 @@ class DecodeOptions:
 
 
 def arrow_schema(names: Collection[str]) -> pa.Schema:
-    """The schema of batches with these columns; every field nullable, as Spark's are."""
+    """Returns the schema of batches with these columns; every field is nullable, as in Spark."""
     return pa.schema([pa.field(name, COLUMNS.get(name, _STRING)) for name in names])
 
 
 def decode(refs: UnitRefs, options: DecodeOptions, broker_name: str) -> tuple[pa.RecordBatch, list[BadUnit]]:
-    """Check and decode units into one RecordBatch with `options.names`, rows in the order of the units.
+    """Returns a RecordBatch with `options.names` of the units that pass the checks, and each bad unit.
 
-    Units that fail a check are left out and returned with their reason, by place in `refs`; nothing is raised
-    for them.
+    Rows have the order of the units. Bad units have their index in `refs` and the reason; they raise nothing.
     """
     return _decode(refs, options, broker_name, None)
 
@@ -110,13 +106,11 @@ def decode(refs: UnitRefs, options: DecodeOptions, broker_name: str) -> tuple[pa
 def decode_parts(
     refs: UnitRefs, options: DecodeOptions, broker_name: str
 ) -> Iterator[tuple[UnitRefs, pa.RecordBatch, list[BadUnit]]]:
-    """The same for parts of `refs`, one after the other: more than one where bodies inflate to more than
-    should be held at once.
-    """
+    """Yields (part of `refs`, `decode` of the part); several if decompressed bodies need much memory."""
     try:
         decoded = _decode(refs, options, broker_name, _OPENED_BYTES_MAX)
     except TooMuchOpenedError:
-        decoded = None  # on from outside of this block: the error keeps alive what was opened
+        decoded = None  # continue outside of this block: the error keeps the decompressed bodies alive
     if decoded is not None:
         yield refs, *decoded
         return
@@ -134,7 +128,8 @@ def _decode(
     filtered = _filter_first(units, options, broker_name)
     keep = None if filtered is None else _kept_rows(filtered, options)
     # Building rows again from the kept units pays where fewer than half are kept: at one message in five it
-    # saves 5 to 15 % of the time of the default columns, three quarters of it with compressed bodies of 8 KiB.
+    # saves 5 to 15 % of the time of the default columns, three quarters of it with compressed bodies of 8
+    # KiB.
     if keep is not None and 2 * np.count_nonzero(keep) < len(units):
         units, filtered = units.select(keep), None
         places = np.flatnonzero(keep) if places is None else places[keep]

@@ -1,8 +1,6 @@
-"""Compressed bodies: which codec the sys flag names, and decompression that cannot be made to fill the
-memory.
+"""Compressed bodies: the codec that the sys flag names, and decompression with a memory limit.
 
-Clients compress, the broker stores what it got (org.apache.rocketmq.common.compression.CompressionType, spec
-2.6).
+Clients compress; the broker stores the body unchanged (CompressionType, spec 2.6).
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _PIECE_SIZE = 1 << 16
 
 
 class DecompressionError(StoreError, ValueError):
-    """A stored body that does not decompress. Whoever knows the file and the byte adds them."""
+    """A stored body that cannot be decompressed. The caller adds file and byte."""
 
     def __init__(self, expected: str, found: str) -> None:
         super().__init__(expected, found)
@@ -35,7 +33,7 @@ class DecompressionError(StoreError, ValueError):
 
 
 def compression_flag(name: str) -> int:
-    """The sys flag bits of a body compressed with `name`.
+    """Returns the sys flag bits of a body compressed with `name`.
 
     >>> hex(compression_flag("ZLIB"))
     '0x301'
@@ -44,15 +42,16 @@ def compression_flag(name: str) -> int:
 
 
 def compress(body: bytes, name: str, level: int = 5) -> bytes:
-    """The body as a client stores it; 5 is the client's default level (DefaultMQProducer). LZ4 has no levels,
-    in Java and here.
+    """Returns the body as a client compresses it; level 5 is the default of DefaultMQProducer.
+
+    LZ4 has no levels.
     """
     if name == "ZLIB":
         return zlib.compress(body, level)
     if name == "ZSTD":
         codec = pa.Codec("zstd", compression_level=level)
     elif name == "LZ4":
-        codec = pa.Codec("lz4")  # the frame format
+        codec = pa.Codec("lz4")  # the LZ4 frame format
     else:
         raise ValueError(f"compression type {name!r}: expected one of {', '.join(COMPRESSION_TYPES)}")
     compressed: bytes = codec.compress(body, asbytes=True)
@@ -60,13 +59,12 @@ def compress(body: bytes, name: str, level: int = 5) -> bytes:
 
 
 def decompress(stored: Any, sys_flag: int, *, size_max: int) -> bytes:
-    """The body a compressed unit carries, at most `size_max` bytes; `stored` is anything with the buffer
-    protocol.
+    """Returns the decompressed body of at most `size_max` bytes; `stored` has the buffer protocol.
 
-    An empty body stays empty (MessageDecoder.decode looks at the flag only when there is a body).
-    Concatenated LZ4 and ZSTD frames are one body, as for Java's streams. Raises DecompressionError for an
-    unknown type, truncated or foreign bytes, bytes behind the end, and more than `size_max` bytes of output:
-    memory stays within twice `size_max` and a mebibyte.
+    An empty body stays empty: MessageDecoder.decode looks at the flag only when the body has bytes.
+    Concatenated LZ4 and ZSTD frames are one body, as in Java's streams. Raises DecompressionError for an
+    unknown type, truncated or other bytes, bytes behind the end, and more than `size_max` bytes of output.
+    Uses memory of at most twice `size_max` and a mebibyte.
     """
     number = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
     row = _CODECS.get(number)
@@ -78,11 +76,11 @@ def decompress(stored: Any, sys_flag: int, *, size_max: int) -> bytes:
     try:
         return inflate(stored, size_max)
     except (zlib.error, OSError, pa.ArrowException) as error:
-        raise DecompressionError(f"a body compressed with {name}", f"bytes that are not: {error}") from error
+        raise DecompressionError(f"a body compressed with {name}", f"other bytes: {error}") from error
 
 
 def _too_large(name: str, size_max: int) -> DecompressionError:
-    return DecompressionError(f"a {name} body of at most {size_max} bytes", "one that inflates to more")
+    return DecompressionError(f"a {name} body of at most {size_max} bytes", "more bytes")
 
 
 def _inflate_zlib(stored: Any, size_max: int) -> bytes:
@@ -91,16 +89,16 @@ def _inflate_zlib(stored: Any, size_max: int) -> bytes:
     if len(body) > size_max:
         raise _too_large("ZLIB", size_max)
     if not stream.eof:
-        raise DecompressionError("a complete ZLIB stream", f"its end missing after {len(body)} bytes of body")
+        raise DecompressionError(
+            "a complete ZLIB stream", f"no end of the stream after {len(body)} bytes of body"
+        )
     if stream.unused_data:
         raise DecompressionError("nothing behind the ZLIB stream", f"{len(stream.unused_data)} more bytes")
     return body
 
 
 def _inflate_frames(name: str, stored: Any, size_max: int) -> bytes:
-    """Arrow's streams read frame after frame and fail on a truncated one; each read inflates about a mebibyte
-    at most.
-    """
+    """Returns the body of all frames. Arrow's streams refuse a truncated frame and inflate 1 MiB a read."""
     pieces = []
     size = 0
     with pa.CompressedInputStream(pa.BufferReader(stored), name.lower()) as stream:
@@ -121,7 +119,7 @@ def _inflate_zstd(stored: Any, size_max: int) -> bytes:
 
 
 _CODECS: dict[int, tuple[str, Callable[[Any, int], bytes]]] = {
-    0: ("ZLIB", _inflate_zlib),  # clients before 4.9.4 left the type out
+    0: ("ZLIB", _inflate_zlib),  # clients before 4.9.4 did not set the type
     1: ("LZ4", _inflate_lz4),
     2: ("ZSTD", _inflate_zstd),
     3: ("ZLIB", _inflate_zlib),

@@ -1,4 +1,4 @@
-"""CRC32 as RocketMQ stores it: without its top bit (UtilAll.crc32), over the stored, perhaps compressed body."""
+"""CRC32 as RocketMQ stores it: without the top bit (UtilAll.crc32), over the stored (compressed) body."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def range_crcs(
     stops: NDArray[np.int64],
     copies: Callable[[], pa.Array] | None = None,
 ) -> NDArray[np.int64]:
-    """Returns the CRC of data[start:stop] for each pair; `copies` makes the same ranges as a binary array."""
+    """Returns the CRC of data[start:stop] for each pair.
+
+    `copies` returns the same ranges as a binary array, if the caller has it: short ranges are copied first.
+    """
     if int((stops - starts).sum()) > _SLICE_ABOVE * len(starts):
         view = data.data
         pairs = zip(starts.tolist(), stops.tolist(), strict=True)
@@ -55,7 +58,7 @@ def intact_bodies(
     stored: NDArray[np.generic],
     copies: Callable[[], pa.Array] | None = None,
 ) -> NDArray[np.bool_]:
-    """Returns whether each body has its stored CRC. An empty body passes (CommitLog.checkMessageAndReturnSize)."""
+    """Returns whether each body has its stored CRC. Empty bodies pass, as in recovery by a broker."""
     crcs = range_crcs(data, starts, starts + lengths, copies)
     intact: NDArray[np.bool_] = (crcs == stored) | (lengths == 0)
     return intact

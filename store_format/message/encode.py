@@ -1,7 +1,7 @@
-"""Message columns to message units, byte for byte what a broker appends (MessageExtEncoder.encode, spec 2.1).
+"""Encodes message columns as message units, byte for byte as a broker (MessageExtEncoder.encode, spec 2.1).
 
-Heads are numpy records; one Arrow join puts them before bodies, topics and properties. Positions and store
-times may come later: `assign` patches them into units that are already encoded.
+Heads are numpy records; one Arrow join puts them before bodies, topics and properties. `assign` writes
+offsets and store times into encoded units, because a commit knows them only later.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from store_format.message.property_encoder import without_crc_property
 from store_format.message.sysflag import BORN_HOST_V6
 
 MESSAGE_SIZE_MAX = 4 << 20  # MessageStoreConfig.maxMessageSize
-UNIT_OVERHEAD_MAX = 1 << 16  # MessageExtEncoder: a unit may be so much larger than maxMessageSize
-PROPERTIES_SIZE_MAX = 2**15 - 1  # MessageExtEncoder: their length is an i16; an appended CRC property counts
+UNIT_OVERHEAD_MAX = 1 << 16  # MessageExtEncoder: bytes by which a unit may exceed maxMessageSize
+PROPERTIES_SIZE_MAX = 2**15 - 1  # MessageExtEncoder: the length is an i16; an appended CRC property counts
 
 _KIND = pa.large_binary()
 _NOTHING = pa.scalar(b"", _KIND)
@@ -46,11 +46,11 @@ _WIDE_FIELDS = ("queue_offset", "born_timestamp", "store_timestamp", "prepared_t
 
 @dataclass(frozen=True, kw_only=True)
 class MessageColumns:
-    """Messages to encode, column by column; a number or an address that is no array is that of all messages.
+    """Messages to encode, column by column; a single number or address applies to all messages.
 
-    Addresses are raw, 4 or 16 bytes. In an array of 16 (V16) the sys flag's host bit says which are IPv6, of
-    the others the first 4 bytes count; in all other cases the encoder sets that bit. `properties` are encoded
-    strings, `body` is as it shall be stored; null is empty.
+    Addresses are raw, 4 or 16 bytes. In an array of 16-byte addresses (V16) the host bit of `sys_flag` marks
+    the IPv6 addresses; of the others the first 4 bytes count. In all other cases the encoder sets the bit.
+    `properties` are encoded strings, `body` is stored unchanged; null is empty.
     """
 
     topic: pa.StringArray | pa.DictionaryArray | str
@@ -59,7 +59,7 @@ class MessageColumns:
     queue_id: Integers = 0
     flag: Integers = 0
     queue_offset: Integers = 0
-    physical_offset: Integers | None = None  # None: left to `assign`, like the CRC property
+    physical_offset: Integers | None = None  # None: `assign` sets it, and the CRC property
     sys_flag: Integers = 0
     born_timestamp: Integers = 0
     born_ip: Addresses = _LOCALHOST
@@ -73,7 +73,7 @@ class MessageColumns:
 
 @dataclass(frozen=True, slots=True)
 class EncodedUnits:
-    """Units end to end: unit i is data[offsets[i]:offsets[i + 1]]. With `crc_property` each ends in one."""
+    """Units end to end: unit i is data[offsets[i]:offsets[i + 1]]. `crc_property`: each ends in its CRC."""
 
     data: NDArray[np.uint8]
     offsets: NDArray[np.int64]
@@ -94,11 +94,10 @@ class EncodedUnits:
 def encode(
     messages: MessageColumns, *, crc_property: bool = False, message_size_max: int = MESSAGE_SIZE_MAX
 ) -> EncodedUnits:
-    """The messages as units, V2 where the topic has more than 127 UTF-16 units. `crc_property` appends one to
-    each (spec 2.7).
+    """Returns the messages as units; a topic of more than 127 UTF-16 units makes a V2 unit.
 
-    Raises IllegalMessageError for a topic, properties, a body or a unit beyond its limit, and for a number
-    its field cannot hold.
+    With `crc_property` each unit ends in its CRC property (spec 2.7). Raises IllegalMessageError for a topic,
+    properties, a body or a unit above its limit, and for a number that does not fit its field.
     """
     body, properties = _binary(messages.body), _binary(messages.properties)
     if crc_property:
@@ -115,7 +114,7 @@ def encode(
     )
     numbers |= {"magic": topics.magic, "body_crc": body_crcs(body), "body_length": body_sizes}
     head = heads(numbers, {"born_ip": messages.born_ip, "store_ip": messages.store_ip}, rest_sizes)
-    # With the limits above only a message_size_max near 2 GiB gets here; the unit's size is an i32.
+    # After the checks above this one can fail only with a message_size_max near 2 GiB; the size is an i32.
     topics.check(
         lengths(head) + rest_sizes,
         min(message_size_max + UNIT_OVERHEAD_MAX, 2**31 - 1),
@@ -125,7 +124,7 @@ def encode(
     parts = [head, body, topics.pieces, fixed_width(properties_sizes.astype(">i2")), properties]
     if crc_property:
         parts.append(pa.scalar(bytes(CRC_PROPERTY_SIZE), _KIND))
-    units = _join(parts, crc_property)
+    units = _join_parts(parts, crc_property)
     if crc_property and messages.physical_offset is not None:
         _seal(units)
     return units
@@ -138,9 +137,7 @@ def assign(
     queue_offset: NDArray[np.int64],
     store_timestamp: NDArray[np.int64],
 ) -> None:
-    """Writes positions and store times into `units`, whose data must be writable, then computes their CRC
-    properties, if any.
-    """
+    """Writes offsets and store times into `units`, whose data is writable, then computes CRC properties."""
     starts, data = units.offsets[:-1], units.data
     if not len(starts):
         return
@@ -156,11 +153,10 @@ def assign(
 
 
 def encode_wire_batch(body: pa.Array, properties: pa.Array, flag: Integers = 0) -> EncodedUnits:
-    """Messages as they stand in the body of a client batch or an inner batch (MessageDecoder.encodeMessages,
-    spec 2.11).
+    """Returns messages as in the body of a client batch or inner batch (MessageDecoder.encodeMessages, 2.11).
 
-    Takes (large) binary arrays. The bytes of consecutive units are the body of their batch.
-    Raises IllegalMessageError for properties beyond their limit.
+    Takes (large) binary arrays. The bytes of consecutive units are the body of their batch. Raises
+    IllegalMessageError for properties above their limit.
     """
     body, properties = _binary(body), _binary(properties)
     body_sizes, properties_sizes = lengths(body), lengths(properties)
@@ -173,28 +169,30 @@ def encode_wire_batch(body: pa.Array, properties: pa.Array, flag: Integers = 0) 
     records["total_size"] = WIRE_MESSAGE_HEAD.itemsize + body_sizes + 2 + properties_sizes
     records["flag"] = fitting("flag", flag, 4)
     records["body_length"] = body_sizes
-    return _join([fixed_width(records), body, fixed_width(properties_sizes.astype(">i2")), properties], False)
+    return _join_parts(
+        [fixed_width(records), body, fixed_width(properties_sizes.astype(">i2")), properties], False
+    )
 
 
 def _binary(values: pa.Array) -> pa.LargeBinaryArray:
     return pc.fill_null(values.cast(_KIND), _NOTHING)
 
 
-def _join(parts: list[Any], crc_property: bool) -> EncodedUnits:
+def _join_parts(parts: list[Any], crc_property: bool) -> EncodedUnits:
     data, offsets = flat_bytes(pc.binary_join_element_wise(*parts, _NOTHING))
-    if not data.flags.writeable:  # Arrow's own fresh memory is writable, but nothing promises it
+    if not data.flags.writeable:  # Arrow's new memory is writable, but Arrow does not guarantee it
         data = data.copy()
     return EncodedUnits(data, offsets, crc_property)
 
 
 def _seal(units: EncodedUnits) -> None:
-    """Computes each unit's CRC property over all that stands before it (CommitLog, enabledAppendPropCRC)."""
+    """Writes each unit's CRC property, the CRC of all bytes before it (CommitLog, enabledAppendPropCRC)."""
     starts = units.offsets[1:] - CRC_PROPERTY_SIZE
     _scatter(units.data, starts, crc_properties(range_crcs(units.data, units.offsets[:-1], starts)))
 
 
 def _scatter(data: NDArray[np.uint8], positions: NDArray[np.int64], values: NDArray[Any]) -> None:
-    """Writes each row of `values` at its position; a void view spares an index for every byte."""
+    """Writes each row of `values` at its position, through a void view: one index a row, not one a byte."""
     if not len(positions):
         return
     size = values.nbytes // len(positions)

@@ -1,7 +1,6 @@
-"""The parts of message units that are made a column at a time: heads, topics, body checksums.
+"""Heads and topics of message units, encoded a column at a time; `encode.py` joins them with the other parts.
 
-`encode.py` joins them. A limit that a message breaks ends here in an IllegalMessageError that names its
-topic.
+A message that breaks a limit raises an IllegalMessageError that names its topic.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from store_format.java.text import utf16_length
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS
 from store_format.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
-# CommitLog.asyncPutMessage: with more UTF-16 units the message is V2; V1's length is a signed byte, too
+# CommitLog.asyncPutMessage: a topic of more UTF-16 units makes a V2 unit. The V1 length is a signed byte.
 TOPIC_V1_LENGTH_MAX = 127
 TOPIC_SIZE_MAX = 255  # HookUtils.checkBeforePutMessage
 
@@ -36,7 +35,7 @@ def lengths(values: pa.LargeBinaryArray) -> NDArray[np.int64]:
 
 
 def fitting(name: str, values: Integers, size: int) -> Integers:
-    """`values`, all of which fit a signed field of `size` bytes. Raises IllegalMessageError."""
+    """Returns `values`. Raises IllegalMessageError if one does not fit a signed field of `size` bytes."""
     if isinstance(values, np.ndarray):
         if not len(values) or (values.dtype.kind == "i" and values.dtype.itemsize <= size):
             return values
@@ -45,7 +44,7 @@ def fitting(name: str, values: Integers, size: int) -> Integers:
         extremes = [values]
     for value in extremes:
         if not -1 << 8 * size - 1 <= value < 1 << 8 * size - 1:
-            raise IllegalMessageError(f"{name} {value}: its field has {size} bytes")
+            raise IllegalMessageError(f"{name} {value} does not fit its field of {size} bytes")
     return values
 
 
@@ -54,7 +53,7 @@ def fitting(name: str, values: Integers, size: int) -> Integers:
 
 @dataclass(frozen=True, slots=True)
 class _TopicPiece:
-    """A topic as it stands in the unit, its length in front."""
+    """A topic as the unit stores it: its length, then its name."""
 
     name: str
     stored: bytes
@@ -71,14 +70,13 @@ def _topic_piece(name: str) -> _TopicPiece:
 
 
 class Topics:
-    """The topics of a batch: pieces, their sizes and the magic codes they ask for, one for all messages or
-    one for each.
+    """The topics of a batch as stored, their sizes and magic codes: one for all messages or one for each.
 
-    Each distinct topic is looked at once.
+    Each distinct topic is encoded once.
     """
 
     pieces: pa.LargeBinaryArray | pa.LargeBinaryScalar
-    sizes: Any  # an integer, or an array of one for each message
+    sizes: Any  # an integer, or an array with an element for each message
     magic: Any
 
     def __init__(self, topic: pa.Array | str) -> None:
@@ -93,7 +91,7 @@ class Topics:
             )
             return
         if topic.null_count:
-            raise IllegalMessageError("topic null: every message has a topic")
+            raise IllegalMessageError("topic null: every message needs a topic")
         encoded = topic if pa.types.is_dictionary(topic.type) else topic.dictionary_encode()
         self._distinct = [_topic_piece(name) for name in encoded.dictionary.to_pylist()]
         self._codes = encoded.indices.to_numpy().astype(np.int64)
@@ -104,14 +102,13 @@ class Topics:
         self.magic = np.array([piece.magic for piece in self._distinct], np.int64)[self._codes]
 
     def check(self, sizes: NDArray[np.int64], size_max: int, what: str, limit: str) -> None:
-        """Raises IllegalMessageError for the largest of `sizes` when it is beyond `size_max`, which is said
-        to be `limit`.
-        """
+        """Raises IllegalMessageError when one of `sizes` exceeds `size_max`, whose name is `limit`."""
         if int(sizes.max(initial=0)) > size_max:
             index = int(sizes.argmax())
             topic = self._distinct[0 if self._codes is None else int(self._codes[index])].name
             raise IllegalMessageError(
-                f"topic {topic}: {what} of {int(sizes[index])} bytes, at most {size_max} are allowed ({limit})"
+                f"topic {topic}: {what} of {int(sizes[index])} bytes, "
+                f"at most {size_max} are allowed ({limit})"
             )
 
 
@@ -121,10 +118,10 @@ class Topics:
 def heads(
     numbers: dict[str, Integers], addresses: dict[str, Addresses], rest_sizes: NDArray[np.int64]
 ) -> pa.LargeBinaryArray:
-    """The heads of units whose other parts have `rest_sizes` bytes.
+    """Returns the heads of units whose other parts have `rest_sizes` bytes.
 
-    `numbers` are all fields but the total size; `addresses` are born_ip and store_ip. One variant of host
-    families is filled after the other (MESSAGE_HEADS).
+    `numbers` has every field but the total size; `addresses` has born_ip and store_ip. Heads are filled one
+    variant after another (MESSAGE_HEADS).
     """
     sys_flag = _with_host_flags(numbers["sys_flag"], addresses, len(rest_sizes))
     numbers = numbers | {"sys_flag": sys_flag}
@@ -157,7 +154,7 @@ def _with_host_flags(sys_flag: Integers, addresses: dict[str, Addresses], count:
         ip = addresses[name]
         size = len(ip) if isinstance(ip, bytes) else ip.dtype.itemsize
         if size not in (4, 16):
-            raise IllegalMessageError(f"{name}: an address of {size} bytes, 4 or 16 are allowed")
+            raise IllegalMessageError(f"{name}: expected an address of 4 or 16 bytes, found {size}")
         if size == 4:
             flags &= ~bit
         elif isinstance(ip, bytes):
@@ -166,7 +163,7 @@ def _with_host_flags(sys_flag: Integers, addresses: dict[str, Addresses], count:
 
 
 def _narrowed(ip: NDArray[np.void], size: int) -> NDArray[np.void]:
-    """The first `size` bytes of each address."""
+    """Returns the first `size` bytes of each address."""
     if ip.dtype.itemsize == size:
         return ip
     first = np.ascontiguousarray(ip).view(np.uint8).reshape(len(ip), -1)[:, :size]

@@ -1,8 +1,6 @@
-"""One message unit taken apart: every field with its place, its bytes and what they say, down to the single
-properties.
+"""Every field of one message unit with its position and value, down to single properties: for hex dumps.
 
-It is for looking, not for reading: whatever the bytes are, the fields cover all of them, and nothing is
-raised.
+The fields cover all bytes, whatever they are. Nothing is raised.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _LENGTHS = {"topic": "bytes of the topic", "properties": "bytes of the propertie
 
 @dataclass(frozen=True, slots=True)
 class UnitField:
-    """Bytes [start, start + size) of a unit. `value` is what they say, `about` what the field is for."""
+    """Bytes [start, start + size) of a unit, their value in words, and the meaning of the field (`about`)."""
 
     start: int
     size: int
@@ -47,15 +45,15 @@ class UnitField:
 
 
 def unit_fields(unit: bytes) -> list[UnitField]:
-    """The fields in their order. What does not fit, and what is left over, is a field `rest`."""
+    """Returns the fields in their order. Bytes that belong to no field are a field `rest`."""
     layout = head_layout(unit)
-    fields = list(_head(unit, layout))
+    fields = list(_head_fields(unit, layout))
     at = sum(field.size for field in fields)
     if at == layout.itemsize:
-        fields += _tail(unit)
+        fields += _tail_fields(unit)
         at = sum(field.size for field in fields)
     if at < len(unit):
-        fields.append(UnitField(at, len(unit) - at, "rest", "bytes that are no field of a message"))
+        fields.append(UnitField(at, len(unit) - at, "rest", "bytes that belong to no field"))
     return fields
 
 
@@ -64,7 +62,7 @@ def _meanings() -> dict[str, str]:
     return field_meanings("MESSAGE_HEAD")
 
 
-def _head(unit: bytes, layout: np.dtype[np.void]) -> Iterator[UnitField]:
+def _head_fields(unit: bytes, layout: np.dtype[np.void]) -> Iterator[UnitField]:
     ip = b""
     for name, (kind, at, *_) in (layout.fields or {}).items():
         part = unit[at : at + kind.itemsize]
@@ -84,19 +82,19 @@ def _head(unit: bytes, layout: np.dtype[np.void]) -> Iterator[UnitField]:
         elif name == "sys_flag":
             value = f"0x{number & 0xFFFFFFFF:X}: {sysflag.describe(number)}"
         elif name.endswith("_timestamp"):
-            value = f"{number}{_moment(number)}"
+            value = f"{number}{_time_text(number)}"
         yield UnitField(at, kind.itemsize, name, value, _meanings().get(name, "").partition(";")[0])
 
 
-def _moment(ms: int) -> str:
+def _time_text(ms: int) -> str:
     try:
         return f": {(datetime(1970, 1, 1) + timedelta(milliseconds=ms)).isoformat(timespec='milliseconds')}Z"
     except OverflowError:
         return ""
 
 
-def _tail(unit: bytes) -> Iterator[UnitField]:
-    """Body, topic and properties, each behind its length, as far as the lengths fit."""
+def _tail_fields(unit: bytes) -> Iterator[UnitField]:
+    """Yields body, topic and properties with their lengths, as far as the lengths fit."""
     head = read_head(unit)
     assert head is not None
     parts, _ = find_parts(unit, 0, len(unit), head)
@@ -118,13 +116,11 @@ def _tail(unit: bytes) -> Iterator[UnitField]:
         if name == "topic" and length:
             yield UnitField(start, length, "topic", decode_utf8(unit[start : start + length]))
         elif length:
-            yield from _properties(unit[start : start + length], start)
+            yield from _property_fields(unit[start : start + length], start)
 
 
-def _properties(raw: bytes, at: int) -> Iterator[UnitField]:
-    """One field a segment, its closing 0x02 included; what Java drops says so
-    (MessageDecoder.string2messageProperties).
-    """
+def _property_fields(raw: bytes, at: int) -> Iterator[UnitField]:
+    """Yields a field for each segment with its closing 0x02; `about` marks segments that Java ignores."""
     start = 0
     while start < len(raw):
         stop = raw.find(PROPERTY_SEPARATOR, start)

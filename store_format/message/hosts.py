@@ -1,7 +1,7 @@
-"""Born and store hosts as text and as parts of message ids.
+"""Born and store hosts as text and in message ids.
 
-A host on disk is 4 or 16 raw address bytes and a port of 32 bits (spec 2.2); text is what Java's
-InetSocketAddress shows.
+A host on disk has 4 or 16 bytes of address and a 32-bit port (spec 2.2). The text is that of
+InetSocketAddress.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 
 _V4_IN_V6 = bytes(10) + b"\xff\xff"
 _HOST = re.compile(r"/?(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})\Z", re.ASCII)
-# two characters a byte
+# The two characters of each byte value.
 _HEX_PAIRS = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), "u2")
 _INT32_MAX = 2**31 - 1
 
 
 def format_host(ip: bytes, port: int) -> str:
-    """`ip:port` as Java prints it: IPv6 in brackets, lower case, no zeros left out; an IPv4-mapped one is
-    IPv4 (InetAddress.getByAddress).
+    """Returns `ip:port` as Java prints it: IPv6 in brackets, in lower case, with all zero groups.
+
+    An IPv4-mapped IPv6 address becomes IPv4 (InetAddress.getByAddress).
 
     >>> format_host(bytes.fromhex("20010db8000000000000000000000002"), 10911)
     '[2001:db8:0:0:0:0:0:2]:10911'
@@ -37,7 +38,7 @@ def format_host(ip: bytes, port: int) -> str:
 
 
 def format_hosts(ip: NDArray[np.void], port: NDArray[np.integer[Any]]) -> pa.StringArray:
-    """`format_host` of each. Few hosts send many messages, so each distinct one is formatted once.
+    """Returns `format_host` of each host. Each distinct host is formatted once: few hosts send many messages.
 
     `ip` is an array of V4 or V16, `port` of 32-bit integers in any byte order.
     """
@@ -45,7 +46,7 @@ def format_hosts(ip: NDArray[np.void], port: NDArray[np.integer[Any]]) -> pa.Str
     hosts = np.empty(len(ip), [("ip", f"V{size}"), ("port", ">i4")])
     hosts["ip"], hosts["port"] = ip, port
     if size == 4:
-        codes = pa.array(hosts.view(np.int64)).dictionary_encode()  # address and port are one machine word
+        codes = pa.array(hosts.view(np.int64)).dictionary_encode()  # address and port make one machine word
         distinct = codes.dictionary.to_numpy().view(hosts.dtype)
     else:
         raw = pa.Array.from_buffers(pa.binary(hosts.itemsize), len(hosts), [None, pa.py_buffer(hosts)])
@@ -56,12 +57,12 @@ def format_hosts(ip: NDArray[np.void], port: NDArray[np.integer[Any]]) -> pa.Str
 
 
 def parse_host(text: str) -> tuple[bytes, int]:
-    """The inverse of `format_host`; also takes Java's leading slash and compressed IPv6.
+    """Returns (raw address, port): the inverse of `format_host`. Accepts a leading slash and compressed IPv6.
 
     >>> parse_host("127.0.0.1:10911")
     (b'\\x7f\\x00\\x00\\x01', 10911)
 
-    Raises ValueError for anything but literal addresses: names are not looked up.
+    Raises ValueError for everything but a literal address; host names are not resolved.
     """
     match = _HOST.match(text)
     if match is None or int(match[3]) > 65535:
@@ -73,7 +74,7 @@ def parse_host(text: str) -> tuple[bytes, int]:
             else socket.inet_pton(socket.AF_INET, match[2])
         )
     except OSError as error:
-        raise ValueError(f"{text!r} is not a host: its address is malformed") from error
+        raise ValueError(f"{text!r} is not a host: the address is malformed") from error
     return ip, int(match[3])
 
 
@@ -82,8 +83,9 @@ def offset_msg_ids(
     store_port: NDArray[np.integer[Any]],
     physical_offset: NDArray[np.integer[Any]],
 ) -> pa.StringArray:
-    """Offset message ids: upper-case hex of address, port and physical offset, 32 or 56 characters
-    (MessageDecoder.createMessageId).
+    """Returns offset message ids, upper-case hex of address, port, offset (MessageDecoder.createMessageId).
+
+    An id has 32 characters, or 56 with an IPv6 store host.
     """
     size = store_ip.dtype.itemsize
     ids = np.empty(len(store_ip), [("ip", f"V{size}"), ("port", ">i4"), ("physical_offset", ">i8")])

@@ -1,6 +1,6 @@
-"""Inner batches: one unit whose body is a run of wire messages (MessageDecoder.decodeMessages, spec 2.11).
+"""Inner batches: units whose body is a sequence of wire messages (MessageDecoder.decodeMessages, spec 2.11).
 
-The run is walked once, recording starts; flags, bodies and properties of all messages then come out together.
+One walk through each body records where messages start; numpy and Arrow then take all messages apart at once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _COUNT_MAX = 2**15 - 1  # INNER_NUM and the batch size in the queue are shorts
 
 @dataclass(frozen=True, slots=True)
 class WireMessages:
-    """The messages of many batch bodies: `counts[i]` of them belong to body i, in order."""
+    """The messages of many batch bodies in order: body i has `counts[i]` of them."""
 
     counts: NDArray[np.int64]
     flags: NDArray[np.int32]
-    body_crcs: NDArray[np.int32]  # 0: nobody sums the parts of a batch
+    body_crcs: NDArray[np.int32]  # 0: RocketMQ does not compute the CRC of a message in a batch
     bodies: pa.BinaryArray
     raw_properties: pa.BinaryArray
 
@@ -34,10 +34,10 @@ class WireMessages:
 def split_batches(
     bodies: list[bytes], expected_counts: list[int] | None = None
 ) -> tuple[WireMessages, dict[int, tuple[int, str, str]]]:
-    """Split batch bodies into their messages.
+    """Returns the messages of batch bodies, and (byte, expected, found) for each bad body by its index.
 
-    A body that does not add up, is empty or holds another number of messages than expected has count 0 and is
-    in the second result as (byte, expected, found).
+    A bad body has lengths that do not add up, no message, or another number of messages than expected. Its
+    count is 0.
     """
     starts: list[int] = []
     counts = np.zeros(len(bodies), np.int64)
@@ -46,7 +46,7 @@ def split_batches(
     for i, body in enumerate(bodies):
         found, problem = _starts(body)
         if problem is None and expected_counts is not None and len(found) != expected_counts[i]:
-            problem = 0, f"{expected_counts[i]} messages, as the queue's entry says", str(len(found))
+            problem = 0, f"{expected_counts[i]} messages, as in the consume queue entry", str(len(found))
         if problem is None and not found:
             problem = 0, "at least one message in a batch", "none"
         if problem is not None:

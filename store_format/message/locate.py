@@ -1,7 +1,7 @@
-"""Message units from positions in a commitlog file: checked, with the place of every part (MessageDecoder.decode).
+"""Checks message units at given positions, and finds the parts of each (MessageDecoder.decode).
 
-`locate` checks many units at once. A unit that fails a check is left out and reported. `columns.py` makes Arrow
-columns of the others.
+`locate` checks many units at once. It reports the units that fail; `columns.py` makes Arrow columns of the
+others.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Units:
         return self._raw_properties
 
     def stored_topics(self) -> pa.BinaryArray:
-        """Returns the topics as the units store them, which light queues (%LMQ%) do not share."""
+        """Returns the stored topics; units of a light queue (%LMQ%) have another topic than the queue."""
         return gather_ranges(self.refs.buffer, self.parts.topic_start, self.parts.topic_length)
 
     def select(self, keep: NDArray[np.generic]) -> Units:
@@ -115,7 +115,7 @@ def locate(refs: UnitRefs, *, verify_crc: bool) -> tuple[Units, list[BadUnit]]:
 
 
 def _identity_equal(units: Units) -> NDArray[np.bool_]:
-    """Returns whether each unit has the queue and the topic of its queue entry; units of light queues pass."""
+    """Returns whether each unit has the queue and topic of its queue entry. Light queues pass."""
     identity, parts = units.refs.identity, units.parts
     assert identity is not None
     same: NDArray[np.bool_] = (units.integers("queue_id") == identity.queue_ids) & (
@@ -130,13 +130,13 @@ def _identity_equal(units: Units) -> NDArray[np.bool_]:
 def _topic_equal(
     buffer: NDArray[np.uint8], start: _Ints, length: _Ints, identity: Identity, passed: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Whether each stored topic is the one expected. Topics of light queues are left to their own rule."""
+    """Returns whether each stored topic is the expected one. Units of light queues pass."""
     encoded = [topic.encode() for topic in identity.topics]
     equal = np.ones(len(start), bool)
     if identity.topic_index is None:
         if not (identity.light and identity.light[0]):
             equal = length == len(encoded[0])
-            _compare(buffer, start, equal, np.array(encoded[:1]), None)
+            _clear_unequal(buffer, start, equal, np.array(encoded[:1]), None)
         return equal
     lengths = np.array([len(topic) for topic in encoded])
     light = np.array(identity.light or [False] * len(encoded))
@@ -147,25 +147,23 @@ def _topic_equal(
         ranks = rank[identity.topic_index]
         rows = np.flatnonzero(ranks >= 0)
         matches = (length[rows] == size) & passed[rows]
-        _compare(buffer, start[rows], matches, np.array([encoded[i] for i in same]), ranks[rows])
+        _clear_unequal(buffer, start[rows], matches, np.array([encoded[i] for i in same]), ranks[rows])
         equal[rows] = matches
     return equal
 
 
-def _compare(
+def _clear_unequal(
     buffer: NDArray[np.uint8],
     start: _Ints,
     equal: NDArray[np.bool_],
     expected: NDArray[np.bytes_],
     ranks: _Ints | None,
 ) -> None:
-    """Clear `equal` where the bytes at `start` are not the expected name; rows already False are not looked
-    at.
-    """
+    """Clears `equal` where the bytes at `start` are not the expected name. Rows already False stay False."""
     size = expected.dtype.itemsize
     if not equal.any() or not size:
         return
-    # Names hold no NUL (options and directory listings see to it), so that S-comparison is byte comparison.
+    # Options and directory listings refuse names with NUL, so that comparing S values compares bytes.
     windows = np.ndarray((len(buffer) - size + 1,), f"S{size}", buffer, strides=(1,))
     rows = slice(None) if equal.all() else np.flatnonzero(equal)
     found = windows[start[rows]]
@@ -173,7 +171,7 @@ def _compare(
 
 
 def inner_batches(units: Units) -> NDArray[np.bool_]:
-    """Which units hold a batch that the consumer has to split (MessageDecoder.decodeMessage)."""
+    """Returns which units contain an inner batch, which consumers split (MessageDecoder.decodeMessage)."""
     both = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
     found: NDArray[np.bool_] = (units.sys_flag & both) == both
     return found

@@ -1,10 +1,10 @@
-"""Where the parts of a message unit lie: the only module that knows the layout (CommitLog.calMsgLength, spec 2.1).
+"""Where the parts of a message unit lie, for one unit or for many (CommitLog.calMsgLength, spec 2.1).
 
     head | body | topic length | topic | properties length | properties
 
-The head has 88 bytes, and 12 more for each IPv6 host. The topic length is one byte in a V1 unit and two bytes in
-a V2 unit; the properties length is two bytes. `read_head` and `find_parts` take one unit, `find_all_parts` takes
-many at once. Both accept the same units.
+The head has 88 bytes, and 12 more for each IPv6 host. The topic length is one byte in a V1 unit and two bytes
+in a V2 unit; the properties length is two bytes. `read_head` and `find_parts` take one unit, `find_all_parts`
+takes many. Both accept the same units. No other module knows this layout.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Sliceable(Protocol):
 
 
 def head_offset(name: str, variant: int = 0) -> int:
-    """Returns the offset of a head field in bytes; fields up to born_ip have the same one in all variants."""
+    """Returns the offset of a head field in bytes; up to born_ip it is the same in all variants."""
     fields: Any = MESSAGE_HEADS[variant].fields
     return int(fields[name][1])
 
@@ -117,7 +117,7 @@ class WrongPart(NamedTuple):
 def find_parts(
     unit: Sliceable, position: int, size: int, head: MessageHead
 ) -> tuple[MessageParts, WrongPart | None]:
-    """Returns the parts of the unit at `position` of `unit`, and the first length that does not fit `size` bytes.
+    """Returns the parts of the unit at `position`, and the first length that does not fit its `size` bytes.
 
     As in MessageDecoder, a negative body length means no body. The properties must end where the unit ends.
     """
@@ -154,8 +154,8 @@ def find_parts(
 class PartArrays:
     """The parts of many units: positions in the buffer and lengths, both in bytes.
 
-    `fits` tells which units add up; starts and lengths of the others are 0. `heads` maps a head variant to its
-    rows (None: all) and records.
+    `fits` tells which units add up; starts and lengths of the others are 0. `heads` maps a head variant to
+    its rows (None: all) and records.
     """
 
     fits: NDArray[np.bool_]
@@ -251,7 +251,7 @@ def find_all_parts(buffer: NDArray[np.uint8], positions: _Ints, sizes: _Ints, ba
 
 
 def _bytes_at(buffer: NDArray[np.uint8], positions: _Ints) -> _Ints:
-    """Returns the byte at each position; any byte for positions behind the buffer, which no valid unit has."""
+    """Returns the byte at each position; any byte for positions behind the buffer (of wrong units)."""
     return buffer[np.minimum(positions, len(buffer) - 1)].astype(np.int64)
 
 

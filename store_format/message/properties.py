@@ -50,7 +50,7 @@ def encode_properties(pairs: Iterable[tuple[str, str]]) -> bytes:
 
 
 def crc_properties(crcs: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Returns the CRC property of each CRC as a row of 20 bytes, with ten digits, the least significant first.
+    """Returns the CRC property of each CRC as a row of 20 bytes, with ten digits, the last digit first.
 
     The rule is MessageDecoder.createCrc32.
 

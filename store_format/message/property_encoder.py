@@ -40,19 +40,19 @@ def encode_property_columns(
     *,
     capacity: int = BROKER_MAP_CAPACITY,
 ) -> pa.LargeBinaryArray:
-    """`count` properties strings in the order of a HashMap made with `capacity`.
+    """Returns `count` properties strings in the order of a HashMap made with `capacity`.
 
-    `properties` (maps of string to string) are put first, then `columns` in their order: a string array has a
-    value for each message, a str is one value for all. Null and empty values and empty names are left out; a
-    name put twice keeps its place and has the later value.
+    The map gets `properties` (maps of string to string) first, then `columns` in their order: a string array
+    has a value for each message, a str is the value of all messages. Null and empty values and empty names
+    are left out; a name that is put twice keeps its place and gets the later value.
 
-    Raises IllegalMessageError for a separator that would change what is read back.
+    Raises IllegalMessageError for a separator in a name or value, which would change the decoded properties.
     """
     given = {name: _as_values(name, values) for name, values in columns.items() if name}
     for name in given:
         _check_name(name)
     maps = _checked_maps(properties, count)
-    merged = _merge(maps.as_columns(), given)
+    merged = _merged_columns(maps.as_columns(), given)
     # With no more names than never make the table grow, one order serves every message, whichever of them it
     # has: unless names share a bucket and were not put in one order.
     if (
@@ -67,7 +67,8 @@ def encode_property_columns(
 def _check_name(name: str) -> None:
     if "\x01" in name or "\x02" in name:
         raise IllegalMessageError(
-            f"property name {name!r}: 0x01 ends a name and 0x02 a property in the store, neither may be part of a name"
+            f"property name {name!r}: expected no 0x01, which ends a name in the store, "
+            "and no 0x02, which ends a property"
         )
 
 
@@ -83,7 +84,9 @@ def _as_values(name: str | None, values: Any) -> _Values:
             flat = pc.if_else(pc.equal(lengths, 0), pa.scalar(None, _KIND), flat)
     if separated:
         where = "a property in a map" if name is None else f"property {name!r}"
-        raise IllegalMessageError(f"{where}: a value contains 0x02, which ends a property in the store")
+        raise IllegalMessageError(
+            f"{where}: a value contains 0x02, which ends a property in the store; remove it"
+        )
     return flat
 
 
@@ -101,8 +104,10 @@ def _apart(names: Collection[str], capacity: int) -> bool:
     return len({hash_bucket(name, capacity) for name in names}) == len(names)
 
 
-def _merge(columns: dict[str, _Values] | None, given: dict[str, _Values]) -> dict[str, _Values] | None:
-    """`given` put after `columns`; None when `columns` is."""
+def _merged_columns(
+    columns: dict[str, _Values] | None, given: dict[str, _Values]
+) -> dict[str, _Values] | None:
+    """Returns `columns` with `given` put into them; None when `columns` is None."""
     if columns is None:
         return None
     for name, values in given.items():
@@ -115,7 +120,7 @@ def _merge(columns: dict[str, _Values] | None, given: dict[str, _Values]) -> dic
 
 
 def _encode_columns(count: int, columns: dict[str, _Values], capacity: int) -> pa.LargeBinaryArray:
-    """One join of all columns; what stands between two columns without nulls is one text."""
+    """Joins all columns at once; the bytes between two columns without nulls are one scalar."""
     names = tuple(columns)
     parts: list[Any] = []
     text = b""
@@ -124,8 +129,8 @@ def _encode_columns(count: int, columns: dict[str, _Values], capacity: int) -> p
         if isinstance(values, bytes):
             text += name + values + _PROPERTY if values else b""
         elif values.null_count:
-            # A null swallows its name and its end. Text so far goes in front of them, but must not be
-            # swallowed.
+            # A null value removes its name and separators. The text before them is a part of its own, so that
+            # the null does not remove it.
             parts += [
                 pa.scalar(text, _KIND),
                 pc.binary_join_element_wise(
@@ -145,9 +150,7 @@ def _encode_columns(count: int, columns: dict[str, _Values], capacity: int) -> p
 def _encode_entries(
     count: int, maps: PropertyMaps, given: dict[str, _Values], capacity: int
 ) -> pa.LargeBinaryArray:
-    """Any mixture of names: sort the entries of all messages by message and bucket, then join them end to
-    end.
-    """
+    """Encodes messages with different names: sorts all entries by message and bucket, then joins them."""
     names = list(maps.names)
     numbers = {name: number for number, name in enumerate(names)}
     present = maps.values.is_valid().to_numpy(zero_copy_only=False)
@@ -167,7 +170,7 @@ def _encode_entries(
     kept, source = _last_values(row * len(names) + code)
     row, code = row[kept], code[kept]
     counts = np.bincount(row, minlength=count)
-    order = np.lexsort((_buckets(names, code, counts[row], capacity), row))
+    order = np.lexsort((_bucket_of_entries(names, code, counts[row], capacity), row))
     prefixes = pa.array([name.encode() + _NAME_VALUE for name in names], _KIND)
     taken = pa.concat_arrays(values).take(pa.array(source[order]))
     joined = pc.binary_join_element_wise(
@@ -180,9 +183,7 @@ def _encode_entries(
 
 
 def _last_values(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For entries put in this order, equal keys meaning equal names of one message: the first place of each,
-    and the last.
-    """
+    """Returns the first and the last place of each distinct key (message and name)."""
     everything = np.arange(len(keys))
     ordered = np.sort(keys)
     if not (ordered[1:] == ordered[:-1]).any():
@@ -193,12 +194,12 @@ def _last_values(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
     return first[by_place], len(keys) - 1 - last[by_place]
 
 
-def _buckets(
+def _bucket_of_entries(
     names: list[str], codes: NDArray[np.int64], counts: NDArray[np.int64], capacity: int
 ) -> NDArray[np.int64]:
-    """The bucket of each entry in the table of its message, which has grown with the number of its names."""
+    """Returns the bucket of each entry in the HashMap of its message, which grows with its names."""
     largest = int(counts.max(initial=0))
-    if table_size(largest, capacity) == capacity:  # nearly always: no message has made its table grow
+    if table_size(largest, capacity) == capacity:  # nearly always: no HashMap has grown
         return _bucket_of_each(names, capacity)[codes]
     buckets = np.empty(len(codes), np.int64)
     sizes = np.array([table_size(number, capacity) for number in range(largest + 1)])[counts]
@@ -212,11 +213,11 @@ def _bucket_of_each(names: list[str], size: int) -> NDArray[np.int64]:
     return np.array([hash_bucket(name, size) for name in names], np.int64)
 
 
-# ---- strings that are there already ------------------------------------------------------------------------
+# ---- encoded strings ---------------------------------------------------------------------------------------
 
 
 def without_crc_property(properties: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """Properties strings made ready for an appended CRC property: without one of their own, and ended.
+    """Returns properties strings without a CRC property and with a last 0x02, ready for a new CRC property.
 
     CommitLog.asyncPutMessage deletes `__CRC32#` (MessageUtils.deleteProperty), MessageExtEncoder adds a
     missing last 0x02.

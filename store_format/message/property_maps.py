@@ -1,8 +1,7 @@
-"""Maps of properties, one for each message, as flat entries: the message of each, the number of its name, its
-value.
+"""The property maps of many messages as flat entries: the message, the number of the name, and the value.
 
-Names are few and repeat, so that each is looked at once. Mostly the messages of a batch name the same
-properties, or nearly: then the maps are columns.
+Names repeat, so that each is decoded once. Mostly the messages of a batch have nearly the same names: then
+the maps are columns.
 """
 
 from __future__ import annotations
@@ -17,13 +16,11 @@ from numpy.typing import NDArray
 from store_format.java.text import decode_utf8
 
 _KIND = pa.large_binary()
-_SPARSE_MAX = 4  # a column with more than three nulls for a value is dearer than sorting entries
+_SPARSE_MAX = 4  # a column with more than three nulls a value is slower than sorting entries
 
 
 class PropertyMaps:
-    """Entries in the order of the messages and of each map: `names[codes[i]]` is the name of entry i,
-    `values[i]` its value.
-    """
+    """Entries in the order of messages and maps: entry i has the name `names[codes[i]]` and `values[i]`."""
 
     def __init__(
         self,
@@ -41,7 +38,7 @@ class PropertyMaps:
 
     @staticmethod
     def of(properties: pa.MapArray) -> PropertyMaps:
-        """Of a map array of (large) strings; a null map is an empty one."""
+        """Returns the entries of a map array of (large) strings; a null map is an empty map."""
         offsets = properties.offsets.to_numpy()
         counts = np.diff(offsets).astype(np.int64)
         keys = (
@@ -56,7 +53,7 @@ class PropertyMaps:
         )
         if properties.null_count:
             valid = properties.is_valid().to_numpy(zero_copy_only=False)
-            chosen = pa.array(np.repeat(valid, counts))  # a null map may cover entries
+            chosen = pa.array(np.repeat(valid, counts))  # a null map may have entries
             keys, values, counts = keys.filter(chosen), values.filter(chosen), np.where(valid, counts, 0)
         coded = keys.dictionary_encode()
         return PropertyMaps(
@@ -68,12 +65,12 @@ class PropertyMaps:
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
-        """The message of each entry."""
+        """Returns the message of each entry."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @cached_property
     def _shared(self) -> list[str] | None:
-        """The names in their order when all messages have the same, each once; else None."""
+        """Returns the names if all messages have the same in the same order, each once; else None."""
         width = len(self.names)
         if not len(self.codes) or (self.counts != width).any():
             return None
@@ -84,15 +81,11 @@ class PropertyMaps:
 
     @property
     def alike(self) -> bool:
-        """Whether all messages have the same names in the same order, and a value for each: the order of
-        `as_columns`.
-        """
+        """Returns whether all messages have the same names in the same order, with a value for each name."""
         return not len(self.codes) or (self._shared is not None and not self.values.null_count)
 
     def column(self, name: str) -> pa.LargeBinaryArray | None:
-        """The values of one property, null where a message has none; of equal names the last. None when no
-        message has it.
-        """
+        """Returns a property of each message, null if absent; None if no message has the property."""
         if name not in self.names:
             return None
         if name not in self._columns:
@@ -108,7 +101,7 @@ class PropertyMaps:
         return pa.array(places, mask=places < 0)
 
     def where(self, kept: NDArray[np.bool_]) -> PropertyMaps:
-        """Only these entries. Names that no entry has any more are gone."""
+        """Returns the kept entries, without the names that no kept entry has."""
         counts = np.bincount(self.rows[kept], minlength=len(self.counts))
         codes = self.codes[kept]
         used = np.bincount(codes, minlength=len(self.names)) > 0
@@ -117,9 +110,7 @@ class PropertyMaps:
         return PropertyMaps(names, counts, renumbered[codes], self.values.filter(pa.array(kept)))
 
     def as_columns(self) -> dict[str, pa.LargeBinaryArray] | None:
-        """A column for each name, null where a message has none; None when that would be mostly nulls, or a
-        map has a name twice.
-        """
+        """Returns a column for each name; None if columns would be mostly nulls or a map has a name twice."""
         names = self._shared
         if names is None:
             names = self.names
@@ -133,15 +124,15 @@ class PropertyMaps:
 
     def _repeats_a_name(self) -> bool:
         keys = self.rows * len(self.names) + self.codes
-        # at most four times as many numbers as entries: `as_columns` sees to it
+        # at most four times as many keys as entries: `as_columns` has checked this
         return bool((np.bincount(keys, minlength=1) > 1).any())
 
     def first_row(self, entries: NDArray[np.bool_]) -> int:
-        """The message of the first of these entries, of which there is one."""
+        """Returns the message of the first of these entries; there must be one."""
         return int(self.rows[entries.argmax()])
 
     def empty(self) -> NDArray[np.bool_]:
-        """The entries that are not stored: without a name or without a value."""
+        """Returns the entries without a name or without a value, which are not stored."""
         found: NDArray[np.bool_] = pc.fill_null(pc.equal(pc.binary_length(self.values), 0), True).to_numpy(
             zero_copy_only=False
         )

@@ -1,9 +1,8 @@
-"""The properties strings of many messages at once: one pass for the separators, then Arrow offsets instead of
-Python.
+"""Decodes the properties strings of many messages at once, from one pass over the separators.
 
-The rules are those of MessageDecoder.string2messageProperties (spec 2.5): segments end at 0x02, a segment
-counts when its first 0x01 has at least one character on both sides, the last of several equal names wins at
-the place of the first.
+The rules are those of MessageDecoder.string2messageProperties (spec 2.5): segments end at 0x02; a segment
+counts when its first 0x01 has at least one byte on both sides; of equal names the last value counts, at the
+place of the first.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from store_format.names import KEYS, UNIQ_KEY
 
 _MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)  # low n bytes of a little-endian word
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-# above this many properties in one message sorting is cheaper than comparing all shifts
+# For more properties in one message, sorting is cheaper than comparing all shifts.
 _SHIFTED_COMPARES_MAX = 24
 _WORD = 8
-_REPEATED_ROWS = 1 << 14  # as many rows share one array of repeated names; batches are smaller
+_REPEATED_ROWS = 1 << 14  # rows of the shared array of repeated names; batches are smaller
 
 
 class PropertyTable:
-    """All properties of a batch as flat arrays, one entry per property in stored order.
+    """All properties of a batch as flat arrays, one entry for each property, in stored order.
 
-    `row` is the message of each property, `counts` the number of properties of each message; names and values
-    are ranges of `data`. Columns and maps are made from these with one Arrow kernel each.
+    `row` is the message of each property, `counts` the number of properties of each message. Names and values
+    are ranges of `data`; one Arrow kernel makes a column or the maps from them.
     """
 
     def __init__(self, raw: pa.BinaryArray) -> None:
@@ -75,8 +74,7 @@ class PropertyTable:
             and bool((kinds[1::2] == PROPERTY_SEPARATOR).all())
             and bool((data[filled - 1] == PROPERTY_SEPARATOR).all())
         )
-        # Set for a plain run of name 0x01 value 0x02: then what stands between two of them is name, value,
-        # name, value …
+        # Set for a plain sequence of name 0x01 value 0x02: names and values alternate between separators.
         self._separators = separators if regular and _all_apart(separators) else None
         self._row: NDArray[np.int64] | None = None
         if self._separators is not None:
@@ -106,7 +104,7 @@ class PropertyTable:
 
     @property
     def row(self) -> NDArray[np.int64]:
-        """The message each property belongs to."""
+        """Returns the message of each property."""
         if self._row is None:
             self._row = np.repeat(np.arange(self.count), self.counts)
         return self._row
@@ -114,15 +112,13 @@ class PropertyTable:
     # ---- names ---------------------------------------------------------------------------------------------
 
     def _shared_names(self) -> tuple[bytes, ...] | None:
-        """The names of every message, where all have the same ones in the same order, as the messages of one
-        producer do.
-        """
+        """Returns the names if all messages have the same in the same order, as from one producer."""
         each = int(self.counts[0]) if self.count else 0
         if not each or not (self.counts == each).all():
             return None
         words, lengths = self._words, self.name_length
-        # Each equal to the one a message before: what numpy compares in one go, where rows of a few would be
-        # loops.
+        # Compare each name with that of the message before: one call of numpy instead of a loop over short
+        # rows.
         if not ((words[each:] == words[:-each]).all() and (lengths[each:] == lengths[:-each]).all()):
             return None
         names = []
@@ -139,7 +135,7 @@ class PropertyTable:
     # ---- repeated names ------------------------------------------------------------------------------------
 
     def _drop_repeated(self) -> None:
-        """Leave one entry for each name of a message: the last value at the place of the first."""
+        """Keeps one entry for each name of a message: the last value at the place of the first."""
         suspects = self._rows_with_repeated_names()
         if not len(suspects):
             return
@@ -161,7 +157,7 @@ class PropertyTable:
         self._row = None
 
     def _rows_with_repeated_names(self) -> NDArray[np.int64]:
-        """Messages in which two names look alike; a false alarm costs time, not truth."""
+        """Returns messages in which two names have equal hashes; a collision costs time only."""
         if not len(self.name_start):
             return np.empty(0, np.int64)
         most = int(self.counts.max())
@@ -179,9 +175,7 @@ class PropertyTable:
         return np.unique(np.concatenate(hits)) if hits else np.empty(0, np.int64)
 
     def _name_hashes(self) -> NDArray[np.uint64]:
-        """Equal names have equal hashes. Up to eight bytes the word itself; longer ones mix in the tail and
-        the length.
-        """
+        """Returns a hash of each name: its first eight bytes, for longer names mixed with tail and length."""
         long = np.flatnonzero(self.name_length > _WORD)
         if not len(long):
             return self._words
@@ -194,7 +188,7 @@ class PropertyTable:
     # ---- columns -------------------------------------------------------------------------------------------
 
     def _ranges(self) -> pa.StringArray:
-        """An array in which element 4i is name i and element 4i + 2 is value i."""
+        """Returns an array in which element 4i is name i and element 4i + 2 is value i."""
         if self._strings is None:
             count = len(self.name_start)
             offsets = np.empty(4 * count + 1, np.int32)
@@ -226,7 +220,7 @@ class PropertyTable:
         return pa.MapArray.from_arrays(pa.array(offsets), names, ranges.take(pa.array(places + np.int32(2))))
 
     def places(self, name: str) -> NDArray[np.int64]:
-        """For each message the entry with this name, -1 where it has none."""
+        """Returns the entry with this name for each message; -1 for a message without it."""
         encoded = name.encode()
         if self._names is not None:
             if encoded not in self._names:
@@ -243,7 +237,7 @@ class PropertyTable:
         return places
 
     def values(self, name: str) -> pa.StringArray:
-        """The value of one property for each message, null where it is absent."""
+        """Returns the value of a property for each message; null if absent."""
         places = self.places(name)
         absent = places < 0
         index = pa.array(places * 4 + 2, mask=absent) if absent.any() else pa.array(places * 4 + 2)
@@ -252,7 +246,8 @@ class PropertyTable:
     def has_key(self, key: str) -> pa.BooleanArray:
         """Which messages have `key` as UNIQ_KEY or as a word of KEYS.
 
-        KEYS is split at single spaces (IndexService.buildIndex), so a key with a space can only be a UNIQ_KEY.
+        KEYS is split at single spaces (IndexService.buildIndex), so a key with a space can only be a
+        UNIQ_KEY.
         """
         found = pc.fill_null(pc.equal(self.values(UNIQ_KEY), key), False)
         if " " in key:
@@ -263,16 +258,14 @@ class PropertyTable:
 
 @lru_cache(maxsize=8)
 def _repeated_names(names: tuple[bytes, ...]) -> pa.StringArray:
-    """The names again and again, for `_REPEATED_ROWS` messages. Batches take slices, which cost nothing."""
+    """Returns the names repeated for `_REPEATED_ROWS` messages; batches take slices without a copy."""
     return pa.array([decode_utf8(name) for name in names], pa.string()).take(
         pa.array(np.tile(np.arange(len(names)), _REPEATED_ROWS))
     )
 
 
 def _all_apart(separators: NDArray[np.int64]) -> bool:
-    """Whether at least one byte stands before the first separator and between any two: no name and no value
-    is empty.
-    """
+    """Returns whether no name and no value is empty: at least one byte lies before each separator."""
     return not len(separators) or bool(
         separators[0] > 0 and (len(separators) == 1 or np.diff(separators).min() > 1)
     )
@@ -284,19 +277,17 @@ def _irregular_segments(
     separators: NDArray[np.int64],
     kinds: NDArray[np.uint8],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(start, first 0x01, stop) of every segment, for strings that are not a plain run of name 0x01 value
-    0x02.
-    """
+    """Returns (start, first 0x01, stop) of each segment; for strings that are not plain pairs."""
     ends = offsets[1:]
-    # A string that does not end in 0x02 has a last segment that ends where the string does.
+    # The last segment of a string without a final 0x02 ends with the string.
     open_ended = (
         ends[(ends > offsets[:-1]) & (data[np.maximum(ends - 1, 0)] != PROPERTY_SEPARATOR)]
         if len(data)
         else ends[:0]
     )
     terminators = separators[kinds == PROPERTY_SEPARATOR]
-    # An open end stands before a 0x02 at the same place, which the next string begins with: the sort below
-    # keeps that order.
+    # An open end comes before a 0x02 at the same position, with which the next string begins: the stable sort
+    # keeps this order.
     stops = np.concatenate((open_ended, terminators))
     terminated = np.concatenate((np.zeros(len(open_ended), np.int64), np.ones(len(terminators), np.int64)))
     order = np.argsort(stops, kind="stable")
@@ -314,11 +305,9 @@ def _irregular_segments(
 def _replace_malformed(
     raw: pa.BinaryArray, offsets: NDArray[np.int32], data: NDArray[np.uint8]
 ) -> pa.BinaryArray | None:
-    """The strings with malformed UTF-8 replaced by U+FFFD, as `new String(bytes, UTF_8)` does; None when
-    nothing is malformed.
+    """Returns the strings with malformed UTF-8 replaced by U+FFFD, as in Java; None when all are well-formed.
 
-    Each string is looked at for itself: a character cut by the end of one string must not be completed by the
-    next.
+    Each string is decoded alone: the next string must not complete a character that ends a string.
     """
     boundaries = offsets[1:-1]
     inside = boundaries[(boundaries > 0) & (boundaries < len(data))]

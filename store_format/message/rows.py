@@ -1,8 +1,6 @@
-"""From checked units to rows: one row a message, inner batches spread out, compressed bodies opened as far as
-they are asked for.
+"""One row for each message of checked units: splits inner batches, decompresses bodies on demand.
 
-`columns.py` builds its columns on this. What cannot be opened, or is not what a queue's entry says, is left
-out and reported.
+Units that cannot be decompressed, or contradict their consume queue entry, are left out and reported.
 """
 
 from __future__ import annotations
@@ -26,21 +24,21 @@ _Ints = NDArray[np.int64]
 
 
 class TooMuchOpenedError(Exception):
-    """Several bodies inflate to more than may be held at once: the caller asks for fewer units."""
+    """The decompressed bodies of several units exceed the memory limit: the caller decodes fewer units."""
 
 
 class UnitRows:
-    """Rows of `units`; those left out are in `bad`, by their place among the units given.
+    """The rows of `units`; `bad` has the units left out, with their index among the given units.
 
-    `unit_of` is the unit of each row, None where each unit is a row. `opened_max` bounds the bytes that
-    bodies of several units may inflate to (TooMuchOpenedError); one alone may have `body_size_max`.
+    `unit_of` is the unit of each row, None where each unit is one row. `opened_max` limits the bytes of the
+    decompressed bodies of several units (TooMuchOpenedError); a single body may have `body_size_max`.
     """
 
     def __init__(
         self, units: Units, *, open_bodies: bool, body_size_max: int, opened_max: int | None
     ) -> None:
         self.bad: list[BadUnit] = []
-        self._origin = np.arange(len(units))  # place of each unit among those given
+        self._origin = np.arange(len(units))  # index of each unit among the given units
         self._body_size_max = body_size_max
         self._opened_max = opened_max
         self._reject_foreign_light(units)
@@ -64,7 +62,7 @@ class UnitRows:
         if messages is not None:
             self._spread(inner, messages)
 
-    # ---- what has to be left out ---------------------------------------------------------------------------
+    # ---- units left out ------------------------------------------------------------------------------------
 
     def _reject(self, units: Units, i: int, position: int, expected: str, found: str) -> None:
         self.bad.append(
@@ -79,7 +77,7 @@ class UnitRows:
         return units.select(keep)
 
     def _reject_foreign_light(self, units: Units) -> None:
-        """Light queues (LmqDispatch): the unit names the queue and the row's offset in two parallel lists."""
+        """Rejects units whose two parallel lists lack their light queue and offset (LmqDispatch)."""
         identity = units.refs.identity
         light = None if identity is None else identity.light_rows()
         if identity is None or light is None or not light.any():
@@ -105,7 +103,7 @@ class UnitRows:
     # ---- opening and splitting -----------------------------------------------------------------------------
 
     def _open(self, units: Units, index: _Ints, compressed: NDArray[np.bool_]) -> dict[int, bytes]:
-        """The bodies at `index`, decompressed where stored so."""
+        """Returns the bodies at `index`, decompressed if they are stored compressed."""
         opened: dict[int, bytes] = {}
         if not len(index):
             return opened
@@ -129,13 +127,17 @@ class UnitRows:
             raise TooMuchOpenedError
 
     def _split(self, units: Units, inner: NDArray[np.bool_], opened: dict[int, bytes]) -> WireMessages | None:
-        """The messages of all good batches; None when no unit is a batch."""
+        """Returns the messages of all good batches; None when no unit is a batch."""
         identity = units.refs.identity
         counts = None if identity is None else identity.counts
         if counts is not None:
             for i in np.flatnonzero(~inner & (counts != 1)).tolist():
                 self._reject(
-                    units, i, int(units.parts.body_start[i]), _as_told(int(counts[i])), "one that is no batch"
+                    units,
+                    i,
+                    int(units.parts.body_start[i]),
+                    _expected_count(int(counts[i])),
+                    "a unit that is no batch",
                 )
         if not inner.any():
             return None
@@ -150,10 +152,10 @@ class UnitRows:
         return messages
 
     def _spread(self, inner: NDArray[np.bool_], messages: WireMessages) -> None:
-        """Rows for batches: as many as a batch has messages, in place of its unit."""
+        """Replaces the row of each batch by a row for each of its messages."""
         units = self.units
         counts = np.ones(len(units), np.int64)
-        counts[inner] = messages.counts[messages.counts > 0]  # a rejected batch has none
+        counts[inner] = messages.counts[messages.counts > 0]  # a rejected batch has no messages
         self.unit_of = np.repeat(np.arange(len(units)), counts)
         self._offset_in_batch = np.arange(len(self.unit_of)) - np.repeat(np.cumsum(counts) - counts, counts)
         # Rows of batches come after all stored units in the concatenated arrays below.
@@ -175,27 +177,25 @@ class UnitRows:
         return len(self.units) if self.unit_of is None else len(self.unit_of)
 
     def of_units(self, values: NDArray[Any]) -> NDArray[Any]:
-        """One value a unit -> one a row."""
+        """Returns the value of its unit for each row."""
         return values if self.unit_of is None else values[self.unit_of]
 
     def take(self, array: pa.Array) -> pa.Array:
         return array if self.unit_of is None else array.take(pa.array(self.unit_of))
 
     def header(self, name: str) -> pa.Array:
-        """A header field; of messages in a batch their own, where they have one."""
+        """Returns a head field of each row; messages of a batch have some fields of their own."""
         own = self._own.get(name)
         return pa.array(self.of_units(self.units.integers(name)) if own is None else own)
 
     def bodies(self) -> pa.BinaryArray:
-        """The bodies as the producer gave them, if opening was asked for."""
+        """Returns the bodies as the producer sent them, if `open_bodies` was given."""
         if self._spread_parts is not None:
             return self._spread_parts[0]
         return _replace(self.units.stored_bodies(), self._opened)
 
     def raw_bodies(self) -> pa.BinaryArray:
-        """The bodies as stored; of messages in a batch their own, not the batch of which each would be a
-        copy.
-        """
+        """Returns the stored bodies; a message of a batch has its own body, not the body of the batch."""
         if self.unit_of is None or self._spread_parts is None:
             return self.units.stored_bodies()
         if not self._opened:
@@ -220,12 +220,12 @@ class UnitRows:
         return offsets if self._offset_in_batch is None else offsets + self._offset_in_batch
 
 
-def _as_told(count: int) -> str:
-    return f"{count} messages, as the queue's entry says"
+def _expected_count(count: int) -> str:
+    return f"{count} messages, as in the consume queue entry"
 
 
 def _replace(bodies: pa.BinaryArray, replacements: dict[int, bytes]) -> pa.BinaryArray:
-    """`bodies` with some values replaced; the others are not copied through Python."""
+    """Returns `bodies` with some values replaced; the others are not copied through Python."""
     if not replacements:
         return bodies
     index = sorted(replacements)

@@ -1,6 +1,4 @@
-"""The tags code of a consume queue entry, from the stored message (CommitLog.checkMessageAndReturnSize, spec
-3.2).
-"""
+"""The tags code of a consume queue entry, computed from the message (spec 3.2)."""
 
 from __future__ import annotations
 
@@ -29,11 +27,10 @@ def tags_codes(
     store_timestamps: NDArray[np.int64],
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
 ) -> NDArray[np.int64]:
-    """The Java hash of TAGS, 0 without; for messages of the schedule topic (`scheduled`) the time of delivery
-    in ms.
+    """Returns the Java hash of TAGS, 0 without; for delayed messages (`scheduled`) the delivery time in ms.
 
-    (DefaultMessageStore.computeDeliverTimestamp: a level above the table counts as the highest, one of 0 or
-    less as none.)
+    CommitLog.checkMessageAndReturnSize and DefaultMessageStore.computeDeliverTimestamp: a level above the
+    highest counts as the highest; a level of 0 or less counts as no level.
     """
     codes: NDArray[np.int64] = tags_code_many(table.values(TAGS)).astype(np.int64)
     if scheduled.any() and len(delay_levels_ms):
@@ -41,6 +38,6 @@ def tags_codes(
             level = parse_long(text)
             if scheduled[i] and level is not None and level > 0:
                 delay = np.int64(delay_levels_ms[min(level, len(delay_levels_ms)) - 1])
-                # an array: Java's sum wraps silently too
+                # as arrays, whose sum wraps silently as in Java
                 codes[i : i + 1] = store_timestamps[i : i + 1] + delay
     return codes

@@ -1,4 +1,4 @@
-"""References to message units: one file's bytes, and where in them each unit should be and whose it should be."""
+"""References to message units: the bytes of one file, where each unit should be, and in which queue."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the units should be: the queue entry that led to each. Topics are few, `topic_index` says which is
-    whose.
+    """The topic, queue and queue offset that each unit should have, from the consume queue entry of the unit.
 
-    `light[i]` marks topics[i] as a light queue (%LMQ%): its units carry another topic, and name the queue in
-    a property.
+    `topic_index` maps units to `topics`. `light[i]` marks topics[i] as a light queue (%LMQ%), whose units
+    have another topic and name the light queue in a property.
     """
 
     topics: tuple[str, ...]
-    topic_index: NDArray[np.int32] | None  # None: all are topics[0]
+    topic_index: NDArray[np.int32] | None  # None: topics[0] for all units
     queue_ids: NDArray[np.int32]
     queue_offsets: _Ints
     light: tuple[bool, ...] = ()
-    # For entries that cover several queue offsets (BatchCQ): the half-open range asked for, for each unit.
+    # For entries of several queue offsets (BatchCQ): the half-open range [start, stop) to read, for each
+    # unit.
     wanted: tuple[_Ints, _Ints] | None = None
-    counts: NDArray[np.int16] | None = None  # and how many offsets each entry covers
+    counts: NDArray[np.int16] | None = None  # the number of queue offsets of each entry
 
     def light_rows(self) -> NDArray[np.bool_] | None:
-        """Which units are reached through a light queue; None when none is."""
+        """Returns which units come from a light queue; None when no unit does."""
         if not any(self.light):
             return None
         if self.topic_index is None:
@@ -58,10 +58,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class UnitRefs:
-    """Where units should be: one file's bytes and, for each unit, its position there and its size in bytes.
+    """Where units should be: the bytes of one file, and the position and size in bytes of each unit.
 
-    `base` is the physical offset of buffer[0]. `identity` None means the units speak for themselves (a
-    commitlog scan).
+    `base` is the physical offset of buffer[0]. `identity` is None for a scan of the commitlog.
     """
 
     path: str
@@ -69,7 +68,7 @@ class UnitRefs:
     base: int
     positions: _Ints
     sizes: _Ints
-    tags_codes: _Ints | None  # None where no queue entry led there
+    tags_codes: _Ints | None  # of the queue entries; None for a scan of the commitlog
     identity: Identity | None = None
 
     def __len__(self) -> int:
@@ -85,7 +84,7 @@ class UnitRefs:
 
 @dataclass(frozen=True, slots=True)
 class BadUnit:
-    """A unit that failed: its place in the refs it came from, and why."""
+    """A unit that failed a check: its index in the `UnitRefs`, and the reason."""
 
     index: int
     error: CorruptStoreError

@@ -148,7 +148,7 @@ def test_the_property_crc_replaces_that_of_the_body() -> None:
     # a flip that no body CRC sees
     assert _kind(_patched(data, 60, ">B", 9), verify_property_crc=True) is UnitKind.TORN
     missing = check_unit(oracle.encode_message(MESSAGE), 0, 115, physical_offset=0, verify_property_crc=True)
-    assert (missing.kind, missing.expected) == (UnitKind.TORN, "the property __CRC32# at the unit's end")
+    assert (missing.kind, missing.expected) == (UnitKind.TORN, "the property __CRC32# at the end of the unit")
 
 
 # ---- many at once ------------------------------------------------------------------------------------------

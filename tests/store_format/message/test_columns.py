@@ -255,7 +255,7 @@ def test_a_batch_holds_as_many_messages_as_its_queue_entry_says(count: int, refu
     batch, bad = decode(refs_of(data, stored, 0, tags_codes=[0, 0], identity=who), EVERYTHING, BROKER)
     assert batch.num_rows == (1 if refused else 4)
     assert [str(unit.error) for unit in bad] == [
-        f"log/0 at byte 88: expected {count} messages, as the queue's entry says, found 3"
+        f"log/0 at byte 88: expected {count} messages, as in the consume queue entry, found 3"
     ] * refused
 
 
@@ -326,7 +326,7 @@ def test_bodies_that_inflate_to_much_come_in_several_batches(monkeypatch: pytest
     ]
     reason = "Error -3 while decompressing data: incorrect header check"
     assert [str(unit.error) for _, _, bad in parts for unit in bad] == [
-        f"log/0 at byte {stored[4].physical_offset + 88}: expected a body compressed with ZLIB, found bytes that are not: {reason}"
+        f"log/0 at byte {stored[4].physical_offset + 88}: expected a body compressed with ZLIB, found other bytes: {reason}"
     ]
 
 
@@ -334,8 +334,7 @@ def test_a_body_larger_than_allowed_is_refused() -> None:
     data, stored = placed([replace(GOOD, body=zlib.compress(bytes(2000)), body_crc=-1)], 0)
     _, bad = decode(refs_of(data, stored, 0), replace(EVERYTHING, body_size_max=1999), BROKER)
     assert (
-        str(bad[0].error)
-        == "log/0 at byte 88: expected a ZLIB body of at most 1999 bytes, found one that inflates to more"
+        str(bad[0].error) == "log/0 at byte 88: expected a ZLIB body of at most 1999 bytes, found more bytes"
     )
 
 

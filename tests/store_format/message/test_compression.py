@@ -92,7 +92,7 @@ def test_output_is_capped_to_the_byte(name: str) -> None:
     stored = compress(_BODY, name)
     with pytest.raises(
         DecompressionError,
-        match=f"a {name} body of at most {len(_BODY) - 1} bytes, found one that inflates to more",
+        match=f"a {name} body of at most {len(_BODY) - 1} bytes, found more bytes",
     ):
         decompress(stored, compression_flag(name), size_max=len(_BODY) - 1)
 
@@ -105,7 +105,7 @@ def test_a_bomb_ends_within_the_limit(name: str) -> None:
     arrow_bound = max(pool.max_memory(), pool.bytes_allocated() + 4 * size_max)
     tracemalloc.start()
     try:
-        with pytest.raises(DecompressionError, match="inflates to more"):
+        with pytest.raises(DecompressionError, match="found more bytes"):
             decompress(bomb, compression_flag(name), size_max=size_max)
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -213,7 +213,7 @@ def test_addresses_of_one_family_decide_the_host_bits() -> None:
     assert sys_flags(four, bytes(16)) == [0x21, 0x21]
     assert sys_flags(bytes(16), four) == [0x11, 0x11]
     assert sys_flags(bytes(4), sixteen) == [0x21, 0x21]  # the bit says so
-    with pytest.raises(IllegalMessageError, match="born_ip: an address of 5 bytes, 4 or 16 are allowed"):
+    with pytest.raises(IllegalMessageError, match="born_ip: expected an address of 4 or 16 bytes, found 5"):
         sys_flags(bytes(5), four)
 
 
@@ -244,12 +244,12 @@ def small(**changes: Any) -> MessageColumns:
     [
         ({"topic": "t" * 256}, f"topic {'t' * 256}: 256 bytes long, at most 255 are allowed"),
         ({"topic": "é" * 64}, f"topic {'é' * 64}: 128 bytes long, at most 127 are allowed"),
-        ({"topic": pa.array(["T", None])}, "topic null: every message has a topic"),
+        ({"topic": pa.array(["T", None])}, "topic null: every message needs a topic"),
         ({"body": pa.array([b"", b"x" * 101]), "topic": pa.array(["T", "U"])}, "topic U: a body of 101 bytes, at most 100 are allowed"),
         ({"properties": pa.array([b"", b"x" * 32_768])}, "topic T: properties of 32768 bytes, at most 32767 are allowed"),
-        ({"queue_id": 2**31}, "queue_id 2147483648: its field has 4 bytes"),
-        ({"flag": np.array([0, -(2**31) - 1])}, "flag -2147483649: its field has 4 bytes"),
-        ({"store_timestamp": np.array([0, 2**63], np.uint64)}, "store_timestamp 9223372036854775808: its field has 8 bytes"),
+        ({"queue_id": 2**31}, "queue_id 2147483648 does not fit its field of 4 bytes"),
+        ({"flag": np.array([0, -(2**31) - 1])}, "flag -2147483649 does not fit its field of 4 bytes"),
+        ({"store_timestamp": np.array([0, 2**63], np.uint64)}, "store_timestamp 9223372036854775808 does not fit its field of 8 bytes"),
     ],
 )  # fmt: skip
 def test_limits_are_named(changes: dict[str, Any], message: str) -> None:

@@ -67,7 +67,7 @@ def test_a_damaged_body_is_refused_where_the_oracle_refuses_it(
 
 
 @pytest.mark.parametrize(
-    ("counts", "wrong"), [([1, 0], {}), ([2, 0], {0: (0, "2 messages, as the queue's entry says", "1")})]
+    ("counts", "wrong"), [([1, 0], {}), ([2, 0], {0: (0, "2 messages, as in the consume queue entry", "1")})]
 )
 def test_a_batch_holds_what_the_queue_entry_says_and_never_nothing(
     counts: list[int], wrong: dict[int, tuple[int, str, str]]
