@@ -122,24 +122,40 @@ def lag(table: pa.Table, *, title: str = "Lag of groups") -> alt.FacetChart:
     import altair as alt
 
     drawn = lag_data(table)
-    parts = ["can be read", "lost to retention"]
+    header = alt.Header(labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=2)
+    chart: alt.FacetChart = (
+        alt.layer(*_lag_layers(), data=inline_rows(drawn.table))
+        .properties(width=_WIDTH, height=alt.Step(_ROW))
+        .facet(row=alt.Row("group:N", title=None, sort=None, header=header))
+        .resolve_scale(y="independent")
+        .properties(title=titled(title, drawn))
+    )
+    return chart
+
+
+def _lag_layers() -> tuple[alt.Chart, alt.Chart, alt.Chart]:
+    """The bars, the texts of queues without a bar, and the numbers behind the bars."""
+    import altair as alt
+
     data = alt.Chart().transform_calculate(behind="datum.readable + datum.lost")
     queue = alt.Y("queue:N", title=None, sort=None, axis=alt.Axis(labelLimit=260))
+    messages = alt.X(
+        "messages:Q", title="messages behind", axis=alt.Axis(format="~s", tickMinStep=1, tickCount=8)
+    )
+    part = alt.Color(
+        "part:N",
+        title=None,
+        scale=alt.Scale(domain=["can be read", "lost to retention"], range=["#4c78a8", "#e45756"]),
+        legend=alt.Legend(orient="top"),
+    )
     bars = (
         data.transform_fold(["readable", "lost"], ["part", "messages"])
         .transform_calculate(part="datum.part == 'lost' ? 'lost to retention' : 'can be read'")
         .mark_bar()
         .encode(
-            x=alt.X(
-                "messages:Q", title="messages behind", axis=alt.Axis(format="~s", tickMinStep=1, tickCount=8)
-            ),
+            x=messages,
             y=queue,
-            color=alt.Color(
-                "part:N",
-                title=None,
-                scale=alt.Scale(domain=parts, range=["#4c78a8", "#e45756"]),
-                legend=alt.Legend(orient="top"),
-            ),
+            color=part,
             order=alt.Order("part:N", sort="descending"),  # lost messages are the oldest
             tooltip=["group:N", "queue:N", "readable:Q", "lost:Q", "lagBytes:Q", "lagMs:Q"],
         )
@@ -152,15 +168,7 @@ def lag(table: pa.Table, *, title: str = "Lag of groups") -> alt.FacetChart:
         .mark_text(align="left", dx=4, color="#333")
         .encode(x=alt.X("behind:Q"), y=queue, text=alt.Text("behind:Q", format=","))
     )
-    header = alt.Header(labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=2)
-    chart: alt.FacetChart = (
-        alt.layer(bars, words, numbers, data=inline_rows(drawn.table))
-        .properties(width=_WIDTH, height=alt.Step(_ROW))
-        .facet(row=alt.Row("group:N", title=None, sort=None, header=header))
-        .resolve_scale(y="independent")
-        .properties(title=titled(title, drawn))
-    )
-    return chart
+    return bars, words, numbers
 
 
 # ---- altair ------------------------------------------------------------------------------------------------

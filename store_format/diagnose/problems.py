@@ -152,7 +152,7 @@ class Findings:
 
 def _diagnosis_card(diagnosis: Diagnosis) -> str:
     """A notebook card: the sums of the commitlog's bytes, and the problems."""
-    from store_format.display.page import Room, card, fact, facts, note
+    from store_format.display.page import PageSpace, card, fact, facts, note
     from store_format.display.table import LIMIT, table
 
     summary = diagnosis.summary
@@ -165,7 +165,7 @@ def _diagnosis_card(diagnosis: Diagnosis) -> str:
     rows = table(
         [batch],
         batch.schema,
-        Room(),
+        PageSpace(),
         total=len(diagnosis),
         about={column.name: column.about for column in columns},
     )

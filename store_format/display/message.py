@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 from itertools import islice
 from typing import Any
 
-from store_format.display.page import Room, body, fact, facts, note, text
+from store_format.display.page import PageSpace, body, fact, facts, note, text
 from store_format.display.table import cell
 
 _BODY_BYTES = 1024
@@ -33,7 +33,7 @@ def title_of(row: Mapping[str, Any]) -> str:  # Any: values of columns
     return f"{topic}{place}" if topic is not None else "message"
 
 
-def message(row: Mapping[str, Any], room: Room) -> list[str]:
+def message(row: Mapping[str, Any], space: PageSpace) -> list[str]:
     """The parts of the message's card, as many as fit on the page."""
     values = {str(name): _plain_value(value, is_map=name == "properties") for name, value in row.items()}
     order = [name for name in _FIRST if name in values] + [
@@ -42,7 +42,7 @@ def message(row: Mapping[str, Any], room: Room) -> list[str]:
     lines, left_out = [], 0
     for name in order:
         line = fact(name, cell(values[name]))
-        if room.takes(line):
+        if space.takes(line):
             lines.append(line)
         else:
             left_out += 1
@@ -50,21 +50,21 @@ def message(row: Mapping[str, Any], room: Room) -> list[str]:
     if left_out:
         parts.append(note(f"{left_out:,} more columns: the page is full"))
     if isinstance(values.get("properties"), Mapping):
-        parts += _property_table(values["properties"], room)
+        parts += _property_table(values["properties"], space)
     parts += [
         part
         for name in ("body", "rawBody")
         if isinstance(values.get(name), bytes)
-        for part in _body_parts(name, values[name], room)
+        for part in _body_parts(name, values[name], space)
     ]
     return parts
 
 
-def _property_table(properties: Mapping[str, Any], room: Room) -> list[str]:
+def _property_table(properties: Mapping[str, Any], space: PageSpace) -> list[str]:
     rows = []
     for name, value in islice(properties.items(), _PROPERTIES_MAX):
         row = f"<tr><td>{text(str(name))}</td><td>{text(str(value))}</td></tr>"
-        if not room.takes(row):
+        if not space.takes(row):
             break
         rows.append(row)
     heads = "<thead><tr><th>property</th><th>value</th></tr></thead>"
@@ -74,12 +74,12 @@ def _property_table(properties: Mapping[str, Any], room: Room) -> list[str]:
     return parts
 
 
-def _body_parts(name: str, value: bytes, room: Room) -> list[str]:
+def _body_parts(name: str, value: bytes, space: PageSpace) -> list[str]:
     head = f'<div class="s">{name}<span class="k">{len(value):,} bytes</span></div>'
     if not value:
         return [head]
     part = f'<pre class="b">{body(value, _BODY_BYTES, lines=True)}</pre>'
-    return [head, part if room.takes(part) else note("not shown: the page is full")]
+    return [head, part if space.takes(part) else note("not shown: the page is full")]
 
 
 def _plain_value(value: Any, *, is_map: bool) -> Any:

@@ -1,7 +1,7 @@
 r"""The parts of an HTML page, and the only place where text of a store becomes HTML.
 
 Names, keys and bodies may be hostile. `text` escapes them and writes control and format characters as codes,
-as `display.text.shown` does, but in a span, so that the text `\x1b` differs from an escape character. `Room`
+as `display.text.shown` does, but in a span, so that the text `\x1b` differs from an escape character. `PageSpace`
 limits the size of a page.
 """
 
@@ -71,7 +71,7 @@ class Html:
         return f"<HTML of {len(self.source.encode()):,} bytes; a notebook shows it>"
 
 
-class Room:
+class PageSpace:
     """The bytes of a page that are still free. A part that does not fit is left out, with a remark."""
 
     def __init__(self, size_max: int = SIZE_MAX) -> None:

@@ -10,7 +10,7 @@ from html import escape
 
 import pyarrow as pa
 
-from store_format.display.page import Room, body, note, text
+from store_format.display.page import PageSpace, body, note, text
 from store_format.display.rows import plain_rows
 
 LIMIT = 50
@@ -25,7 +25,7 @@ _COLUMN_MAX = 100  # characters of a column's name: properties may be columns
 def table(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
-    room: Room,
+    space: PageSpace,
     *,
     limit: int = LIMIT,
     total: int | None = None,
@@ -47,7 +47,7 @@ def table(
             + "".join(_data_cell(value, schema.field(i).type) for i, value in enumerate(row[:_COLUMNS_MAX]))
             + "</tr>"
         )
-        if not room.takes(piece):
+        if not space.takes(piece):
             more = full = True
             break
         shown.append(piece)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from store_format.display.columns import INT, LONG, TEXT, ViewColumn, batch_of, schema_of
 from store_format.display.message import message, title_of
-from store_format.display.page import Html, Room, card, fact, facts, note, text, warning
+from store_format.display.page import Html, PageSpace, card, fact, facts, note, text, warning
 from store_format.display.table import LIMIT, table
 from store_format.errors import StoreError
 from store_format.views.registry import view_batches, view_named
@@ -43,33 +43,33 @@ def table_card(
     total: int | None = None,
 ) -> Html:
     """A card of any rows."""
-    return card(title, "rows", [table(batches, schema, Room(), limit=limit, total=total)])
+    return card(title, "rows", [table(batches, schema, PageSpace(), limit=limit, total=total)])
 
 
 def view_card(store: Store, name: str, *, limit: int = LIMIT, now_ms: int | None = None) -> Html:
     """A card of a view; reads only the rows that it shows."""
     view = view_named(name)
     about = {column.name: column.about for column in view.columns}
-    rows = table(view_batches(store, name, now_ms=now_ms), view.schema, Room(), limit=limit, about=about)
+    rows = table(view_batches(store, name, now_ms=now_ms), view.schema, PageSpace(), limit=limit, about=about)
     return card(f"{store.broker_name}: {name}", "view", [note(view.about), rows])
 
 
 # Any: values of columns
 def message_cards(rows: Iterable[Mapping[str, Any]], *, limit: int = _MESSAGES_MAX) -> Html:
     """One page with a card for each row."""
-    room, parts, title, shown = Room(), [], "message", 0
+    space, parts, title, shown = PageSpace(), [], "message", 0
     for row in rows:
-        if shown == limit or room.is_full:
-            why = ": the page is full" if room.is_full else "; more follow"
+        if shown == limit or space.is_full:
+            why = ": the page is full" if space.is_full else "; more follow"
             parts.append(note(f"the first {shown:,} messages{why}"))
             break
         if shown:
             head = f'<div class="s">{text(title_of(row))}</div>'
-            room.spend(len(head.encode()) + _MESSAGE_FRAME_SIZE)
+            space.spend(len(head.encode()) + _MESSAGE_FRAME_SIZE)
             parts.append(head)
         else:
             title = title_of(row)
-        parts += message(row, room)
+        parts += message(row, space)
         shown += 1
     return card(title, "message" if shown < 2 else f"{shown:,} messages", parts or [note("no message")])
 
@@ -116,5 +116,5 @@ def _topic_table(queues: list[Queue]) -> str:
     batch = batch_of(_TOPIC_COLUMNS, rows[: _TOPICS_SHOWN + 1])
     about = {column.name: column.about for column in _TOPIC_COLUMNS}
     return table(
-        [batch], schema_of(_TOPIC_COLUMNS), Room(), limit=_TOPICS_SHOWN, total=len(rows), about=about
+        [batch], schema_of(_TOPIC_COLUMNS), PageSpace(), limit=_TOPICS_SHOWN, total=len(rows), about=about
     )

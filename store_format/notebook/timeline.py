@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from store_format.display.page import Html, Room, card, note, text
+from store_format.display.page import Html, PageSpace, card, note, text
 from store_format.display.rows import plain_rows
 
 _LINES_MAX = 500
@@ -37,14 +37,14 @@ _Row = Mapping[str, Any]  # Any: values of TRACE_COLUMNS
 
 def timeline(events: pa.Table, message_id: str) -> Html:
     """A page with the life of one message; `events` has the columns `trace.TRACE_COLUMNS`."""
-    room, parts, shown = Room(), [], 0
+    space, parts, shown = PageSpace(), [], 0
     before: str | None = None
     standing = False
     for row in (row for batch in events.to_batches() for row in plain_rows(batch)):
         piece = _event_line(row, before)
         if row["time"] is None and not standing:
             piece, standing = '<div class="s">positions of the groups now</div>' + piece, True
-        if shown == _LINES_MAX or not room.takes(piece):
+        if shown == _LINES_MAX or not space.takes(piece):
             break
         parts.append(piece)
         shown, before = shown + 1, row["time"] or before

@@ -8,7 +8,7 @@ from itertools import starmap
 import pyarrow as pa
 
 from store_format.consumequeue.slices import QueueRange
-from store_format.display.page import Room, card, fact, facts, text, warning
+from store_format.display.page import PageSpace, card, fact, facts, text, warning
 from store_format.display.table import table
 from store_format.errors import StoreError
 
@@ -27,7 +27,7 @@ def queue_card(queue: QueueRange, broker_name: str, newest: Iterable[pa.RecordBa
     try:
         batches = list(newest)
         if batches:
-            rows = table(batches, batches[0].schema, Room(), limit=PREVIEW_ROWS)
+            rows = table(batches, batches[0].schema, PageSpace(), limit=PREVIEW_ROWS)
             parts.append(f'<div class="s">the newest</div>{rows}')
     except (StoreError, OSError) as error:
         parts.append(warning(f"its newest messages cannot be read: {error}"))

@@ -51,10 +51,10 @@ class Found:
     searched: Searched
 
     def _repr_html_(self) -> str:
-        from store_format.display.page import Room, card, fact, facts, text
+        from store_format.display.page import PageSpace, card, fact, facts, text
         from store_format.display.table import table
 
         lines = [("found by", text(self.how)), ("searched", text(str(self.searched), 500))]
-        rows = table(self.table.to_batches(), self.table.schema, Room(), total=self.table.num_rows)
+        rows = table(self.table.to_batches(), self.table.schema, PageSpace(), total=self.table.num_rows)
         title = f"{self.table.num_rows:,} message{'s' * (self.table.num_rows != 1)}"
         return card(title, "found", [facts(starmap(fact, lines)), rows]).source
