@@ -15,9 +15,9 @@ from store_format.commit.log_shortage import cut_queues, queue_ends, refuse_miss
 from store_format.commit.queue_rebuild import LastUnit, Rebuilding, rebuild_lost_queues
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
+from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import queue_directory
-from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.consumequeue.slices import QueueRange
 from store_format.errors import CorruptStoreError
 from store_format.files.read import offset_file_name
@@ -119,8 +119,13 @@ def _all_bounds(
 ) -> dict[QueueKey, QueueBounds | None]:
     found: dict[QueueKey, QueueBounds | None] = {}
     for topic, queue_id in queues:
-        bounds = simple_queue_bounds(
-            queue_directory(root, topic, queue_id), topic, queue_id, log.min_offset, commit_log_stop=end
+        bounds = queue_bounds(
+            "simple",
+            queue_directory(root, topic, queue_id),
+            topic,
+            queue_id,
+            log.min_offset,
+            commit_log_stop=end,
         )
         found[topic, queue_id] = bounds
     there = {

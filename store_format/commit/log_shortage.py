@@ -14,10 +14,9 @@ from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.queue_repair import queue_state, truncate
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
-from store_format.consumequeue.batch import batch_queue_bounds
+from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues
-from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
@@ -35,8 +34,7 @@ def queue_ends(root: str, log: CommitLog) -> list[QueueBounds]:
     """The bounds of every queue whose newest entry points to the log, as its files show them."""
     found = []
     for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
-        find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
-        bounds = find(directory, topic, queue_id, log.min_offset)
+        bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
         if bounds is not None and bounds.last_physical_offset >= 0:
             found.append(bounds)
     return found

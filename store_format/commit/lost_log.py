@@ -9,9 +9,8 @@ from __future__ import annotations
 from store_format.bookkeeping.journal import abort_mark, read_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.batch import batch_queue_bounds
+from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.listing import list_queues
-from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.errors import StoreNotFoundError
 from store_format.metadata.checkpoint import read_checkpoint
 
@@ -43,8 +42,7 @@ def _known_messages(root: str) -> str | None:
     if last is not None and last.last_size:
         return f"{root}/.rmqlog/ledger.json has commits up to physical offset {last.stop}"
     for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
-        find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
-        bounds = find(directory, topic, queue_id, 0)
+        bounds = queue_bounds(kind, directory, topic, queue_id, 0)
         if bounds is not None and bounds.unit_stop > bounds.unit_start:
             return f"consume queue {topic}-{queue_id} has entries up to offset {bounds.max_offset}"
     checkpoint = read_checkpoint(f"{root}/checkpoint")

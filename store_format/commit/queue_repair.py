@@ -15,10 +15,10 @@ import numpy as np
 
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.consumequeue.batch import batch_queue_bounds
+from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries
+from store_format.consumequeue.files import QueueKind
 from store_format.consumequeue.listing import can_be_queue, list_queues, queue_directory
-from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.consumequeue.updates import pre_blank_bytes
 from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
 from store_format.files.read import list_store_files, offset_file_name
@@ -81,9 +81,10 @@ def queue_states(root: str, log: CommitLog, end: int) -> dict[QueueKey, QueueSta
     }
 
 
-def queue_state(log: CommitLog, end: int, topic: str, queue_id: int, directory: str, kind: str) -> QueueState:
-    find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
-    bounds = find(directory, topic, queue_id, log.min_offset, commit_log_stop=end, scan=True)
+def queue_state(
+    log: CommitLog, end: int, topic: str, queue_id: int, directory: str, kind: QueueKind
+) -> QueueState:
+    bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset, commit_log_stop=end, scan=True)
     if bounds is None:
         return QueueState(directory, kind == "batch", None, None, 0, 0)
     last = bounds.last_physical_offset

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.consumequeue.files import FileRun, QueueBounds, UnitFiles, find_bounds, valid_below
+from store_format.consumequeue.files import Edges, FileRun, QueueBounds, UnitFiles
 from store_format.errors import CorruptStoreError
 from store_format.files.read import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT
@@ -25,7 +25,7 @@ _CHUNK_UNITS = 1 << 16
 _BASE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a unit is a queue offset, too
 
 
-def _is_valid(units: NDArray[np.void]) -> NDArray[np.bool_]:
+def valid_batch_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
     """BatchConsumeQueue.recover's test, and a base offset that leaves room for the batch."""
     valid: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0)
     valid &= (
@@ -39,45 +39,30 @@ def _end_offset(unit: tuple[Any, ...]) -> int:  # Any: as UnitFiles.unit
     return int(unit[_BASE_OFFSET] + unit[_BATCH_SIZE])
 
 
-def batch_queue_bounds(
-    directory: str,
-    topic: str,
-    queue_id: int,
-    commit_log_min: int,
-    *,
-    commit_log_stop: int | None = None,
-    scan: bool = False,
-    clean: bool = False,
-) -> QueueBounds | None:
-    """Where the queue of a directory below `batchconsumequeue` begins and ends; None when it has no files.
+def batch_edges(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> Edges:
+    """Where a queue begins and ends whose last valid unit is `stop` - 1.
 
     The maximum is the end of the last unit. The minimum is the base of the first unit, or the end of the last
     expired unit (BatchConsumeQueue.correctMinOffset), also behind leading files whose units are all expired
-    and which the broker's cleaner deletes. Arguments and errors are those of `simple_queue_bounds`.
+    and which the broker's cleaner deletes.
     """
-
-    def find(files: UnitFiles, run: FileRun) -> QueueBounds:
-        first = run.first_file // BATCH_CQ_UNIT.itemsize
-        stop = files.find_stop(valid_below(_is_valid, commit_log_stop), scan=scan, clean=clean)
-        start = _first_unit(files, first, stop, _PHYSICAL_OFFSET, commit_log_min)
-        min_offset = max_offset = last_size = 0
-        first_physical_offset = last_physical_offset = -1
-        if stop > first:
-            _check_edges(files, run, first, start, stop)
-            before = files.unit(start - 1 if start > first else first)
-            min_offset = _end_offset(before) if start > first else before[_BASE_OFFSET]
-            last = files.unit(stop - 1)
-            max_offset = _end_offset(last)
-            if start < stop:
-                first_physical_offset = files.unit(start)[_PHYSICAL_OFFSET]
-                last_physical_offset, last_size = last[_PHYSICAL_OFFSET], last[_SIZE]
-        last_file = max(run.first_file, (stop * BATCH_CQ_UNIT.itemsize - 1) // run.file_size * run.file_size)
-        return QueueBounds(
-            topic, queue_id, directory, "batch", run.file_size, run.first_file, last_file, commit_log_min,
-            start, stop, min_offset, max_offset, first_physical_offset, last_physical_offset, last_size,
-        )  # fmt: skip
-
-    return find_bounds(directory, BATCH_CQ_UNIT, (topic, queue_id), find, clean=clean)
+    first = run.first_file // BATCH_CQ_UNIT.itemsize
+    if stop == first:
+        return Edges(stop, stop, 0, 0)
+    start = _first_unit(files, first, stop, _PHYSICAL_OFFSET, commit_log_min)
+    _check_edges(files, run, first, start, stop)
+    if start > first:
+        min_offset = _end_offset(files.unit(start - 1))
+    else:
+        min_offset = files.unit(first)[_BASE_OFFSET]
+    last = files.unit(stop - 1)
+    max_offset = _end_offset(last)
+    if start == stop:
+        return Edges(start, stop, min_offset, max_offset)
+    first_physical_offset = files.unit(start)[_PHYSICAL_OFFSET]
+    return Edges(
+        start, stop, min_offset, max_offset, first_physical_offset, last[_PHYSICAL_OFFSET], last[_SIZE]
+    )
 
 
 def _check_edges(files: UnitFiles, run: FileRun, first: int, start: int, stop: int) -> None:

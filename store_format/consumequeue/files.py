@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
-    StoreNotFoundError,
     TruncatedRecordError,
 )
 from store_format.files.read import FileView, StoreFile, list_store_files, offset_file_name
@@ -29,7 +28,6 @@ from store_format.names import QueueKey
 _BLOCK_SIZE = 4096
 _READ_SIZE = 4 << 20  # one read of a range; larger ones gain nothing
 _RECOVERED_FILES = 3  # ConsumeQueue.recover reads the last three files, and takes the earlier ones as full
-_LISTINGS = 3  # the broker may delete the oldest file between the listing and the opening
 _OFFSET_MAX = 2**63 - 1
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 
@@ -53,12 +51,27 @@ class PlainValue:
         return kind, kind._values(self)
 
 
+QueueKind = Literal["simple", "batch"]
+
+
 class FileRun(NamedTuple):
     """Files of one length without a gap."""
 
     file_size: int
     first_file: int
     last_file: int
+
+
+class Edges(NamedTuple):
+    """Where the units of a queue begin and end; the fields are those of QueueBounds."""
+
+    unit_start: int
+    unit_stop: int
+    min_offset: int
+    max_offset: int
+    first_physical_offset: int = -1
+    last_physical_offset: int = -1
+    last_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +86,7 @@ class QueueBounds(PlainValue):
     topic: str
     queue_id: int
     directory: str
-    kind: Literal["simple", "batch"]
+    kind: QueueKind
     file_size: int  # bytes of each file
     first_file: int  # queue byte at which the first file begins, expired files included
     last_file: int  # the same for the last file that holds a unit
@@ -331,34 +344,3 @@ class UnitFiles:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def valid_below(is_valid: Validity, commit_log_stop: int | None) -> Validity:
-    """`is_valid`, and a physical offset before the commitlog's end, if that is known."""
-    if commit_log_stop is None:
-        return is_valid
-    return lambda units: is_valid(units) & (units["physical_offset"] < commit_log_stop)
-
-
-def find_bounds(
-    directory: str,
-    layout: np.dtype[np.void],
-    queue: QueueKey,
-    find: Callable[[UnitFiles, FileRun], QueueBounds],
-    *,
-    clean: bool = False,
-) -> QueueBounds | None:
-    """Calls `find` with the queue's files, again if the broker has deleted one. None without files."""
-    for _ in range(_LISTINGS):
-        run = file_run(directory, layout.itemsize, clean=clean)
-        if run is None:
-            return None
-        with UnitFiles(directory, layout, run, queue) as files:
-            try:
-                return find(files, run)
-            except OffsetOutOfRangeError:
-                continue
-    raise StoreNotFoundError(
-        f"{directory}: its files are deleted while they are listed, {_LISTINGS} times; is the store being "
-        "deleted?"
-    )

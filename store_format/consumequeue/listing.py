@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
+from store_format.consumequeue.files import QueueKind
 from store_format.errors import StorePermissionError
 from store_format.files.read import Refused, list_directories, refuse
 
-FOLDERS = {"simple": "consumequeue", "batch": "batchconsumequeue"}
+FOLDERS: dict[QueueKind, str] = {"simple": "consumequeue", "batch": "batchconsumequeue"}
 _ROCKSDB_FOLDERS = ("consumequeue", "consumequeue_rocksdb")
 _QUEUE_ID_MAX = 2**31 - 1
 
 
-def queue_directory(root: str, topic: str, queue_id: int, kind: str = "simple") -> str:
+def queue_directory(root: str, topic: str, queue_id: int, kind: QueueKind = "simple") -> str:
     """Where the files of a queue are."""
     return f"{root}/{FOLDERS[kind]}/{topic}/{queue_id}"
 
@@ -35,7 +36,7 @@ def is_queue_id(name: str) -> bool:
 
 def list_queues(
     root: str, select: Callable[[str], bool], refused: Refused = refuse
-) -> Iterator[tuple[str, int, str, str]]:
+) -> Iterator[tuple[str, int, str, QueueKind]]:
     """(topic, queue id, directory, kind) of every queue directory whose topic is selected, sorted.
 
     A directory below a topic whose name is no queue id is skipped, as the broker does

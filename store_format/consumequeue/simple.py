@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.consumequeue.files import FileRun, QueueBounds, UnitFiles, find_bounds, valid_below
+from store_format.consumequeue.files import Edges, FileRun, QueueBounds, UnitFiles
 from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
 
 
-def _is_valid(units: NDArray[np.void]) -> NDArray[np.bool_]:
+def valid_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
     """ConsumeQueue.recover's test. Pre-blank units pass it: they take a place, but are no messages."""
     valid: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0)
     return valid
@@ -26,7 +26,7 @@ def message_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
     A unit of the pre-blank size with another physical offset counts, too: whoever reads its message finds
     that the size is damaged.
     """
-    return _is_valid(units) & ~pre_blank_mask(units)
+    return valid_units(units) & ~pre_blank_mask(units)
 
 
 def pre_blank_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
@@ -35,40 +35,13 @@ def pre_blank_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
     return mask
 
 
-def simple_queue_bounds(
-    directory: str,
-    topic: str,
-    queue_id: int,
-    commit_log_min: int,
-    *,
-    commit_log_stop: int | None = None,
-    scan: bool = False,
-    clean: bool = False,
-) -> QueueBounds | None:
-    """Where the queue of a directory begins and ends; None when it has no files.
-
-    `commit_log_min` is the start of the first commitlog file: units that point before it are expired. After a
-    crash, units that point to `commit_log_stop` or behind it do not count
-    (ConsumeQueue.truncateDirtyLogicFiles), and `scan` finds the first invalid unit even if valid ones follow
-    (UnitFiles.find_stop). `clean` says that the store was shut down cleanly.
-
-    Raises CorruptStoreError when the files do not fit together, or have damage that a clean shutdown does not
-    leave.
-    """
-
-    def find(files: UnitFiles, run: FileRun) -> QueueBounds:
-        stop = files.find_stop(valid_below(_is_valid, commit_log_stop), scan=scan, clean=clean)
-        start, first_physical_offset = _find_start(files, run, stop, commit_log_min)
-        last_physical_offset, last_size = -1, 0
-        if first_physical_offset >= 0:
-            last_physical_offset, last_size, _ = files.unit(stop - 1)
-        last_file = max(run.first_file, (stop * CQ_UNIT.itemsize - 1) // run.file_size * run.file_size)
-        return QueueBounds(
-            topic, queue_id, directory, "simple", run.file_size, run.first_file, last_file, commit_log_min,
-            start, stop, start, stop, first_physical_offset, last_physical_offset, last_size,
-        )  # fmt: skip
-
-    return find_bounds(directory, CQ_UNIT, (topic, queue_id), find, clean=clean)
+def simple_edges(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> Edges:
+    """Where a queue begins whose last valid unit is `stop` - 1; units before `commit_log_min` are expired."""
+    start, first_physical_offset = _find_start(files, run, stop, commit_log_min)
+    if first_physical_offset < 0:
+        return Edges(start, stop, start, stop)
+    last_physical_offset, last_size, _ = files.unit(stop - 1)
+    return Edges(start, stop, start, stop, first_physical_offset, last_physical_offset, last_size)
 
 
 def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> tuple[int, int]:

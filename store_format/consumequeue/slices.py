@@ -51,14 +51,6 @@ class QueueRange(PlainValue):
         """Queue offsets [start, stop) of this queue."""
         return QueueSlice(self, start, stop)
 
-    def byte_estimate(self) -> int:
-        """Bytes of commitlog from the first to the last message, with those of other queues between them; at
-        least the last message's.
-        """
-        if self.bounds is None or self.bounds.first_physical_offset < 0:
-            return len(self.extra)
-        return self.bounds.last_physical_offset + self.bounds.last_size - self.bounds.first_physical_offset
-
 
 @dataclass(frozen=True, slots=True)
 class QueueSlice(PlainValue):

@@ -17,9 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.batch import batch_queue_bounds
+from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.ext import is_ext_address, resolve_tags_codes
-from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.consumequeue.slices import CHUNK_ENTRIES, QueueSlice, cut_slice, place_of_entry, read_slice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
@@ -174,8 +173,7 @@ class QueueReader:
         bounds = piece.queue.bounds
         if bounds is None:
             raise error
-        find = batch_queue_bounds if bounds.kind == "batch" else simple_queue_bounds
-        now = find(bounds.directory, piece.topic, piece.queue_id, self.log.min_offset)
+        now = queue_bounds(bounds.kind, bounds.directory, piece.topic, piece.queue_id, self.log.min_offset)
         start, stop = (
             (piece.stop, piece.stop)
             if now is None

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.batch import batch_queue_bounds
+from store_format.consumequeue.bounds import queue_bounds
+from store_format.consumequeue.files import QueueKind
 from store_format.consumequeue.listing import FOLDERS, can_be_queue, list_queues
-from store_format.consumequeue.simple import simple_queue_bounds
 from store_format.consumequeue.slices import QueueRange
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
 from store_format.files.read import Refused, list_directories, list_store_files, offset_file_name, refuse
@@ -169,14 +169,14 @@ def _queue_at(
     directory: str,
     topic: str,
     queue_id: int,
-    kind: str,
+    kind: QueueKind,
     log_end: int | None,
     *,
     clean: bool = False,
 ) -> QueueRange | None:
     """The queue of a directory; None without files."""
-    find = batch_queue_bounds if kind == "batch" else simple_queue_bounds
-    bounds = find(
+    bounds = queue_bounds(
+        kind,
         directory,
         topic,
         queue_id,
@@ -266,7 +266,7 @@ def _cut_queues(root: str, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey,
     return cut
 
 
-def _sampled_sizes(root: str, kind: str) -> Iterator[int]:
+def _sampled_sizes(root: str, kind: QueueKind) -> Iterator[int]:
     """File sizes of a queue of each of a few topics."""
     for _, topic_path in list_directories(f"{root}/{FOLDERS[kind]}", refused=_pass_over)[:_SIZES_SAMPLED]:
         with suppress(CorruptStoreError, StorePermissionError):  # told to who asks for that topic

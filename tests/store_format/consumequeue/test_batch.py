@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.consumequeue.batch import batch_queue_bounds, read_batch_units
+from store_format.consumequeue.batch import read_batch_units
+from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.offset_by_time import Boundary, offset_at
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
@@ -71,7 +72,7 @@ def directory() -> Iterator[Path]:
 
 
 def _bounds(directory: str | Path, commit_log_min: int = 0, **more: Any) -> QueueBounds:
-    bounds = batch_queue_bounds(str(directory), "Inner", 1, commit_log_min, **more)
+    bounds = queue_bounds("batch", str(directory), "Inner", 1, commit_log_min, **more)
     assert bounds is not None
     return bounds
 
@@ -210,12 +211,12 @@ def test_a_unit_that_is_not_valid_ends_the_queue(directory: Path, field: tuple[i
 def test_a_length_that_is_no_multiple_of_the_unit_is_refused(directory: Path) -> None:
     (directory / f"{0:020d}").write_bytes(bytes(60))
     with pytest.raises(CorruptStoreError) as raised:
-        batch_queue_bounds(str(directory), "t", 0, 0)
+        queue_bounds("batch", str(directory), "t", 0, 0)
     assert (raised.value.file, raised.value.position) == (f"{directory}/{0:020d}", 60)
 
 
 def test_no_files_are_no_queue(directory: Path) -> None:
-    assert batch_queue_bounds(str(directory), "t", 0, 0) is None
+    assert queue_bounds("batch", str(directory), "t", 0, 0) is None
 
 
 def test_vectors(directory: Path) -> None:

@@ -22,9 +22,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.offset_by_time import Boundary, offset_at
-from store_format.consumequeue.simple import message_mask, read_units, simple_queue_bounds
+from store_format.consumequeue.simple import message_mask, read_units
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, TruncatedRecordError
 from store_format.layouts import CQ_UNIT, unpack
 
@@ -88,7 +89,7 @@ def directory() -> Iterator[Path]:
 
 
 def _bounds(directory: str | Path, commit_log_min: int = 0, **more: Any) -> QueueBounds:
-    bounds = simple_queue_bounds(str(directory), "TopicTest", 3, commit_log_min, **more)
+    bounds = queue_bounds("simple", str(directory), "TopicTest", 3, commit_log_min, **more)
     assert bounds is not None
     return bounds
 
@@ -203,10 +204,10 @@ def test_damaged_units_end_in_bounds_or_a_store_error(
 
 
 def test_no_files_are_no_queue(directory: Path) -> None:
-    assert simple_queue_bounds(str(directory / "missing"), "t", 0, 0) is None
-    assert simple_queue_bounds(str(directory), "t", 0, 0) is None
+    assert queue_bounds("simple", str(directory / "missing"), "t", 0, 0) is None
+    assert queue_bounds("simple", str(directory), "t", 0, 0) is None
     (directory / f"{0:020d}").touch()
-    assert simple_queue_bounds(str(directory), "t", 0, 0) is None
+    assert queue_bounds("simple", str(directory), "t", 0, 0) is None
 
 
 def test_an_empty_last_file_does_not_count(directory: Path) -> None:
@@ -269,7 +270,7 @@ def test_units_at_or_behind_the_end_of_the_commitlog_do_not_count(directory: Pat
 
 def _refused(directory: Path) -> CorruptStoreError:
     with pytest.raises(CorruptStoreError) as raised:
-        simple_queue_bounds(str(directory), "t", 0, 0)
+        queue_bounds("simple", str(directory), "t", 0, 0)
     return raised.value
 
 

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from store_format.consumequeue.batch import batch_queue_bounds, read_batch_units
-from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.batch import read_batch_units
+from store_format.consumequeue.bounds import queue_bounds
+from store_format.consumequeue.files import QueueBounds, QueueKind
+from store_format.consumequeue.listing import queue_directory
 from store_format.consumequeue.offset_by_time import offset_at
-from store_format.consumequeue.simple import message_mask, read_units, simple_queue_bounds
+from store_format.consumequeue.simple import message_mask, read_units
 from tests.support import goldens
 
 CRASHED = ("crash-5.5.0", "crash-torn-5.5.0")
@@ -62,10 +64,11 @@ def _bounds(
     scan: bool = False,
 ) -> QueueBounds | None:
     batch = root / "batchconsumequeue" / topic / str(queue_id)
-    find, directory = batch_queue_bounds, batch
-    if not batch.is_dir():
-        find, directory = simple_queue_bounds, root / "consumequeue" / topic / str(queue_id)
-    return find(str(directory), topic, queue_id, commit_log_min, commit_log_stop=commit_log_stop, scan=scan)
+    kind: QueueKind = "batch" if batch.is_dir() else "simple"
+    directory = queue_directory(str(root), topic, queue_id, kind)
+    return queue_bounds(
+        kind, directory, topic, queue_id, commit_log_min, commit_log_stop=commit_log_stop, scan=scan
+    )
 
 
 def _stores(golden: Golden, name: str) -> list[tuple[Path, dict[str, Any]]]:
