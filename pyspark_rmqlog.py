@@ -1,13 +1,12 @@
-"""Spark's automatic registration: it imports every top-level module `pyspark_*` and registers its
-`DefaultSource`.
+"""Spark's automatic registration: Spark imports each top-level module `pyspark_*` for its `DefaultSource`.
 
-One module that fails to import disables this for all data sources of the machine, so here a failure only
-means no `DefaultSource`.
+If one such module fails to import, Spark registers no data source of any module. So a failure here only means
+that there is no `DefaultSource`.
 """
 
 import contextlib
 
-# whatever is broken or missing is said by `rmq_spark.register`, which raises it
+# `rmq_spark.register` raises the error that is suppressed here
 with contextlib.suppress(Exception):
     from rmq_spark.spark.data_source import RmqLogDataSource as DefaultSource
 

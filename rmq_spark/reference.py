@@ -1,8 +1,8 @@
-"""The tables of options, columns, views and commands as Markdown, made from the rows the code itself uses.
+"""The tables of options, columns, views and commands as Markdown, from the rows that the code itself uses.
 
-`python -m rmq_spark.reference README.md README.zh-CN.md docs/write.md docs/reference.md` rewrites what stands
-between `<!-- options -->` and `<!-- /options -->`, and the same for the other blocks of a page; a test fails
-when a file is not current.
+`python -m rmq_spark.reference README.md README.zh-CN.md docs/write.md docs/reference.md` rewrites the text
+between `<!-- options -->` and `<!-- /options -->`, and the other blocks of each page. A test fails if a page
+is not current.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def option_table() -> str:
-    """One table per heading."""
+    """The options of a read: one table per heading."""
     parts = []
     for heading, options in groupby(OPTIONS, key=lambda option: option.heading):
         rows = [
@@ -47,13 +47,13 @@ def option_table() -> str:
 
 
 def write_option_table() -> str:
-    """Those of a write, batch and stream alike."""
+    """The options of a write, for batches and streams."""
     rows = [(f"`{option.name}`", option.kind, _default(option), option.about) for option in WRITE_OPTIONS]
     return _table(("option", "type", "default", "meaning"), rows)
 
 
 def write_column_table() -> str:
-    """What a write looks at, then what it takes and does not look at."""
+    """The columns that a write uses, then those that it accepts and ignores."""
     columns = sorted(WRITE_COLUMNS, key=lambda column: column.ignored)
     rows = [
         (f"`{column.name}`", " or ".join(f"`{kind}`" for kind in column.types) or "any", column.about)
@@ -63,7 +63,7 @@ def write_column_table() -> str:
 
 
 def column_table() -> str:
-    """The default columns, then those on request."""
+    """The columns of a read."""
     rows = [
         (f"`{column.name}`", f"`{column.ddl}`", "yes" if column.default else "", column.about)
         for column in COLUMN_TABLE
@@ -72,7 +72,7 @@ def column_table() -> str:
 
 
 def view_tables() -> str:
-    """One heading and one table a view."""
+    """One heading and one table per view."""
     parts = []
     for view in VIEWS:
         rows = [(f"`{column.name}`", f"`{type_name(column.type)}`", column.about) for column in view.columns]
@@ -81,7 +81,7 @@ def view_tables() -> str:
 
 
 def command_tables() -> str:
-    """One heading a command: how it is called, what it does, and its options, all as `--help` says them."""
+    """One heading per command: its usage, its help text and its options, as in `--help`."""
     from rmq_spark.cli.main import COMMANDS, cli
 
     context = cli.make_context("rmqlog", [], resilient_parsing=True)
@@ -94,7 +94,7 @@ def _command(command: click.Command | None, name: str, parent: click.Context) ->
     assert command is not None
     context = click.Context(command, parent, info_name=name)
     title, *more = inspect.cleandoc(command.help or "").split("\n\n")
-    # Behind \b stand examples, whose lines are kept.
+    # After \b come examples, whose line breaks are kept.
     prose = [
         f"```text\n{part[1:].strip()}\n```" if part.startswith("\b") else " ".join(part.split())
         for part in more
@@ -119,7 +119,7 @@ _BLOCKS: dict[str, Callable[[], str]] = {
 }
 _READ_BLOCKS = ("options", "columns")
 
-# The blocks of each page; one that is not named here is taken for a README.
+# The blocks of each page. A page that is not named here has the blocks of a README.
 PAGES: dict[str, Sequence[str]] = {
     "README.md": _READ_BLOCKS,
     "README.zh-CN.md": _READ_BLOCKS,
@@ -129,9 +129,7 @@ PAGES: dict[str, Sequence[str]] = {
 
 
 def render(document: str, name: str) -> str:
-    """`document`, the page `name`, with its blocks made anew. Raises ValueError, naming it, where a marker is
-    missing or twice.
-    """
+    """The text of the page `name` with new blocks. Raises ValueError for a missing or repeated marker."""
     for block in next(
         (blocks for page, blocks in PAGES.items() if Path(name).as_posix().endswith(page)), _READ_BLOCKS
     ):
@@ -150,7 +148,7 @@ def render(document: str, name: str) -> str:
 
 
 def main(paths: Sequence[str]) -> None:
-    """Rewrite the blocks of each file, whole files at a time."""
+    """Rewrites the blocks of each file."""
     for path in map(Path, paths):
         current = path.read_text(encoding="utf-8")
         new = render(current, str(path))
@@ -172,7 +170,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """A bar ends a cell, in code spans too."""
+    """A cell with its bars escaped: a bar ends a cell, also inside a code span."""
     return re.sub(r"(?<!\\)\|", r"\\|", text)
 
 

@@ -27,14 +27,14 @@ _MESSAGES_MAX = 10
 
 # Any: also DataFrames, of Spark or Spark Connect
 def table(rows: Any, *, limit: int = LIMIT, title: str = "rows") -> Html:
-    """An Arrow table or batch, or a DataFrame of Spark, of which no more than `limit` rows are fetched."""
+    """A page of an Arrow table or batch, or of a Spark DataFrame. At most `limit` rows are fetched."""
     data, total = _arrow(rows, limit)
     return table_card(data.to_batches(), data.schema, title, limit=limit, total=total)
 
 
 # Any: see table; a row is a mapping of columns, or Spark's Row
 def message(row: Any, *, limit: int = _MESSAGES_MAX) -> Html:
-    """A message with all its columns: one row, or the rows of what `table` takes, each as a card."""
+    """A card for each message, with all its columns: one row, or the rows of whatever `table` accepts."""
     single = row.asDict() if hasattr(row, "asDict") else row
     if isinstance(single, Mapping):
         return message_cards([single])
@@ -43,7 +43,7 @@ def message(row: Any, *, limit: int = _MESSAGES_MAX) -> Html:
 
 
 def view(store: MessageStore, name: str, *, limit: int = LIMIT, now_ms: int | None = None) -> Html:
-    """A view of the store, see `store.view`; what its columns mean is told where the mouse rests."""
+    """A view of the store, see `store.view`. Tooltips explain its columns."""
     return view_card(store, name, limit=limit, now_ms=now_ms)
 
 
@@ -53,7 +53,7 @@ def trace(store: MessageStore, message_id: str) -> Html:
 
 
 def _arrow(rows: Any, limit: int) -> tuple[pa.Table, int | None]:  # Any: see table
-    """The rows as a table, and how many there are if that is known."""
+    """The rows as a table, and the number of all rows if it is known."""
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     if isinstance(rows, pa.Table):
@@ -62,7 +62,7 @@ def _arrow(rows: Any, limit: int) -> tuple[pa.Table, int | None]:  # Any: see ta
         raise TypeError(
             f"expected an Arrow table, a record batch or a DataFrame, found {type(rows).__name__}"
         )
-    found = rows.limit(limit + 1).toArrow()  # one more, to see whether there are more
+    found = rows.limit(limit + 1).toArrow()  # one more row shows whether there are more
     return found, None if found.num_rows > limit else found.num_rows
 
 

@@ -1,7 +1,6 @@
-"""What a write does, Spark aside: tasks stage their rows, the driver commits what they staged.
+"""The two halves of a write, without Spark: tasks stage their rows, the driver commits what they staged.
 
-All that a task needs is in the `WriteTarget`, plain values; all that the driver needs to commit is in the
-`Staged` of each task.
+A task needs the `WriteTarget` only, the driver the `Staged` of each task; both are plain values.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ _log = logging.getLogger("rmq_spark")
 _BORN_PORT = 0
 _STORE_PORT = 10911  # a broker's listenPort
 _FRAME_SIZE_MAX = 16 << 20  # NettyDecoder: com.rocketmq.remoting.frameMaxLength of a client
-_FRAME_HEAD_SIZE_MAX = 1 << 12  # of the answer to a pull
-_ABORT_LOCK_TIMEOUT = 5.0  # seconds; what is not removed then is collected later
+_FRAME_HEAD_SIZE_MAX = 1 << 12  # the head of the answer to a pull
+_ABORT_LOCK_TIMEOUT = 5.0  # seconds; files that are not removed by then are collected later
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one task attempt staged, by store root, and the topics it needs: the number of queues of each."""
+    """The staged files of one task attempt, by store root, and (topic, number of queues) of new topics."""
 
     files: Mapping[str, StagedFile]
     new_topics: tuple[tuple[str, int], ...]
@@ -52,8 +51,9 @@ class Staged:
 def stage_rows(
     target: WriteTarget, batches: Iterable[pa.RecordBatch], *, partition: int | None = None
 ) -> Staged:
-    """Stages the rows of one task attempt. Memory is that of a batch. What fails leaves no file. Errors name
-    the `partition`.
+    """Stages the rows of one task attempt, a batch at a time. Errors name the `partition`.
+
+    A failed attempt leaves no file.
     """
     options = target.options
     producer = Producer(
@@ -87,8 +87,9 @@ def stage_rows(
 
 
 class _Staging:
-    """The staged files of one task attempt, one in each store that gets messages; a context manager that
-    removes them after an error.
+    """The staged files of one task attempt, one in each store that gets messages.
+
+    A context manager that removes the files after an error.
     """
 
     def __init__(self, target: WriteTarget) -> None:
@@ -145,17 +146,17 @@ class _Staging:
             return
         for writer in self._writers.values():
             writer.discard()
-        _leave(self._target.stores)
+        _restore_places(self._target.stores)
 
 
 # ---- on the driver -----------------------------------------------------------------------------------------
 
 
 def begin_write(target: WriteTarget) -> WriteTarget:
-    """Makes the directories that tasks stage in. Commit or abort takes them away, and a task that runs on
-    after that stages nothing.
+    """Creates the directories in which tasks stage.
 
-    Only for a write of which the driver sees every end: without it tasks make their directories themselves.
+    Commit or abort removes them, so that a task that still runs then stages nothing. This is only for writes
+    that always end with commit or abort on the driver; for others, tasks create their directories.
     """
     for store in target.open_stores:
         if store.is_new:
@@ -167,10 +168,9 @@ def begin_write(target: WriteTarget) -> WriteTarget:
 def commit_write(
     target: WriteTarget, staged: Sequence[Staged], key: tuple[str, int] | None, *, keeps_key: bool = False
 ) -> dict[str, CommitResult]:
-    """Publishes what the tasks staged, in the order of the tasks; the result of each store that takes
-    messages.
+    """Commits what the tasks staged, in the order of the tasks; returns the result of each open store.
 
-    `keeps_key`: it is a stream's, and never forgotten.
+    With `keeps_key` the ledger keeps `key` for ever, as a stream needs.
     """
     begun = time.perf_counter()
     options = target.options
@@ -188,33 +188,33 @@ def commit_write(
         results = commit_cluster(members, key=key, watched=watched, options=commit_options)
     else:
         results = {target.stores[0].root: _commit_one(target.stores[0], members, key, commit_options)}
-    for root in members:
-        try:
-            collect(
-                root, older_than=time.time() - options.staging_retention_ms / 1000, finished=[target.write]
-            )
-        except (
-            StoreError,
-            OSError,
-        ) as error:  # the batch is published: failing now would make a job without a key write it again
-            _log.warning(
-                "%s: files of dead tasks could not be collected; the next write tries again: %s", root, error
-            )
-    _tell(
-        target,
-        results,
-        key,
-        sum(file.units for files in members.values() for file in files),
-        time.perf_counter() - begun,
-    )
+    _collect_staging(target, members)
+    messages = sum(file.units for files in members.values() for file in files)
+    _log_commit(target, results, key, messages, time.perf_counter() - begun)
     return results
+
+
+def _collect_staging(target: WriteTarget, roots: Iterable[str]) -> None:
+    """Removes the staged files of this write, and of tasks that died long ago."""
+    older_than = time.time() - target.options.staging_retention_ms / 1000
+    for root in roots:
+        try:
+            collect(root, older_than=older_than, finished=[target.write])
+        except (StoreError, OSError) as error:
+            # not an error: the messages are committed, and a job without a key would write them again
+            _log.warning(
+                "%s: staged files of dead tasks could not be removed; the next write tries again: %s",
+                root,
+                error,
+            )
 
 
 def _warn_of_large_messages(path: str, size_max: int) -> None:
     if size_max > _FRAME_SIZE_MAX - _FRAME_HEAD_SIZE_MAX:
         _log.warning(
-            "%s: a message of %d bytes is among those written, and consumers with default settings take none above %d: they stop at it. "
-            "Start them with a larger com.rocketmq.remoting.frameMaxLength, or lower maxMessageSize",
+            "%s: the write has a message of %d bytes. Consumers with default settings accept at most %d "
+            "bytes, and stop at this message. Start them with a larger com.rocketmq.remoting.frameMaxLength, "
+            "or lower maxMessageSize",
             path,
             size_max,
             _FRAME_SIZE_MAX - _FRAME_HEAD_SIZE_MAX,
@@ -244,7 +244,7 @@ def _commit_one(
     key: tuple[str, int] | None,
     options: CommitOptions,
 ) -> CommitResult:
-    """A new store is made now, when all tasks have succeeded, and taken away again if nothing gets into it."""
+    """Commits to a single store. A new store is created now, and removed again if the commit fails."""
     made = store.is_new and create_store(
         store.root, store.settings, timestamp=_now_ms(), exist_ok=True, lock_timeout=options.lock_timeout
     )
@@ -255,37 +255,37 @@ def _commit_one(
             try:
                 remove_store(store.root)
             except StoreError as error:
-                _log.warning("%s: an empty store stays: %s", store.root, error)
+                _log.warning("%s: the new store could not be removed and stays, empty: %s", store.root, error)
         raise
 
 
-def _tell(
+def _log_commit(
     target: WriteTarget,
     results: Mapping[str, CommitResult],
     key: tuple[str, int] | None,
     messages: int,
     seconds: float,
 ) -> None:
-    """One line for each batch, and a warning for each store that was passed over."""
+    """Logs one line for the batch, and a warning for each store that was left out."""
     for store in target.stores:
         if store.closed:
             _log.warning(
-                "%s (%s) takes no messages now and was passed over: %s",
+                "%s (%s) takes no messages now and was left out: %s",
                 store.settings.broker_name,
                 store.root,
                 store.closed,
             )
     if not all(result.committed for result in results.values()):
-        return  # `note_repeat` has said so
+        return  # `note_repeat` has logged the repeated batch
     ranges = ", ".join(
         f"{root} {result.start} to {result.stop}"
         for root, result in results.items()
         if result.stop > result.start
     )
-    # each has that of all stores together
+    # each result has the time of all stores together
     synced = max((result.sync_seconds for result in results.values()), default=0.0)
     _log.info(
-        "batch %s: %d messages into %s; committed in %.1f ms, of it %.1f ms waiting for the disk",
+        "batch %s: %d messages into %s; committed in %.1f ms, of which %.1f ms waiting for the disk",
         key or "without a key",
         messages,
         ranges or target.options.path,
@@ -295,27 +295,24 @@ def _tell(
 
 
 def abort_write(target: WriteTarget) -> None:
-    """Removes what the tasks of this write staged, dead ones too, unless a commit that cannot be undone still
-    needs it.
-    """
+    """Removes all staged files of this write, unless a commit that cannot be undone still needs them."""
     for store in target.open_stores:
         if OWN_DIRECTORY not in entry_names(store.root, missing_ok=True):
             continue
         try:
             if not discard(store.root, [target.write], lock_timeout=_ABORT_LOCK_TIMEOUT):
                 _log.warning(
-                    "%s: the commit is begun and will be completed by the next writer; a write without a key must not be run again",
+                    "%s: the commit has begun, and the next writer completes it; do not repeat this write "
+                    "unless it has a key (txnAppId)",
                     store.root,
                 )
         except StoreError as error:
-            _log.warning(
-                "%s: what was staged stays until it is old enough to be collected: %s", store.root, error
-            )
-    _leave(target.stores)
+            _log.warning("%s: staged files stay until stagingRetention has passed: %s", store.root, error)
+    _restore_places(target.stores)
 
 
-def _leave(stores: Iterable[TargetStore]) -> None:
-    """Places that were no store before are as they were."""
+def _restore_places(stores: Iterable[TargetStore]) -> None:
+    """Restores places that were not a store before the write."""
     for store in stores:
         if store.is_new:
             remove_place(store.root, was_missing=store.was_missing)

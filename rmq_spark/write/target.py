@@ -1,8 +1,8 @@
-"""Where a write goes: the stores of its path, looked at once before any task runs, and which of them take
-messages now.
+"""The stores that a write goes to, and which of them accept messages now. They are looked at once, before any
+task runs.
 
-A single store that takes none is an error. In a cluster it is passed over, as a producer passes over a broker
-that does not answer.
+A single store that does not accept messages is an error. In a cluster such a store is left out, as a producer
+skips a broker that does not answer.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ from store_format.store import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class TargetStore:
-    """One store. What is new is made with the first commit; `was_missing` says that not even its directory
-    was there.
+    """One store of a write. The first commit creates the store if it `is_new`.
+
+    `was_missing` says that the store's directory does not exist either.
     """
 
     root: str
     settings: StoreSettings
-    crc_property: bool = False  # the last message has one (enabledAppendPropCRC), so new ones get one
-    closed: str | None = None  # why it takes no messages now
+    crc_property: bool = (
+        False  # as the last message has (enabledAppendPropCRC), new messages get a CRC property
+    )
+    closed: str | None = None  # why the store cannot be written to now
     is_new: bool = False
     was_missing: bool = False
 
@@ -51,7 +54,7 @@ class WriteTarget:
     options: WriteOptions
     routes: Routes
     is_cluster: bool
-    is_begun: bool = False  # the directories that tasks stage in are made
+    is_begun: bool = False  # the staging directories exist
 
     @property
     def open_stores(self) -> list[TargetStore]:
@@ -59,11 +62,11 @@ class WriteTarget:
 
 
 def open_target(options: WriteOptions) -> WriteTarget:
-    """The stores to write to; nothing is made or changed in them.
+    """The stores to write to. Nothing is created or changed in them.
 
-    Raises StoreInUseError when a broker has the only one, StoreWriteError when its disk is full,
-    StoreNotFoundError when a commitlog is not where it was, UnsupportedFormatError for what is not written
-    to. Another writer of ours is no reason: commits wait for each other.
+    Raises StoreInUseError if a broker uses the only store, StoreWriteError if its disk is full,
+    StoreNotFoundError if a commitlog is missing, and UnsupportedFormatError for a format that cannot be
+    written. Another Spark write is no error: commits wait for each other.
     """
     path = options.path
     roots = store_roots(path, missing_ok=True)
@@ -74,7 +77,8 @@ def open_target(options: WriteOptions) -> WriteTarget:
         other = by_name.setdefault(store.settings.broker_name, store)
         if other is not store:
             raise OptionError(
-                f"{other.root} and {store.root} both belong to broker {store.settings.broker_name}; write to only one of them"
+                f"{other.root} and {store.root} both belong to broker {store.settings.broker_name}; "
+                "write to only one of them"
             )
     routes = Routes.of(
         [
@@ -89,7 +93,7 @@ def open_target(options: WriteOptions) -> WriteTarget:
 
 
 def given_settings(options: WriteOptions, broker_name: str) -> StoreSettings:
-    """What a new store is made with, and what counts where a broker's files do not tell their sizes."""
+    """The settings of a new store, and of a broker's store whose files do not show their sizes."""
     new = options.new_store
     given = {
         "mapped_file_size_commit_log": new.mapped_file_size_commit_log,
@@ -119,7 +123,8 @@ def _only(root: str, options: WriteOptions) -> TargetStore:
 def _member(root: str, options: WriteOptions) -> TargetStore:
     if options.new_store.broker_name is not None:
         raise OptionError(
-            f"brokerName names one store, and {options.path} is a cluster; leave it out: each store has the name of its broker"
+            f"brokerName names one store, and {options.path} is a cluster; "
+            "leave it out: each store has the name of its broker"
         )
     refuse_store(root)
     return _existing(root, options, _held(root, options) or _full(root, options))
@@ -134,9 +139,7 @@ def _existing(root: str, options: WriteOptions, closed: str | None) -> TargetSto
 
 
 def _refuse_other_settings(root: str, given: NewStoreOptions, settings: StoreSettings) -> None:
-    """Raises OptionError for an option that says otherwise than the store, which cannot be changed by a
-    write.
-    """
+    """Raises OptionError for an option that differs from the store: a write cannot change its settings."""
     names = _own_names(root)
     queue_file_size = None
     if given.mapped_file_size_consume_queue is not None:
@@ -156,14 +159,13 @@ def _refuse_other_settings(root: str, given: NewStoreOptions, settings: StoreSet
     ):
         if wanted not in (None, found):
             raise OptionError(
-                f"{name}={wanted}, but {root} has {found}: the option is for a new store; leave it out"
+                f"{name}={wanted}, but {root} has {found}: the option applies to new stores only; "
+                "leave it out"
             )
 
 
 def _own_names(root: str) -> list[str]:
-    """What the store says its broker is called: one of ours in its settings, a broker's in the topics named
-    after it, since 5.0.
-    """
+    """The broker names in the store: from its settings, else (since 5.0) its topics named after brokers."""
     settings = read_settings(root)
     if settings is not None:
         return [settings.broker_name]
@@ -175,9 +177,7 @@ def _own_names(root: str) -> list[str]:
 
 
 def _held(root: str, options: WriteOptions) -> str | None:
-    """Who has the store and will not let go of it soon: a broker. A writer of ours is waited for, unless that
-    is not wanted.
-    """
+    """Who uses the store: a broker, or, only with writerLockTimeout 0, another Spark write."""
     holder_of = foreign_holder if options.writer_lock_timeout_ms else lock_holder
     holder = holder_of(f"{root}/lock")
     return None if holder is None else f"in use by {described(holder)}"
@@ -191,5 +191,5 @@ def _full(root: str, options: WriteOptions) -> str | None:
     for path in (root, f"{root}/commitlog", f"{root}/consumequeue"):
         mount, used = disk_usage(path)
         if used > limit:
-            return f"the file system {mount} is {used} % full, and above {limit} % nothing is written"
+            return f"the file system {mount} is {used} % full, above the limit of {limit} % for writes"
     return None

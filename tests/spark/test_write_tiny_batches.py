@@ -49,7 +49,8 @@ def _clocked(lines: Sequence[str]) -> tuple[list[float], list[float]]:
     """From the sink's own lines: milliseconds of each commit but for the disk, and those of waiting for it."""
     found = [
         re.search(
-            r": 10 messages into .*; committed in ([\d.]+) ms, of it ([\d.]+) ms waiting for the disk", line
+            r": 10 messages into .*; committed in ([\d.]+) ms, of which ([\d.]+) ms waiting for the disk",
+            line,
         )
         for line in lines
     ]

@@ -113,7 +113,7 @@ def test_a_store_in_use_is_passed_over_and_told(cluster: Path, caplog: pytest.Lo
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 1
     assert told[0].startswith(
-        f"broker-a ({cluster / 'broker-a'}) takes no messages now and was passed over: in use by process "
+        f"broker-a ({cluster / 'broker-a'}) takes no messages now and was left out: in use by process "
     )
     write(cluster, numbered_rows(40, 80, topic="U"))
     assert bodies(*_stores(cluster)) == _once(range(80))
@@ -130,7 +130,7 @@ def test_a_queue_that_is_fixed_is_not_exchanged_for_another(cluster: Path) -> No
             StoreInUseError, match=rf"T, row 0 \(keys 'k0'\): queueId 2 selects {taken}: in use by "
         ):
             write(cluster, numbered_rows(0, 1, queueId=[2], brokerName=["broker-a"]))
-        with pytest.raises(StoreInUseError, match=rf"T, row 0 .*: sharding key '{keys[0]}' means {taken}"):
+        with pytest.raises(StoreInUseError, match=rf"T, row 0 .*: sharding key '{keys[0]}' selects {taken}"):
             write(cluster, numbered_rows(0, 1, shardingKey=keys[:1]), messageQueueSelector="hash")
         write(cluster, numbered_rows(8, 9, shardingKey=keys[1:]), messageQueueSelector="hash")
     assert bodies(*_stores(cluster)) == _once(range(9))
@@ -190,7 +190,7 @@ def test_a_store_on_a_full_disk_is_passed_over(cluster: Path) -> None:
         target = target_of(cluster, diskSpaceWarningLevelRatio=limit)
         assert [store.settings.broker_name for store in target.stores if store.closed] == [full]
         assert next(store.closed for store in target.stores if store.closed).endswith(
-            f"% full, and above {limit} % nothing is written"
+            f"% full, above the limit of {limit} % for writes"
         )
         write(cluster, numbered_rows(0, 10), diskSpaceWarningLevelRatio=limit)
         assert bodies(cluster / free) == _once(range(10))

@@ -92,7 +92,7 @@ def test_a_disk_that_is_fuller_than_the_limit_is_an_error(tmp_path: Path, place:
     before = _looks(place)
     with pytest.raises(StoreWriteError) as caught:
         target_of(place, diskSpaceWarningLevelRatio="0")
-    sentence = f"{place}: the file system {mount} is {used} % full, and above 0 % nothing is written; free some space, or raise "
+    sentence = f"{place}: the file system {mount} is {used} % full, above the limit of 0 % for writes; free some space, or raise "
     assert str(caught.value) == f"{sentence}diskSpaceWarningLevelRatio"
     assert isinstance(caught.value, OSError)
     assert _looks(place) == before
@@ -325,7 +325,7 @@ def test_what_cannot_be_collected_does_not_fail_a_batch_that_is_published(
     (root / ".rmqlog" / "staging" / "linked").symlink_to(odd)
     assert write(root, numbered_rows(10, 20))[str(root)].committed
     assert any(
-        "files of dead tasks could not be collected; the next write tries again: " in record.getMessage()
+        "staged files of dead tasks could not be removed; the next write tries again: " in record.getMessage()
         for record in caplog.records
     )
     assert bodies(root) == dict.fromkeys(range(20), 1)
@@ -358,7 +358,7 @@ def test_what_a_standing_journal_needs_is_not_removed_when_spark_gives_up(
             setattr(os, name, original)
     assert Path(journal_path(str(root))).exists()
     abort_write(target)
-    assert "a write without a key must not be run again" in caplog.text
+    assert "do not repeat this write unless it has a key" in caplog.text
     write(root, numbered_rows(40, 50))
     assert bodies(root) == dict.fromkeys(range(50), 1)
 
@@ -370,7 +370,7 @@ def test_one_line_tells_of_each_batch(tmp_path: Path, caplog: pytest.LogCaptureF
         write(root, numbered_rows(15, 20))
     told = [record.getMessage() for record in caplog.records if "batch" in record.getMessage()]
     result = results[0][str(root)]
-    milliseconds = r"(\d+\.\d) ms, of it (\d+\.\d) ms waiting for the disk"
+    milliseconds = r"(\d+\.\d) ms, of which (\d+\.\d) ms waiting for the disk"
     line = re.fullmatch(
         rf"batch \('q', 3\): 15 messages into {root} 0 to {result.stop}; committed in {milliseconds}", told[0]
     )

@@ -198,7 +198,7 @@ def test_a_setting_of_a_new_store_that_contradicts_the_store_is_refused(
     own = {"brokerName": "broker-a", **SMALL}[option]
     with pytest.raises(
         OptionError,
-        match=f"{option}={other}, but {root} has {own}: the option is for a new store; leave it out",
+        match=f"{option}={other}, but {root} has {own}: the option applies to new stores only; leave it out",
     ):
         write(root, numbered_rows(3, 6), key=None, **{option: other})
     assert bodies(root) == dict.fromkeys(range(3), 1)
