@@ -277,7 +277,7 @@ def _queue_labels(queues: Sequence[_Key]) -> list[str]:
 
 
 def harmless(name: str | int | None, characters_max: int = _LABEL_MAX) -> str:
-    r"""A name from a store as harmless text: control and format characters and `<` as \uNNNN, long names cut.
+    r"""A name from a store as harmless text: control characters and `<` as escapes, long names cut.
 
     Vega draws text as text, but altair's HTML page contains the data between script tags.
     """

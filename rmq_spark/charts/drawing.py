@@ -1,6 +1,7 @@
-"""The charts, from the tables of `data`: altair draws them, and is imported when it does.
+"""Draws the tables of `charts.data` with altair, which is imported when a chart is drawn.
 
-Every one returns an altair chart, to be shown, saved or changed further; its title says what was left out.
+Every function returns an altair chart, which the caller may show, save or change. The chart's subtitle says
+what is left out.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def rate(messages: Messages, *, title: str = "Messages and bytes over time") -> 
     base = _in_steps(drawn).mark_rect().properties(width=_WIDTH, height=_HEIGHT)
     panels = []
     for name, label in (("messagesPerSecond", "messages / s"), ("bytesPerSecond", "bytes / s")):
-        # mark_bar stacks no bars that have a width in time; the transform does.
+        # mark_bar does not stack bars with a width in time; the transform does.
         stacked = base.transform_stack(stack=name, as_=["low", "high"], groupby=["startMs"])
         panels.append(
             stacked.encode(
@@ -176,7 +177,7 @@ def _lag_layers() -> tuple[alt.Chart, alt.Chart, alt.Chart]:
 
 def require_altair() -> None:
     try:
-        import altair  # noqa: F401 # the callers import it too, where their types can be checked
+        import altair  # noqa: F401 # the callers import it too, so that mypy checks their types
     except ImportError as error:
         hint = "pip install 'rmq-spark[notebook]'"
         raise UnsupportedFormatError(

@@ -1,8 +1,8 @@
 r"""The parts of an HTML page, and the only place where text of a store becomes HTML.
 
 Names, keys and bodies may be hostile. `text` escapes them and writes control and format characters as codes,
-as `display.text.shown` does, but in a span, so that the text `\x1b` differs from an escape character. `PageSpace`
-limits the size of a page.
+as `display.text.shown` does, but in a span, so that the text `\x1b` differs from an escape character.
+`PageSpace` limits the size of a page.
 """
 
 from __future__ import annotations

@@ -127,7 +127,10 @@ def read_group_offsets(root: str, group: str) -> GroupOffsets:
 
 
 def read_committed(root: str) -> Committed:
-    """The offsets of all groups in the broker's file; empty where there is no such file (RocksDB)."""
+    """The offsets of all groups in the broker's file; empty without a file (RocksDB).
+
+    The offsets of REVIVE_GROUP are increased by one, so that all offsets are the next to consume.
+    """
     _, found = read_broker_offsets(root)
     committed = Committed()
     if found is not None:

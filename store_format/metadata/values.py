@@ -117,13 +117,13 @@ class ConsumerOffsets:
     def by_topic_and_group(self) -> Iterator[tuple[str, str, dict[int, int]]]:
         """(topic, group, queue id -> next offset) of each key; queue ids that no queue can have are left out.
 
-        An offset in lmqOffsetTable replaces that of the same queue in offsetTable, and so comes later.
+        Offsets in lmqOffsetTable come last, since they replace the offsets of the same queue in offsetTable.
         """
         yield from _by_topic_and_group(self.offsets)
         yield from _by_topic_and_group({key: {0: offset} for key, offset in self.lmq_offsets.items()})
 
     def pulled_by_topic_and_group(self) -> Iterator[tuple[str, str, dict[int, int]]]:
-        """The same of `pull_offsets`."""
+        """The entries of `pull_offsets` in the same form."""
         return _by_topic_and_group(self.pull_offsets)
 
 

@@ -69,11 +69,11 @@ _COLUMNS = (
 
 def delayed(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row for each message that is not delivered yet: delay levels first, each queue in its order."""
-    rows = (row for found in (_of_levels(store, now_ms), _of_timer(store, now_ms)) for row in found)
+    rows = (row for found in (_level_rows(store, now_ms), _timer_rows(store, now_ms)) for row in found)
     return batches_of(DELAYED_COLUMNS, rows)
 
 
-def _of_levels(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
+def _level_rows(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
     """The messages after the offsets in delayOffset.json, which a running broker writes every 10 s.
 
     A level that is not in the file begins at 0 (ScheduleMessageService).
@@ -93,7 +93,7 @@ def _of_levels(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
             yield _row(store, row, "level", state, due, now_ms)
 
 
-def _of_timer(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
+def _timer_rows(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
     """The messages that the wheel has not read yet or has not fired yet, by config/timercheck.
 
     A broker stores a message again at the end of each roll window until its time is within the window

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def problems(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row for each problem, in the order of the checks. Reads the whole commitlog."""
-    from store_format.diagnose import diagnose  # all its rooms: other views do not wait for them
+    # imported here, so that the other views do not load every check
+    from store_format.diagnose import diagnose
 
     found = diagnose(store.path, store.commit_log_paths)
     rows = (
