@@ -1,5 +1,5 @@
-"""The extension of a consume queue: the tags codes of messages whose unit holds an address in the place of the
-tags code (ConsumeQueueExt).
+"""The extension of a consume queue: the tags codes of messages whose unit has an address in its place
+(ConsumeQueueExt).
 
 A broker with `enableConsumeQueueExt` writes it. One queue may have units with addresses and units with plain
 tags codes.

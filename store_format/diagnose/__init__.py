@@ -39,7 +39,7 @@ from store_format.read.recovery import end_after_stop
 def diagnose(
     root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Callable[[int], object] | None = None
 ) -> Diagnosis:
-    """Returns every problem of the store at `root`, and how many of its commitlog's bytes are what.
+    """Returns every problem of the store at `root`, and the sums of its commitlog's bytes.
 
     It also works on stores that `MessageStore.open` refuses. A million messages take two seconds of one core.
     Memory does not grow with the log: it is a byte for each entry of one index file, and a quarter of a

@@ -30,10 +30,11 @@ PROBLEM_COLUMNS = (
     ViewColumn(
         "severity",
         TEXT,
-        "`damage`: messages cannot be read, or are read wrongly. `warning`: something will stumble. `info`.",
+        "`damage`: messages cannot be read, or are read wrongly. "
+        "`warning`: a broker or a reader may fail. `info`.",
     ),
-    ViewColumn("file", TEXT, "Where."),
-    ViewColumn("position", LONG, "At which byte of it."),
+    ViewColumn("file", TEXT, "The file or directory."),
+    ViewColumn("position", LONG, "The byte in the file."),
     ViewColumn("expected", TEXT, "What should be there."),
     ViewColumn("found", TEXT, "What is there."),
     ViewColumn("advice", TEXT, "What to do."),
