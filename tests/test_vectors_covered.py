@@ -47,7 +47,7 @@ USED = {
         "store_format/message/test_encode.py",
         "store_format/message/test_check.py",
     ],
-    "batch_wire_body": ["store_format/message/test_inner_batch.py", "store_format/message/test_encode.py"],
+    "batch_wire_body": ["store_format/message/test_inner_batch.py"],
     "batch_cq_entry": ["store_format/consumequeue/test_batch.py"],
     "cq_entry": ["store_format/consumequeue/test_simple.py"],
     "cq_pre_blank_entry": ["store_format/consumequeue/test_simple.py"],

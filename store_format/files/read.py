@@ -175,11 +175,11 @@ def list_entries(directory: str) -> list[Entry]:
 
     Raises CorruptStoreError when `directory` is a file. `diagnose` calls this: it reports links.
     """
-    found = [_entry(entry) for entry in _scan(directory) if entry.name != LOST_AND_FOUND]
+    found = [_described_entry(entry) for entry in _scan(directory) if entry.name != LOST_AND_FOUND]
     return sorted(found, key=lambda entry: entry.name)
 
 
-def _entry(entry: os.DirEntry[str]) -> Entry:
+def _described_entry(entry: os.DirEntry[str]) -> Entry:
     if entry.is_symlink():
         return Entry(entry.name, entry.path, "link", 0)
     if entry.is_dir(follow_symlinks=False):

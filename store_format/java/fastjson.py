@@ -248,7 +248,7 @@ def _resolve_references(root: Any, file: str) -> Any:
     pending = [root]
     while pending:
         node = pending.pop()
-        for key, child in _members(node):
+        for key, child in _children(node):
             if isinstance(child, dict) and len(child) == 1 and isinstance(child.get("$ref"), str):
                 target = _at_path(root, child["$ref"])
                 plain = isinstance(target, dict | list) and not any(
@@ -269,7 +269,7 @@ def _resolve_references(root: Any, file: str) -> Any:
     return root
 
 
-def _members(node: Any) -> list[tuple[Any, Any]]:
+def _children(node: Any) -> list[tuple[Any, Any]]:
     if isinstance(node, dict):
         return list(node.items())
     return list(enumerate(node)) if isinstance(node, list) else []

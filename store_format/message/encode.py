@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import fixed_width, flat_bytes, gather_units
-from store_format.errors import IllegalMessageError
-from store_format.layouts import CRC_PROPERTY_SIZE, WIRE_MESSAGE_HEAD
+from store_format.layouts import CRC_PROPERTY_SIZE
 from store_format.message.crc import body_crcs, range_crcs
 from store_format.message.encode_parts import (
     Addresses,
@@ -150,28 +149,6 @@ def assign(
     _scatter(data, starts + place["store_timestamp"] + 12 * born_v6, store_timestamp.astype(">i8"))
     if units.crc_property:
         _seal(units)
-
-
-def encode_wire_batch(body: pa.Array, properties: pa.Array, flag: Integers = 0) -> EncodedUnits:
-    """Returns messages as in the body of a client batch or inner batch (MessageDecoder.encodeMessages, 2.11).
-
-    Takes (large) binary arrays. The bytes of consecutive units are the body of their batch. Raises
-    IllegalMessageError for properties above their limit.
-    """
-    body, properties = _binary(body), _binary(properties)
-    body_sizes, properties_sizes = lengths(body), lengths(properties)
-    longest = int(properties_sizes.max(initial=0))
-    if longest > PROPERTIES_SIZE_MAX:
-        raise IllegalMessageError(
-            f"a message of a batch: properties of {longest} bytes, at most {PROPERTIES_SIZE_MAX} are allowed"
-        )
-    records = np.zeros(len(body), WIRE_MESSAGE_HEAD)
-    records["total_size"] = WIRE_MESSAGE_HEAD.itemsize + body_sizes + 2 + properties_sizes
-    records["flag"] = fitting("flag", flag, 4)
-    records["body_length"] = body_sizes
-    return _join_parts(
-        [fixed_width(records), body, fixed_width(properties_sizes.astype(">i2")), properties], False
-    )
 
 
 def _binary(values: pa.Array) -> pa.LargeBinaryArray:

@@ -33,7 +33,7 @@ def explain(refs: UnitRefs, index: int, *, verify_crc: bool = True) -> CorruptSt
 def _wrong_number(refs: UnitRefs, index: int, data: bytes, size: int) -> CorruptStoreError | None:
     """Returns the first wrong number among the head fields that lie at the same place in every head."""
     position, identity = int(refs.positions[index]), refs.identity
-    magic = _number(data, "magic") & 0xFFFFFFFF
+    magic = _head_number(data, "magic") & 0xFFFFFFFF
     expected = "magic code 0xDAA320A7 (V1) or 0xDAA320AB (V2)"
     if magic not in (MAGIC_V1, MAGIC_V2):
         return CorruptStoreError(refs.path, position + head_offset("magic"), expected, f"0x{magic:08X}")
@@ -48,13 +48,13 @@ def _wrong_number(refs: UnitRefs, index: int, data: bytes, size: int) -> Corrupt
             ("queue_offset", queue_offset, f"queueOffset {queue_offset}"),
         ]
     for name, right, expected in checks:
-        found = _number(data, name)
+        found = _head_number(data, name)
         if found != right:
             return CorruptStoreError(refs.path, position + head_offset(name), expected, str(found))
     return None
 
 
-def _number(data: bytes, name: str) -> int:
+def _head_number(data: bytes, name: str) -> int:
     at = head_offset(name)
     size = head_layout(data)[name].itemsize
     return int.from_bytes(data[at : at + size], "big", signed=True)

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,11 +37,6 @@ def decode_properties(raw: bytes) -> dict[str, str]:
         if name and value:
             properties[decode_utf8(name)] = decode_utf8(value)
     return properties
-
-
-def encode_properties(pairs: Iterable[tuple[str, str]]) -> bytes:
-    """Returns the pairs in their order, unchecked and complete (MessageDecoder.messageProperties2String)."""
-    return b"".join(name.encode() + _NAME_VALUE + value.encode() + _PROPERTY for name, value in pairs)
 
 
 # ---- the appended CRC property -----------------------------------------------------------------------------

@@ -127,10 +127,6 @@ class PropertyMaps:
         # at most four times as many keys as entries: `as_columns` has checked this
         return bool((np.bincount(keys, minlength=1) > 1).any())
 
-    def first_row(self, entries: NDArray[np.bool_]) -> int:
-        """Returns the message of the first of these entries; there must be one."""
-        return int(self.rows[entries.argmax()])
-
     def empty(self) -> NDArray[np.bool_]:
         """Returns the entries without a name or without a value, which are not stored."""
         found: NDArray[np.bool_] = pc.fill_null(pc.equal(pc.binary_length(self.values), 0), True).to_numpy(

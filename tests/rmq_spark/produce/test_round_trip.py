@@ -22,7 +22,6 @@ from store_format.errors import IllegalMessageError, UnsupportedFormatError
 from store_format.java.hashes import java_hash
 from store_format.message.columns import COLUMNS
 from store_format.message.encode import encode
-from store_format.message.properties import encode_properties
 from store_format.metadata.read import read_topics
 from store_format.names import RESERVED_PROPERTIES, is_system_topic
 from store_format.store import MessageStore
@@ -102,7 +101,7 @@ def test_properties_strings_are_the_brokers_own_bytes(golden: Callable[[str], Pa
             ):
                 before = stored[offset]
                 ordered = oracle_units.java_hashmap_order(before.properties, 128)
-                assert message.properties_bytes == encode_properties(
+                assert message.properties_bytes == oracle.encode_properties(
                     (name, before.properties[name]) for name in ordered
                 )
                 same += message.properties_bytes == before.properties_bytes

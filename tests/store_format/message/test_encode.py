@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from store_format.errors import IllegalMessageError
 from store_format.message.crc import body_crcs
-from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode, encode_wire_batch
-from store_format.message.properties import encode_properties
+from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
 from store_format.message.property_encoder import without_crc_property
 from tests.support import oracle
 
@@ -88,7 +87,7 @@ def test_units_equal_the_vectors(row: dict[str, Any]) -> None:
         MessageColumns(
             topic=given_["topic"],
             body=pa.array([bytes.fromhex(given_["body_hex"])]),
-            properties=pa.array([encode_properties(map(tuple, given_["properties"]))]),
+            properties=pa.array([oracle.encode_properties(map(tuple, given_["properties"]))]),
             queue_id=given_["queue_id"],
             flag=given_["flag"],
             queue_offset=given_["queue_offset"],
@@ -266,29 +265,6 @@ def test_limits_are_met_to_the_byte() -> None:
     for properties in (b"p" * 32_747 + b"\x02", b"p" * 32_747):  # the second needs an end
         with pytest.raises(IllegalMessageError, match="properties of 32768 bytes"):
             encode(small(properties=pa.array([b"", properties])), crc_property=True)
-
-
-def test_a_wire_batch_equals_the_vector() -> None:
-    row = _VECTORS["batch_wire_body"]
-    units = encode_wire_batch(
-        pa.array([message["body"].encode() for message in row["messages"]]),
-        pa.array([bytes.fromhex(message["properties_hex"]) for message in row["messages"]]),
-        np.array([message["flag"] for message in row["messages"]]),
-    )
-    assert units.data.tobytes().hex() == row["hex"]
-    with pytest.raises(IllegalMessageError, match="properties of 32768 bytes"):
-        encode_wire_batch(pa.array([b""]), pa.array([bytes(32_768)]))
-
-
-@given(st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=8), _I4), max_size=5))
-def test_wire_batches_split_again(messages: list[tuple[bytes, bytes, int]]) -> None:
-    bodies, properties, flags = zip(*messages, strict=True) if messages else ((), (), ())
-    units = encode_wire_batch(
-        pa.array(bodies, pa.binary()), pa.array(properties, pa.binary()), np.array(flags, np.int64)
-    )
-    assert [
-        (m.body, m.properties_bytes, m.flag) for m in oracle.split_inner_batch(units.data.tobytes())
-    ] == messages
 
 
 def test_body_crcs_equal_the_vectors() -> None:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.errors import IllegalMessageError
-from store_format.message.properties import decode_properties, encode_properties
+from store_format.message.properties import decode_properties
 from store_format.message.property_encoder import encode_property_columns
-from tests.support import oracle_units
+from tests.support import oracle, oracle_units
 
 # Few names, two of them in one bucket, so that messages agree and collide.
 _NAMES = st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "Aa", "BB", "标签", ""])
@@ -26,7 +26,7 @@ def put_one_by_one(capacity: int, *pairs: tuple[str, str | None]) -> bytes:
     for name, value in pairs:
         if name and value:
             properties[name] = value
-    return encode_properties(
+    return oracle.encode_properties(
         (name, properties[name]) for name in oracle_units.java_hashmap_order(properties, capacity)
     )
 
