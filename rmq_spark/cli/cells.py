@@ -1,6 +1,6 @@
-"""Values of `plain_rows` as JSON and CSV have them and as a cell of a table shows them.
+"""Values of `plain_rows` for JSON, for CSV, and for the cells of a table.
 
-Bytes become base64 (as Spark's `to_json` does) or text, maps objects.
+Bytes become base64, as in Spark's `to_json`, or text; maps become objects.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from store_format.display.text import body_text, shown
 
-BODY_CHARACTERS = 40  # with the note of its size, what a cell has room for
-_TEXT_CHARACTERS = 200  # a cell is one look; a value beyond that is cut with a note
+BODY_CHARACTERS = 40  # with the note of the size, as many as fit a cell
+_TEXT_CHARACTERS = 200  # a longer value is cut, with a note
 
 
 def json_value(value: object, *, bodies_as_text: bool) -> object:
@@ -32,7 +32,7 @@ def csv_value(value: object, *, bodies_as_text: bool) -> object:
 
 
 def cell(value: object, characters_max: int = BODY_CHARACTERS) -> str:
-    """A value for people: on one line, harmless, and cut with a note where it is long."""
+    """A value as text for a terminal: one line, no control characters, cut with a note if it is long."""
     if value is None:
         return "-"
     if isinstance(value, bytes):
@@ -44,13 +44,13 @@ def cell(value: object, characters_max: int = BODY_CHARACTERS) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     if isinstance(value, Mapping):
-        return _long(" ".join(f"{name}={text}" for name, text in value.items()))
+        return _cut_text(" ".join(f"{name}={text}" for name, text in value.items()))
     if isinstance(value, list | tuple):
-        return _long(" ".join(map(str, value)))
-    return _long(str(value))
+        return _cut_text(" ".join(map(str, value)))
+    return _cut_text(str(value))
 
 
-def _long(text: str) -> str:
+def _cut_text(text: str) -> str:
     if len(text) <= _TEXT_CHARACTERS:
         return shown(text)
     return f"{shown(text[:_TEXT_CHARACTERS])}… ({len(text):,} characters)"

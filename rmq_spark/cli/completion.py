@@ -1,5 +1,4 @@
-"""Shell completion from the store itself: its topics and its groups. Only configuration and directory names
-are read.
+"""Shell completion of topics and groups from the store. Reads configuration and directory names only.
 
 bash: `eval "$(_RMQLOG_COMPLETE=bash_source rmqlog)"`; zsh and fish with zsh_source and fish_source.
 """
@@ -19,7 +18,7 @@ _OFFERED_MAX = 500
 def complete_topic(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Topics of the STORE before it that begin so."""
+    """Topics of the STORE on the line that begin with `incomplete`."""
     from store_format.consumequeue.listing import list_queues
     from store_format.metadata.read import read_topics
 
@@ -36,7 +35,7 @@ def complete_topic(
 def complete_group(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Groups of the STORE before it that begin so."""
+    """Groups of the STORE on the line that begin with `incomplete`."""
     from store_format.metadata.group_offsets import read_committed
     from store_format.metadata.read import read_subscription_groups
 
@@ -53,7 +52,7 @@ def complete_group(
 
 
 def _store(context: click.Context) -> str | None:
-    """An option without its value ends click's parsing: then the STORE is still among the arguments."""
+    """The STORE on the line. While an option lacks its value, click leaves STORE among the arguments."""
     given = context.params.get("store") or next(
         (each for each in context.args if not each.startswith("-")), None
     )
@@ -61,7 +60,7 @@ def _store(context: click.Context) -> str | None:
 
 
 def _offer(names: set[str], incomplete: str) -> list[CompletionItem]:
-    """Without names that a shell could take for something else: they come from the store."""
+    """The first 500 names; without names that a shell could run, since names come from the store."""
     safe = sorted(
         name
         for name in names

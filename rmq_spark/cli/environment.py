@@ -1,8 +1,7 @@
-"""What has to be right for `format("rmqlog")` to work, one check each. Nothing of Spark is imported: a broken
-one must not break these.
+"""The checks of `rmqlog doctor`, one function each: what `format("rmqlog")` needs on this machine.
 
-Spark imports every top-level module `pyspark_*` and registers what it finds; one that fails to import
-switches this off for all.
+Nothing of Spark is imported here, so that the checks work where Spark is broken. Spark imports every
+top-level module `pyspark_*` to register data sources; if one of them fails to import, Spark registers none.
 """
 
 from __future__ import annotations
@@ -23,7 +22,10 @@ _JAVA_MIN = 17
 _SECONDS_MAX = 120
 _REGISTER = "or call rmq_spark.register(spark), which needs no automatic registration"
 
-_WORKER = "import sys, numpy, pyarrow, pyspark, rmq_spark, store_format; print('%d.%d' % sys.version_info[:2], pyspark.__version__)"
+_WORKER = """
+import sys, numpy, pyarrow, pyspark, rmq_spark, store_format
+print('%d.%d' % sys.version_info[:2], pyspark.__version__)
+"""
 _REGISTERED = "import pyspark_rmqlog; pyspark_rmqlog.DefaultSource"
 _REASON = "import rmq_spark.spark.data_source"
 _START = """
@@ -48,7 +50,7 @@ class Check:
 
 
 def environment_checks(environment: Mapping[str, str], python: str) -> list[Check]:
-    """All but those that start Spark. `python` is the interpreter that is meant to drive it."""
+    """All checks that do not start Spark. `python` is the interpreter of the Spark driver."""
     checks = [_package(name) for name in NEEDED]
     checks += [_java(environment), _spark_home(environment)]
     checks += _neighbours(python)
@@ -57,7 +59,7 @@ def environment_checks(environment: Mapping[str, str], python: str) -> list[Chec
 
 
 def _run(*command: str) -> tuple[int, str]:
-    """(exit code, the output's last line, or all that stderr ends with); 127 where there is no such program."""
+    """(exit code, last line of stdout or, after a failure, of stderr); 127 if the program does not exist."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=_SECONDS_MAX, check=False
@@ -102,7 +104,7 @@ def _java(environment: Mapping[str, str]) -> Check:
         )
     except (OSError, subprocess.TimeoutExpired):
         where = (
-            f"JAVA_HOME is {home}, and there is no bin/java in it"
+            f"JAVA_HOME is {home}, which has no bin/java"
             if home
             else "no java on the PATH, and JAVA_HOME is not set"
         )
@@ -114,14 +116,14 @@ def _java(environment: Mapping[str, str]) -> Check:
         )
     match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
     if match is None:
-        return Check("java", "warning", f"{program} does not say its version")
+        return Check("java", "warning", f"{program} does not print its version")
     major = int(match[2] or 0) if match[1] == "1" else int(match[1])
     if major < _JAVA_MIN:
         return Check(
             "java",
             "fails",
             f"{program} is of version {major}",
-            f"Spark needs {_JAVA_MIN} or later; set JAVA_HOME to such a JDK",
+            f"Spark needs {_JAVA_MIN} or later; set JAVA_HOME to a newer JDK",
         )
     return Check("java", "ok", f"{program}, version {major}")
 
@@ -133,13 +135,13 @@ def _spark_home(environment: Mapping[str, str]) -> Check:
             "SPARK_HOME",
             "warning",
             home,
-            "Spark is taken from there, whatever pip installed: both must be of one version",
+            "Spark is started from this directory: it must have the version of the installed pyspark",
         )
     return Check("SPARK_HOME", "ok", "not set: pyspark's own Spark is used")
 
 
 def _neighbours(python: str) -> list[Check]:
-    """Each other module that Spark imports to find data sources, imported by itself."""
+    """Imports each other module `pyspark_*` by itself."""
     names = sorted(
         {module.name for module in pkgutil.iter_modules() if module.name.startswith("pyspark_")}
         - {"pyspark_rmqlog"}
@@ -148,7 +150,7 @@ def _neighbours(python: str) -> list[Check]:
     for name in names:
         code, said = _run(python, "-c", f"import {name}")
         advice = (
-            f"It switches automatic registration off, for all data sources: repair or remove it, {_REGISTER}"
+            f"It disables the automatic registration of all data sources: repair or remove it, {_REGISTER}"
         )
         found.append(
             Check(name, "ok", "imports")
@@ -170,7 +172,7 @@ def _registration(python: str) -> Check:
         "pyspark_rmqlog",
         "fails",
         f"offers nothing: {_run(python, '-c', _REASON)[1]}",
-        "See what is missing above",
+        "See the failed checks above",
     )
 
 
@@ -179,7 +181,10 @@ def _workers(environment: Mapping[str, str], python: str) -> Check:
     worker = environment.get("PYSPARK_PYTHON") or "python3"
     code, said = _run(worker, "-c", _WORKER)
     if code != 0:
-        advice = f"Set PYSPARK_PYTHON to a Python that has rmq-spark, such as {python}; on a cluster also register(spark, by_value=True)"
+        advice = (
+            f"Set PYSPARK_PYTHON to a Python that has rmq-spark, such as {python}; "
+            "on a cluster also register(spark, by_value=True)"
+        )
         return Check("workers' Python", "fails", f"{worker}: {said}", advice)
     mine, its = _run(python, "-c", _WORKER)[1], said
     if mine.split(" ")[0] != its.split(" ")[0]:
@@ -187,13 +192,13 @@ def _workers(environment: Mapping[str, str], python: str) -> Check:
             "workers' Python",
             "fails",
             f"{worker} is Python {its.split(' ')[0]}",
-            f"Spark wants the driver's: set PYSPARK_PYTHON to {python}",
+            f"Driver and workers need the same Python version: set PYSPARK_PYTHON to {python}",
         )
     return Check("workers' Python", "ok", f"{worker}, Python {its.replace(' ', ', pyspark ')}")
 
 
 def start_check(python: str) -> Check:
-    """Spark itself asked."""
+    """Starts Spark and reads with the format."""
     code, said = _run(python, "-c", _START)
     if code == 0 and said == "seen":
         return Check("Spark", "ok", 'started, and knows format("rmqlog")')
@@ -204,5 +209,5 @@ def start_check(python: str) -> Check:
         "Spark",
         "fails",
         found,
-        f"See what fails above, {_REGISTER}" if said == "not found" else "See what fails above",
+        f"See the failed checks above, {_REGISTER}" if said == "not found" else "See the failed checks above",
     )

@@ -1,16 +1,14 @@
-"""How a run can end: the exit codes, and the two ends that are no error of the store's: nothing was found, a
-part is missing.
-"""
+"""The exit codes of `rmqlog`, and the error for an empty answer."""
 
 from __future__ import annotations
 
 import click
 
 OK, USAGE, NOT_FOUND, DAMAGE, PARTIAL, IO = range(6)
-INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 class NotFoundError(click.ClickException):
-    """What was asked for is not in the store. Says what is."""
+    """The store has no such topic, group or message. The text names the nearest known name."""
 
     exit_code = NOT_FOUND

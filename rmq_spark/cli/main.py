@@ -1,8 +1,7 @@
-"""`rmqlog`: the list of commands, and how a run ends. Each command is imported when it is called, so that
-help is quick.
+"""`rmqlog`: the commands, and how a run ends. A command's module is imported when the command is called.
 
-Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part of the answer is missing, 5 the system
-refused (I/O, locks).
+Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part of the answer is missing, 5 I/O error
+or lock.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from store_format.errors import (
 )
 from store_format.names import did_you_mean
 
-# Command -> the room it is in; the function has the command's name with an underscore behind it.
+# Command -> its module in rmq_spark.cli.commands; the function has the name of the command and an underscore.
 COMMANDS: dict[str, str] = {
     "info": "overview",
     "ls": "overview",
@@ -70,7 +69,7 @@ _COMPLETE = "_RMQLOG_COMPLETE"
 
 
 class _Commands(click.Group):
-    """The commands by name, each imported when it is asked for."""
+    """The commands by name, each imported when click asks for it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -88,7 +87,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             advice = did_you_mean(args[0], COMMANDS, "commands")
-            raise click.UsageError(f"there is no command {args[0]!r}; {advice}", ctx)
+            raise click.UsageError(f"unknown command {args[0]!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -100,7 +99,7 @@ def _say_version(context: click.Context, parameter: click.Parameter, value: bool
     try:
         click.echo(version("rmq-spark"))
     except PackageNotFoundError:
-        click.echo("unknown: run from a checkout that is not installed")
+        click.echo("unknown: this checkout is not installed")
     context.exit()
 
 
@@ -119,9 +118,9 @@ def _say_version(context: click.Context, parameter: click.Parameter, value: bool
 )
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Look at the store directory of a RocketMQ broker: running, stopped, crashed, or a copy.
+    """Read the store directory of a RocketMQ broker: running, stopped, crashed, or a copy.
 
-    Nothing is changed, except by `offsets --apply`. Data goes to stdout, remarks to stderr.
+    Only `offsets --apply` changes a store. Data goes to stdout, remarks to stderr.
     Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part is missing, 5 I/O.
     """
     if context.invoked_subcommand is None:  # click's no_args_is_help raises an error from 8.2 on
@@ -129,11 +128,11 @@ def cli(context: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """One run; the exit code. Nothing is raised, whatever happens."""
+    """Runs a command line and returns the exit code. Prints expected errors as one line on stderr."""
     try:
         if _COMPLETE in os.environ:
-            cli.main(prog_name="rmqlog")  # a shell asks for completions; does not come back
-        # Not cli.main, which ends a closed pipe with 1.
+            cli.main(prog_name="rmqlog")  # a shell asks for completions; this call does not return
+        # Not cli.main, which exits with 1 at a closed pipe.
         with cli.make_context("rmqlog", list(sys.argv[1:] if arguments is None else arguments)) as context:
             code = cli.invoke(context)
         sys.stdout.flush()
@@ -161,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sentence(error: StoreError | OSError) -> str:
-    """Errors of the system without their number."""
+    """The text of an error; without the errno of an error of the system."""
     if isinstance(error, StoreError) or error.filename is None or error.strerror is None:
         return str(error)
     return f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -171,22 +170,22 @@ def _say(sentence: str) -> None:
     try:
         sys.stdout.flush()
         print(f"rmqlog: {sentence}", file=sys.stderr)
-    except OSError:  # nobody is left to be told
+    except OSError:  # the reader of the output is gone
         forget_output()
 
 
 class Remarks(logging.Formatter):
-    """Warnings of the libraries, which may name what a hostile store contains."""
+    """Log records as lines of stderr; without control characters that a store may contain."""
 
     def format(self, record: logging.LogRecord) -> str:
         return f"rmqlog: {record.levelname.lower()}: {shown(record.getMessage())}"
 
 
 def run() -> NoReturn:
-    """The process: what `main` leaves alone because a test or a notebook has it already."""
+    """Runs the process: settings that `main` must not change in a test or a notebook."""
     begin()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # a terminal that has no Chinese is no reason to stop
+        # a character that the terminal cannot encode must not end the run
         sys.stdout.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler()
     handler.setFormatter(Remarks())

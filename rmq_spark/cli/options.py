@@ -1,6 +1,6 @@
 """Arguments and options that several commands share: STORE, `--now`, and the filters of messages.
 
-A start is inclusive and an end exclusive, as in the options of the DataFrame. Without `--topic`, RocketMQ's own
+A start is inclusive and an end exclusive, as in the options of the DataFrame. Without `--topic`, system
 topics are left out.
 """
 
@@ -28,22 +28,24 @@ if TYPE_CHECKING:
     from rmq_spark.consume.sql92 import Sql92Filter
     from store_format import MessageStore
 
-Command = Callable[..., Any]  # Any: click calls by keyword, with what the options are
+Command = Callable[..., Any]  # Any: click calls a command with the values of its options as keywords
 
 
 def standing_for(command: Command, called: Command) -> Command:
-    """`called`, with the help text and the options that `command` has so far."""
+    """`called`, a function around `command`, with the help text and the options of `command`."""
     called.__doc__, called.__name__ = command.__doc__, command.__name__
-    called.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined] # where click keeps them
+    parameters = getattr(command, "__click_params__", [])  # click keeps the options of a function here
+    called.__click_params__ = parameters  # type: ignore[attr-defined] # click's attribute
     return called
 
 
-_PATH = click.Path(readable=False)  # click would call what may not be read a wrong usage
+_PATH = click.Path(readable=False)  # click would report an unreadable path as wrong usage
 
 
 def store_argument(*, opened: bool = True) -> Callable[[Command], Command]:
-    """STORE and what says more about it. The command gets `stores`, or with `opened=False` the paths of their
-    roots as `roots`.
+    """The argument STORE, with `--commitlog` and `--broker-name`.
+
+    The command gets the open `stores`, or with `opened=False` the store roots as `roots`.
     """
 
     def decorate(command: Command) -> Command:
@@ -59,12 +61,12 @@ def store_argument(*, opened: bool = True) -> Callable[[Command], Command]:
             )
 
         called = standing_for(command, called)
-        about = "Where the commitlog files are, if elsewhere (storePathCommitLog); repeatable."
+        about = "Directory of commitlog files outside STORE (storePathCommitLog); repeatable."
         called = click.option(
             "--commitlog", "commit_log", type=_PATH, multiple=True, metavar="PATH", help=about
         )(called)
         called = click.option(
-            "--broker-name", metavar="NAME", help="The broker's name, if the store does not say it."
+            "--broker-name", metavar="NAME", help="The broker's name, if the store does not contain it."
         )(called)
         return click.argument("store", type=_PATH)(called)
 
@@ -72,7 +74,7 @@ def store_argument(*, opened: bool = True) -> Callable[[Command], Command]:
 
 
 def now_option(command: Command) -> Command:
-    """`--now`, the moment that ages count to, as `now_ms`."""
+    """The option `--now`, as `now_ms`: the time to which ages are measured."""
 
     def called(now: str | None, **others: Any) -> Any:
         clock_ms = time.time_ns() // 1_000_000
@@ -80,17 +82,17 @@ def now_option(command: Command) -> Command:
             now_ms=clock_ms if now is None else timestamp_ms(Given("--now", now, clock_ms)), **others
         )
 
-    about = "The moment that ages count to, such as that of a copy; by default the clock."
+    about = "The time to which ages are measured, such as the time of a backup; by default now."
     return click.option("--now", metavar="TIME", help=about)(standing_for(command, called))
 
 
 def open_roots(
     path: str, commit_log: tuple[str, ...] = (), left_out: list[StoreError] | None = None
 ) -> list[str]:
-    """The store roots that a path means; the path itself if there are none: opening it says what is missing.
+    """The store roots of a path; the path itself if it has none: opening it then reports what is missing.
 
-    Members of a cluster that cannot be read, or have no commitlog, go into `left_out`; without it they are
-    an error.
+    Members of a cluster that cannot be read, or have no commitlog, are added to `left_out`. Without
+    `left_out` they are an error.
     """
     from store_format.files.read import refuse
     from store_format.read.cluster import store_roots
@@ -102,8 +104,9 @@ def open_roots(
 def open_all(
     path: str, broker_name: str | None = None, commit_log: tuple[str, ...] = ()
 ) -> list[MessageStore]:
-    """The stores of a path; what may not be read of them is left out with a warning. Raises
-    StoreNotFoundError where there is none.
+    """The open stores of a path. Leaves unreadable members and files out, with a warning.
+
+    Raises StoreNotFoundError if the path has no store.
     """
     from store_format import MessageStore
 
@@ -111,7 +114,8 @@ def open_all(
     roots = open_roots(path, commit_log, left_out)
     if len(roots) > 1 and broker_name is not None:
         raise OptionError(
-            f"--broker-name is for one store and {path} is a cluster of {len(roots)}; leave it out, each store says its own"
+            f"--broker-name is for one store, but {path} is a cluster of {len(roots)} stores; "
+            "leave it out, each store has its own name"
         )
     logs = tuple(map(os.path.abspath, commit_log))
     stores = [
@@ -129,7 +133,7 @@ MESSAGE_FILTERS = ("topic", "all", "queue", "tag", "key", "since", "until", "whe
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Plain values. `since_ms` is inclusive, `until_ms` exclusive; both are store times."""
+    """The values of the filter options. `since_ms` is inclusive, `until_ms` exclusive: store times."""
 
     topic: str | None = None
     all_topics: bool = False
@@ -142,7 +146,7 @@ class Filters:
     limit: int | None = None
 
     def chooses_topic(self, topic: str) -> bool:
-        """A pattern that begins with a wildcard does not mean RocketMQ's own topics, unless with `--all`."""
+        """Whether the topic passes. A leading wildcard matches system topics only with `--all`."""
         if self.topic is not None and not fnmatchcase(topic, self.topic):
             return False
         if self.all_topics or (self.topic is not None and not _WILD.match(self.topic)):
@@ -153,23 +157,21 @@ class Filters:
         return not self.queue_ids or queue_id in self.queue_ids
 
     def without_topic(self) -> Filters:
-        """The rest of the filters, where the topic has been looked at."""
+        """The filters without `--topic`, for a caller that applies the topic itself."""
         return replace(self, topic=None, all_topics=True)
 
     @property
     def one_topic(self) -> str | None:
-        """The topic, where it is no pattern."""
+        """The topic, if it is no pattern."""
         return None if self.topic is None or _WILD.search(self.topic) else self.topic
 
     @property
     def looks_at_messages(self) -> bool:
-        """Whether only the messages themselves say which are meant."""
+        """Whether messages must be read to choose them."""
         return bool(self.tags) or self.key is not None or self.where is not None
 
     def refuse_unknown_topic(self, known: Iterable[str]) -> None:
-        """Raises NotFoundError, with the nearest name, when `--topic` means none of the topics that are
-        there.
-        """
+        """Raises NotFoundError, with the nearest name, if `--topic` matches no topic of `known`."""
         names = sorted(known)
         if self.topic is None or any(map(self.chooses_topic, names)):
             return
@@ -184,30 +186,30 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
         shell_complete=complete_topic,
         help="Topics, such as Orders or 'Order*'.",
     ),
-    "all": click.option("-a", "--all", "all_topics", is_flag=True, help="RocketMQ's own topics too."),
+    "all": click.option("-a", "--all", "all_topics", is_flag=True, help="Include system topics."),
     "queue": click.option(
         "-q",
         "--queue",
         "queue_ids",
         type=click.IntRange(0),
         multiple=True,
-        help="A queue of these topics; repeatable.",
+        help="A queue id; repeatable.",
     ),
     "tag": click.option("--tag", "tags", multiple=True, help="Messages with this tag; repeatable."),
-    "key": click.option("-k", "--key", help="Messages with this key, or this UNIQ_KEY."),
+    "key": click.option("-k", "--key", help="Messages with this key or UNIQ_KEY."),
     "since": click.option(
         "--since", metavar="TIME", help="Stored at or after: ISO 8601, ms since 1970, or -2h."
     ),
-    "until": click.option("--until", metavar="TIME", help="Stored before: the same."),
+    "until": click.option("--until", metavar="TIME", help="Stored before this time."),
     "where": click.option(
-        "--where", metavar="SQL92", help="A condition on properties, as a consumer's: \"region = 'north'\"."
+        "--where", metavar="SQL92", help="A condition on message properties: \"region = 'north'\"."
     ),
-    "limit": click.option("-n", "--limit", type=click.IntRange(1), help="At most so many."),
+    "limit": click.option("-n", "--limit", type=click.IntRange(1), help="The largest number of rows."),
 }
 
 
 def filter_options(*names: str, limit: int | None = None) -> Callable[[Command], Command]:
-    """Some of the options; the command gets them as `filters`. `limit` is the default of `--limit`."""
+    """The filter options `names`; the command gets the values as `filters`. `limit` is the default of -n."""
 
     def decorate(command: Command) -> Command:
         taken = set(names)
@@ -237,7 +239,7 @@ def _filters(given: dict[str, Any], limit: int | None) -> Filters:  # Any: what 
         and given.get("until_ms") is not None
         and given["since_ms"] >= given["until_ms"]
     ):
-        raise click.UsageError("--since is not before --until, so nothing can be between them")
+        raise click.UsageError("--since must be before --until")
     if given.get("where") is not None:
         from rmq_spark.consume.sql92 import parse_sql92
 

@@ -35,9 +35,7 @@ _GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where and how rows are written. `columns` are those asked for, () for those the command shows by
-    itself.
-    """
+    """How rows are written. `columns` are those of `--columns`, () for the command's own choice."""
 
     form: str
     columns: tuple[str, ...] = ()
@@ -51,7 +49,7 @@ class Output:
 
 
 def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
-    """`--output` and what belongs to it; the command gets an `output`. `raw` says that it has bodies to give."""
+    """The options --output and --columns, as `output`; with `raw` also --bodies and the format `raw`."""
     forms = FORMATS if raw else FORMATS[:-1]
 
     def decorate(command: Command) -> Command:
@@ -63,7 +61,7 @@ def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
 
         called = standing_for(command, called)
         if raw:
-            about = "How JSON and CSV give a body."
+            about = "The form of a body in JSON and CSV."
             called = click.option(
                 "--bodies",
                 type=click.Choice(["base64", "text"]),
@@ -71,10 +69,8 @@ def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
                 show_default=True,
                 help=about,
             )(called)
-        called = click.option("--columns", metavar="NAMES", help="Columns to give, separated by commas.")(
-            called
-        )
-        about = "How to write; JSON and CSV have the DataFrame's columns."
+        called = click.option("--columns", metavar="NAMES", help="Columns, separated by commas.")(called)
+        about = "Output format; JSON and CSV have the DataFrame's columns."
         return click.option(
             "-o", "--output", type=click.Choice(forms), default="table", show_default=True, help=about
         )(called)
@@ -91,7 +87,7 @@ def _output(form: str, columns: tuple[str, ...], bodies_as_text: bool) -> Output
 
 
 def _terminal_columns() -> int | None:
-    """None where the terminal does not say."""
+    """The width of the terminal; None if it is unknown."""
     try:
         return int(os.environ.get("COLUMNS", "")) or None
     except ValueError:
@@ -101,10 +97,10 @@ def _terminal_columns() -> int | None:
 def write_rows(
     output: Output, batches: Iterable[pa.RecordBatch], names: Sequence[str], *, following: int | None = None
 ) -> int:
-    """Writes the rows, with the columns `names`; how many there were.
+    """Writes the columns `names` of the rows, and returns the number of rows.
 
-    `following` says that rows come for as long as one looks, the first so many at once: each batch is then
-    written out as it comes.
+    `following` is for batches that come without end: the number of rows that are there already. Each batch is
+    then flushed.
     """
     counted = _Counted(
         row for batch in batches for row in _flushing(plain_rows(batch), following is not None)
@@ -131,7 +127,7 @@ def _flushing(rows: Iterator[Row], flush: bool) -> Iterator[Row]:
 
 
 class _Counted:
-    """The rows, counted as they pass."""
+    """An iterable of rows that counts them."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows = rows
@@ -147,7 +143,7 @@ class _Counted:
 
 
 def _json(row: Row, names: Sequence[str], bodies_as_text: bool) -> str:
-    # ASCII alone, so that no name or key of a store can do anything to a terminal that shows it.
+    # ASCII only: a name or key of a store must not send control sequences to a terminal.
     return json.dumps({name: json_value(row[name], bodies_as_text=bodies_as_text) for name in names})
 
 
@@ -166,7 +162,7 @@ def _write_jsonl(output: Output, rows: Iterable[Row], names: Sequence[str]) -> N
 def write_jsonl(
     write: Callable[[str], object], rows: Iterable[Row], names: Sequence[str], *, bodies_as_text: bool
 ) -> None:
-    """A JSON object a line."""
+    """Writes one JSON object per line."""
     for row in rows:
         write(_json(row, names, bodies_as_text) + "\n")
 
@@ -185,7 +181,7 @@ def write_csv(
     bodies_as_text: bool,
     harmless: bool = False,
 ) -> None:
-    """The names, then the rows; with `harmless` as a terminal may have them."""
+    """Writes a line of names, then the rows; with `harmless` without control characters, for a terminal."""
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\n")
     for values in chain(
@@ -198,7 +194,7 @@ def write_csv(
 
 
 def _write_raw(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
-    """The bodies, a line break between two."""
+    """Writes the bodies, separated by line breaks."""
     for i, row in enumerate(rows):
         write_bytes(output, (b"\n" if i else b"") + (row["body"] or b""))
     if output.to_terminal:
@@ -206,7 +202,7 @@ def _write_raw(output: Output, rows: Iterable[Row], names: Sequence[str]) -> Non
 
 
 def write_bytes(output: Output, data: bytes) -> None:
-    """Bytes as they are; spelled out, line by line, where they would reach a terminal."""
+    """Writes bytes unchanged; to a terminal as text without control characters."""
     binary: BinaryIO | None = getattr(sys.stdout, "buffer", None)
     if output.to_terminal or binary is None:
         sys.stdout.write("\n".join(map(shown, data.decode("utf-8", "backslashreplace").split("\n"))))
@@ -219,7 +215,7 @@ def write_bytes(output: Output, data: bytes) -> None:
 
 
 def _write_table(output: Output, rows: Iterable[Row], names: Sequence[str], measured_rows: int) -> None:
-    """Columns as wide as the first rows need; numbers to the right. Nothing at all without a row."""
+    """Writes a table with widths that fit the first rows, numbers to the right; without rows, nothing."""
     left = iter(rows)
     measured = list(islice(left, measured_rows))
     if not measured:
@@ -236,21 +232,19 @@ def _write_table(output: Output, rows: Iterable[Row], names: Sequence[str], meas
         min(_CELL_COLUMNS_MAX, max(width(line[i]) for line in [list(names), *cells]))
         for i in range(len(names))
     ]
-    widths = _fit(
+    widths = _fit_terminal(
         widths,
         [widths[i] if numeric[i] else min(widths[i], _TEXT_COLUMNS_MIN) for i in range(len(names))],
         output.terminal_columns,
     )
-    header = _line(names, widths, numeric)
+    header = _table_line(names, widths, numeric)
     sys.stdout.write((f"\x1b[1m{header}\x1b[0m" if output.colour else header) + "\n")
     for line in chain(cells, ([cell(row[name]) for name in names] for row in left)):
-        sys.stdout.write(_line(line, widths, numeric) + "\n")
+        sys.stdout.write(_table_line(line, widths, numeric) + "\n")
 
 
-def _fit(widths: list[int], least: list[int], columns: int | None) -> list[int]:
-    """The widest columns give way until all fit the terminal, none below what is `least` for it: a number is
-    never cut.
-    """
+def _fit_terminal(widths: list[int], least: list[int], columns: int | None) -> list[int]:
+    """Narrows the widest columns until the table fits the terminal, none below its `least` width."""
     if columns is None:
         return widths
     fitted = list(widths)
@@ -262,7 +256,7 @@ def _fit(widths: list[int], least: list[int], columns: int | None) -> list[int]:
     return fitted
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+def _table_line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
     parts = []
     for text, columns, right in zip(cells, widths, numeric, strict=True):
         kept = cut(text, columns)
@@ -276,13 +270,13 @@ _PROPERTIES_MAX = 200
 
 
 def write_records(output: Output, batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> int:
-    """Writes the rows, an empty line between two; how many there were. Maps take a line for each entry."""
+    """Writes rows as records and returns their number. An entry of a map takes a line."""
     count = 0
     for batch in batches:
         for row in plain_rows(batch):
             sys.stdout.write("\n" if count else "")
             for name in names:
-                for label, text in _lines(name, row[name]):
+                for label, text in _record_lines(name, row[name]):
                     label = f"{label:<{max(map(len, names))}}"
                     sys.stdout.write((f"\x1b[1m{label}\x1b[0m" if output.colour else label) + f"  {text}\n")
             count += 1
@@ -290,7 +284,7 @@ def write_records(output: Output, batches: Iterable[pa.RecordBatch], names: Sequ
     return count
 
 
-def _lines(name: str, value: object) -> Iterable[tuple[str, str]]:
+def _record_lines(name: str, value: object) -> Iterable[tuple[str, str]]:
     if isinstance(value, dict):
         entries = [f"{shown(key)} = {cell(text)}" for key, text in list(value.items())[:_PROPERTIES_MAX]]
         if len(value) > _PROPERTIES_MAX:

@@ -1,6 +1,4 @@
-"""The only room of the command line that opens files: the file that an export writes, and the nowhere that a
-closed pipe is left to.
-"""
+"""The only module of this room that opens files: for an export, and the null device for a closed pipe."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ import click
 
 
 def forget_output() -> None:
-    """What is still buffered for stdout goes nowhere: the interpreter flushes it when it ends, and would
-    complain.
-    """
+    """Sends buffered output to the null device: the interpreter would fail to flush it to a closed pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
@@ -23,9 +19,9 @@ def forget_output() -> None:
 
 @contextmanager
 def new_file(path: str, *, replace: bool) -> Iterator[BinaryIO]:
-    """A file that is there, whole and flushed, when the block has ended well, and not at all when it has not.
+    """A new file that appears, complete and synced to disk, when the block ends without an error.
 
-    Raises UsageError where a file is already, unless `replace`.
+    Raises UsageError if the file exists, unless `replace`.
     """
     if not replace and os.path.lexists(path):
         raise click.UsageError(f"{path} exists; give another name, or --force to replace it")

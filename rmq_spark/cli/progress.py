@@ -1,4 +1,4 @@
-"""How far long work has got, on one line of stderr: bytes, rate, time left. Only where stderr is a terminal."""
+"""Progress of long work on one line of stderr: bytes, rate, time left. Shown on terminals only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def in_bytes(size: float) -> str:
 
 
 class Progress:
-    """A context manager; the line is gone when the work is. `total` may be 0, for not known."""
+    """A context manager that clears the line at the end. A `total` of 0 means unknown."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Progress:
         self._what, self._total = what, total
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        # else there is no need to find out how much work there is
+        # if False, callers need not find out the total
         self.is_shown = not quiet and self._stream.isatty()
         self._begun = self._drawn = clock()
         self.done = 0
@@ -49,7 +49,7 @@ class Progress:
         self.reach(self.done + size)
 
     def reach(self, done: int) -> None:
-        """So many bytes are done. Draws at most ten times a second."""
+        """Sets the number of bytes done. Draws at most ten times a second."""
         self.done = done
         now = self._clock()
         if self.is_shown and now - self._drawn >= _STEP_SECONDS:
@@ -58,18 +58,19 @@ class Progress:
             self._stream.flush()
 
     def reach_of(self, done: int, total: int) -> None:
-        """As `reach`, where how much there is comes out only on the way."""
+        """Like `reach`, for work whose total becomes known on the way."""
         self._total = total
         self.reach(done)
 
     def line(self, now: float) -> str:
-        """What is shown at a moment of the clock."""
+        """The line at a time of the clock."""
         rate = self.done / max(now - self._begun, 1e-6)
         if not self._total:
             return f"{self._what}: {in_bytes(self.done)}, {in_bytes(rate)}/s"
         left = max(self._total - self.done, 0) / rate if rate else 0.0
         share = min(100 * self.done // self._total, 100)
-        return f"{self._what}: {in_bytes(self.done)} of {in_bytes(self._total)} ({share} %), {in_bytes(rate)}/s, {left:.0f} s left"
+        done = f"{in_bytes(self.done)} of {in_bytes(self._total)} ({share} %)"
+        return f"{self._what}: {done}, {in_bytes(rate)}/s, {left:.0f} s left"
 
     def __enter__(self) -> Progress:
         return self

@@ -1,7 +1,6 @@
-"""Reads the messages that a command's filters choose: all of them as a stream, the first or the last, or by key.
+"""Reads the messages that a command's filters choose: all as a stream, the first, the last, or by key.
 
-Queues are read together, in the order of the commitlog. Where the consume queues are gone, the commitlog is
-scanned.
+Queues are read together, in the order of the commitlog. Without consume queues, the commitlog is scanned.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from store_format.read.store import Store
     from store_format.search.found import Found
 
-# The body comes last: what is left of the line is its.
+# The body comes last, and gets the rest of the line.
 TABLE_COLUMNS = (
     "storeTimestamp",
     "topic",
@@ -42,7 +41,7 @@ TABLE_COLUMNS = (
     "body",
 )
 
-# Without the body as it is compressed, and the reason why a row is none.
+# All but the compressed body and the reason of a corrupt row.
 ALL_COLUMNS = (
     *DEFAULT_COLUMNS,
     *(name for name in COLUMNS if name not in DEFAULT_COLUMNS and name not in ("rawBody", "_corrupt_record")),
@@ -50,38 +49,39 @@ ALL_COLUMNS = (
 
 
 def message_columns(output: Output) -> tuple[str, ...]:
-    """The columns to read and give, in order."""
+    """The columns to read and show, in order."""
     if output.form == "raw":
         return ("body",)
     if output.columns:
-        return tuple(dict.fromkeys(map(_column, output.columns)))
+        return tuple(dict.fromkeys(map(_column_of_message, output.columns)))
     return TABLE_COLUMNS if output.form == "table" else ALL_COLUMNS
 
 
-def _column(name: str) -> str:
+def _column_of_message(name: str) -> str:
     by_lower = {column.lower(): column for column in COLUMNS}
     if name.lower() in by_lower:
         return by_lower[name.lower()]
     hint = did_you_mean(name, COLUMNS, "columns", listed_max=len(COLUMNS))
-    raise OptionError(f"--columns: messages have no column {name!r}; {hint}")
+    raise OptionError(f"--columns: unknown column {name!r}; {hint}")
 
 
-SIZE = "storeSize"  # the column that says how much of the log a message is
+SIZE = "storeSize"  # the column with a message's bytes in the commitlog
 _ORDER = "physicalOffset"
 _HELPERS = ("storeTimestampMs", _ORDER, "queueOffset")
-# offsets of a queue looked at first, from its end backwards; each further look takes twice as many
+# offsets of the first read of a queue from its end backwards; each further read takes twice as many
 _WINDOW = 256
 _WINDOW_MAX = 1 << 18
 
 
 def chosen_queues(store: Store, filters: Filters) -> list[Queue]:
-    """The queues that the filters mean."""
+    """The queues that pass the filters."""
     return [queue for queue in store.queues(filters.chooses_topic) if filters.chooses_queue(queue.queue_id)]
 
 
 def wanted_range(queue: Queue, filters: Filters, mode: str) -> tuple[int, int]:
-    """The offsets in which messages of the time window can be, as the broker searches by time. A BatchCQ
-    queue is not narrowed.
+    """The offsets [start, stop) that may hold messages of the time window, found by the broker's search.
+
+    A BatchCQ queue and a queue known only from the commitlog are not narrowed.
     """
     start, stop = queue.min_offset, queue.max_offset
     if queue.range.is_batch or queue.scanned is not None:
@@ -94,9 +94,7 @@ def wanted_range(queue: Queue, filters: Filters, mode: str) -> tuple[int, int]:
 
 
 def bytes_to_read(stores: Sequence[MessageStore], filters: Filters) -> int:
-    """How much of the log `read_messages` will give; 0, not known, where messages have to be looked at to
-    know.
-    """
+    """Bytes of the commitlog that `read_messages` will read; 0 if a filter makes that unknown."""
     if (
         filters.looks_at_messages
         or filters.limit
@@ -129,7 +127,7 @@ def read_range(
     names: Sequence[str],
     tolerance: Tolerance,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of these offsets, with the columns `names` and those that put them in order."""
+    """The messages of these ranges of queues, with the columns `names` and the columns for sorting."""
     tags = frozenset(filters.tags) or None
     decode_options = DecodeOptions(
         tuple(dict.fromkeys((*names, *_HELPERS))),
@@ -148,7 +146,7 @@ def read_range(
 def read_messages(
     store: MessageStore, filters: Filters, names: Sequence[str], tolerance: Tolerance
 ) -> Iterator[pa.RecordBatch]:
-    """All of them, however many: memory is that of a batch and of the entries of some queues."""
+    """All chosen messages. Memory: one batch, and the entries of some queues."""
     ranges = [
         (queue, *wanted_range(queue, filters, tolerance.mode)) for queue in chosen_queues(store, filters)
     ]
@@ -161,7 +159,7 @@ def read_messages(
 
 
 class _Kept:
-    """At most `count` messages, those at one end of the log, out of all that are added."""
+    """Keeps `count` of the messages that are added: the first or the last of the commitlog."""
 
     def __init__(self, names: Sequence[str], count: int, *, last: bool) -> None:
         self._count, self._last = count, last
@@ -177,9 +175,7 @@ class _Kept:
         self.table = table.combine_chunks()
 
     def edge(self) -> int | None:
-        """The place that a message must be before (of the last: behind) to be kept; None as long as there is
-        room.
-        """
+        """The physical offset that a message must precede (`last`: follow) to be kept; None: no limit."""
         if self.table.num_rows < self._count:
             return None
         return int(self.table[_ORDER][0 if self._last else -1].as_py())
@@ -188,12 +184,10 @@ class _Kept:
 _Range = tuple["Queue", int, int]
 
 
-def _ranges(
+def _queue_ranges(
     queues: Sequence[Queue], filters: Filters, tolerance: Tolerance
 ) -> tuple[list[_Range], list[_Range]]:
-    """Of queues with files of their own, and of those that only the commitlog has: these are read in one pass
-    over it.
-    """
+    """Ranges of queues with files, and ranges of queues known only from the commitlog, read in one pass."""
     ranges = [(queue, *wanted_range(queue, filters, tolerance.mode)) for queue in queues]
     return [each for each in ranges if each[0].scanned is None], [
         each for each in ranges if each[0].scanned is not None
@@ -205,7 +199,7 @@ def first_messages(
 ) -> pa.Table:
     """The first `count` messages in the order of the log."""
     kept = _Kept(names, count, last=False)
-    ranges, scanned = _ranges(chosen_queues(store, filters), filters, tolerance)
+    ranges, scanned = _queue_ranges(chosen_queues(store, filters), filters, tolerance)
     at_once = [(queue, start, min(stop, start + count)) for queue, start, stop in ranges]
     for batch in read_range(
         scanned if filters.looks_at_messages else at_once + scanned, filters, names, tolerance
@@ -230,9 +224,9 @@ def last_messages(
     count: int,
     tolerance: Tolerance,
 ) -> pa.Table:
-    """The last `count` messages of `queues` in the order of the log. Reads each queue from its end backwards."""
+    """The last `count` messages of `queues`, in the order of the log. Reads each queue backwards."""
     kept = _Kept(names, count, last=True)
-    ranges, scanned = _ranges(queues, filters, tolerance)
+    ranges, scanned = _queue_ranges(queues, filters, tolerance)
     for batch in read_range(scanned, filters, names, tolerance):
         kept.add(batch)
     for queue, start, stop in ranges:
@@ -255,8 +249,9 @@ _LOOKED_AT = ("topic", "queueId", "properties")
 def find_in(
     store: MessageStore, filters: Filters, message_id: str | None, names: Sequence[str], *, use_index: bool
 ) -> Found:
-    """The messages asked for, in the order of the log, with the columns `names` among others, and how they
-    were found.
+    """The messages that match, in the order of the log, and how they were found.
+
+    The table has the columns `names` and others.
     """
     with Progress("find", 0) as progress:
         if filters.key is None and message_id is None:
@@ -277,9 +272,7 @@ def find_in(
 
 
 def _chosen(table: pa.Table, filters: Filters) -> pa.Table:
-    """A key or an id names its message, so RocketMQ's own topics are searched too, unless `--topic` says
-    otherwise.
-    """
+    """The rows that pass the other filters. Without `--topic`, system topics are searched, too."""
     if filters.topic is not None:
         table = table.filter(
             pa.array([filters.chooses_topic(topic) for topic in table["topic"].to_pylist()], pa.bool_())
@@ -292,7 +285,7 @@ def _chosen(table: pa.Table, filters: Filters) -> pa.Table:
 
 
 def _by_time(store: MessageStore, filters: Filters, names: Sequence[str], progress: Progress) -> Found:
-    """Without key or id: the queues, from back to front no further than `--limit`."""
+    """A search without key or id: reads the queues, with `--limit` only their first messages."""
     from store_format.read.tolerance import Tolerance
     from store_format.search.found import Found, Searched
 

@@ -1,4 +1,4 @@
-"""A view of all stores, filtered and cut, on stdout: what most commands that show no messages are."""
+"""Writes a view of all stores to stdout, filtered and limited: the work of most commands without messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def show_view(
     time_column: str | None = None,
     keep: KeepWhere | None = None,
 ) -> int:
-    """Writes the view; how many rows there were. `shown` are the columns of the table for people, () for all."""
+    """Writes the view and returns the number of rows. `shown` are the columns of a table, () for all."""
     from store_format.views.registry import view_batches, view_named
 
     batches: Iterable[pa.RecordBatch] = chain.from_iterable(
@@ -57,23 +57,26 @@ def show_batches(
     *,
     limit: int | None = None,
 ) -> int:
-    """Writes rows with the columns `names`: those asked for, else in a table those `shown`, else all."""
-    asked = [_column(name, names) for name in output.columns]
+    """Writes rows and returns their number.
+
+    The columns are those of `--columns`, else in a table those of `shown`, else all `names`.
+    """
+    asked = [_column_of_view(name, names) for name in output.columns]
     wanted = asked or (list(shown) if shown and output.form == "table" else list(names))
     return write_rows(output, (batch.select(wanted) for batch in first_rows(batches, limit)), wanted)
 
 
-def _column(name: str, known: Sequence[str]) -> str:
+def _column_of_view(name: str, known: Sequence[str]) -> str:
     for column in known:
         if column.lower() == name.lower():
             return column
     hint = did_you_mean(name, known, "columns", listed_max=len(known))
-    raise OptionError(f"--columns: there is no column {name!r}; {hint}")
+    raise OptionError(f"--columns: unknown column {name!r}; {hint}")
 
 
 @dataclass(frozen=True, slots=True)
 class KeepWhere:
-    """Rows whose columns match patterns of the shell, a null as if it were empty."""
+    """Chooses rows whose columns match shell patterns. A null matches like an empty text."""
 
     patterns: tuple[tuple[str, str], ...]
 
@@ -90,7 +93,7 @@ class KeepWhere:
         )
 
     def matches(self, name: str) -> bool:
-        """Whether a name is what the first pattern means."""
+        """Whether a name matches the first pattern."""
         return fnmatchcase(name, self.patterns[0][1])
 
 
@@ -101,7 +104,7 @@ def keep_where(
     state: str | None = None,
     topic_column: str = "topic",
 ) -> KeepWhere | None:
-    """What keeps the rows that are asked for; None for all."""
+    """The filter of these patterns; None without a pattern."""
     given = (("group", group), (topic_column, topic), ("state", state))
     patterns = tuple((name, pattern) for name, pattern in given if pattern is not None)
     return KeepWhere(patterns) if patterns else None
@@ -110,7 +113,7 @@ def keep_where(
 def filtered(
     batches: Iterable[pa.RecordBatch], filters: Filters, time_column: str | None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows that the filters mean, by the columns that views have for topic, queue, tags and time."""
+    """The rows that pass the filters, by the columns of a view for topic, queue, tags, keys and time."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

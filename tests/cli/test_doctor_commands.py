@@ -60,7 +60,7 @@ def test_what_is_in_the_way_is_found(tmp_path: Path) -> None:
     states = _states(done.out)
     assert done.code == 2
     assert states["pyspark_broken"][:2] == ("fails", "does not import: RuntimeError: no luck today")
-    assert "switches automatic registration off" in states["pyspark_broken"][2]
+    assert "disables the automatic registration" in states["pyspark_broken"][2]
     assert states["java"][0] == "fails"
     assert states["SPARK_HOME"][0] == "warning"
     assert states["workers' Python"][0] == "fails"

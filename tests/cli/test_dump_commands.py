@@ -60,10 +60,10 @@ def test_a_place_is_an_offset_or_an_id(
 def test_where_no_record_is(rmqlog: Runner, golden: Golden) -> None:
     done = rmqlog("dump", golden(STORE), 1)
     assert done.code == 3
-    assert "no message record stands here (torn)" in done.out
+    assert "no message record at this offset (torn)" in done.out
     assert "expected magic code" in done.out
     assert rmqlog.fails(2, "dump", golden(STORE), 1 << 40).startswith(
-        "the commitlog has no offset 1099511627776; it holds 0 to "
+        "the commitlog has no offset 1099511627776; its offsets are 0 to "
     )
     assert "it is no physical offset" in rmqlog.fails(2, "dump", golden(STORE), "nobody")
     assert "a place in one store" in rmqlog.fails(1, "dump", golden("cluster-5.5.0"), 0)

@@ -96,8 +96,8 @@ def test_a_file_that_is_there_stays(rmqlog: Runner, golden: Golden, tmp_path: Pa
 @pytest.mark.parametrize(
     ("code", "arguments", "said"),
     [
-        (1, ("a.txt",), "does not say the format"),
-        (1, ("-", "--format", "parquet"), "not written to stdout"),
+        (1, ("a.txt",), "cannot tell the format"),
+        (1, ("-", "--format", "parquet"), "cannot be written to stdout"),
         (1, ("a.parquet", "--columns", "bdy"), "did you mean body?"),
         (2, ("a.parquet", "--topic", "Oders"), "did you mean Orders?"),
         (5, ("nowhere/a.parquet",), "No such file or directory"),

@@ -82,7 +82,7 @@ def test_offsets_are_shown_and_planned_without_a_change(
     ]
     assert {row["targetOffset"] for row in rows} == {0}
     assert [row["change"] for row in rows] == [-row["committedOffset"] for row in rows]
-    assert plan.err == "rmqlog: nothing was changed; add --apply to write it\n"
+    assert plan.err == "rmqlog: nothing was changed; add --apply to write the new offsets\n"
     assert plan.out.splitlines()[0].split()[:2] == ["topic", "brokerName"]
 
 
@@ -135,7 +135,7 @@ def test_moves_that_mean_nothing(rmqlog: Runner, golden: Golden) -> None:
     assert "use only one" in rmqlog.fails(1, "offsets", store, "CG_some", "--to-latest", "--to-earliest")
     assert "--to-latest" in rmqlog.fails(1, "offsets", store, "CG_some", "--apply")
     assert "GROUP" in rmqlog.fails(1, "offsets", store, "--to-latest")
-    assert "name it with --topic and --queue" in rmqlog.fails(
+    assert "give it with --topic and --queue" in rmqlog.fails(
         1, "offsets", store, "CG_some", "--to-offset", 3
     )
     assert "found 99999" in rmqlog.fails(
@@ -151,6 +151,6 @@ def test_moves_that_mean_nothing(rmqlog: Runner, golden: Golden) -> None:
 def test_offsets_in_rocksdb_are_said_to_be_unknown(rmqlog: Runner, golden: Golden, verb: str) -> None:
     done = rmqlog(verb, golden("rocksdb-5.5.0"))
     assert (done.code, done.out) == (4, "")
-    assert "not known: " in done.err
+    assert "unknown: " in done.err
     assert "keeps consumer offsets in RocksDB (storeType=defaultRocksDB)" in done.err
     assert rmqlog.rows("info", golden("rocksdb-5.5.0"))[0]["groups"] is None

@@ -1,4 +1,4 @@
-"""`doctor`: whether Spark can see the format on this machine, and what is in the way if not."""
+"""`doctor`: checks whether Spark finds the format `rmqlog` on this machine."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 
 @click.command("doctor")
 @click.argument("store", type=click.Path(readable=False), required=False)
-@click.option(
-    "--start", is_flag=True, help="Start Spark, too, and ask it for the format; takes some seconds."
-)
+@click.option("--start", is_flag=True, help="Also start Spark and look for the format; takes some seconds.")
 @output_options()
 def doctor_(store: str | None, start: bool, output: Output) -> int:
-    """Whether Spark can see the format, and why not.
+    """Check whether Spark finds the format rmqlog.
 
-    Looks at versions, the JDK, modules that disturb Spark's registration, and the Python of Spark's workers;
-    with a STORE also at that. Ends with 2 where something is in the way.
+    Checks versions, the JDK, modules that break Spark's registration, and the Python of Spark's workers; with
+    a STORE, also the store. The exit code is 2 if a check fails.
     """
     from rmq_spark.cli.environment import environment_checks, start_check
     from rmq_spark.cli.view_rows import show_batches
@@ -38,7 +36,7 @@ def doctor_(store: str | None, start: bool, output: Output) -> int:
     if store is not None:
         checks += _store_checks(store)
     columns = (
-        ViewColumn("check", TEXT, "What was looked at."),
+        ViewColumn("check", TEXT, "What was checked."),
         ViewColumn("state", TEXT, "`ok`, `warning` or `fails`."),
         ViewColumn("found", TEXT, "What was found."),
         ViewColumn("advice", TEXT, "What to do."),

@@ -1,4 +1,4 @@
-"""`dump`: one record of the commitlog byte by byte, each field named; or what stands where no record is."""
+"""`dump`: one record of the commitlog as annotated hex, or the bytes at a place without a record."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _UNIT_SIZE_MAX = 64 << 20
 @click.command("dump")
 @store_argument()
 @click.argument("place", metavar="PLACE")
-@click.option("--full", is_flag=True, help="All bytes of long bodies and properties.")
+@click.option("--full", is_flag=True, help="Show all bytes of long bodies and properties.")
 @output_options(raw=True)
 def dump_(stores: list[MessageStore], place: str, full: bool, output: Output) -> int:
-    """One record as annotated hex, each field named.
+    """Show one record as annotated hex.
 
-    PLACE is a physical offset, or a message id of either kind. Where no record stands, the bytes there are
-    shown, and what a record would need; the exit code is 3 then. `-o raw` gives the bytes.
+    PLACE is a physical offset, a UNIQ_KEY or an offset message id. At a place without a record, the command
+    shows the bytes and the reason, and the exit code is 3. `-o raw` writes the bytes.
 
     \b
     rmqlog dump /data/store 1073741824
     """
     if output.columns:
-        raise click.UsageError("--columns has no meaning here: a dump is one record")
+        raise click.UsageError("--columns cannot be used with dump, which shows all fields of one record")
     records = _records(stores, place)
     if output.form == "json":
         print(json.dumps([_document(record) for record in records], indent=2))
@@ -52,7 +52,7 @@ def dump_(stores: list[MessageStore], place: str, full: bool, output: Output) ->
             write_bytes(output, record.data)
         elif output.form == "table":
             sys.stdout.write("\n" * bool(i))
-            sys.stdout.writelines(f"{line}\n" for line in _lines(record, full, output.colour))
+            sys.stdout.writelines(f"{line}\n" for line in _hex_lines(record, full, output.colour))
         elif output.form != "json":
             _write_fields(output, record)
     return OK if all(record.is_whole for record in records) else DAMAGE
@@ -60,7 +60,7 @@ def dump_(stores: list[MessageStore], place: str, full: bool, output: Output) ->
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """Bytes at a place of the log, and what the broker's check says of them."""
+    """Bytes at an offset of the commitlog, and the result of the record check."""
 
     path: str
     position: int
@@ -82,7 +82,7 @@ def _records(stores: list[MessageStore], place: str) -> list[_Record]:
     if re.fullmatch("[0-9]{1,19}", place):
         if len(stores) > 1:
             raise click.UsageError(
-                "a physical offset is a place in one store, and this is a cluster: give one of its stores"
+                "a physical offset belongs to one store, but STORE is a cluster: give one of its stores"
             )
         return [_at(stores[0], int(place))]
     offsets = [
@@ -93,7 +93,7 @@ def _records(stores: list[MessageStore], place: str) -> list[_Record]:
         .to_pylist()
     ]
     if not offsets:
-        raise NotFoundError(f"no message has the id {place!r}, and it is no physical offset")
+        raise NotFoundError(f"no message has the id {place!r}, and {place!r} is no physical offset")
     return [_at(store, offset) for store, offset in dict.fromkeys(offsets)]
 
 
@@ -104,7 +104,7 @@ def _at(store: MessageStore, offset: int) -> _Record:
     if file is None:
         stop = store.log.stop
         raise NotFoundError(
-            f"the commitlog has no offset {offset}; it holds {store.log.min_offset} to {stop}"
+            f"the commitlog has no offset {offset}; its offsets are {store.log.min_offset} to {stop}"
         )
     view, position = store.log.view(file), offset - file.start
     check = check_unit(view, position, file.size - position, physical_offset=offset)
@@ -121,12 +121,14 @@ def _at(store: MessageStore, offset: int) -> _Record:
 # ---- lines -------------------------------------------------------------------------------------------------
 
 
-def _lines(record: _Record, full: bool, colour: bool) -> Iterator[str]:
-    yield f"physical offset {record.physical_offset}: byte {record.position} of {shown(record.path)}, {len(record.data)} bytes"
+def _hex_lines(record: _Record, full: bool, colour: bool) -> Iterator[str]:
+    where = f"byte {record.position} of {shown(record.path)}"
+    yield f"physical offset {record.physical_offset}: {where}, {len(record.data)} bytes"
     if not record.is_whole:
         check = record.check
         at = f", {check.at} bytes further" if check.at else ""
-        yield f"no message record stands here ({check.kind}){at}: expected {shown(check.expected)}, found {shown(check.found)}"
+        reason = f"expected {shown(check.expected)}, found {shown(check.found)}"
+        yield f"no message record at this offset ({check.kind}){at}: {reason}"
     for field in record.fields():
         about = f"  ({field.about})" if field.about else ""
         name = f"\x1b[1m{field.name}\x1b[0m" if colour else field.name
@@ -147,7 +149,7 @@ def _hex(data: bytes) -> str:
 _FIELDS = ("start", "size", "name", "value", "about", "hex")
 
 
-def _rows(record: _Record) -> list[tuple[object, ...]]:
+def _field_rows(record: _Record) -> list[tuple[object, ...]]:
     return [
         (*asdict(field).values(), record.data[field.start : field.start + field.size].hex())
         for field in record.fields()
@@ -161,7 +163,7 @@ def _document(record: _Record) -> dict[str, object]:
         "physicalOffset": record.physical_offset,
         "kind": str(record.check.kind),
     }
-    return {**head, "fields": [dict(zip(_FIELDS, row, strict=True)) for row in _rows(record)]}
+    return {**head, "fields": [dict(zip(_FIELDS, row, strict=True)) for row in _field_rows(record)]}
 
 
 def _write_fields(output: Output, record: _Record) -> None:
@@ -172,4 +174,4 @@ def _write_fields(output: Output, record: _Record) -> None:
     columns = [
         ViewColumn(name, INT if name in ("start", "size") else TEXT, "Of a field.") for name in _FIELDS
     ]
-    show_batches(output, [batch_of(columns, _rows(record))], _FIELDS)
+    show_batches(output, [batch_of(columns, _field_rows(record))], _FIELDS)

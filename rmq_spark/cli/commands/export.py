@@ -1,6 +1,4 @@
-"""`export`: messages into a Parquet, JSON lines or CSV file, as a stream: memory does not grow with what
-there is.
-"""
+"""`export`: messages to a Parquet, JSON lines or CSV file, in bounded memory."""
 
 from __future__ import annotations
 
@@ -38,16 +36,16 @@ _ROW_GROUP_BYTES = 64 << 20
     "--format",
     "form",
     type=click.Choice(["parquet", "jsonl", "csv"]),
-    help="By default what the name of OUT ends with.",
+    help="The file format; by default the suffix of OUT decides.",
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
-@click.option("--columns", metavar="NAMES", help="Columns to give, separated by commas.")
+@click.option("--columns", metavar="NAMES", help="Columns, separated by commas.")
 @click.option(
     "--bodies",
     type=click.Choice(["base64", "text"]),
     default="base64",
     show_default=True,
-    help="How JSON and CSV give a body.",
+    help="The form of a body in JSON and CSV.",
 )
 @skip_damage_option
 @filter_options(*MESSAGE_FILTERS)
@@ -61,10 +59,10 @@ def export_(
     skip_damage: bool,
     filters: Filters,
 ) -> int:
-    """Messages into a Parquet, JSONL or CSV file, of any size.
+    """Write messages to a Parquet, JSONL or CSV file of any size.
 
-    OUT appears when all is written, or not at all; `-` is stdout, for JSONL and CSV. The messages of a queue
-    come in its order.
+    OUT appears only when the export is complete. `-` is stdout, for JSONL and CSV. Messages of one queue keep
+    their order.
 
     \b
     rmqlog export /data/store orders.parquet --topic Orders --since 2024-05-01
@@ -82,7 +80,7 @@ def export_(
         if out == "-":
             if form == "parquet":
                 raise click.UsageError(
-                    "a Parquet file is not written to stdout; give it a name, or use --format jsonl"
+                    "Parquet cannot be written to stdout; give a file name, or use --format jsonl"
                 )
             _write_text(form, sys.stdout.write, source, bodies == "text")
             sys.stdout.flush()
@@ -100,13 +98,14 @@ def _form_of(out: str) -> str:
     form = _FORMS.get(os.path.splitext(out)[1].lower())
     if form is None:
         raise click.UsageError(
-            f"the name {out!r} does not say the format: end it with .parquet, .jsonl or .csv, or give --format"
+            f"cannot tell the format from the name {out!r}: "
+            "use the suffix .parquet, .jsonl or .csv, or give --format"
         )
     return form
 
 
 class _Source:
-    """The batches to write, counted as they pass."""
+    """The batches to write; counts their rows and reports the progress."""
 
     def __init__(
         self,
@@ -150,7 +149,7 @@ def _write_text(form: str, write: Callable[[str], object], source: _Source, bodi
 
 
 def _write_parquet(file: BinaryIO, source: _Source) -> None:
-    """Row groups of about 64 MB: what is held at a time."""
+    """Row groups of about 64 MB, which bounds the memory."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

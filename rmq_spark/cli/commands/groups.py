@@ -1,4 +1,4 @@
-"""Consumer groups: `groups`, `lag`, and `offsets`, which can also move them."""
+"""Consumer groups: `groups`, `lag`, and `offsets`, which also resets and copies offsets."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def groups_(
 @now_option
 @_group_option
 @click.option(
-    "--retention", is_flag=True, help="What each group has lost to retention or will lose, and when, instead."
+    "--retention",
+    is_flag=True,
+    help="Show instead which unread messages retention deleted or will delete, and when.",
 )
 @filter_options("topic", "queue", "limit")
 @output_options()
@@ -112,9 +114,9 @@ def lag_(
     filters: Filters,
     output: Output,
 ) -> int:
-    """How far groups are behind: messages, bytes, time.
+    """Consumer lag: messages, bytes, time.
 
-    What is not known is empty, never 0. --retention shows who loses messages that were not consumed.
+    An unknown value is empty, never 0. --retention shows which groups lose messages before they read them.
     """
     view, columns = ("retention", _LOST) if retention else ("lag", _LAG)
     keep = keep_where(group=group, topic=filters.topic)
@@ -124,7 +126,7 @@ def lag_(
 
 
 def _what_is_unknown(stores: list[MessageStore]) -> int:
-    """The exit code: a part is missing where a store keeps offsets in RocksDB, which is said."""
+    """The exit code: PARTIAL, with a remark on stderr, if a store keeps offsets in RocksDB."""
     from store_format.errors import UnsupportedFormatError
     from store_format.metadata.group_offsets import refuse_foreign_offsets
 
@@ -133,13 +135,13 @@ def _what_is_unknown(stores: list[MessageStore]) -> int:
         try:
             refuse_foreign_offsets(store.path)
         except UnsupportedFormatError as error:
-            print(f"rmqlog: not known: {shown(str(error).partition(';')[0])}", file=sys.stderr)
+            print(f"rmqlog: unknown: {shown(str(error).partition(';')[0])}", file=sys.stderr)
             code = PARTIAL
     return code
 
 
 def _refuse_unknown(stores: list[MessageStore], group: str | None) -> None:
-    """Raises NotFoundError when `--group` means none of the groups that are there."""
+    """Raises NotFoundError if `--group` matches no group of the stores."""
     known = {str(name) for store in stores for name in store.view("groups")["group"].to_pylist()}
     keep = keep_where(group=group)
     if group is None or (keep is not None and any(keep.matches(name) for name in known)):
@@ -152,7 +154,7 @@ def _refuse_unknown(stores: list[MessageStore], group: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """Where a group is to go; exactly one of these, or none to look only."""
+    """The target of a reset or copy: at most one of the fields; none to show the offsets only."""
 
     earliest: bool
     latest: bool
@@ -170,7 +172,8 @@ class _Move:
         ]
         if sum(asked) > 1:
             raise click.UsageError(
-                "--to-earliest, --to-latest, --to-time, --to-offset and --copy-from exclude each other; use only one"
+                "--to-earliest, --to-latest, --to-time, --to-offset and --copy-from cannot be combined; "
+                "use only one"
             )
 
     def __bool__(self) -> bool:
@@ -180,8 +183,10 @@ class _Move:
 def _move_options(command: Any) -> Any:  # Any: click's own
     for option in reversed(
         (
-            click.option("--to-earliest", is_flag=True, help="To the first message that is still there."),
-            click.option("--to-latest", is_flag=True, help="To the end: all that waits is skipped."),
+            click.option("--to-earliest", is_flag=True, help="To the first message of each queue."),
+            click.option(
+                "--to-latest", is_flag=True, help="To the end of each queue: skips all waiting messages."
+            ),
             click.option(
                 "--to-time",
                 metavar="TIME",
@@ -190,13 +195,13 @@ def _move_options(command: Any) -> Any:  # Any: click's own
             click.option(
                 "--to-offset",
                 type=click.IntRange(0),
-                help="To this offset, of the one queue that --topic and --queue name.",
+                help="To this offset, in the one queue given by --topic and --queue.",
             ),
             click.option(
                 "--copy-from",
                 metavar="GROUP",
                 shell_complete=complete_group,
-                help="To where this group stands.",
+                help="To the offsets of this group.",
             ),
         )
     ):
@@ -208,10 +213,20 @@ def _move_options(command: Any) -> Any:  # Any: click's own
 @store_argument()
 @click.argument("group", required=False, shell_complete=complete_group)
 @_move_options
-@click.option("--apply", "apply_", is_flag=True, help="Write it; without, the change is only shown.")
-@click.option("--offset-store", type=click.Choice(["store", "local"]), help="offsetStore of its queries.")
-@click.option("--offset-store-path", type=click.Path(readable=False), help="offsetStorePath of its queries.")
-@click.option("--group-path", type=click.Path(readable=False), help="groupPath of its queries.")
+@click.option("--apply", "apply_", is_flag=True, help="Write the change; without --apply it is only shown.")
+@click.option(
+    "--offset-store",
+    type=click.Choice(["store", "local"]),
+    help="The option offsetStore of the group's queries.",
+)
+@click.option(
+    "--offset-store-path",
+    type=click.Path(readable=False),
+    help="The option offsetStorePath of the group's queries.",
+)
+@click.option(
+    "--group-path", type=click.Path(readable=False), help="The option groupPath of the group's queries."
+)
 @filter_options("topic", "queue", "limit")
 @output_options()
 def offsets_(
@@ -227,10 +242,10 @@ def offsets_(
     output: Output,
     **places: str | None,
 ) -> int:
-    """Offsets of groups; a reset or a copy of them.
+    """Show, reset or copy the offsets of groups.
 
-    First shows what would change; --apply writes it, which is refused while a broker has the store. Queries
-    of the group that are running jump along.
+    A reset or copy is only shown, until --apply writes it; a broker that runs on the store refuses the write.
+    Running queries of the group go on at the new offsets.
 
     \b
     rmqlog offsets /data/store CG_orders
@@ -240,7 +255,7 @@ def offsets_(
     move = _Move(to_earliest, to_latest, to_time, to_offset, copy_from)
     if not move:
         if apply_:
-            raise click.UsageError("--apply needs a place to go, such as --to-latest")
+            raise click.UsageError("--apply needs a target, such as --to-latest")
         if not show_view(
             output,
             stores,
@@ -252,11 +267,11 @@ def offsets_(
             _refuse_unknown(stores, group)
         return _what_is_unknown(stores)
     if group is None:
-        raise click.UsageError("a move needs the GROUP behind the STORE")
+        raise click.UsageError("a reset needs a group: rmqlog offsets STORE GROUP")
     plan = _plan(stores, group, move, filters, places)
     show_batches(output, plan.table().to_batches(), plan.table().schema.names)
     if not apply_:
-        print("rmqlog: nothing was changed; add --apply to write it", file=sys.stderr)
+        print("rmqlog: nothing was changed; add --apply to write the new offsets", file=sys.stderr)
         return OK
     plan.apply()
     print(f"rmqlog: {len(plan.targets)} offsets of {shown(group)} written", file=sys.stderr)
@@ -281,16 +296,16 @@ def _plan(
     topics = None if filters.topic is None else _topics(stores, filters)
     if move.offset is not None:
         if topics is None or len(topics) != 1 or len(filters.queue_ids) != 1:
-            raise click.UsageError("--to-offset moves one queue: name it with --topic and --queue")
+            raise click.UsageError("--to-offset sets one queue: give it with --topic and --queue")
         if len(stores) > 1:
             raise click.UsageError(
-                "--to-offset moves one queue of one store: give a store of the cluster instead"
+                "--to-offset sets one queue of one store, but STORE is a cluster: give one of its stores"
             )
         return reset.reset_to(
             place, stores, {MessageQueue(topics[0], stores[0].broker_name, filters.queue_ids[0]): move.offset}
         )
     if filters.queue_ids:
-        raise click.UsageError("--queue is for --to-offset; the other moves take whole topics")
+        raise click.UsageError("--queue needs --to-offset; the other targets apply to whole topics")
     if move.copy_of is not None:
         return reset.copy_offsets(
             reset.group_place(move.copy_of, stores, kind=places["offset_store"], **paths),

@@ -1,6 +1,4 @@
-"""Messages: the first, the last and those to come (`head`, `tail`), one by its id (`get`), and those with a
-key (`find`).
-"""
+"""Messages: the first (`head`), the last and the next (`tail`), by id (`get`), and by a search (`find`)."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ _COUNT = 10
 
 def skip_damage_option(command: Command) -> Command:
     """`--skip-damage`, as `skip_damage`."""
-    about = "Go on behind damage; what was left out is said, and the exit code is 4."
+    about = "Leave damaged messages out and report their number; the exit code is then 4."
     return click.option("--skip-damage", is_flag=True, help=about)(command)
 
 
@@ -42,11 +40,11 @@ def tolerance_for(skip_damage: bool) -> Tolerance:
 
 
 def warn_of_damage(tolerance: Tolerance) -> int:
-    """The exit code of a command that has written what could be read."""
+    """Reports the number of damaged messages on stderr, and returns the exit code."""
     if not tolerance.dropped:
         return OK
     print(
-        f"rmqlog: {tolerance.dropped} messages or stretches of the log are damaged and were left out",
+        f"rmqlog: {tolerance.dropped} damaged messages or stretches of the commitlog were left out",
         file=sys.stderr,
     )
     return PARTIAL
@@ -64,7 +62,7 @@ def _known_topics(stores: list[MessageStore]) -> set[str]:
 def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, output: Output) -> int:
     """The first messages.
 
-    10 unless -n says more; of a cluster, so many of each store.
+    -n sets how many; the default is 10. Of a cluster, the number counts for each store.
 
     \b
     rmqlog head /data/store --topic Orders --since 2024-05-01T12:00:00Z
@@ -83,13 +81,15 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, outpu
 
 @click.command("tail")
 @store_argument()
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until Ctrl-C.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Then print new messages as they are written, until Ctrl-C."
+)
 @click.option(
     "--interval",
     type=click.FloatRange(0.01, 60),
     default=0.5,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two checks for new messages.",
 )
 @skip_damage_option
 @filter_options(*MESSAGE_FILTERS, limit=_COUNT)
@@ -102,9 +102,9 @@ def tail_(
     filters: Filters,
     output: Output,
 ) -> int:
-    """The last messages; with -f also those to come.
+    """The last messages; with -f also new ones.
 
-    10 unless -n says more; of a cluster, so many of each store.
+    -n sets how many; the default is 10. Of a cluster, the number counts for each store.
 
     \b
     rmqlog tail -f /data/store --topic Orders --where "region = 'north'"
@@ -115,7 +115,9 @@ def tail_(
     assert filters.limit is not None
     if follow:
         if output.form == "json":
-            raise click.UsageError("a JSON array that never ends is none: use --output jsonl with --follow")
+            raise click.UsageError(
+                "--output json cannot be used with --follow: a JSON array must end; use --output jsonl"
+            )
         from rmq_spark.cli.follow import Tail
 
         tail = Tail(stores, filters, names, tolerance)
@@ -141,7 +143,8 @@ def tail_(
 def get_(stores: list[MessageStore], id: str, output: Output) -> int:
     """One message by its id.
 
-    The id is what a client shows (UNIQ_KEY), or an offset message id. All copies of the message are given.
+    The id is the one that a client reports (UNIQ_KEY), or an offset message id. All copies of the message are
+    shown.
 
     \b
     rmqlog get /data/store 7F0000010A1B18B4AAC20000000A0001
@@ -167,12 +170,12 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
         count = write_records(output, batches, names)
     else:
         count = write_rows(output, batches, names)
-    return _tell_how(founds, count, f"no message has the id {id!r}")
+    return _report_search(founds, count, f"no message has the id {id!r}")
 
 
 @click.command("find")
 @store_argument()
-@click.option("--id", "message_id", metavar="ID", help="The message with this id, of either kind.")
+@click.option("--id", "message_id", metavar="ID", help="The message with this UNIQ_KEY or offset message id.")
 @click.option("--no-index", is_flag=True, help="Scan the commitlog even where index files cover it.")
 @filter_options(*MESSAGE_FILTERS)
 @output_options(raw=True)
@@ -181,8 +184,8 @@ def find_(
 ) -> int:
     """Messages by key, id, tag, time or condition.
 
-    A key or an id through the index files where they reach, by a scan where not.
-    How they were found, and what was searched, is said on stderr.
+    A key or an id is looked up in the index files; parts of the commitlog without an index are scanned.
+    stderr reports how the messages were found and what was searched.
 
     \b
     rmqlog find /data/store --key order-1234
@@ -201,7 +204,7 @@ def find_(
     )
     if not count:
         filters.refuse_unknown_topic(_known_topics(stores))
-    return _tell_how(founds, count, "no message is like that")
+    return _report_search(founds, count, "no message matches")
 
 
 def _limited(batches: Iterator[pa.RecordBatch], filters: Filters) -> Iterator[pa.RecordBatch]:
@@ -210,8 +213,11 @@ def _limited(batches: Iterator[pa.RecordBatch], filters: Filters) -> Iterator[pa
     return first_rows(batches, filters.limit)
 
 
-def _tell_how(founds: list[Found], count: int, nothing: str) -> int:
-    """How it was found, on stderr; the exit code. Raises NotFoundError when nothing was."""
+def _report_search(founds: list[Found], count: int, nothing: str) -> int:
+    """Reports on stderr how the messages were found, and returns the exit code.
+
+    Raises NotFoundError with the text `nothing` if there is no message.
+    """
     for found in founds:
         looked = (
             f": {shown(str(found.searched))}" if found.searched.index_files or found.searched.scanned else ""

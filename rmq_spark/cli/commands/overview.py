@@ -56,20 +56,18 @@ _FILES = (
 
 @click.command("info")
 @store_argument()
-@click.option(
-    "--view", metavar="NAME", help="A view as a whole instead: files, index, checkpoint, retention, …"
-)
+@click.option("--view", metavar="NAME", help="Show this view instead: files, index, checkpoint, retention, …")
 @now_option
 @output_options()
 def info_(stores: list[MessageStore], view: str | None, now_ms: int, output: Output) -> None:
-    """The store as a whole: broker, state, how much is in it.
+    """Summary of a store: broker, state, files, topics, messages.
 
     \b
     rmqlog info /data/store
     rmqlog info /data/store --view files
 
-    The view retention assumes the default fileReservedTime of 72 hours: the store does not say what its
-    broker has.
+    The view retention assumes the default fileReservedTime of 72 hours, because a store does not contain its
+    broker's setting.
     """
     if view is not None:
         show_view(output, stores, _view_name(view), now_ms=now_ms)
@@ -80,17 +78,17 @@ def info_(stores: list[MessageStore], view: str | None, now_ms: int, output: Out
         BROKER,
         ViewColumn("path", TEXT, "The store root."),
         ViewColumn("state", TEXT, "`clean`, `live` (a process holds the lock) or `crashed`."),
-        ViewColumn("minPhysicalOffset", LONG, "Where the commitlog begins."),
-        ViewColumn("commitLogFiles", INT, "Its files."),
-        ViewColumn("commitLogBytes", LONG, "Their length."),
+        ViewColumn("minPhysicalOffset", LONG, "First byte of the commitlog."),
+        ViewColumn("commitLogFiles", INT, "Number of commitlog files."),
+        ViewColumn("commitLogBytes", LONG, "Length of the commitlog files."),
         ViewColumn("topics", INT, "Topics with queues on disk."),
-        ViewColumn("queues", INT, "These queues."),
-        ViewColumn("messages", LONG, "Messages that can be read, RocketMQ's own included."),
-        ViewColumn("bytes", LONG, "Their bytes in the commitlog."),
+        ViewColumn("queues", INT, "Queues of these topics."),
+        ViewColumn("messages", LONG, "Readable messages, with those of system topics."),
+        ViewColumn("bytes", LONG, "Bytes of these messages in the commitlog."),
         ViewColumn(
             "groups",
             INT,
-            "Consumer groups that are configured or have offsets; null where no file says it (RocksDB).",
+            "Consumer groups that are configured or have offsets; null if the broker keeps them in RocksDB.",
         ),
         ViewColumn("firstStoreTimestamp", TIME, "When the oldest message was stored."),
         ViewColumn("lastStoreTimestamp", TIME, "When the newest message was stored."),
@@ -119,7 +117,7 @@ def _summary(store: MessageStore) -> Sequence[object]:
         store.pass_over([error])
         configured, committed = None, set()
     groups = None if configured is None and not committed else len(set(configured or ()) | committed)
-    # these share the bytes of others
+    # the messages of light queues are stored, and counted, under other topics
     own = queues.filter(pc.invert(pc.starts_with(queues["topic"], LMQ_PREFIX)))
     times = [
         pc.min(queues["firstStoreTimestamp"].cast("int64")).as_py(),
@@ -147,7 +145,7 @@ def _view_name(name: str) -> str:
 
 @click.command("ls")
 @store_argument()
-@click.option("-l", "--queues", is_flag=True, help="Each queue instead of each topic.")
+@click.option("-l", "--queues", is_flag=True, help="One row for each queue instead of each topic.")
 @filter_options("topic", "all", "queue", "limit")
 @output_options()
 def ls_(stores: list[MessageStore], queues: bool, filters: Filters, output: Output) -> None:
@@ -174,20 +172,22 @@ def ls_(stores: list[MessageStore], queues: bool, filters: Filters, output: Outp
     type=click.Choice(["topic", "day", "both"]),
     default="topic",
     show_default=True,
-    help="What to sum up by.",
+    help="Group the bytes by this.",
 )
-@click.option("--files", is_flag=True, help="The files instead: how long, how full, how much on disk.")
+@click.option("--files", is_flag=True, help="Show the files instead: length, fill level, size on disk.")
 @filter_options("topic", "limit")
 @output_options()
 def du_(stores: list[MessageStore], by: str, files: bool, filters: Filters, output: Output) -> None:
-    """Who eats the disk: bytes by topic or day.
+    """Disk usage: bytes by topic or day.
 
-    The most first; the sum is the written part of the commitlog.
-    A row without a topic is what is in no queue: padding, deleted topics, undecided messages, damage.
+    The largest comes first; the sum is the written part of the commitlog.
+    The row without a topic counts bytes of no queue: padding, deleted topics, undecided messages, damage.
     """
     if files:
         if filters.topic is not None:
-            raise click.UsageError("--topic has no meaning with --files, most of which hold all topics")
+            raise click.UsageError(
+                "--topic cannot be used with --files: most files hold messages of all topics"
+            )
         show_view(output, stores, "files", _FILES, replace(filters, all_topics=True))
         return
     from store_format.views.registry import view_named

@@ -1,6 +1,4 @@
-"""`verify`: every record, queue unit and index entry checked against each other, and every byte of the log
-accounted for.
-"""
+"""`verify`: checks records, queue entries and index entries against each other, and counts every byte."""
 
 from __future__ import annotations
 
@@ -35,11 +33,11 @@ _SUMS = (
 @store_argument(opened=False)
 @output_options()
 def verify_(roots: list[str], commit_log_paths: tuple[str, ...], output: Output) -> int:
-    """Check everything against everything; account for every byte.
+    """Check all files of a store, and account for every byte.
 
-    Every record of the commitlog with its CRC, every unit of the consume queues, every index entry,
-    checkpoint and configuration. Ends with 3 where messages are damaged. Also for stores that other commands
-    refuse.
+    Checks every record of the commitlog with its CRC, every consume queue entry, every index entry, the
+    checkpoint and the configuration. The exit code is 3 if messages are damaged. Works on stores that other
+    commands refuse, too.
     """
     from store_format.diagnose import diagnose
 
@@ -58,9 +56,7 @@ def _reach(progress: Progress, start: int, offset: int) -> None:
 
 
 def _log_bytes(root: str, commit_log_paths: Sequence[str]) -> tuple[int, int]:
-    """Where the log begins and how long its files are; zeros where that is not to be told, which diagnose
-    will say why.
-    """
+    """(first offset of the log, bytes of its files); zeros if the files cannot be listed."""
     from store_format.errors import StoreError
     from store_format.files.read import list_store_files
 
@@ -76,9 +72,7 @@ def _log_bytes(root: str, commit_log_paths: Sequence[str]) -> tuple[int, int]:
 
 
 def _write(output: Output, found: dict[str, Diagnosis]) -> None:
-    """Problems are rows; a JSON document has the sums too, elsewhere they end the talk on stderr, or the
-    table.
-    """
+    """Writes problems as rows. The sums are in the JSON document, else after the table, else on stderr."""
     from rmq_spark.cli.view_rows import show_batches
     from store_format.diagnose.problems import PROBLEM_COLUMNS
     from store_format.display.columns import TEXT, ViewColumn, batch_of
@@ -132,7 +126,8 @@ def _print_sums(root: str, diagnosis: Diagnosis, write: Callable[[str], object])
         or "no problem"
     )
     write(
-        f"{shown(root)}: {summary.units:,} messages in {summary.files:,} files up to {summary.log_end}; {counts}\n"
+        f"{shown(root)}: {summary.units:,} messages in {summary.files:,} files "
+        f"up to {summary.log_end}; {counts}\n"
     )
     for name, what in _SUMS:
         write(f"{getattr(summary, name):>20,}  bytes {what}\n")

@@ -1,4 +1,4 @@
-"""What waits and what became of a message: `trace`, `dlq`, `delay`, `half`."""
+"""The life of a message, and messages that wait: `trace`, `dlq`, `delay`, `half`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _STATES = ("pending", "committed", "rolled back", "discarded", "decided", "unkno
 def trace_(stores: list[MessageStore], id: str, output: Output) -> None:
     """The life of a message as a timeline.
 
-    Its copies, retries, dead letter, delayed or half form, what clients traced, and which groups have passed
-    it.
+    Shows its copies, retries, dead letter, delayed or half form, the clients' trace, and the groups whose
+    offsets are past it.
 
     \b
     rmqlog trace /data/store 7F0000010A1B18B4AAC20000000A0001
@@ -63,13 +63,13 @@ def trace_(stores: list[MessageStore], id: str, output: Output) -> None:
 
 @click.command("dlq")
 @store_argument()
-@click.option("-g", "--group", metavar="GLOB", help="Dead letters of these groups.")
+@click.option("-g", "--group", metavar="GLOB", help="Dead letters of these groups, such as 'CG_*'.")
 @filter_options("topic", "tag", "key", "since", "until", "limit")
 @output_options()
 def dlq_(stores: list[MessageStore], group: str | None, filters: Filters, output: Output) -> None:
-    """Dead letters, with the topic they came from.
+    """Dead letters, with their original topics.
 
-    --topic is that topic; --since and --until are when they became dead letters.
+    --topic is the original topic; --since and --until are the time of becoming a dead letter.
     """
     keep = keep_where(group=group, topic_column="originTopic", topic=filters.topic)
     show_view(
@@ -83,10 +83,10 @@ def dlq_(stores: list[MessageStore], group: str | None, filters: Filters, output
 @filter_options("topic", "queue", "tag", "key", "since", "until", "limit")
 @output_options()
 def delay_(stores: list[MessageStore], now_ms: int, filters: Filters, output: Output) -> None:
-    """Messages that wait for their time.
+    """Delayed messages that wait for delivery.
 
-    At a delay level or in the timer, with the topic they are for; --since and --until are when they are due.
-    Where a consume queue is missing, the default delays of the levels (messageDelayLevel) are assumed.
+    They wait at a delay level or in the timer. --topic is the topic of delivery; --since and --until are the
+    time of delivery. If a consume queue is missing, the default delays (messageDelayLevel) are assumed.
     """
     keep = keep_where(topic=filters.topic)
     show_view(
@@ -112,7 +112,7 @@ def half_(
 ) -> None:
     """Half messages: each transaction, its state and age.
 
-    --topic is the topic they are for; --since and --until are when they were first stored.
+    --topic is the topic of the transaction; --since and --until are the time of the first half message.
     """
     keep = keep_where(topic=filters.topic, state=state)
     show_view(
