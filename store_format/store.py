@@ -23,8 +23,8 @@ from store_format.index.geometry import DEFAULT_GEOMETRY
 from store_format.message.columns import DEFAULT_COLUMNS
 from store_format.read.store import Store, decode_options_of
 
-# Writing, searching, views and diagnosis are imported where they are used: half of all rooms, and a command
-# line waits for each.
+# Writing, searching, views and diagnosis are imported where they are used: they are half of the code, and
+# the command line would wait for it at each start.
 if TYPE_CHECKING:
     from store_format.commit.append import CommitResult
     from store_format.commit.prepare_store import CommitOptions
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MessageStore(Store):
-    """One broker's store directory: what `Store` reads, and the ways to write, search, list and check it.
+    """A broker's store directory: `Store`, plus writing, searching, views and checks.
 
-    Reading changes no file and takes no lock; only `create`, `append` and `flush` write. Every question
-    (`topics`, `queue`, `snapshot` ...) looks at the files as they are when it is asked.
+    Reading changes no file and takes no lock; only `create`, `append` and `flush` write. Every method
+    (`topics`, `queue`, `snapshot` ...) looks at the files as they are when it is called.
     """
 
     @staticmethod
@@ -51,11 +51,10 @@ class MessageStore(Store):
         max_hash_slot_num: int = DEFAULT_GEOMETRY.hash_slot_num,
         max_index_num: int = DEFAULT_GEOMETRY.index_num,
     ) -> MessageStore:
-        """Makes an empty store that a broker with these settings loads; `.rmqlog/broker.conf` in it says
-        them.
+        """Creates an empty store that a broker with these settings can load.
 
-        The broker's name is, unless given, that of the directory. Raises OptionError where something is
-        already.
+        The settings are written to `.rmqlog/broker.conf` in the store. `broker_name` is by default the name
+        of the directory. Raises OptionError if the path already has content.
         """
         from store_format.commit.create_store import create_store
 
@@ -78,10 +77,10 @@ class MessageStore(Store):
         store_timestamps: int | NDArray[np.int64] | None = None,
         options: CommitOptions | None = None,
     ) -> CommitResult:
-        """Appends the messages, all or none; with a `key` (id, number) once, however often it is called. See
-        `append.commit`.
+        """Appends the messages: all of them, or none.
 
-        What this object has listed stays as it was: open the store again to read them.
+        With a `key` (id, number), a repeated call appends nothing: the ledger remembers the key. See
+        `commit.append.commit`. To find the new messages, open the store again.
         """
         from store_format.bookkeeping.ledger import read_ledger
         from store_format.commit.append import commit
@@ -106,7 +105,7 @@ class MessageStore(Store):
         return commit(self.path, [staged], key=key, store_timestamps=store_timestamps, options=options)
 
     def flush(self) -> None:
-        """Makes commits without flush outlast a power loss."""
+        """Writes commits that were made with ASYNC_FLUSH to the disk, so that they survive a power loss."""
         from store_format.commit.append import flush
         from store_format.commit.prepare_store import CommitOptions
 
@@ -131,12 +130,13 @@ class MessageStore(Store):
         index_num: int | None = None,
         on_scanned: Callable[[int, int], object] | None = None,
     ) -> Found:
-        """Messages with `key` as a word of KEYS or as UNIQ_KEY; with `message_id` as UNIQ_KEY or as offset
-        message id; else all.
+        """Finds messages by key or by id; without either, all messages that match the other arguments.
 
-        Of a topic, or of any; with one of `tags`; between two store times (both inclusive). Index files are
-        used for the part of the log they cover, the rest is scanned; the answer says which. `on_scanned` is
-        told how far a scan is: bytes looked at, and bytes to look at, at most. See `lookup.look_up`.
+        `key` matches UNIQ_KEY or a word of KEYS; `message_id` matches UNIQ_KEY or the offset message id.
+        `topic`, `tags` (any of them) and the store times `begin_ms` to `end_ms` in ms, both inclusive,
+        restrict the result. Index files answer for the part of the commitlog that they cover; the rest is
+        scanned, and `Found.how` says which. `on_scanned` is called during a scan with the bytes scanned so
+        far and the bytes to scan at most. See `search.look_up.look_up`.
         """
         from store_format.search.look_up import How, Question, look_up
 
@@ -149,23 +149,25 @@ class MessageStore(Store):
         )
 
     def trace(self, message_id: str) -> pa.Table:
-        """The life of a message as a timeline: its copies, retries, dead letter, and the groups that have
-        passed it. See `trace.trace`.
+        """The life of a message as a timeline: its copies, retries, dead letter, and groups that consumed it.
+
+        See `views.trace.trace`.
         """
         from store_format.views.trace import trace
 
         return trace(self, message_id)
 
     def view(self, name: str, *, now_ms: int | None = None) -> pa.Table:
-        """What is in the store, as one of the tables of `views.table.VIEWS`. Ages count to `now_ms`, by
-        default the clock.
+        """One view of the store as a table; the names are in `views.registry.VIEWS`.
+
+        Ages are counted up to `now_ms`, by default the clock.
         """
         from store_format.views.registry import view_table
 
         return view_table(self, name, now_ms=now_ms)
 
     def diagnose(self) -> Diagnosis:
-        """Every problem of the store; `diagnose.diagnose` also looks at stores that `open` refuses."""
+        """All problems of the store. `diagnose.diagnose` also checks stores that `open` refuses."""
         from store_format.diagnose import diagnose
 
         return diagnose(self.path, self.commit_log_paths)

@@ -284,7 +284,7 @@ def test_missing_parts(store: SmallStore) -> None:
     assert error is None
     assert rows == {key: right for key, right in store.rows.items() if key[0] != "Orders"}
     shutil.rmtree(store.root / "commitlog")
-    assert "is no store root: expected a directory `commitlog` in it" in str(read(store.root)[2])
+    assert "is not a store root: expected a directory `commitlog` in it" in str(read(store.root)[2])
     (store.root / "commitlog").mkdir()
     rows, tolerance, error = read(store.root, "DROPMALFORMED")
     assert (rows, error) == ({}, None)

@@ -1,8 +1,7 @@
-"""The journal of a commit, `.rmqlog/journal.json`, and our mark in `abort`: what lets a commit be finished by
-whoever comes next.
+"""The journal of a commit, `.rmqlog/journal.json`, and our mark in `abort`.
 
-While the journal stands and `abort` carries its id, nothing of the batch counts for readers: every queue ends
-at the base.
+The next writer completes a commit that was broken off by its journal. While the journal exists and `abort`
+has its id, readers see nothing of the batch: every queue ends at the base.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _ABORT_SIZE_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """All that a commit will do, decided before its first byte is written.
+    """Everything that a commit will do, decided before its first byte is written.
 
-    `base` is the log's end before it; `skip` units of the staged ones stood in the log already when it was
-    written (a roll-forward after a broker had run). `queues` and `queue_bases` are parallel. `index_base` is
-    the last index file before it.
+    `base` is the end of the commitlog before the commit. `skip` staged messages were in the commitlog already
+    when the journal was written (a roll-forward after a broker had run). `queues` and `queue_bases` are
+    parallel. `index_base` is the last index file before the commit.
     """
 
     id: str
@@ -43,29 +42,29 @@ class Journal:
     queue_bases: tuple[int, ...]
     new_topics: Mapping[str, int]
     store_timestamp: int
-    store_timestamps: str | None  # a staged file with one for each unit, instead
+    store_timestamps: str | None  # instead: the name of a staged file with one store time a message
     sync: bool
     index: bool
     hash_slot_num: int
     index_num: int
     index_base: tuple[str, str] | None  # name and header in hex
-    written_at: int  # ms; names new index files, dates topics.json
+    written_at: int  # ms; in the names of new index files and the version of topics.json
     zone_seconds: int  # of the local time in those names
     log_directories: tuple[str, ...]
-    members: tuple[str, ...] = field(default=())  # of a cluster commit: the store roots
-    # False until every member has its journal: nothing was published anywhere, and it may be dropped
+    members: tuple[str, ...] = field(default=())  # the store roots of a cluster commit
+    # False until every member has its journal: nothing was published, so the journal may be dropped
     complete: bool = True
-    # of the batch in all stores, and the sum of their StagedFile.bodies; -1 of an older release
+    # messages of the batch in all stores, and the sum of StagedFile.bodies; -1: of an older release
     messages: int = -1
     bodies: int = -1
-    keeps_key: bool = False  # the ledger never forgets the key: a stream's or a service's
+    keeps_key: bool = False  # the ledger keeps the key of a stream or a service forever
 
     def to_bytes(self) -> bytes:
         return json.dumps({"version": 1, **asdict(self)}).encode()
 
     @staticmethod
     def from_bytes(data: bytes, path: str) -> Journal:
-        """Raises CorruptStoreError for bytes that are none."""
+        """Raises CorruptStoreError for bytes that are not a journal."""
         try:
             value = json.loads(data)
             if value.pop("version") != 1:
@@ -106,9 +105,7 @@ def write_journal(root: str, journal: Journal, files: FileWrites) -> None:
 
 
 def abort_mark(root: str) -> str | None:
-    """The journal id in `abort`; "" when `abort` is there without our mark, which a broker wrote; None
-    without the file.
-    """
+    """The journal id in `abort`; "" for an `abort` of a broker, without our mark; None without the file."""
     data = read_bytes(f"{root}/abort", _ABORT_SIZE_MAX)
     if data is None:
         return None
@@ -117,9 +114,7 @@ def abort_mark(root: str) -> str | None:
 
 
 def write_abort_mark(root: str, journal_id: str, files: FileWrites) -> None:
-    """A broker never reads the text; that the file exists tells it to recover
-    (DefaultMessageStore.isTempFileExist).
-    """
+    """A broker never reads the text; it recovers if the file exists (DefaultMessageStore.isTempFileExist)."""
     files.replace(
         f"{root}/abort", f"{_MARK}{journal_id}\n".encode(), aside=f"{root}/{OWN_DIRECTORY}/abort.new"
     )
@@ -130,11 +125,10 @@ def write_abort_mark(root: str, journal_id: str, files: FileWrites) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CommitState:
-    """What a reader compares before and after it looked at the ends: other values mean that a commit went on
-    meanwhile.
+    """What a reader compares before and after reading: another value means that a commit made progress.
 
-    `base` is where log and queues end while a commit is under way or broken off, else None.
-    `is_own` says that `abort` is there with our mark: no broker crashed.
+    `base` is where log and queues end while a commit is under way or broken off, else None. `is_own` says
+    that `abort` has our mark: no broker crashed.
     """
 
     base: int | None
@@ -144,11 +138,11 @@ class CommitState:
 
 
 def read_commit_state(root: str) -> CommitState:
-    """Costs three opens that mostly find nothing, in the order in which a commit that ends changes them
-    backwards.
+    """The state of the commit, by three reads that mostly find no file.
 
-    The journal goes last, `abort` before it, and the ledger tells of the batch before both: as long as the
-    ledger is the old one, a batch that has begun shows in the two that were read before.
+    They are read in the reverse order of a commit's last steps. The commit writes the ledger first, then
+    removes `abort`, then the journal: while the ledger is the old one, a batch that has begun shows in the
+    two files read before.
     """
     journal = read_journal(root)
     mark = abort_mark(root)
@@ -163,10 +157,9 @@ def read_commit_state(root: str) -> CommitState:
 
 
 def committed_end(root: str) -> int | None:
-    """A place in the log before which all batches of ours are complete, and stay so whatever is committed
-    from now on.
+    """A physical offset before which all our batches are complete, now and later.
 
-    None where none was ever committed.
+    None if nothing was ever committed.
     """
     base = read_commit_state(root).base
     last = read_ledger(root).last
@@ -176,9 +169,7 @@ def committed_end(root: str) -> int | None:
 
 
 def rebuild_path(root: str) -> str:
-    """A directory that is there while consume queues are rebuilt; its names change with each queue that is
-    moved in.
-    """
+    """A directory that exists while consume queues are rebuilt; its entries change with each moved queue."""
     return f"{root}/{OWN_DIRECTORY}/rebuild"
 
 
@@ -188,7 +179,5 @@ def note_path(root: str) -> str:
 
 
 def rebuild_state(root: str) -> tuple[frozenset[str], tuple[int, int, int] | None]:
-    """What a reader compares before and after it asked which queues have files. Mostly two questions for what
-    is not there.
-    """
+    """What a reader compares before and after it lists which queues have files; mostly two missing files."""
     return entry_names(rebuild_path(root), missing_ok=True), stat_identity(note_path(root))

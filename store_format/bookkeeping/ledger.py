@@ -1,9 +1,8 @@
-"""What was committed, in `.rmqlog/ledger.json`: by key the highest number, and where each of these batches
-stands in the log.
+"""The batches that were committed, in `.rmqlog/ledger.json`: the highest number and the place of each key.
 
-It makes a repeated commit do nothing, tells the next writer where the log ended, and lets a batch be noticed
-that was cut or overwritten since. It holds one entry for each key of a stream or a service, and for the
-newest keys of batch jobs: job after job may have a key of its own, and each commit writes the whole file.
+With the ledger a repeated commit does nothing, the next writer knows where the log ended, and batches that
+were cut or overwritten later are noticed. It keeps one entry for each key of a stream or a service, and for
+the newest keys of batch jobs: each job may have a new key, and every commit writes the whole file.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 
-JOB_KEYS_MAX = 500  # keys of batch jobs that are remembered: those of the last commits
+JOB_KEYS_MAX = 500  # keys of batch jobs that are kept: those of the newest commits
 SERVICE_PREFIX = "rmqlog/"  # of the keys of this project's services
 _UNKNOWN = -1
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -31,12 +30,12 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One committed batch of `units` messages: physical range [start, stop), and its last unit with the CRC32
-    of all its bytes.
+    """One committed batch of `units` messages in the physical range [start, stop).
 
-    `suspect`: somebody else had the store open while it was committed, so that all of it is looked at later,
-    not its last unit alone. `messages` and `bodies`, the sum of StagedFile.bodies, are of the whole batch, in
-    all stores of a cluster; -1 in a ledger of an older release. `kept`: its key is never forgotten.
+    `last_crc` is the CRC32 of all bytes of its last message. `suspect`: another process had the store open
+    during the commit, so that all messages are checked later, not only the last one. `messages` and `bodies`
+    (the sum of StagedFile.bodies) are those of the whole batch, in all stores of a cluster; -1 in a ledger of
+    an older release. `kept`: the key is never forgotten.
     """
 
     number: int
@@ -53,7 +52,7 @@ class LedgerEntry:
     kept: bool = False
 
     def damage(self, log: CommitLog) -> str | None:
-        """What happened to the batch since it was committed; None when it stands, or was cleaned away by age."""
+        """What happened to the batch since the commit; None if it is intact or was deleted by retention."""
         if self.last_offset < log.min_offset or not self.last_size:
             return None
         try:
@@ -61,31 +60,32 @@ class LedgerEntry:
         except StoreError as error:
             return f"was cut: {error}"
         if crc32(data) != self.last_crc:
-            return "was cut or overwritten: its last unit has other bytes"
+            return "was cut or overwritten: its last message has other bytes"
         return self._damage_within(log) if self.suspect and self.start >= log.min_offset else None
 
     def _damage_within(self, log: CommitLog) -> str | None:
-        """A broker that began to write at the batch's start has put units of its own there; the rest of ours
-        stands behind them.
-        """
+        """Whether a broker wrote its messages over the first of ours; the rest of ours follows them."""
         found = 0
         for run in log.walk(self.start, self.stop, verify_crc=True):
             if isinstance(run, Damage):
-                return f"was overwritten: {run.file.path} at byte {run.start}: expected {run.expected}, found {run.found}"
+                return (
+                    f"was overwritten: {run.file.path} at byte {run.start}: expected {run.expected}, "
+                    f"found {run.found}"
+                )
             found += len(run.physical_offsets)
         return (
             None
             if found == self.units
-            else f"was overwritten: {found} messages stand where {self.units} were written"
+            else f"was overwritten: {found} messages found where {self.units} were written"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """`keys` by the id of a key; `last` is the batch that was committed last, with a key or without.
+    """`keys` by the id of a key; `last` is the last committed batch, with or without a key.
 
-    `begun` names commits over a cluster that this store completed, and the members that may not know that
-    they are to complete theirs.
+    `begun` names commits over a cluster that this store completed, and the members that may not know yet that
+    they must complete theirs.
     """
 
     keys: Mapping[str, LedgerEntry] = field(default_factory=dict)
@@ -98,11 +98,11 @@ class Ledger:
         return entry is not None and entry.number >= key[1]
 
     def with_entry(self, key_id: str | None, entry: LedgerEntry) -> Ledger:
-        """After the batch of this entry, which is the last one."""
+        """The ledger after the commit of this batch."""
         return replace(self if key_id is None else self.with_key(key_id, entry), last=entry)
 
     def with_key(self, key_id: str, entry: LedgerEntry) -> Ledger:
-        """Keys stand in the order of their last commits; of those of batch jobs the oldest are forgotten."""
+        """The ledger with this entry as the newest key. The oldest keys of batch jobs are forgotten."""
         keys = {key: each for key, each in self.keys.items() if key != key_id} | {key_id: entry}
         jobs = [key for key, each in keys.items() if not each.kept and not key.startswith(SERVICE_PREFIX)]
         for key in jobs[:-JOB_KEYS_MAX]:
@@ -110,7 +110,7 @@ class Ledger:
         return replace(self, keys=keys)
 
     def with_suspect(self, journal: str) -> Ledger:
-        """The same with the batch of this journal marked."""
+        """The same with the batch of this journal marked as suspect."""
         last = self.last
         if last is not None and last.journal == journal:
             last = replace(last, suspect=True)
@@ -122,20 +122,19 @@ class Ledger:
 
     def reports(self, log: CommitLog) -> list[str]:
         """A sentence for each batch that was cut or overwritten."""
-        return list(filter(None, (_report(key, entry, log) for key, entry in self._entries())))
+        return list(filter(None, (_batch_report(key, entry, log) for key, entry in self._entries())))
 
     def new_reports(self, log: CommitLog) -> list[str]:
-        """The same for what happened since the last commit, without a look at every batch.
+        """The same for what happened since the last commit, without a check of every batch.
 
-        A log is cut and overwritten from some place to its end. So where the last batch stands all do, and
-        else those that end behind the first one from the end that does not. Suspect ones are looked at in any
-        case.
+        A log is cut or overwritten from some place up to its end. So if the last batch is intact, all are;
+        else those before the last intact one are. Suspect batches are always checked.
         """
         found, stands = [], False
         for key, entry in sorted(self._entries(), key=lambda each: each[1].stop, reverse=True):
             if stands and not entry.suspect:
                 continue
-            report = _report(key, entry, log)
+            report = _batch_report(key, entry, log)
             if report is not None:
                 found.append(report)
             elif entry.last_size:
@@ -143,14 +142,14 @@ class Ledger:
         return found[::-1]
 
     def _entries(self) -> Collection[tuple[str, LedgerEntry]]:
-        """Each batch once, with what it is called."""
+        """Each batch once, with its name for a report."""
         entries = {entry.journal: (key, entry) for key, entry in self.keys.items()}
         if self.last is not None:
             entries.setdefault(self.last.journal, ("the last batch", self.last))
         return entries.values()
 
 
-def _report(key: str, entry: LedgerEntry, log: CommitLog) -> str | None:
+def _batch_report(key: str, entry: LedgerEntry, log: CommitLog) -> str | None:
     damage = entry.damage(log)
     return (
         None
@@ -168,28 +167,28 @@ def ledger_path(root: str) -> str:
 
 
 def read_ledger(root: str) -> Ledger:
-    """The ledger; an empty one where there is none. Raises CorruptStoreError for a file that is none."""
+    """The ledger; an empty one without a file. Raises CorruptStoreError for a file that is not a ledger."""
     path = ledger_path(root)
     data = read_bytes(path)
     if data is None:
         return Ledger()
     try:
         value = json.loads(data)
-        keys = {str(key): _entry(entry, str(key)) for key, entry in value["keys"].items()}
-        # of before keys stood in the order of their commits
+        keys = {str(key): _ledger_entry(entry, str(key)) for key, entry in value["keys"].items()}
+        # of a release that did not keep keys in the order of their commits
         if any("kept" not in entry for entry in value["keys"].values()):
             keys = dict(sorted(keys.items(), key=lambda each: each[1].start))
         begun = {
             str(journal): tuple(map(str, members)) for journal, members in value.get("begun", {}).items()
         }
-        return Ledger(keys, None if value["last"] is None else _entry(value["last"]), begun)
+        return Ledger(keys, None if value["last"] is None else _ledger_entry(value["last"]), begun)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(
             path, 0, "a ledger of this project", str(error) or "something else"
         ) from error
 
 
-def _entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  # Any: JSON
+def _ledger_entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  # Any: JSON
     return LedgerEntry(
         int(value["number"]),
         str(value["journal"]),
@@ -207,9 +206,7 @@ def _entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  # Any: J
 
 
 def _may_be_query(key_id: str) -> bool:
-    """Whether the key of a ledger that does not say so is a stream's: Spark makes UUIDs of them. A service's
-    is none of a job either.
-    """
+    """Whether a key of an older ledger is kept: that of a stream (Spark makes UUIDs) or of a service."""
     return _UUID.fullmatch(key_id) is not None or key_id.startswith(SERVICE_PREFIX)
 
 

@@ -1,8 +1,7 @@
-"""The sizes a store was made with: kept in `.rmqlog/store.json` by a store of ours, seen on the files of a
-broker's.
+"""The file sizes of a store: from our `.rmqlog/store.json`, or from the lengths of a broker's files.
 
-A broker has them in its configuration only, and refuses to start on files of another length;
-`.rmqlog/broker.conf` says for our stores what it must be started with.
+A broker has the sizes in its configuration only, and refuses to start on files of another length. For stores
+of this project `.rmqlog/broker.conf` names the settings with which a broker must be started.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from store_format.layouts import CQ_UNIT
 
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 _COMMIT_LOG_FILE_SIZE_MIN = 1 << 10
-_FALLBACK_MAX = 64  # queue directories looked at for a file
+_FALLBACK_MAX = 64  # queue directories searched for a file
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """MessageStoreConfig's names and defaults. Raises OptionError for sizes no broker could work with."""
+    """MessageStoreConfig's names and defaults. Raises OptionError for sizes that no broker could use."""
 
     broker_name: str
     mapped_file_size_commit_log: int = 1 << 30
@@ -37,24 +36,23 @@ class StoreSettings:
         size = self.mapped_file_size_commit_log
         if not _COMMIT_LOG_FILE_SIZE_MIN <= size <= _FILE_SIZE_MAX:
             raise OptionError(
-                f"mappedFileSizeCommitLog={size}: between {_COMMIT_LOG_FILE_SIZE_MIN} and {_FILE_SIZE_MAX} are possible"
+                f"mappedFileSizeCommitLog={size}: expected {_COMMIT_LOG_FILE_SIZE_MIN} to {_FILE_SIZE_MAX}"
             )
         size = self.mapped_file_size_consume_queue
         if not CQ_UNIT.itemsize <= size <= _FILE_SIZE_MAX:
             raise OptionError(
-                f"mappedFileSizeConsumeQueue={size}: between {CQ_UNIT.itemsize} and {_FILE_SIZE_MAX} are possible"
+                f"mappedFileSizeConsumeQueue={size}: expected {CQ_UNIT.itemsize} to {_FILE_SIZE_MAX}"
             )
         if self.max_hash_slot_num < 1 or self.max_index_num < 2 or self.geometry.file_size > _FILE_SIZE_MAX:
             raise OptionError(
-                f"maxHashSlotNum={self.max_hash_slot_num}, maxIndexNum={self.max_index_num}: at least 1 and 2, "
+                f"maxHashSlotNum={self.max_hash_slot_num}, maxIndexNum={self.max_index_num}: at least 1 and "
+                "2, "
                 f"and 40 + 4 * maxHashSlotNum + 20 * maxIndexNum at most {_FILE_SIZE_MAX}"
             )
 
     @property
     def queue_file_size(self) -> int:
-        """Rounded up to whole units, as the broker's getter does
-        (MessageStoreConfig.getMappedFileSizeConsumeQueue).
-        """
+        """The size in bytes, rounded up to whole units (MessageStoreConfig.getMappedFileSizeConsumeQueue)."""
         return -(-self.mapped_file_size_consume_queue // CQ_UNIT.itemsize) * CQ_UNIT.itemsize
 
     @property
@@ -65,16 +63,17 @@ class StoreSettings:
         return json.dumps({"version": 1, **asdict(self)}, indent=1).encode()
 
     def broker_conf(self) -> bytes:
-        """The properties a broker must be started with on this store; storePathRootDir is for whoever starts
-        it.
-        """
+        """The properties with which a broker must be started on this store; add storePathRootDir."""
         lines = [
             f"brokerName={self.broker_name}",
             f"mappedFileSizeCommitLog={self.mapped_file_size_commit_log}",
             f"mappedFileSizeConsumeQueue={self.mapped_file_size_consume_queue}",
             f"maxHashSlotNum={self.max_hash_slot_num}",
             f"maxIndexNum={self.max_index_num}",
-            "# After writes with ASYNC_FLUSH, call MessageStore.open(path).flush() before a broker starts: queries by key need it.",
+            (
+                "# After writes with ASYNC_FLUSH, call MessageStore.open(path).flush() before a broker starts: "
+                "queries by key need it."
+            ),
         ]
         return ("\n".join(lines) + "\n").encode()
 
@@ -84,8 +83,9 @@ def settings_path(root: str) -> str:
 
 
 def read_settings(root: str) -> StoreSettings | None:
-    """Those of a store that we made; None for a broker's. Raises CorruptStoreError for a file that is none of
-    ours.
+    """The settings of a store that this project created; None for a broker's store.
+
+    Raises CorruptStoreError for a file that does not hold settings.
     """
     path = settings_path(root)
     data = read_bytes(path)
@@ -104,12 +104,11 @@ def read_settings(root: str) -> StoreSettings | None:
 def settings_of(
     root: str, log: CommitLog, broker_name: str, given: StoreSettings | None = None
 ) -> StoreSettings:
-    """What new files of the store must be like: as remembered or `given`, but as the files are where there
-    are any.
+    """The sizes of new files of the store: those of existing files, else the remembered or `given` ones.
 
-    Raises OptionError for an index file whose geometry its own units do not prove: then it has to be given.
-    So does one of another size than a store of this project remembers, unless its units prove that of a
-    broker's defaults, or the given one.
+    Raises OptionError for an index file whose units do not prove its geometry: the caller must then give the
+    geometry. The same for an index file of another size than our store remembers, unless its units prove the
+    broker's default geometry or the given one.
     """
     remembered = read_settings(root)
     settings = remembered or given or StoreSettings(broker_name)
@@ -122,7 +121,7 @@ def settings_of(
     if index_files and index_files[-1].size != settings.geometry.file_size:
         path = index_files[-1].path
         settings = (
-            _with_geometry(settings, path)
+            _with_proved_geometry(settings, path)
             if remembered is None
             else _with_other_geometry(root, settings, given, path)
         )
@@ -130,10 +129,9 @@ def settings_of(
 
 
 def is_queue_file_size_known(root: str, log: CommitLog, is_given: bool) -> bool:
-    """Whether the queue_file_size of `settings_of` is that of the store's broker: given, remembered, or seen
-    in a file.
+    """Whether the queue_file_size of `settings_of` is given, remembered, or that of an existing file.
 
-    A broker whose commitlog has files of the default size is taken to have queues of the default size too.
+    A broker whose commitlog files have the default size is assumed to use the default size for queues too.
     """
     return (
         is_given
@@ -160,14 +158,17 @@ def _with_other_geometry(
                 )
         raise OptionError(
             f"{path} has {view.size} bytes, and with maxHashSlotNum={settings.max_hash_slot_num} and "
-            f"maxIndexNum={settings.max_index_num} of {root}/{OWN_DIRECTORY}/store.json it has {settings.geometry.file_size}: "
-            f"a broker was started on this store with other index sizes, and queries by key would miss messages. "
+            f"maxIndexNum={settings.max_index_num} of {root}/{OWN_DIRECTORY}/store.json it has "
+            f"{settings.geometry.file_size}: "
+            "a broker was started on this store with other index sizes, and queries by key would miss "
+            "messages. "
             f"Start brokers with the sizes of {root}/{OWN_DIRECTORY}/broker.conf. "
-            "To write on, move the index file out of the store: messages stay readable, and queries by key miss those of that file"
+            "To write on, move the index file out of the store: messages stay readable, and queries by key "
+            "miss those of that file"
         )
 
 
-def _with_geometry(settings: StoreSettings, path: str) -> StoreSettings:
+def _with_proved_geometry(settings: StoreSettings, path: str) -> StoreSettings:
     geometry = IndexFile.open(path, likely=settings.geometry).geometry
     if geometry is None:
         raise OptionError(f"{path}: its units do not prove maxHashSlotNum and maxIndexNum; give both")
@@ -175,7 +176,7 @@ def _with_geometry(settings: StoreSettings, path: str) -> StoreSettings:
 
 
 def _queue_file_size(root: str) -> int | None:
-    """The length of some consume queue file; None without one."""
+    """The length of one consume queue file; None without one."""
     looked = 0
     for _, topic_path in list_directories(f"{root}/consumequeue"):
         for _, path in list_directories(topic_path):

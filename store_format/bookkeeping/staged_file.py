@@ -1,7 +1,7 @@
-"""The handle of a staged pair of files, and the names below `.rmqlog/` that it leads to.
+"""The handle of a staged pair of files, and the paths of files in `.rmqlog/`.
 
-Plain values that carry sizes and checksums: a handle travels in Spark's messages and in journals, and whoever
-commits can tell that it sees what the task wrote.
+A handle has plain values, sizes and checksums. Spark sends it to the driver and a journal stores it, so that
+the commit can check that it reads what the task wrote.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from typing import Any
 
 from store_format.names import QueueKey
 
-OWN_DIRECTORY = ".rmqlog"  # brokers leave it alone
+OWN_DIRECTORY = ".rmqlog"  # brokers ignore it
 STAGING = "staging"  # in it
 RECORDS_SUFFIX = ".records"
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """One staged pair `<name>.records` and `<name>.meta` of a write. Plain values: it travels in messages and
-    journals.
-    """
+    """One staged pair `<name>.records` and `<name>.meta` of a write."""
 
     write: str
     name: str
@@ -30,11 +28,13 @@ class StagedFile:
     records_sum: int
     meta_size: int
     meta_sum: int
-    queues: tuple[QueueKey, ...]  # (topic, queue id) by number
+    queues: tuple[QueueKey, ...]  # (topic, queue id) by queue number
     crc_property: bool
     unit_size_max: int
-    parked: tuple[QueueKey, ...] = ()  # the queues that its delayed messages are for
-    bodies: int = -1  # tells batches apart, see `StagingWriter.append`; -1 of an older release
+    parked: tuple[QueueKey, ...] = ()  # the queues to which its delayed messages go later
+    bodies: int = (
+        -1
+    )  # sum over the bodies, to compare batches (`StagingWriter.append`); -1: of an older release
 
     def as_json(self) -> dict[str, Any]:  # Any: JSON
         return asdict(self)

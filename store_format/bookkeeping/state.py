@@ -19,8 +19,8 @@ class StoreState(StrEnum):
 def store_state(root: str) -> StoreState:
     """The state of the store at `root` now.
 
-    An `abort` with the mark of this project is no crash: readers hide a commit that was broken off, and a
-    commit without flush is complete.
+    An `abort` file with the mark of this project is no crash: readers hide a commit that was broken off, and
+    a commit without flush is complete.
     """
     if lock_holder(f"{root}/lock") is not None:
         return StoreState.LIVE

@@ -229,8 +229,10 @@ class StoreFollower:
         ):
             self._grows = True
             _logger.warning(
-                "%s grows although it looks crashed (abort exists, and no process is seen to hold the file lock): a running broker "
-                "whose lock cannot be seen here (NFS, a mirror, not Linux)? Each look scans the end of its commitlog",
+                "%s grows although it looks crashed (abort exists, and no process is seen to hold the file "
+                "lock): a running broker "
+                "whose lock cannot be seen here (NFS, a mirror, not Linux)? Each look scans the end of its "
+                "commitlog",
                 self.store.path,
             )
 

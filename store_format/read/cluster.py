@@ -66,7 +66,8 @@ def refuse_repeated(stores: Iterable[tuple[str, str, Sequence[str]]]) -> None:
                 other = seen.setdefault(key, (number, name))
                 if other[0] != number:
                     raise OptionError(
-                        f"{other[1]} and {name} are one store, with the commitlog {os.path.realpath(directory)}; "
+                        f"{other[1]} and {name} are one store, with the commitlog "
+                        f"{os.path.realpath(directory)}; "
                         "every message would be read twice: give the store once"
                     )
 
@@ -76,6 +77,7 @@ def _refuse_without_log(path: str, member: str) -> None:
     if "commitlog" in names or looks_like_store(names):
         raise StoreNotFoundError(
             f"{member} looks like a store, but has no directory `commitlog`. If its commitlog is elsewhere, "
-            f"read this store alone with storePathCommitLog, and the other stores of {path} by their own paths. "
+            f"read this store alone with storePathCommitLog, and the other stores of {path} by their own "
+            "paths. "
             f"If it is not a store, move it out of {path}"
         )

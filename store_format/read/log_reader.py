@@ -295,7 +295,10 @@ class LogReader:
         minimum = self.reader.log.min_offset
         if start >= minimum:
             return start
-        what = f"the commitlog from {start} to {min(minimum, stop)} was deleted (retention) after planning; the log now begins at {minimum}"
+        what = (
+            f"the commitlog from {start} to {min(minimum, stop)} was deleted (retention) after planning; "
+            f"the log now begins at {minimum}"
+        )
         if self.reader.tolerance.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{what}. Plan anew, or set failOnDataLoss=false to go on without it")
         _log.warning("messages lost, uncounted because only the deleted bytes could tell: %s", what)

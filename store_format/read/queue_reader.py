@@ -208,7 +208,8 @@ class QueueReader:
         self.tolerance.lose(
             int(gone.sum()),
             OffsetOutOfRangeError(
-                f"{piece.topic}-{piece.queue_id} offset {offset}: the message at commitlog {int(entries.physical_offset[first])} was "
+                f"{piece.topic}-{piece.queue_id} offset {offset}: the message at commitlog "
+                f"{int(entries.physical_offset[first])} was "
                 f"deleted (retention); the log now begins at {self.log.min_offset}"
             ),
             "Start later, or set failOnDataLoss=false to go on",

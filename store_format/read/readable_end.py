@@ -84,7 +84,10 @@ class ReadableEnd:
     @property
     def loss(self) -> str:
         """What a broker that starts on the store does to the messages behind the damage."""
-        return f"A broker that starts on this store cuts the commitlog at {self.cut} and loses the {self.messages} messages behind it"
+        return (
+            f"A broker that starts on this store cuts the commitlog at {self.cut} and loses the "
+            f"{self.messages} messages behind it"
+        )
 
 
 def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
@@ -266,13 +269,15 @@ def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
     said.add(key)
     if found.damage is not None:
         _log.warning(
-            "%s was left by a crash, and its commitlog is damaged in the middle: %s. The %d whole messages behind the damage, up to %d, "
+            "%s was left by a crash, and its commitlog is damaged in the middle: %s. The %d whole messages "
+            "behind the damage, up to %d, "
             "are read too. %s: export them before a broker starts (rmqlog export --skip-damage)",
             root, found.damage, found.messages, found.offset, found.loss,
         )  # fmt: skip
     if found.remains:
         _log.warning(
-            "%s was left by a crash, and its commitlog ends at %d: %d whole messages behind the end are older than the last one before "
+            "%s was left by a crash, and its commitlog ends at %d: %d whole messages behind the end are "
+            "older than the last one before "
             "it, or repeat queue offsets. %s not read",
             root, found.offset, found.remains,
             "An earlier recovery has cut them; they are" if found.is_recovery_known else "They are",
@@ -297,19 +302,22 @@ def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int
         raise _cut_error(found.damage, behind, found.cut)
     if found.offset > end.offset:
         raise StoreInUseError(
-            f"{root}: the commitlog grew from {end.offset} to {found.offset} while it was recovered; another process writes to the store, "
+            f"{root}: the commitlog grew from {end.offset} to {found.offset} while it was recovered; "
+            "another process writes to the store, "
             "and its lock cannot be seen from here. Nothing was written: stop that process first"
         )
     if found.disputed is not None:
         start, stop = found.remains_range
         behind = (
-            f"{found.disputed.found}, and {found.remains} whole messages from {start} to {stop} behind it, which may continue the log: "
+            f"{found.disputed.found}, and {found.remains} whole messages from {start} to {stop} behind it, "
+            "which may continue the log: "
             "they are not older than those before the damage, and a consume queue leads to the first one"
         )
         raise _cut_error(found.disputed, behind, found.cut)
     if found.remains:
         _log.warning(
-            "%s: the commitlog ends at %d. %d whole messages from %d to %d behind the end are older than the last one before it, or repeat "
+            "%s: the commitlog ends at %d. %d whole messages from %d to %d behind the end are older than "
+            "the last one before it, or repeat "
             "queue offsets: they are taken for what an earlier recovery has cut, and are cleared",
             root, found.offset, found.remains, *found.remains_range,
         )  # fmt: skip
@@ -317,7 +325,8 @@ def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int
 
 def _cut_error(damage: CorruptStoreError, behind: str, cut: int) -> CorruptStoreError:
     advice = (
-        f"Nothing was written: a writer, as a broker that starts, would cut the commitlog at {cut} and lose these messages. Export "
+        f"Nothing was written: a writer, as a broker that starts, would cut the commitlog at {cut} and lose "
+        "these messages. Export "
         "them into a new store (rmqlog export --skip-damage, or mode=DROPMALFORMED), or give them up: "
         "store_format.commit.append.recover(path, options=CommitOptions(cut_after_damage=True))"
     )

@@ -158,7 +158,8 @@ def missing_entries(
                 )
     if walk.sums.damage_bytes + walk.sums.missing_bytes > known_damage_bytes:
         _log.warning(
-            "commitlog %d to %d: %d bytes are damaged and %d missing; messages there have no consume queue entry",
+            "commitlog %d to %d: %d bytes are damaged and %d missing; messages there have no consume queue "
+            "entry",
             scan_start,
             end,
             walk.sums.damage_bytes,

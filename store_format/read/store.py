@@ -42,7 +42,7 @@ from store_format.read.unfiled_queues import UnfiledQueues
 _log = logging.getLogger(__name__)
 
 _SHOWN_MAX = 8
-_LOOKS_MAX = 100  # while a writer moves rebuilt queues in, which takes it microseconds each
+_LOOKS_MAX = 100  # while a writer replaces rebuilt queues, microseconds each
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Store:
     log: CommitLog
     commit_log_paths: tuple[str, ...]
     files: FileCache = field(default_factory=FileCache, repr=False, compare=False)
-    # errors passed over so far, by their text; None: an error is raised
+    # errors skipped so far, by their text; None: errors are raised
     unreadable: dict[str, StoreError] | None = field(default=None, repr=False, compare=False)
     _lost: UnfiledQueues = field(default_factory=UnfiledQueues, repr=False, compare=False)
 
@@ -71,14 +71,15 @@ class Store:
         files: FileCache | None = None,
         skip_unreadable: bool = False,
     ) -> Self:
-        """`commit_log_paths` are directories of commitlog files that lie elsewhere (`storePathCommitLog`).
+        """Opens the store at `path` for reading.
 
-        Stores that are opened one after the other may share the commitlog files they hold open in `files`. A
-        queue that this user may not read, or that is a link, is an error to whom it concerns; with
-        `skip_unreadable` it is passed over, with a warning, and noted in `unreadable`.
+        `commit_log_paths` are the directories of the commitlog files if they are not in the store
+        (`storePathCommitLog`). Stores that are opened one after the other can share open commitlog files in
+        `files`. A queue that may not be read or that is a symbolic link is an error for a read of that queue;
+        with `skip_unreadable` the queue is skipped with a warning and noted in `unreadable`.
 
-        Raises StoreNotFoundError for a path that is no store root, StorePermissionError for one that may not
-        be read, and CorruptStoreError for commitlog files that do not fit together.
+        Raises StoreNotFoundError if `path` is not a store root, StorePermissionError if it may not be read,
+        and CorruptStoreError if the commitlog files do not form a sequence.
         """
         root = os.path.abspath(path)
         directories = log_directories(root, commit_log_paths)
@@ -89,14 +90,13 @@ class Store:
 
     @property
     def state(self) -> StoreState:
-        """Clean, live or crashed, as `store_state` decides it now."""
+        """Clean, live or crashed at this moment; see `bookkeeping.state.store_state`."""
         return store_state(self.path)
 
     def time_at(self, physical_offset: int) -> int:
-        """The store time in ms of the message there; -1 where none can be read, as
-        `CommitLog.store_timestamp_at`.
+        """The store time in ms of the message at a physical offset; -1 if it cannot be read.
 
-        Where none may be read, the file is passed over, or that is an error.
+        A file that may not be read is skipped or raises an error, as `pass_over` decides.
         """
         try:
             return self.log.store_timestamp_at(physical_offset)
@@ -110,15 +110,16 @@ class Store:
         return has_queue_files(self.path) or not self.log.relisted().files
 
     def snapshot(self, select: Callable[[str], bool] = lambda topic: True) -> Snapshot:
-        """Where the queues of the selected topics begin and end now. Raises UnsupportedFormatError without
-        consume queue files.
+        """The first and last offsets of the queues of the selected topics at this moment.
 
-        A configured queue that has messages in the commitlog and no files counts as `damaged`; once an open
-        store, a warning names it.
+        A configured queue with messages in the commitlog and no consume queue files counts as `damaged`, and
+        is named in one warning per opened store. Raises UnsupportedFormatError if the store has no consume
+        queue files at all.
         """
         if not self.has_consume_queues:
             raise UnsupportedFormatError(
-                f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use survey()"
+                f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use "
+                "survey()"
             )
         for _ in range(_LOOKS_MAX):
             before = rebuild_state(self.path)
@@ -144,8 +145,9 @@ class Store:
         return replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
 
     def pass_over(self, errors: Iterable[StoreError]) -> None:
-        """Notes what may not be read, with one warning for all that is new. Raises the first, unless opened
-        with `skip_unreadable`.
+        """Notes files that may not be read, with one warning for all new ones.
+
+        Raises the first error if the store was not opened with `skip_unreadable`.
         """
         if self.unreadable is None:
             for error in errors:
@@ -155,7 +157,7 @@ class Store:
         self.unreadable.update(new)
         if new:
             _log.warning(
-                "%d topics, queues or files of %s are passed over: %s",
+                "%d topics, queues or files of %s cannot be read and are skipped: %s",
                 len(new),
                 self.path,
                 "; ".join(islice(new, _SHOWN_MAX)),
@@ -164,13 +166,13 @@ class Store:
     def survey(
         self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20
     ) -> Survey:
-        """The queues as the commitlog itself shows them, by one walk over all of it."""
+        """The queues as the commitlog shows them, by one walk over the whole commitlog."""
         before = read_commit_state(self.path)
         log, state = self.log.relisted(), self.state
         is_live = state is StoreState.LIVE
         stop = find_log_end(self.path, log, state)
         found = survey(log, select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
-        # a commit went on: again, up to where all was committed before
+        # a commit made progress meanwhile: survey what was complete before
         if read_commit_state(self.path) != before:
             stop = committed_end(self.path)
             found = survey(self.log.relisted(), select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
@@ -178,7 +180,7 @@ class Store:
         return found
 
     def topics(self) -> list[str]:
-        """The topics that have queues, sorted; system topics too."""
+        """The topics that have queues, sorted; system topics included."""
         return sorted({queue.topic for queue in self.queues()})
 
     def queues(self, select: Callable[[str], bool] = lambda topic: True) -> list[Queue]:
@@ -192,11 +194,11 @@ class Store:
         topics = {topic for topic, _ in taken.damaged}
         found = self.survey(topics.__contains__)
         scanned = [queue for queue in self._scanned(found) if queue.key in taken.damaged]
-        # one listing of the log for all of them: the later one
+        # all of them read with the later listing of the commitlog
         return sorted(self.queues_of(replace(taken, log=found.log)) + scanned, key=_topic_and_id)
 
     def queues_of(self, taken: Snapshot) -> list[Queue]:
-        """The queues of a snapshot, with the commitlog's files as the snapshot has them."""
+        """The queues of a snapshot, with the commitlog files that the snapshot has listed."""
         store = replace(self, log=taken.log)
         return [Queue(store, queue, None) for queue in taken.queues.values()]
 
@@ -223,18 +225,18 @@ class Store:
         raise OffsetOutOfRangeError(f"{self.path} has no message of queue {topic}-{queue_id}")
 
     def scanned_queues(self, select: Callable[[str], bool], cut_bytes: int) -> tuple[list[Queue], list[int]]:
-        """The queues as `survey` finds them, and physical offsets at which a scan may be cut into parts."""
+        """The queues that `survey` finds, and the physical offsets at which a scan may be split."""
         found = self.survey(select, cut_bytes=cut_bytes)
         return self._scanned(found), found.cuts
 
     def configured_topics(self) -> frozenset[str]:
-        """The topics in topics.json, with messages or without."""
+        """The topics in topics.json, with or without messages."""
         return frozenset(read_topics(self.path) or ())
 
     def reader(
         self, decode_options: DecodeOptions, tolerance: Tolerance, tags_codes: frozenset[int] | None = None
     ) -> QueueReader:
-        """What reads slices of this store's queues; see `QueueReader`."""
+        """A reader of slices of this store's queues; see `QueueReader`."""
         return QueueReader(
             self.log, self.broker_name, decode_options, tolerance, tags_codes, f"{self.path}/consumequeue_ext"
         )
@@ -246,10 +248,10 @@ class Store:
         verify_crc: bool = True,
         on_damage: str = "FAILFAST",
     ) -> Iterator[pa.RecordBatch]:
-        """Every unit of the commitlog in its order, those in no queue (rolled back, prepared) included.
+        """Every message record in commitlog order, also prepared and rolled back ones, which are in no queue.
 
-        `on_damage`: FAILFAST raises at the first damaged bytes; DROPMALFORMED steps over them, with a warning
-        and a count.
+        `on_damage`: FAILFAST raises at the first damaged bytes; DROPMALFORMED skips them with a warning and a
+        count.
         """
         is_live = self.state is StoreState.LIVE
         decode_options, tolerance = decode_options_of(columns, verify_crc), Tolerance(on_damage)
@@ -265,11 +267,11 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One message queue of a store, as it was when it was asked for."""
+    """One queue of a store, as it was when the store listed it."""
 
     store: Store
     range: QueueRange
-    scanned: LogQueue | None  # set when the commitlog has to serve it
+    scanned: LogQueue | None  # set if the queue is read by a scan of the commitlog
 
     @property
     def topic(self) -> str:
@@ -290,11 +292,11 @@ class Queue:
 
     @property
     def max_offset(self) -> int:
-        """The queue offset behind the last message."""
+        """The queue offset after the last message."""
         return self.range.max_offset
 
     def piece(self, start: int | None = None, stop: int | None = None) -> QueueSlice:
-        """Offsets [start, stop), cut to what there is; None = from the first, to the last."""
+        """The offsets [start, stop), limited to those the queue has; None means the first or the last."""
         low = self.min_offset if start is None else max(start, self.min_offset)
         high = self.max_offset if stop is None else min(stop, self.max_offset)
         return self.range.piece(low, max(low, high))
@@ -309,11 +311,11 @@ class Queue:
     ) -> Iterator[pa.RecordBatch]:
         """The messages of offsets [start, stop) in order, in batches of about 2 MB.
 
-        Raises OffsetOutOfRangeError when `start` lies outside [min_offset, max_offset], CorruptStoreError at
+        Raises OffsetOutOfRangeError if `start` is outside [min_offset, max_offset], and CorruptStoreError at
         a damaged message.
         """
         if start is not None and not self.min_offset <= start <= self.max_offset:
-            have = f"it holds {self.min_offset} to {self.max_offset}"
+            have = f"the queue holds {self.min_offset} to {self.max_offset}"
             raise OffsetOutOfRangeError(
                 f"{self.topic}-{self.queue_id}: offset {start} is not in the queue; {have}"
             )
@@ -327,12 +329,11 @@ class Queue:
     def offset_at(
         self, timestamp_ms: int, boundary: Boundary = "LOWER", *, on_damage: str = "FAILFAST"
     ) -> int:
-        """The queue offset for a store time in ms, between min_offset and max_offset
-        (MessageStore.getOffsetInQueueByTime).
+        """The queue offset for a store time in ms, between min_offset and max_offset.
 
-        LOWER: the first message at or after it; UPPER: the last one at or before it. Where the search meets a
-        message that cannot be read, FAILFAST raises CorruptStoreError; every other mode takes the time of the
-        next message that can be read.
+        The rule is that of MessageStore.getOffsetInQueueByTime. LOWER: the first message at or after the
+        time; UPPER: the last one at or before it. If the search needs a message that cannot be read, FAILFAST
+        raises CorruptStoreError; the other modes use the time of the next readable message.
         """
         if self.scanned is None:
             return offset_at_time(self.range, self.store.log, timestamp_ms, boundary, on_damage)
@@ -358,12 +359,13 @@ def read_pieces(
 ) -> Iterator[pa.RecordBatch]:
     """The messages of slices of queues of one store.
 
-    Queues with files first, each in its order; then those that are scanned for, by one walk over the log.
+    Queues with consume queue files come first, each in its order. Queues without them follow, read by one
+    walk over the commitlog.
     """
     pieces = [(queue, piece) for queue, piece in pieces if piece.start < piece.stop]
     if not pieces:
         return
-    # queues of several looks: the newest listing of the log has the files of all their messages
+    # of queues from several looks: the newest listing of the commitlog has the files of all their messages
     store = max((queue.store for queue, _ in pieces), key=lambda store: store.log.stop)
     reader = store.reader(decode_options, tolerance, tags_codes)
     yield from reader.read([piece for queue, piece in pieces if queue.scanned is None])

@@ -1,6 +1,4 @@
-"""The queues of a store that a read is about, each served by its consume queue or, where that is not there,
-by a scan of the commitlog.
-"""
+"""The queues that a read needs: read from consume queues, or by a scan where consume queues are missing."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from store_format.read.store import Queue, Store
 
 _log = logging.getLogger(__name__)
 
-_SCAN_CUT_BYTES = 64 << 10  # a scan may be cut between windows of a walk, 1 MiB or a file
+_SCAN_CUT_BYTES = 64 << 10  # a scan may be split between windows of a walk, 1 MiB or a file
 
 
 class QueueChoice(Protocol):
@@ -22,16 +20,16 @@ class QueueChoice(Protocol):
         """False only for a topic of which no queue is read."""
 
     def chooses_queue(self, topic: str, broker: str, queue_id: int) -> bool:
-        """Whether this queue of a topic that `chooses_topic` is read."""
+        """Whether this queue of a chosen topic is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreQueues:
-    """`scanned` are those for which only the commitlog says where their messages are; it may be cut at
-    `cuts`.
+    """The queues of one store for one read.
 
-    `log_end` is the end of the commitlog where it had to be found: after a crash, for a scan, and where a
-    recovery has left whole messages behind it (`has_remains`).
+    `queues` have consume queue files. `scanned` are found only in the commitlog; their scan may be split at
+    `cuts`. `log_end` is the end of the commitlog where it had to be determined: after a crash, for a scan,
+    and where a recovery has left whole messages after it (`has_remains`).
     """
 
     queues: list[Queue]
@@ -42,7 +40,7 @@ class StoreQueues:
 
 
 def find_queues(store: Store, choice: QueueChoice, *, level: int = logging.WARNING) -> StoreQueues:
-    """The chosen queues as the files are now. That some are scanned for is logged at `level`."""
+    """The chosen queues as the files are now. A necessary scan is logged at `level`."""
 
     def chosen(queues: list[Queue]) -> list[Queue]:
         return [
@@ -59,7 +57,7 @@ def find_queues(store: Store, choice: QueueChoice, *, level: int = logging.WARNI
     queues = chosen(store.queues_of(snapshot))
     if not snapshot.damaged:
         return StoreQueues(queues, log_end=snapshot.log_end, has_remains=snapshot.has_remains)
-    # the store has named the lost ones
+    # a warning of the store names the lost queues
     damaged = [(key, error) for key, error in snapshot.damaged.items() if key not in snapshot.lost]
     if damaged:
         (topic, queue_id), error = damaged[0]

@@ -19,8 +19,9 @@ _SHOWN_MAX = 8
 
 
 def broker_name_of(root: str) -> str:
-    """What a store of ours remembers; else from topics.json, where a broker has a topic named after itself;
-    else the directory's name.
+    """The broker's name: from our settings, from topics.json, or the name of the directory.
+
+    In topics.json a broker has a topic that is named after itself (TopicConfigManager).
     """
     settings = read_settings(root)
     if settings is not None:
@@ -32,16 +33,14 @@ def broker_name_of(root: str) -> str:
 
 
 def has_config(root: str) -> bool:
-    """Whether the store has the files that name its broker; a broker makes topics.json with its first
-    message.
-    """
+    """Whether a file of the store names its broker; a broker writes topics.json with its first message."""
     return any(os.path.lexists(path) for path in (settings_path(root), config_path(root, "topics.json")))
 
 
 def log_directories(root: str, commit_log_paths: Sequence[str]) -> tuple[str, ...]:
     """The directories of commitlog files: those given (`storePathCommitLog`), else `commitlog` of the root.
 
-    Raises StoreNotFoundError where one is missing, or where `root` is no store root.
+    Raises StoreNotFoundError if a given directory is missing, or if `root` is not a store root.
     """
     names = entry_names(root)
     if "commitlog" not in names and not commit_log_paths:
@@ -49,14 +48,16 @@ def log_directories(root: str, commit_log_paths: Sequence[str]) -> tuple[str, ..
     for directory in commit_log_paths:
         if not is_directory(directory):
             raise StoreNotFoundError(
-                f"storePathCommitLog: {directory} is no directory; name those that hold commitlog files, all of them"
+                f"storePathCommitLog: {directory} is not a directory; list all directories that hold "
+                "commitlog files"
             )
     return tuple(commit_log_paths) or (f"{root}/commitlog",)
 
 
 def has_queue_files(root: str) -> bool:
-    """Whether `consumequeue` or `batchconsumequeue` has topics. RocksDB keeps files of its own there, and
-    directories of topics beside them with rocksdbCQDoubleWriteEnable.
+    """Whether `consumequeue` or `batchconsumequeue` has directories of topics.
+
+    RocksDB keeps its own files there, and with rocksdbCQDoubleWriteEnable directories of topics beside them.
     """
     names = entry_names(f"{root}/consumequeue", missing_ok=True) - {LOST_AND_FOUND}
     if "CURRENT" in names:
@@ -72,22 +73,25 @@ def _refuse_root(root: str, names: frozenset[str]) -> None:
     )
     if any(name.startswith("dledger-") for name in names):
         raise UnsupportedFormatError(
-            f"{root} is a DLedger store (enableDLegerCommitLog=true), which is not read; its commitlog is in dledger-*/"
+            f"{root} is a DLedger store (enableDLegerCommitLog=true), which is not supported; its commitlog "
+            "is in dledger-*/"
         )
     if os.path.basename(root) in _ROOT_MARKS and "commitlog" in entry_names(
         os.path.dirname(root), missing_ok=True
     ):
-        raise StoreNotFoundError(f"{root} is a part of a store; the store root is {os.path.dirname(root)}")
+        raise StoreNotFoundError(f"{root} is part of a store; the store root is {os.path.dirname(root)}")
     advice = ""
     if looks_like_store(names):
-        advice = "; if its commitlog lies elsewhere, name the directories of that, as the broker's storePathCommitLog does"
+        advice = (
+            "; if the commitlog is in other directories, list them, as in the broker's storePathCommitLog"
+        )
     raise StoreNotFoundError(
-        f"{root} is no store root: expected a directory `commitlog` in it, found {shown}{advice}"
+        f"{root} is not a store root: expected a directory `commitlog` in it, found {shown}{advice}"
     )
 
 
 def looks_like_store(names: Collection[str]) -> bool:
-    """Whether a directory with these names in it is that of a store, even without its commitlog."""
+    """Whether the names in a directory are those of a store, even without a commitlog."""
     return any(folder in names for folder in FOLDERS.values()) or (
         "checkpoint" in names and not _BESIDE_CHECKPOINT.isdisjoint(names)
     )

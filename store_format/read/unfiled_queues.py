@@ -46,7 +46,8 @@ _REBUILD_LATER = (
     "Once the broker has stopped, a write of rmqlog to these topics rebuilds them from the commitlog"
 )
 _DOUBT = (
-    ". A topic without any consume queue file may also have been deleted and created again: its old messages are then among those that "
+    ". A topic without any consume queue file may also have been deleted and created again: its old "
+    "messages are then among those that "
     "are read, and a write to it asks which it was (rebuildLostQueues)"
 )
 
@@ -169,7 +170,8 @@ class UnfiledQueues:
         self._take_lost(store, taken, seen)
         if unknown:
             told = (
-                "%s: %d configured queues have no consume queue files: %s. Only the first and the last %d MiB of the commitlog were "
+                "%s: %d configured queues have no consume queue files: %s. Only the first and the last %d "
+                "MiB of the commitlog were "
                 "looked at; they have no message of these queues. `rmqlog verify` looks at all of it"
             )
             _log.warning(told, store.path, len(unknown), _named(dict.fromkeys(unknown)), _WINDOW_SIZE >> 20)
@@ -201,18 +203,25 @@ class UnfiledQueues:
         self._lost |= lost
         lacking = {key: queue for key, queue in lost.items() if _lacks_entries(taken, key)}
         if lacking:
-            told = "%s: the consume queue files of %d queues lack entries of messages in the commitlog: %s. The commitlog is scanned for them"
+            told = (
+                "%s: the consume queue files of %d queues lack entries of messages in the commitlog: %s. "
+                "The commitlog is scanned for them"
+            )
             _log.warning(told, store.path, len(lacking), _named(lacking))
         lost = {key: queue for key, queue in lost.items() if key not in lacking}
         if self._behind and not self._has_waited and _is_overdue(store.log, self._behind.values()):
             self._has_waited = True
             told = (
-                "%s: %d queues have messages in the commitlog and no consume queue files: %s. The running broker has not dispatched them "
+                "%s: %d queues have messages in the commitlog and no consume queue files: %s. The running "
+                "broker has not dispatched them "
                 "yet; they are not read until it has"
             )
             _log.warning(told, store.path, len(self._behind), _named(self._behind))
         if lost:
-            told = "%s: %d queues have messages in the commitlog and no consume queue files: %s. The commitlog is scanned for them. %s%s"
+            told = (
+                "%s: %d queues have messages in the commitlog and no consume queue files: %s. The "
+                "commitlog is scanned for them. %s%s"
+            )
             filed = {topic for topic, queue_id in taken.queues if _has_files(taken, (topic, queue_id))}
             doubt = "" if {topic for topic, _ in lost} <= filed else _DOUBT
             _log.warning(told, store.path, len(lost), _named(lost), _advice(taken.state), doubt)

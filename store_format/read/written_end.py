@@ -112,7 +112,8 @@ def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) ->
         return
     said.add(root)
     _log.warning(
-        "%s: the commitlog ends at %d. A broker's recovery has cut what is behind it: %d whole messages, which are not read, and %d "
+        "%s: the commitlog ends at %d. A broker's recovery has cut what is behind it: %d whole messages, "
+        "which are not read, and %d "
         "entries at the ends of consume queues, which are passed over",
         root, end.offset, end.remains, hidden,
     )  # fmt: skip

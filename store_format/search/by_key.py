@@ -1,7 +1,7 @@
-"""Looking a message up by key: through the index files where they cover the log, by a scan where they do not.
+"""Search by key: through the index files for the part of the commitlog they cover, by a scan for the rest.
 
-Whatever leads to a message, its own topic and key decide, so that a colliding hash shows nothing foreign; and
-what no trustworthy index file knows is scanned, so that nothing is missing.
+Each candidate is checked against its own topic and key, so that a hash collision gives no wrong message. What
+no trustworthy index file covers is scanned, so that no message is missed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from store_format.read.tolerance import Tolerance
 from store_format.search.found import Found, Searched
 from store_format.search.key_scan import KeySearch, Wanted
 
-_LOOK_SIZE = 8  # total size and magic code of a unit, never zero
+_LOOK_SIZE = 8  # total size and magic code of a message, never zero
 _ORDER_COLUMNS = ("physicalOffset", "queueOffset")
 
 
@@ -47,13 +47,13 @@ def find(
     index_num: int | None = None,
     on_scanned: Callable[[int, int], object] | None = None,
 ) -> Found:
-    """The messages asked for. The answer is held as a whole, so its memory is that of the matching messages.
+    """Finds the messages. The result is held in memory as a whole: the memory of the matching messages.
 
-    After a crash nothing behind the log's valid end counts, and no index file that a broker would delete when
-    it starts. `use_index=False` scans all of the log: index files have no checksum, and one that lost a link
-    hides what it led to. Neither does a header show that a broker ran for a while with
-    messageIndexEnable=false and went on in the same file. `on_scanned` is told, again and again, how many
-    bytes of the log a scan has looked at and how many it will at most.
+    After a crash, nothing after the log's valid end counts, and no index file that a broker would delete when
+    it starts. `use_index=False` scans the whole commitlog: index files have no checksum, and a file that lost
+    a link hides the messages behind that link. Nor does an index file's header show that a broker ran with
+    messageIndexEnable=false for a while and then continued the same file. `on_scanned` is called during a
+    scan with the bytes scanned so far and the bytes to scan at most.
     """
     coverage, topics, stop = cover(
         root, log, state, wanted, use_index=use_index, hash_slot_num=hash_slot_num, index_num=index_num
@@ -61,18 +61,16 @@ def find(
     names = tuple(dict.fromkeys((*columns, *_ORDER_COLUMNS)))
     search = KeySearch(log, wanted, broker_name, names, tolerance, verify_crc, state is StoreState.LIVE)
     if on_scanned is not None:
-        search.on_scanned = partial(_tell, on_scanned, scan_size(log, coverage.uncovered))
+        search.on_scanned = partial(_report_scanned, on_scanned, scan_size(log, coverage.uncovered))
     return _search(search, coverage, topics, stop, tuple(dict.fromkeys((*columns, "physicalOffset"))))
 
 
-def _tell(on_scanned: Callable[[int, int], object], size: int, scanned: int) -> None:
+def _report_scanned(on_scanned: Callable[[int, int], object], size: int, scanned: int) -> None:
     on_scanned(scanned, size)
 
 
 def scan_size(log: CommitLog, ranges: Iterable[tuple[int, int]]) -> int:
-    """How many bytes these physical ranges have in files that are begun: those that were only made in advance
-    do not count.
-    """
+    """Bytes of these physical ranges in files that hold messages; preallocated files do not count."""
     begun = [file for file in log.files if any(log.view(file).read(0, _LOOK_SIZE))]
     return sum(
         max(min(stop, file.stop) - max(start, file.start), 0) for start, stop in ranges for file in begun
@@ -89,12 +87,11 @@ def cover(
     hash_slot_num: int | None = None,
     index_num: int | None = None,
 ) -> tuple[Coverage, tuple[str, ...], int]:
-    """What of the log the index files answer for, for which topics, and where the log ends at most."""
-    # after a crash, or during a commit of ours
+    """Which part of the log the index files cover, for which topics, and where the log ends at most."""
     stop = find_log_end(root, log, state)
     if stop is None:
         stop = log.stop
-    topics, reason = _topics_to_look_up(root, wanted) if use_index else ((), "not asked for")
+    topics, reason = _topics_to_look_up(root, wanted) if use_index else ((), "the caller does not use it")
     if not topics:
         return (
             Coverage((), ((f"{root}/index", reason),), ((log.min_offset, stop),), frozenset()),
@@ -115,10 +112,10 @@ def cover(
 
 
 def _topics_to_look_up(root: str, wanted: Wanted) -> tuple[tuple[str, ...], str]:
-    """The topics whose index entries answer the question; none, and why, when only a scan can.
+    """The topics to look up in the index; none, with the reason, where only a scan finds all messages.
 
-    Without a topic in the question these are all that have a queue or a configuration: the messages that a
-    deleted topic left in the log are found when it is named, or without the index.
+    Without a topic in the question these are all topics with a queue or a configuration. Messages that a
+    deleted topic left in the commitlog are found if the question names the topic, or without the index.
     """
     configured: Mapping[str, TopicConfig] = read_topics(root) or {}
     stored = {
@@ -128,18 +125,18 @@ def _topics_to_look_up(root: str, wanted: Wanted) -> tuple[tuple[str, ...], str]
         name for name, topic in configured.items() if topic.queue_type == "BatchCQ"
     }
     if batch if wanted.topic is None else wanted.topic in batch:
-        return (), "topics of queue.type=BatchCQ keep keys inside of batches, which no index file knows"
+        return (), "topics with queue.type=BatchCQ keep keys inside batches, which index files do not cover"
     if wanted.topic is not None:
         return (wanted.topic,), ""
     if not stored:
-        return (), "without consume queue files the store's topics are not known; name the topic"
+        return (), "without consume queue files the store's topics are unknown; give the topic"
     return tuple(sorted({topic for topic, _ in stored} | set(configured))), ""
 
 
 def _search(
     search: KeySearch, coverage: Coverage, topics: tuple[str, ...], stop: int, shown: tuple[str, ...]
 ) -> Found:
-    candidates = _candidates(search.wanted, coverage, topics)
+    candidates = _indexed_offsets(search.wanted, coverage, topics)
     candidates = candidates[(candidates >= search.log.min_offset) & (candidates < stop)]
     batches = list(search.candidates(candidates))
     for start, end in coverage.uncovered:
@@ -163,7 +160,7 @@ def _search(
     return Found(ordered(batches, search.names).select(shown), how, searched)
 
 
-def _candidates(wanted: Wanted, coverage: Coverage, topics: Sequence[str]) -> NDArray[np.int64]:
+def _indexed_offsets(wanted: Wanted, coverage: Coverage, topics: Sequence[str]) -> NDArray[np.int64]:
     if not coverage.files or not topics:
         return np.empty(0, np.int64)
     parts = [
@@ -173,7 +170,7 @@ def _candidates(wanted: Wanted, coverage: Coverage, topics: Sequence[str]) -> ND
 
 
 def ordered(batches: list[pa.RecordBatch], names: tuple[str, ...]) -> pa.Table:
-    """By place in the log, each message once: index and scan both know those at the edges."""
+    """The rows in commitlog order, each once: index and scan both find messages at the edges of a file."""
     table = pa.Table.from_batches(batches, arrow_schema(names))
     places = np.stack([table[name].to_numpy().astype(np.int64) for name in _ORDER_COLUMNS])
     _, first = np.unique(places, axis=1, return_index=True)
@@ -181,7 +178,7 @@ def ordered(batches: list[pa.RecordBatch], names: tuple[str, ...]) -> pa.Table:
 
 
 def stands_at(log: CommitLog, physical_offset: int) -> bool:
-    """Whether a message begins at the offset; its CRC is not looked at."""
+    """Whether a message begins at the physical offset; its CRC is not checked."""
     file = log.file_at(physical_offset)
     if file is None:
         return False

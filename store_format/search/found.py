@@ -1,4 +1,4 @@
-"""The answer of a search: the messages, and where they were looked for."""
+"""The result of a search: the messages, and what was searched."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What was looked at. `scanned` are physical ranges [start, stop) of the commitlog, `topics` those asked
-    of the index.
+    """What a search has read.
 
-    `unused` has (index file, reason) pairs, `candidates` counts messages the index led to, `damaged_bytes`
-    what a scan stepped over.
+    `topics` were looked up in `index_files`; `unused` has (index file, reason) pairs. `candidates` counts the
+    messages that the index named. `scanned` are physical ranges [start, stop) of the commitlog; a scan
+    skipped `damaged_bytes` of them.
     """
 
     topics: tuple[str, ...]
@@ -39,11 +39,10 @@ class Searched:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Found:
-    """The messages in the order of the log, with `physicalOffset` among the columns, and where they were
-    looked for.
+    """The messages in commitlog order, with `physicalOffset` among the columns, and what was searched.
 
-    `how` is "index" (nothing else was read than the messages at the edges of its files), "scan", or "index
-    and scan"; "offset" for an offset message id, "consume queue" where neither key nor id was given.
+    `how` is "index" (apart from the index files only messages at their edges were read), "scan", or "index
+    and scan"; "offset" for an offset message id; "consume queue" for a search without key and id.
     """
 
     table: pa.Table

@@ -1,7 +1,6 @@
-"""Which messages carry a key: candidates that an index named are checked on their own bytes, ranges of the
-log are scanned.
+"""Which messages have a key: candidates of an index are checked, ranges of the commitlog are scanned.
 
-Both ways end in the same test of topic, key and time, and both are done for many messages at once.
+Both apply the same test of topic, key and time, to many messages at once.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from store_format.read.tolerance import Tolerance
 
 _INNER = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
 _SYS_FLAG_LOW = head_offset("sys_flag") + 3  # the byte of a unit that has these bits
-_OCCURRENCES_MAX = 256  # of a key in one window, before all of its units are looked at
+_OCCURRENCES_MAX = 256  # of a key in one window; if there are more, all its messages are checked
 _WINDOWS_AHEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The question. Store times `begin_ms` to `end_ms`, both inclusive, as in the broker's queryMessage."""
+    """The question. Store times in ms, both inclusive, as in the broker's queryMessage."""
 
     key: str
     topic: str | None = None
@@ -47,19 +46,20 @@ class Wanted:
 
     def __post_init__(self) -> None:
         if not self.key:
-            raise OptionError("an empty key is in no message's KEYS; give a word of KEYS or a UNIQ_KEY")
+            raise OptionError("the key is empty; give a word of KEYS or a UNIQ_KEY")
         for name, text in (("key", self.key), ("topic", self.topic or "")):
             if any("\ud800" <= character <= "\udfff" for character in text):
-                raise OptionError(f"{name} {text!r} is no text that a message can carry")
+                raise OptionError(f"{name} {text!r} is not valid Unicode, so no message has it")
         if self.topic is not None and is_light_queue(self.topic):
             raise OptionError(
-                f"{self.topic} is a light queue: its messages are stored, and indexed, under another topic; give that one, or none"
+                f"{self.topic} is a light queue: its messages are stored and indexed under another topic; "
+                "give that topic, or no topic"
             )
 
 
 @dataclass(slots=True)
 class KeySearch:
-    """One question being asked of the log: decodes what matches, and counts what it looked at."""
+    """One search: decodes the messages that match, and counts what was read."""
 
     log: CommitLog
     wanted: Wanted
@@ -70,20 +70,20 @@ class KeySearch:
     is_live: bool
     bytes_scanned: int = 0
     damaged_bytes: int = 0
-    units_scanned: int = 0  # those at the edges of index files do not count
-    on_scanned: Callable[[int], object] | None = None  # is told how many bytes have been looked at
+    units_scanned: int = 0  # without those at the edges of index files
+    on_scanned: Callable[[int], object] | None = None  # called with the bytes scanned so far
 
     # ---- from the index ------------------------------------------------------------------------------------
 
     def candidates(self, offsets: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Those of the candidates that are what was asked for."""
+        """The candidates that match."""
         files = self.log.file_index(offsets)
         for index in np.unique(files).tolist():
             mine = offsets[files == index]
             if index < 0:
                 path, expected = (
                     self.log.files[0].path,
-                    f"commitlog files that hold {int(mine[0])}, where the index leads",
+                    f"commitlog files that hold {int(mine[0])}, to which the index points",
                 )
                 self.tolerance.damage(CorruptStoreError(path, 0, expected, "a gap in the commitlog"))
                 continue
@@ -93,14 +93,14 @@ class KeySearch:
     # ---- from the log --------------------------------------------------------------------------------------
 
     def scan(self, start: int, stop: int, edges: frozenset[int]) -> Iterator[pa.RecordBatch]:
-        """What was asked for among the units that begin in [start, stop)."""
+        """The matching messages among those that begin in [start, stop)."""
         known = np.array(sorted(edges), np.int64)
         searched: deque[tuple[UnitRun, Future[NDArray[np.int64]]]] = deque()
-        # one follows the units while the other looks for the key's bytes
+        # one thread walks the messages, the other searches for the key's bytes
         with ThreadPoolExecutor(1) as searcher:
             for step in self.log.walk(start, stop, resync=True):
                 if isinstance(step, Damage):
-                    if not (step.at_tail and self.is_live):  # there it is a message being written
+                    if not (step.at_tail and self.is_live):  # a message that is being written
                         self.damaged_bytes += step.stop - step.start
                         self.tolerance.damage(
                             CorruptStoreError(step.file.path, step.start, step.expected, step.found)
@@ -121,10 +121,13 @@ class KeySearch:
             yield from self._matching(self._refs(run, rows.result()))
 
     def _rows_with_key(self, run: UnitRun) -> NDArray[np.int64]:
-        """Units whose bytes hold the key's, and batches, which may be compressed: few enough to be decoded."""
+        """Messages whose bytes contain those of the key, and message batches, which may be compressed.
+
+        All messages of the run where the bytes cannot tell.
+        """
         everything = np.arange(len(run.positions))
         key = self.wanted.key
-        if run.buffer is None or "\ufffd" in key:  # malformed bytes are read as that character
+        if run.buffer is None or "\ufffd" in key:  # malformed bytes decode to this character
             return everything
         starts = run.positions - run.buffer_start
         batches = np.flatnonzero((run.buffer[starts + _SYS_FLAG_LOW] & _INNER) == _INNER)
@@ -135,8 +138,9 @@ class KeySearch:
         return np.union1d(rows[rows >= 0], batches)
 
     def _refs(self, run: UnitRun, rows: NDArray[np.int64]) -> UnitRefs:
-        """Over the mapped file, so that errors name its bytes; the units are below the end that the walk has
-        seen.
+        """References into the mapped file, so that errors name its bytes.
+
+        The messages are before the end that the walk has seen.
         """
         refs = self.log.refs_of(run, mapped=True).select(rows)
         if self.is_live and int(rows[-1]) == len(run.positions) - 1 and not is_written(refs):
@@ -154,7 +158,7 @@ class KeySearch:
         table = PropertyTable(units.raw_properties())
         by_key: NDArray[np.bool_] = table.has_key(self.wanted.key).to_numpy(zero_copy_only=False)
         inner = inner_batches(units)
-        # A batch is found by a key of its own as a whole, and by the keys of the messages in it.
+        # A batch matches as a whole by its own key, and its messages match by theirs.
         for rows, key in ((by_key, None), (inner & ~by_key, self.wanted.key)):
             if rows.any():
                 yield from self._decode(units.select(rows).refs, key)

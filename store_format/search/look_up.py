@@ -1,8 +1,8 @@
-"""What `MessageStore.find` asks: by key, by either kind of id, or by tags and time; each question goes the
-shortest way that is complete.
+"""What `MessageStore.find` does: by key, by either kind of id, or by tags and time.
 
-An offset message id says where the message stands. A key, or a UNIQ_KEY, is looked up in the index and
-scanned for where that does not reach. Without either, consume queues lead to what has the tags.
+Each question takes the shortest way that finds all messages. An offset message id contains the place of the
+message. A key or a UNIQ_KEY is looked up in the index, and scanned for in the rest of the commitlog. Without
+key and id, consume queues lead to the messages with the tags.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ _HELPERS = ("physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is looked for. Store times `begin_ms` to `end_ms` in ms, both inclusive; `tags` are whole tags,
-    any of them.
-    """
+    """What to find. Store times are in ms, both inclusive; `tags` are whole tags, any of them."""
 
     key: str | None = None
     message_id: str | None = None
@@ -56,13 +54,13 @@ class Question:
             raise OptionError("key and message_id are given together; use only one of them")
         if self.message_id == "":
             raise OptionError(
-                "an empty message id is no message's; give what a client shows, or an offset message id"
+                "the message id is empty; give the id that a client shows, or an offset message id"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How rows are made and how far the index may be trusted; see `find.find`."""
+    """How rows are decoded and how far the index is trusted; see `by_key.find`."""
 
     columns: tuple[str, ...]
     on_damage: str = "FAILFAST"
@@ -74,9 +72,7 @@ class How:
 
 
 def look_up(store: Store, question: Question, how: How) -> Found:
-    """The messages asked for, in the order of the log, with `physicalOffset` among the columns, and how they
-    were found.
-    """
+    """The messages in commitlog order, with `physicalOffset` among the columns, and how they were found."""
     if question.message_id is not None:
         placed = _OFFSET_ID.match(question.message_id)
         found = None if placed is None else _at_offset(store, question, how, int(placed[1], 16))
@@ -89,9 +85,7 @@ def look_up(store: Store, question: Question, how: How) -> Found:
 
 
 def bytes_to_scan(store: Store, question: Question, how: How) -> int:
-    """How much of the commitlog no index file covers for this question; files that were only made in advance
-    do not count.
-    """
+    """Bytes of the commitlog that no index file covers for this question; preallocated files do not count."""
     key = question.key or question.message_id
     if key is None:
         return 0
@@ -117,13 +111,13 @@ def _shown(how: How) -> list[str]:
 
 
 def _filtered(found: Found, question: Question, how: How) -> Found:
-    """Without what has the wrong id or tags: the index knows neither."""
+    """Without the rows that have another id or other tags: the index knows neither."""
     return Found(
-        found.table.filter(_wanted(found.table, question)).select(_shown(how)), found.how, found.searched
+        found.table.filter(_rows_wanted(found.table, question)).select(_shown(how)), found.how, found.searched
     )
 
 
-def _wanted(table: pa.Table, question: Question) -> pa.ChunkedArray:
+def _rows_wanted(table: pa.Table, question: Question) -> pa.ChunkedArray:
     keep = pc.is_valid(table["physicalOffset"])
     if question.message_id is not None:
         keep = pc.and_(keep, pc.equal(table["msgId"], question.message_id))
@@ -156,7 +150,7 @@ def _by_key(store: Store, question: Question, key: str, how: How) -> Found:
 
     before = read_commit_state(store.path)
     found = look(use_index=how.use_index and before.base is None)
-    # While a commit of ours writes index entries, slots lead to units that the header does not count yet.
+    # While our commit writes index entries, slots point to entries that the header does not count yet.
     return found if read_commit_state(store.path) == before else look(use_index=False)
 
 
@@ -164,12 +158,12 @@ def _by_key(store: Store, question: Question, key: str, how: How) -> Found:
 
 
 def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found | None:
-    """The message at a physical offset, if it is the one whose id says so; None where it is not, and the id
-    may be a UNIQ_KEY.
+    """The message at a physical offset, if it has the id of the question.
+
+    None if it has another id: then the question's id may be a UNIQ_KEY.
     """
     log: CommitLog = store.log
     file = log.file_at(offset)
-    # after a crash, or during a commit of ours
     stop = find_log_end(store.path, log, store.state)
     if file is None or (stop is not None and offset >= stop) or not stands_at(log, offset):
         return None
@@ -188,7 +182,7 @@ def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found
         ("storeTimestampMs", pc.less_equal, question.end_ms),
     ):
         table = table if value is None else table.filter(compare(table[name], value))
-    keep = _wanted(table, Question(tags=question.tags))
+    keep = _rows_wanted(table, Question(tags=question.tags))
     return Found(table.filter(keep).select(_shown(how)), "offset", Searched((), (), (), 1, (), 0, 0))
 
 
@@ -196,8 +190,9 @@ def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found
 
 
 def _by_queues(store: Store, question: Question, how: How) -> Found:
-    """Of the queues, between the offsets that the broker's search by time gives; tags by their hash first,
-    then by their text.
+    """The messages of queues, between the offsets that the broker's search by time gives.
+
+    Tags are compared by their hash first, then as text.
     """
     tags = None if question.tags is None else frozenset(question.tags)
     codes = None if tags is None else frozenset(tags_code(tag) for tag in tags)
@@ -235,8 +230,9 @@ def _by_queues(store: Store, question: Question, how: How) -> Found:
 
 
 def _window(queue: Queue, question: Question, on_damage: str) -> tuple[int | None, int | None]:
-    """Where the times begin and end in a queue. A BatchCQ queue is read as a whole: its units know the times
-    of batches only.
+    """The first and last offset of a queue for the question's times.
+
+    None for a BatchCQ queue, which is read as a whole: its entries have the times of batches only.
     """
     if queue.range.is_batch:
         return None, None

@@ -69,7 +69,7 @@ def test_what_is_in_the_way_is_found(tmp_path: Path) -> None:
 def test_a_store_that_is_none(rmqlog: Runner, tmp_path: Path) -> None:
     done = rmqlog("doctor", tmp_path, "-o", "json")
     assert done.code == 2
-    assert "is no store root" in _states(done.out)["store"][1]
+    assert "is not a store root" in _states(done.out)["store"][1]
 
 
 def test_the_versions_are_those_of_the_project() -> None:

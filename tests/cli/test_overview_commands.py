@@ -85,7 +85,7 @@ def test_ls_fails_with_what_is_there(rmqlog: Runner, golden: Golden, tmp_path: P
         == "no topic is named 'Ordrs'; did you mean Orders?"
     )
     assert "does not exist" in rmqlog.fails(2, "ls", tmp_path / "nowhere")
-    assert "is no store root" in rmqlog.fails(2, "ls", tmp_path)
+    assert "is not a store root" in rmqlog.fails(2, "ls", tmp_path)
     assert "did you mean topic?" in rmqlog.fails(1, "ls", golden(STORE), "--columns", "topc")
     assert "Did you mean" in rmqlog.fails(1, "ls", golden(STORE), "--colums", "topic")
 

@@ -157,9 +157,9 @@ def _no_queues(root: Path) -> None:
 
 
 RAISED: dict[str, Callable[[Path], None]] = {
-    "is no store root": _no_store,
+    "is not a store root": _no_store,
     "does not exist": _nothing_there,
-    "which is not read": _dledger,
+    "which is not supported": _dledger,
     "unknown option": _unknown_option,
     "RocketMQ's own": _system_topic,
     "retention deleted": _overtaken,

@@ -149,10 +149,10 @@ def test_a_missing_path(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_path_that_is_no_store(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
-    expected = f"StoreNotFoundError: {tmp_path} is no store root: expected a directory `commitlog` in it, found photos"
+    expected = f"StoreNotFoundError: {tmp_path} is not a store root: expected a directory `commitlog` in it, found photos"
     assert expected in sentence_of(spark, tmp_path)
     assert (
-        f"{tmp_path}/photos is no store root: expected a directory `commitlog` in it, found nothing"
+        f"{tmp_path}/photos is not a store root: expected a directory `commitlog` in it, found nothing"
         in sentence_of(spark, tmp_path / "photos")
     )
 
@@ -167,7 +167,7 @@ def test_a_file(spark: SparkSession, golden: Golden) -> None:
 @pytest.mark.parametrize("part", ["commitlog", "consumequeue", "config"])
 def test_a_part_of_a_store(spark: SparkSession, golden: Golden, part: str) -> None:
     root = golden(STORE)
-    assert f"StoreNotFoundError: {root}/{part} is a part of a store; the store root is {root}" in sentence_of(
+    assert f"StoreNotFoundError: {root}/{part} is part of a store; the store root is {root}" in sentence_of(
         spark, root / part
     )
 
@@ -180,8 +180,9 @@ def test_another_file_system(spark: SparkSession) -> None:
 
 def test_dledger(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "dledger-n0").mkdir()
-    assert f"{tmp_path} is a DLedger store (enableDLegerCommitLog=true), which is not read" in sentence_of(
-        spark, tmp_path
+    assert (
+        f"{tmp_path} is a DLedger store (enableDLegerCommitLog=true), which is not supported"
+        in sentence_of(spark, tmp_path)
     )
 
 

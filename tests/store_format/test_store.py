@@ -45,10 +45,10 @@ def opened(small: SmallStore) -> MessageStore:
         ("missing", "/missing does not exist; give the broker's store directory (storePathRootDir)"),
         ("missing/deeper", "/missing/deeper does not exist; "),
         ("store/lock", "/store/lock is a file; give the broker's store directory"),
-        ("store/config", "/store/config is a part of a store; the store root is "),
-        ("store/commitlog", "/store/commitlog is a part of a store; the store root is "),
-        ("empty", "/empty is no store root: expected a directory `commitlog` in it, found nothing"),
-        ("other", "/other is no store root: expected a directory `commitlog` in it, found a, b"),
+        ("store/config", "/store/config is part of a store; the store root is "),
+        ("store/commitlog", "/store/commitlog is part of a store; the store root is "),
+        ("empty", "/empty is not a store root: expected a directory `commitlog` in it, found nothing"),
+        ("other", "/other is not a store root: expected a directory `commitlog` in it, found a, b"),
     ],
 )
 def test_a_path_that_is_no_store(small: SmallStore, path: str, message: str) -> None:
@@ -166,7 +166,7 @@ def test_a_queue_that_is_not_there(small: SmallStore, topic: str, queue_id: int,
 @pytest.mark.parametrize("start", [-1, 6])
 def test_a_start_outside_the_queue(small: SmallStore, start: int) -> None:
     with pytest.raises(
-        OffsetOutOfRangeError, match=f"Orders-0: offset {start} is not in the queue; it holds 0 to 5"
+        OffsetOutOfRangeError, match=f"Orders-0: offset {start} is not in the queue; the queue holds 0 to 5"
     ):
         list(opened(small).queue("Orders", 0).read(start))
 

@@ -145,7 +145,9 @@ def test_a_read_of_all_topics_fails_or_says_what_it_leaves_out(
     left = {row for row in expected if row[0] == "Parent"} if what == "unreadable" else set()
     assert found == expected - left
     (told,) = caplog.messages
-    assert told.startswith(f"1 topics, queues or files of {small.root} are passed over: {path}")
+    assert told.startswith(
+        f"1 topics, queues or files of {small.root} cannot be read and are skipped: {path}"
+    )
 
 
 def test_a_member_of_a_cluster_that_may_not_be_read(

@@ -113,7 +113,7 @@ def test_a_store_without_its_commitlog_is_not_taken_for_the_cluster_of_what_is_i
     os.rename(store / "commitlog", cluster.parent / "disk2")
     with pytest.raises(
         StoreNotFoundError,
-        match=f"^{store} is no store root: .*; if its commitlog lies elsewhere, name the directories",
+        match=f"^{store} is not a store root: .*; if the commitlog is in other directories, list them",
     ):
         opened(store)
 
@@ -124,7 +124,7 @@ def test_a_directory_of_commitlog_files_that_is_not_there(cluster: Path, beside:
     paths = [str(store / "commitlog")] * beside + ["/mnt/not-mounted"]
     with pytest.raises(
         StoreError,
-        match=r"^storePathCommitLog: /mnt/not-mounted is no directory; name those that hold commitlog files",
+        match=r"^storePathCommitLog: /mnt/not-mounted is not a directory; list all directories that hold commitlog files",
     ):
         opened(store, storePathCommitLog=",".join(paths))
 

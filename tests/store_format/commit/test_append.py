@@ -546,7 +546,7 @@ def test_a_batch_of_the_right_end_and_the_wrong_number_of_messages_was_overwritt
     wrong = replace(entry, units=21)
     assert wrong.damage(log) is None
     assert (
-        replace(wrong, suspect=True).damage(log) == "was overwritten: 20 messages stand where 21 were written"
+        replace(wrong, suspect=True).damage(log) == "was overwritten: 20 messages found where 21 were written"
     )
 
 
