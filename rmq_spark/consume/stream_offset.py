@@ -52,7 +52,7 @@ class StreamOffset:
             if name == FROM:
                 starts = _flat(members, FROM)
             elif name == RESET:
-                reset = _number(members, RESET)
+                reset = _reset_number(members, RESET)
             elif name == AGAIN:
                 again = _true(members, AGAIN)
             elif name.startswith(MARK):
@@ -102,7 +102,7 @@ def _flat(topics: object, where: str) -> dict[MessageQueue, int]:
     return found
 
 
-def _number(value: object, where: str) -> int:
+def _reset_number(value: object, where: str) -> int:
     if type(value) is not int or value < 0:
         raise _refusal(f"a number at {where}, found {_json_text(value)}")
     return value

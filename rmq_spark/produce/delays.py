@@ -26,14 +26,14 @@ _INT_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Where messages are stored, and their properties: `asked` by a client, `added` by the broker."""
+    """Where messages are stored, and the properties that a client and the broker add to them."""
 
     topics: tuple[str, ...]
     topic: NDArray[np.int64]
     queue_id: NDArray[np.int64]
     delay_ms: NDArray[np.int64]  # of the delay level; 0: the message is not in SCHEDULE_TOPIC_XXXX
-    asked: dict[str, pa.LargeBinaryArray]
-    added: dict[str, pa.LargeBinaryArray]
+    by_client: dict[str, pa.LargeBinaryArray]
+    by_broker: dict[str, pa.LargeBinaryArray]
 
 
 def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
@@ -55,9 +55,9 @@ def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
     out = (deliver - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
     moved = scheduled | parked
     topic = np.where(scheduled, len(rows.topics), np.where(parked, len(rows.topics) + 1, rows.codes))
-    asked = {DELAY: _numbers(level, scheduled), "TIMER_DELIVER_MS": _numbers(deliver, timed)}
+    by_client = {DELAY: _numbers(level, scheduled), "TIMER_DELIVER_MS": _numbers(deliver, timed)}
     real_topics = pa.array([name.encode() for name in rows.topics], _KIND)
-    added = {
+    by_broker = {
         TIMER_OUT_MS: _numbers(out, parked),
         REAL_TOPIC: real_topics.take(pa.array(rows.codes, mask=~moved)),
         REAL_QID: _numbers(queue_id, moved),
@@ -67,8 +67,8 @@ def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
         topic,
         np.where(scheduled, level - 1, np.where(parked, 0, queue_id)),
         np.array((0, *DELAY_LEVELS_MS), np.int64)[level],
-        _without_empty(asked),
-        _without_empty(added),
+        _without_empty(by_client),
+        _without_empty(by_broker),
     )
 
 

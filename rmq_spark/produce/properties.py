@@ -75,10 +75,10 @@ class MessageProperties:
         if wait is None or wait.null_count:
             # The constructors of Message set WAIT.
             columns[WAIT] = "true" if wait is None else pc.fill_null(wait, b"true")
-        columns |= parked.asked
+        columns |= parked.by_client
         if UNIQ_KEY in self._columns or uniq_key is not self._entry(UNIQ_KEY):
             columns[UNIQ_KEY] = uniq_key
-        columns |= parked.added
+        columns |= parked.by_broker
         for name, column in given.items():
             if (place := _separator_in(column)) is not None:
                 self._rows.refuse(

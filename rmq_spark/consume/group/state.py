@@ -138,9 +138,9 @@ def read_state(directory: str) -> GroupState:
         if value["version"] != _VERSION:
             raise ValueError(f"version {value['version']!r}")
         state = GroupState(
-            serial=_number(value["serial"]),
-            reset=_number(value["reset"]),
-            log_size=_number(value["logSize"]),
+            serial=_from_zero(value["serial"]),
+            reset=_from_zero(value["reset"]),
+            log_size=_from_zero(value["logSize"]),
             subscription=_string(value["subscription"]),
             strategy=_string(value["strategy"]),
             members={_member_id(name): _member_entry(member) for name, member in value["members"].items()},
@@ -148,10 +148,10 @@ def read_state(directory: str) -> GroupState:
         # Both lists were added later to version 1, so that older members can still read the file. A file
         # without them says nothing about the offset file.
         mirrored = value.get("mirrored", [None] * len(value["queues"]))
-        unattended = {_number(index) for index in value.get("unattended", ())}
+        unattended = {_from_zero(index) for index in value.get("unattended", ())}
         for index, (row, offset) in enumerate(zip(value["queues"], mirrored, strict=True)):
             queue, entry = _read_queue(row)
-            entry.mirrored = offset if offset is None or offset == NOT_IN_FILE else _number(offset)
+            entry.mirrored = offset if offset is None or offset == NOT_IN_FILE else _from_zero(offset)
             entry.is_unattended = index in unattended
             state.queues[queue] = entry
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -167,23 +167,23 @@ def _member_entry(value: Mapping[str, Any]) -> MemberEntry:  # Any: JSON
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < 1e9:
         raise ValueError(f"leaseSeconds {seconds!r}")
     brokers = [_string(broker) for broker in value.get("brokers", ())]
-    return MemberEntry(clients, _string(value["host"]), _number(value["processId"]), float(seconds), brokers)
+    return MemberEntry(clients, _string(value["host"]), _from_zero(value["processId"]), float(seconds), brokers)
 
 
 def _read_queue(row: list[Any]) -> tuple[MessageQueue, QueueEntry]:
     topic, broker_name, queue_id, owner, client, epoch, position, reset = row
-    queue = MessageQueue(_string(topic), _string(broker_name), _number(queue_id, _INT))
+    queue = MessageQueue(_string(topic), _string(broker_name), _from_zero(queue_id, _INT))
     entry = QueueEntry(
         None if owner is None else _member_id(owner),
         None if client is None else _string(client),
-        _number(epoch),
-        None if position is None else _number(position),
-        _number(reset),
+        _from_zero(epoch),
+        None if position is None else _from_zero(position),
+        _from_zero(reset),
     )
     return queue, entry
 
 
-def _number(value: object, stop: int = _LONG) -> int:
+def _from_zero(value: object, stop: int = _LONG) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < stop:
         return value
     raise ValueError(f"expected a number from 0, found {value!r}"[:100])

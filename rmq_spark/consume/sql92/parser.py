@@ -277,10 +277,10 @@ class _Parser:
 
 def _is_empty_range(low: Literal | Property | None, high: Literal | Property | None) -> bool:
     """Whether constant bounds are in the wrong order (createBetween)."""
-    return isinstance(low, Literal) and isinstance(high, Literal) and _number(low, high) > _number(high, low)
+    return isinstance(low, Literal) and isinstance(high, Literal) and _bound_value(low, high) > _bound_value(high, low)
 
 
-def _number(bound: Literal, other: Literal) -> int | float:
+def _bound_value(bound: Literal, other: Literal) -> int | float:
     """A bound as Java compares it: as a double if either bound is a double."""
     assert isinstance(bound.value, int | float)
     return float(bound.value) if Kind.DOUBLE in (bound.kind, other.kind) else bound.value
