@@ -90,7 +90,7 @@ def _level_rows(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
             # ScheduleMessageService.computeDeliverTimestamp; the consume queue has it as the tags code
             due = row["tagsCode"]
             state = "unknown" if done is None else "waiting" if due > now_ms else "due"
-            yield _row(store, row, "level", state, due, now_ms)
+            yield _delayed_row(store, row, "level", state, due, now_ms)
 
 
 def _timer_rows(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
@@ -127,10 +127,10 @@ def _timer_rows(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
         state = "waiting" if row["due"] > now_ms else "due"
         state = "unknown" if check is None else "recall" if row["TIMER_DEL_UNIQKEY"] is not None else state
         state = "recalled" if state in ("waiting", "due") and named & recalls else state
-        yield _row(store, row, "timer", state, row["due"], now_ms)
+        yield _delayed_row(store, row, "timer", state, row["due"], now_ms)
 
 
-def _row(
+def _delayed_row(
     store: Store, row: dict[str, Any], kind: str, state: str, due: int, now_ms: int
 ) -> tuple[object, ...]:
     level = row["queueId"] + 1 if kind == "level" else None

@@ -85,11 +85,11 @@ def files(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row for each file. Of RocksDB's directories only `rocksdbstore` is listed."""
     return batches_of(
         FILE_COLUMNS,
-        (_row(store, kind, path, size, fill) for kind, path, size, fill in _files_and_fills(store)),
+        (_file_row(store, kind, path, size, fill) for kind, path, size, fill in _files_and_fills(store)),
     )
 
 
-def _row(store: Store, kind: str, path: str, size: int, fill: FileFill) -> tuple[object, ...]:
+def _file_row(store: Store, kind: str, path: str, size: int, fill: FileFill) -> tuple[object, ...]:
     disk, modified = file_status(path) or (None, None)
     shown = path.removeprefix(f"{store.path}/")
     ratio = (

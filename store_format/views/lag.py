@@ -77,6 +77,13 @@ class GroupQueue:
             return None
         return max(self.committed, self.limits[0])
 
+    @property
+    def lost(self) -> int | None:
+        """How many unconsumed messages retention has deleted; None if an offset is unknown."""
+        if self.committed is None or self.limits is None:
+            return None
+        return max(min(self.limits) - self.committed, 0)
+
 
 def group_queues(
     store: Store, group: str | None = None, committed: Committed | None = None
@@ -139,7 +146,7 @@ def lag_table(
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     places = group_queues(store, group, committed)
     measured = measure(store, *_queues_and_edges(places))
-    rows = (_row(store.broker_name, place, measured, now) for place in places)
+    rows = (_lag_row(store.broker_name, place, measured, now) for place in places)
     return pa.Table.from_batches([batch_of(LAG_COLUMNS, rows)])
 
 
@@ -160,19 +167,13 @@ def _edges(place: GroupQueue) -> Iterator[int]:
         yield from (place.next_readable, place.committed - 1)
 
 
-def _row(
+def _lag_row(
     broker_name: str, place: GroupQueue, measured: dict[QueueKey, Stretches], now: int
 ) -> tuple[object, ...]:
     low, high = place.limits if place.limits is not None else (None, None)
-    lag = lag_bytes = lag_ms = lost = last = following = None
-    if (
-        place.committed is not None
-        and place.next_readable is not None
-        and low is not None
-        and high is not None
-    ):
-        lag, lost = high - place.committed, max(min(low, high) - place.committed, 0)
-        lag_bytes = lag_ms = 0
+    lag = lag_bytes = lag_ms = last = following = None
+    if place.committed is not None and place.next_readable is not None and high is not None:
+        lag, lag_bytes, lag_ms = high - place.committed, 0, 0
         stretches = measured.get((place.topic, place.queue_id))
         if stretches is not None:
             last = stretches.time_at(place.committed - 1)
@@ -185,7 +186,7 @@ def _row(
     )
     return (
         broker_name, place.group, place.topic, place.queue_id, place.committed, low, high,
-        lag, lag_bytes, lag_ms, lost, flight, time_us(last), time_us(following),
+        lag, lag_bytes, lag_ms, place.lost, flight, time_us(last), time_us(following),
     )  # fmt: skip
 
 

@@ -79,7 +79,9 @@ def retention_rows(
         edges.setdefault((place.topic, place.queue_id), []).append(place.next_readable or 0)
     measured = measure(store, list(queues.values()), edges)
     expiry = _expiry(store, file_reserved_hours)
-    rows = [row for place in places if (row := _row(store, place, measured, expiry, now_ms)) is not None]
+    rows = [
+        row for place in places if (row := _retention_row(store, place, measured, expiry, now_ms)) is not None
+    ]
     return sorted(rows, key=lambda row: (row[-1] is None, row[-1], row[1:4]))
 
 
@@ -91,26 +93,24 @@ def _expiry(store: Store, hours: float) -> list[int]:
     return [time + int(hours * _HOUR_MS) for time in accumulate(modified, max)]
 
 
-def _row(
+def _retention_row(
     store: Store,
     place: GroupQueue,
     measured: dict[QueueKey, Stretches],
     expiry: list[int],
     now_ms: int,
 ) -> tuple[object, ...] | None:
-    assert place.committed is not None
+    start, lost = place.next_readable, place.lost
+    assert start is not None  # `retention_rows` leaves out the other queues
     assert place.limits is not None
-    low, high = place.limits
-    lost = max(min(low, high) - place.committed, 0)
     stretches = measured.get((place.topic, place.queue_id))
-    start = max(place.committed, low)
     physical = stretches.place_of(start) if stretches is not None else None
     files = store.log.files
     number = bisect_right([file.start for file in files], physical) - 1 if physical is not None else -1
     file = expires = going = None
     if 0 <= number < len(files) - 1:
         file, expires = files[number].path, expiry[number]
-        going = _count_before(place.queue, start, high, files[number].stop)
+        going = _count_before(place.queue, start, place.limits[1], files[number].stop)
     if not lost and file is None:
         return None
     shown = None if file is None else file.removeprefix(f"{store.path}/")

@@ -95,7 +95,9 @@ class Transaction:
 
 def transactions(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row for each transaction with a half message in the log, sorted by the newest copy's offset."""
-    return batches_of(TRANSACTION_COLUMNS, (_row(store, each, now_ms) for each in find_transactions(store)))
+    return batches_of(
+        TRANSACTION_COLUMNS, (_transaction_row(store, each, now_ms) for each in find_transactions(store))
+    )
 
 
 def find_transactions(store: Store, uniq_key: str | None = None) -> list[Transaction]:
@@ -210,7 +212,7 @@ def _discarded(store: Store) -> set[tuple[str, str]]:
     return {(row[UNIQ_KEY], row[REAL_TOPIC]) for row in rows if row[UNIQ_KEY] is not None}
 
 
-def _row(store: Store, each: Transaction, now_ms: int) -> tuple[object, ...]:
+def _transaction_row(store: Store, each: Transaction, now_ms: int) -> tuple[object, ...]:
     first, last, commit = each.copies[0], each.copies[-1], each.commit or {}
     return (
         store.broker_name, each.state, last[REAL_TOPIC], parse_long(last[REAL_QID]), last[PGROUP],
