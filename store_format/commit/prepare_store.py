@@ -13,9 +13,10 @@ from store_format.bookkeeping.settings import StoreSettings, is_queue_file_size_
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.cluster import is_begun, note_begun
+from store_format.commit.index_repair import Indexing, index_log
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.queue_rebuild import Rebuilding
-from store_format.commit.repair import index_log, repair
+from store_format.commit.repair import repair
 from store_format.commit.roll_forward import open_log, roll_forward
 from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import sync_store
@@ -119,18 +120,13 @@ def _repair(
     options: CommitOptions,
     files: FileWrites,
 ) -> None:
-    now = options.clock()
     repair(
         root,
         log,
         LogFiles(log, directories, settings.mapped_file_size_commit_log, files),
-        settings,
+        settings.queue_file_size if _is_size_known(root, log, options) else None,
+        _indexing(settings, options, files) if options.message_index_enable else None,
         files,
-        index=options.message_index_enable,
-        tag_keys=options.tag_keys,
-        timestamp=now,
-        zone=_zone(now),
-        is_size_known=_is_size_known(root, log, options),
         cut_after_damage=options.cut_after_damage,
     )
     # The store is complete now, but perhaps not flushed: as after an ASYNC commit.
@@ -139,22 +135,17 @@ def _repair(
 
 def _rebuilding(root: str, log: CommitLog, settings: StoreSettings, options: CommitOptions) -> Rebuilding:
     def index(log: CommitLog, stop: int, directory: str) -> None:
-        now = options.clock()
-        index_log(
-            directory,
-            log,
-            stop,
-            settings,
-            FileWrites(sync=True),
-            tag_keys=options.tag_keys,
-            timestamp=now,
-            zone=_zone(now),
-        )
+        index_log(directory, log, stop, _indexing(settings, options, FileWrites(sync=True)))
 
     def file_size() -> int | None:
         return settings.queue_file_size if _is_size_known(root, log, options) else None
 
     return Rebuilding(file_size, index if options.message_index_enable else None, options.rebuild_lost_queues)
+
+
+def _indexing(settings: StoreSettings, options: CommitOptions, files: FileWrites) -> Indexing:
+    now = options.clock()
+    return Indexing(settings.geometry, files, now, _zone(now), options.tag_keys)
 
 
 def _is_size_known(root: str, log: CommitLog, options: CommitOptions) -> bool:

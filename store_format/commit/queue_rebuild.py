@@ -154,22 +154,12 @@ def _rebuilt(
     """
     states = queue_states(root, log, end)
     file_size = rebuilding.file_size()
-    lacking = find_lacking(
-        root, log, start, end, states, file_size=file_size, is_crashed=False, deleted_from=end
-    )
-    if not lacking.firsts:
-        return lacking
-    first = log.min_offset
-    if start > first:
-        lacking = find_lacking(
-            root, log, first, end, states, file_size=file_size, is_crashed=False, deleted_from=end
-        )
-    floors = _floors(root, log, end, lacking, states, written, rebuilding.is_lost)
-    if floors:
-        lacking = find_lacking(
+
+    def find(start: int, floors: Mapping[QueueKey, int] | None = None) -> Lacking:
+        return find_lacking(
             root,
             log,
-            first,
+            start,
             end,
             states,
             file_size=file_size,
@@ -177,6 +167,15 @@ def _rebuilt(
             deleted_from=end,
             floors=floors,
         )
+
+    lacking = find(start)
+    if not lacking.firsts:
+        return lacking
+    if start > log.min_offset:
+        lacking = find(log.min_offset)
+    floors = _floors(root, log, end, lacking, states, written, rebuilding.is_lost)
+    if floors:
+        lacking = find(log.min_offset, floors)
     if not lacking.firsts:
         return lacking
     names = sorted(lacking.firsts)

@@ -17,9 +17,10 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append_position import WriterEnd, queue_bases
 from store_format.commit.chunks import newest_timestamp
+from store_format.commit.index_repair import Indexing, rebuild_index_from
 from store_format.commit.publication import Present, Publication, Torn
 from store_format.commit.queue_rebuild import Rebuilding
-from store_format.commit.repair import rebuild_index_from, repair
+from store_format.commit.repair import repair
 from store_format.commit.staged_units import check_staged, remove_staging
 from store_format.commit.steps import conclude, note_in_ledger, publish
 from store_format.commitlog.log import CommitLog
@@ -35,7 +36,7 @@ from store_format.index.write import last_index_file, rewind_index
 from store_format.layouts import MESSAGE_HEADS
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.readable_end import refuse_cut
-from store_format.read.recovery import end_after_crash, scan_to_end
+from store_format.read.recovery import LogEnd, end_after_crash, scan_to_end
 
 _log = logging.getLogger(__name__)
 
@@ -179,18 +180,23 @@ def _complete_behind_broker(
     """
     log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
     zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
-    position = present.position
+    indexing = Indexing(settings.geometry, files, journal.written_at, zone) if journal.index else None
     staged = (journal.base, newest_timestamp(root, journal))
     if crashed:
         end = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
         # Before the repair, so that the keys and the tag of the whole message are indexed.
         torn = _mend_log(log, end.offset, journal, present, files)
-        mended = None if torn is None else position
-        timestamp = journal.written_at
         end = repair(
-            root, log, log_files, settings, files, index=journal.index, tag_keys=True, timestamp=timestamp, zone=zone,
-            cut_after_damage=cut_after_damage, staged=staged, mended=mended,
-        )  # fmt: skip
+            root,
+            log,
+            log_files,
+            settings.queue_file_size,
+            indexing,
+            files,
+            cut_after_damage=cut_after_damage,
+            staged=staged,
+            mended=None if torn is None else present.position,
+        )
         log = open_log(journal.log_directories)
     else:
         end = scan_to_end(log, journal.base, journal.base)
@@ -199,31 +205,28 @@ def _complete_behind_broker(
         log_files.clear_behind(end.offset)
         log = open_log(journal.log_directories)
         torn = _mend_log(log, end.offset, journal, present, files)
-        if torn is not None and journal.index:
-            rebuild_index_from(
-                root, log, position, end.offset, settings, files, timestamp=journal.written_at, zone=zone
-            )
+        if torn is not None and indexing is not None:
+            rebuild_index_from(root, log, present.position, end.offset, indexing)
     if torn is not None:
-        _mend_queue(root, torn, journal, position, files)
+        _mend_queue(root, torn, journal, present.position, files)
     found = present.units + (torn is not None)
     if found == journal.units - journal.skip:
         note_in_ledger(publication, files)
-        return
+    else:
+        _write_rest(root, log, journal, found, end, files)
+
+
+def _write_rest(
+    root: str, log: CommitLog, journal: Journal, found: int, end: LogEnd, files: FileWrites
+) -> None:
+    """Publishes the messages behind the first `found` at the log's end, with a journal of their own."""
     last = WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
+    rebuilding = Rebuilding(lambda: journal.queue_file_size, is_lost=False)
     rest = replace(
         journal,
         skip=journal.skip + found,
         base=end.offset,
-        queue_bases=tuple(
-            queue_bases(
-                root,
-                log,
-                last,
-                journal.queues,
-                Rebuilding(lambda: journal.queue_file_size, is_lost=False),
-                files,
-            )
-        ),
+        queue_bases=tuple(queue_bases(root, log, last, journal.queues, rebuilding, files)),
         store_timestamp=max(journal.store_timestamp, last.last_timestamp),
         index_base=last_index_file(f"{root}/index"),
     )

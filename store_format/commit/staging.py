@@ -175,31 +175,13 @@ class StagingWriter:
         (SCHEDULE_TOPIC_XXXX).
         """
         numbers = [self._queues.setdefault(queue, len(self._queues)) for queue in queues]
-        # negative indices find the last two
+        # Negative indices find the last two.
         numbers_of = np.array([*numbers, NOT_DISPATCHED, NO_QUEUE], np.int32)
-        counts = (
-            np.bincount(message_index, minlength=len(units))
-            if message_index is not None
-            else np.zeros(len(units), np.int64)
-        )
-        offsets = np.zeros(len(units) + 1, np.int32)
-        np.cumsum(counts, out=offsets[1:])
-        hashes = key_hashes if key_hashes is not None else np.empty(0, np.int32)
         assert len(queue_index) == len(tags_codes) == len(units)
-        assert len(hashes) == offsets[-1]
-        sizes = units.sizes
-        columns = [
-            pa.array(sizes.astype(np.int32)),
-            pa.array(numbers_of[queue_index]),
-            pa.array(tags_codes),
-            pa.array(np.zeros(len(units), bool) if timed is None else timed),
-            pa.ListArray.from_arrays(pa.array(offsets), pa.array(hashes)),
-        ]
-        sink = pa.BufferOutputStream()
-        # Each part is an Arrow stream: the file can be read part by part, and the writer keeps nothing open.
-        with pa.ipc.new_stream(sink, _META) as stream:
-            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=_META))
-        meta = sink.getvalue()
+        hashes = key_hashes if key_hashes is not None else np.empty(0, np.int32)
+        if timed is None:
+            timed = np.zeros(len(units), bool)
+        meta = _encode_meta(units.sizes, numbers_of[queue_index], tags_codes, timed, hashes, message_index)
         first, stop = int(units.offsets[0]), int(units.offsets[-1])
         self._put(0, self._records, units.data[first:stop])
         self._put(1, self._meta, len(meta).to_bytes(8, "little"))
@@ -211,7 +193,7 @@ class StagingWriter:
         self._bodies = (self._bodies + bodies_sum(body_crcs)) % (1 << 64)
         self._parked.update(dict.fromkeys(parked))
         self._units += len(units)
-        self._unit_size_max = max(self._unit_size_max, int(sizes.max(initial=0)))
+        self._unit_size_max = max(self._unit_size_max, int(units.sizes.max(initial=0)))
         self._crc_property = units.crc_property
 
     def _put(self, which: int, file: WritableFile, data: Any) -> None:
@@ -241,6 +223,32 @@ class StagingWriter:
             self._files.remove_directory(self._directory)
 
 
+def _encode_meta(
+    sizes: NDArray[np.int64],
+    queue: NDArray[np.int32],
+    tags_codes: NDArray[np.int64],
+    timed: NDArray[np.bool_],
+    key_hashes: NDArray[np.int32],
+    message_index: NDArray[np.int64] | None,
+) -> pa.Buffer:
+    """One part of the second file: an Arrow stream, so that the file can be read part by part."""
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    if message_index is not None:
+        np.cumsum(np.bincount(message_index, minlength=len(sizes)), out=offsets[1:])
+    assert len(key_hashes) == offsets[-1]
+    columns = [
+        pa.array(sizes.astype(np.int32)),
+        pa.array(queue),
+        pa.array(tags_codes),
+        pa.array(timed),
+        pa.ListArray.from_arrays(pa.array(offsets), pa.array(key_hashes)),
+    ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, _META) as stream:
+        stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=_META))
+    return sink.getvalue()
+
+
 # ---- message columns ---------------------------------------------------------------------------------------
 
 
@@ -266,12 +274,7 @@ def stage_columns(
         )
     units = encode(messages, crc_property=crc_property, message_size_max=message_size_max)
     count = len(units)
-    topics = messages.topic
-    encoded = (
-        pa.array([topics] * count, pa.string()).dictionary_encode() if isinstance(topics, str) else topics
-    )
-    if not pa.types.is_dictionary(encoded.type):
-        encoded = encoded.dictionary_encode()
+    encoded = _encoded_topics(messages.topic, count)
     names = encoded.dictionary.to_pylist()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     table = PropertyTable(pc.fill_null(messages.properties.cast(pa.binary()), b""))
@@ -297,6 +300,12 @@ def stage_columns(
         rolled_back=rolled_back if rolled_back.any() else None,
     )
     writer.append(units, queues, index, tags, hashes, message_index, timed)
+
+
+def _encoded_topics(topics: str | pa.Array, count: int) -> pa.DictionaryArray:
+    if isinstance(topics, str):
+        topics = pa.array([topics] * count, pa.string())
+    return topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
 
 
 def _is_level(text: str | None) -> bool:
