@@ -68,22 +68,21 @@ class _Planning:
         found = StoreSlices(store, there.cuts)
         by_key = offsets_of_key(store, there.queues, self.options)
         for queue in filter(self.starts.reads, there.queues):
-            self.queues.append(MessageQueue.of(queue))
             piece = self._slice(queue)
             parts = (
                 [piece] if by_key is None else narrowed(piece, by_key.get((piece.topic, piece.queue_id), ()))
             )
             found.slices += [part for part in parts if part.start < part.stop]
         for queue in filter(self.starts.reads, there.scanned):
-            self.queues.append(MessageQueue.of(queue))
             found.add(queue, self._slice(queue))
         return found
 
     def _slice(self, queue: Queue) -> QueueSlice:
         """The offsets of the queue between the `starting…` and `ending…` options, cut to those that exist."""
         options, name = self.options, MessageQueue.of(queue)
+        self.queues.append(name)
         start_option, start = self.starts.of(queue)
-        stop_option, stop = options.ending.option, _stop(queue, options)
+        stop_option, stop = options.ending.option, _stop(queue, name, options)
         low, high = queue.min_offset, queue.max_offset
         for option, offset in ((start_option, start), (stop_option, stop)):
             if not low <= offset <= high:
@@ -108,8 +107,8 @@ class _Planning:
         return queue.range.piece(start, stop)
 
 
-def _stop(queue: Queue, options: ReadOptions) -> int:
-    match options.ending.for_queue(*MessageQueue.of(queue)):
+def _stop(queue: Queue, name: MessageQueue, options: ReadOptions) -> int:
+    match options.ending.for_queue(*name):
         case Earliest():
             return queue.min_offset
         case Latest():

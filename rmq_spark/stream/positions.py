@@ -136,10 +136,9 @@ class StreamPositions:
         return self._reported[1]
 
     def latest(self, start: _Json) -> _Json:
-        """The end of the next micro-batch that begins at `start`; `start` itself when there is nothing to
-        read.
+        """The end of the micro-batch that begins at `start`; `start` itself if there is nothing to read.
 
-        Raises OffsetOutOfRangeError for messages that are gone, unless failOnDataLoss is false.
+        Raises OffsetOutOfRangeError for messages that no longer exist, unless failOnDataLoss is false.
         """
         version = self.stores.look()
         previous = self._read(start)

@@ -97,7 +97,7 @@ def test_a_row_says_type_default_and_meaning() -> None:
     )
     assert "| `maxTriggerDelay` | time | `15m` | stream | How long" in option_table()
     assert "`TagA \\|\\| TagB`" in option_table()
-    assert "| `queueOffset` | `bigint` | yes | The place in the message queue. |" in column_table()
+    assert "| `queueOffset` | `bigint` | yes | The offset in the message queue. |" in column_table()
 
 
 def test_what_stands_around_a_block_stays() -> None:
