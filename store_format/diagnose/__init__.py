@@ -113,26 +113,22 @@ def _hidden_commit(root: str) -> int | None:
 
 
 def _readable_end(root: str, log: CommitLog, state: StoreState) -> ReadableEnd | None:
-    """The log's end after a crash or an earlier recovery; None where the walk finds the end itself."""
+    """The log's end after a crash, or before messages that an earlier recovery has cut; else None."""
     if state is StoreState.CRASHED:
         return _end_after_crash(root, log)
-    return _end_before_remains(root, log, state)
+    end = certain_end(root, log, state)
+    if end is None or not end.remains:
+        return None
+    return ReadableEnd(end.offset, end.offset, remains=end.remains)
 
 
 def _end_after_crash(root: str, log: CommitLog) -> ReadableEnd:
+    """The log's end that recovery finds after a crash, without a checkpoint if that is damaged."""
     try:
         checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     except CorruptStoreError:
         checkpoint = Checkpoint()
     return ends_after_crash(root, log, checkpoint)[1]
-
-
-def _end_before_remains(root: str, log: CommitLog, state: StoreState) -> ReadableEnd | None:
-    """The log's end if whole messages that an earlier recovery has cut lie behind it, else None."""
-    end = certain_end(root, log, state)
-    if end is None or not end.remains:
-        return None
-    return ReadableEnd(end.offset, end.offset, remains=end.remains)
 
 
 def _end_of_last_file(root: str, log: CommitLog) -> ReadableEnd:

@@ -16,13 +16,13 @@ from store_format.index.geometry import IndexGeometry
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT
 
 _CHUNK = 1 << 18
-_ORPHANS_SHOWN_MAX = 100
+_ORPHANS_SHOWN_MAX = 100  # units without a link that are reported
 _PREV_AT = 16  # in a unit
 _SLOT_COUNT_AT = 32  # in the header
 
 
 class _Links:
-    """What one pass over a file collects. `named[n]`: a link points to unit n."""
+    """What one pass over a file collects. `linked[n]`: a link points to unit n."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class _Links:
         self.hashes = units["key_hash"]
         self.prev = units["prev_index"]
         self.foreign = foreign
-        self.named = np.zeros(len(units) + 1, bool)
-        self.named_twice: list[tuple[int, int]] = []  # (unit, byte of the second link)
+        self.linked = np.zeros(len(units) + 1, bool)
+        self.linked_twice: list[tuple[int, int]] = []  # (unit, byte of the second link)
 
     def slots_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """The slots of units by number; -1, unknown, for a unit whose hash is wrong."""
@@ -53,14 +53,14 @@ class _Links:
     def slot_byte(self, slot: int) -> int:
         return INDEX_HEADER.itemsize + INDEX_SLOT.itemsize * slot
 
-    def name(self, numbers: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
+    def add(self, numbers: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
         """Records that the links at these bytes point to these units."""
         order = np.argsort(numbers, kind="stable")
         numbers, positions = numbers[order], positions[order]
-        again = self.named[numbers]
+        again = self.linked[numbers]
         again[1:] |= numbers[1:] == numbers[:-1]
-        self.named[numbers] = True
-        self.named_twice += list(
+        self.linked[numbers] = True
+        self.linked_twice += list(
             zip(numbers[again].tolist()[:_ORPHANS_SHOWN_MAX], positions[again].tolist(), strict=False)
         )
 
@@ -91,13 +91,13 @@ def check_links(
     )
     if used != header.hash_slot_count and not is_live:
         links.wrong(_SLOT_COUNT_AT, f"{used} hash slots in use, as there are", str(header.hash_slot_count))
-    orphans = np.flatnonzero(~links.named[1:]) + 1
+    orphans = np.flatnonzero(~links.linked[1:]) + 1
     if is_live:
         return
     for number in orphans[:_ORPHANS_SHOWN_MAX].tolist():
         _report_skipping_link(links, number)
     if not len(orphans):
-        for number, position in links.named_twice:
+        for number, position in links.linked_twice:
             links.wrong(position, "a link to a unit that no other link points to", f"unit {number}")
 
 
@@ -116,7 +116,7 @@ def _check_units(links: _Links, numbers: NDArray[np.int64]) -> None:
             what,
         )
     right = linked & ~elsewhere
-    links.name(prev[right], links.geometry.units_start + INDEX_UNIT.itemsize * numbers[right] + _PREV_AT)
+    links.add(prev[right], links.geometry.units_start + INDEX_UNIT.itemsize * numbers[right] + _PREV_AT)
 
 
 def _check_slots(links: _Links, start: int, *, is_live: bool) -> int:
@@ -133,7 +133,7 @@ def _check_slots(links: _Links, start: int, *, is_live: bool) -> int:
         what = f"unit {int(heads[i])}" + (", of another slot" if elsewhere[i] else f" of {links.count}")
         links.wrong(links.slot_byte(slot), f"the newest unit of slot {slot}, or 0", what)
     right = ~outside & ~elsewhere
-    links.name(heads[right], INDEX_HEADER.itemsize + INDEX_SLOT.itemsize * (used[right] + start))
+    links.add(heads[right], INDEX_HEADER.itemsize + INDEX_SLOT.itemsize * (used[right] + start))
     return len(used)
 
 

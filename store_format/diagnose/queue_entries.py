@@ -99,7 +99,7 @@ def check_entries(findings: Findings, queue: CheckedQueue, state: StoreState, ta
     seen = Seen(0 if queue.is_batch else queue.unit_range[0])
     with queue.open() as files:
         for number, units in _chunks(files, queue):
-            _count(findings, queue, targets, seen, number, units)
+            _count_chunk(findings, queue, targets, seen, number, units)
         if seen.behind and state is not StoreState.LIVE:
             severity: Severity = "damage" if state is StoreState.CLEAN else "warning"
             number, physical = seen.first_behind
@@ -115,7 +115,7 @@ def check_entries(findings: Findings, queue: CheckedQueue, state: StoreState, ta
     return seen
 
 
-def _count(
+def _count_chunk(
     findings: Findings, queue: CheckedQueue, targets: Targets, seen: Seen, number: int, units: _Units
 ) -> None:
     """Adds a chunk of units to `seen`, and reports invalid units that have valid ones behind them."""
