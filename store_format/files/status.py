@@ -51,35 +51,29 @@ def is_directory(path: str) -> bool:
 
 def directory_identity(path: str) -> tuple[int, int, int] | None:
     """Returns (device, inode, mtime in ns) of a directory, following links; None when it is missing."""
-    try:
-        status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except PermissionError as error:
-        raise denied(path) from error
-    return status.st_dev, status.st_ino, status.st_mtime_ns
+    status = _status(path, follow_symlinks=True)
+    return None if status is None else (status.st_dev, status.st_ino, status.st_mtime_ns)
 
 
 def stat_identity(path: str) -> tuple[int, int, int] | None:
     """Returns (inode, size, mtime in ns), which differs once a file is replaced; None when it is missing."""
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except PermissionError as error:
-        raise denied(path) from error
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    status = _status(path, follow_symlinks=False)
+    return None if status is None else (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def file_status(path: str) -> tuple[int, int] | None:
     """Returns (bytes on disk, mtime in ms); None when the file is missing. Holes take no bytes on disk."""
+    status = _status(path, follow_symlinks=False)
+    return None if status is None else (status.st_blocks * 512, status.st_mtime_ns // 1_000_000)
+
+
+def _status(path: str, *, follow_symlinks: bool) -> os.stat_result | None:
     try:
-        status = os.stat(path, follow_symlinks=False)
+        return os.stat(path, follow_symlinks=follow_symlinks)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
         raise denied(path) from error
-    return status.st_blocks * 512, status.st_mtime_ns // 1_000_000
 
 
 def disk_usage(path: str) -> tuple[str, int]:

@@ -143,10 +143,11 @@ def assign(
     place = {
         name: head_offset(name) for name in ("sys_flag", "queue_offset", "physical_offset", "store_timestamp")
     }
+    moved = head_offset("store_timestamp", variant=1) - place["store_timestamp"]  # by an IPv6 born host
     born_v6 = gather_units(data, starts + place["sys_flag"], np.dtype(">i4")) & BORN_HOST_V6 != 0
     _scatter(data, starts + place["queue_offset"], queue_offset.astype(">i8"))
     _scatter(data, starts + place["physical_offset"], physical_offset.astype(">i8"))
-    _scatter(data, starts + place["store_timestamp"] + 12 * born_v6, store_timestamp.astype(">i8"))
+    _scatter(data, starts + place["store_timestamp"] + moved * born_v6, store_timestamp.astype(">i8"))
     if units.crc_property:
         _seal(units)
 
