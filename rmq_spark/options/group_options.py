@@ -65,7 +65,7 @@ def parse_consume_timestamp(given: Given) -> int:
 
 
 def parse_strategy(given: Given) -> str:
-    """A name, or MACHINE_ROOM_NEARBY with the inner one behind a hyphen, as Java's getName() says it."""
+    """A strategy name, or MACHINE_ROOM_NEARBY-INNER, as Java's getName() returns it."""
     name, _, inner = given.text.strip().partition("-")
     if name not in STRATEGIES or (inner and name != "MACHINE_ROOM_NEARBY"):
         raise given.error(f"one of {', '.join(STRATEGIES)}", advice=did_you_mean(given.text, STRATEGIES))
@@ -73,7 +73,7 @@ def parse_strategy(given: Given) -> str:
 
 
 def parse_allocate_config(given: Given) -> _Config:
-    """The queues of one client as `assign` has them, or a list with those of each logical client."""
+    """The queues of one client in the syntax of `assign`, or a list with the queues of each client."""
     try:
         value = json.loads(given.text)
     except (ValueError, RecursionError) as error:
@@ -87,8 +87,9 @@ def parse_allocate_config(given: Given) -> _Config:
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """`consumers` None: one client, whose queues are packed into partitions. `client_id` None: a new one for
-    each start.
+    """The options of a consumer group.
+
+    `consumers` None: one client, whose queues share partitions. `client_id` None: a new id for each start.
     """
 
     group: str
@@ -121,8 +122,9 @@ class GroupOptions:
         starting = next((name for name in given if name.startswith("starting")), None)
         if starting is not None:
             raise OptionError(
-                f"group and {starting} are given together: a group begins at its committed offsets. Move them with a reset "
-                f"(rmq_spark.consume.reset), or leave {starting if starting == _STARTING else 'one of both'} out"
+                f"group and {starting} are given together, but a group begins at its committed offsets. "
+                "Reset the offsets (rmq_spark.consume.reset), "
+                f"or leave {starting if starting == _STARTING else f'group or {starting}'} out"
             )
         values = plain_fields(GroupOptions, read) | {field: read[name] for name, field in _RENAMED.items()}
         values = {field: value for field, value in values.items() if value is not None}
@@ -138,31 +140,33 @@ class GroupOptions:
         count, configured = self.consumers or 1, self.allocate_config
         if configured is not None and len(configured) != count:
             raise OptionError(
-                f"allocateConfig has the queues of {len(configured)} clients, consumers is {count}: write {_CONFIG_EXAMPLE}"
+                f"allocateConfig has the queues of {len(configured)} clients, but consumers is {count}: "
+                f"write {_CONFIG_EXAMPLE}"
             )
         if self.lease_seconds < _LEASE_SECONDS_MIN:
             raise OptionError(
-                f"leaseTime: expected at least {_LEASE_SECONDS_MIN:g}s, found {self.lease_seconds:g}s; a busy process needs it"
+                f"leaseTime: expected at least {_LEASE_SECONDS_MIN:g}s, found {self.lease_seconds:g}s; "
+                "a busy process would lose its queues"
             )
         if self.message_model == BROADCASTING and "consumers" in given:
             raise OptionError("consumers is for CLUSTERING: when BROADCASTING each query reads every queue")
         self.make_strategy([f"{number}" for number in range(count)], ())
 
     def make_client_ids(self) -> tuple[str, ...]:
-        """Those of the logical clients; a new base for each start, unless `clientId` is given."""
+        """The ids of the logical clients; with a new base for each start, unless `clientId` is given."""
         base = self.client_id or default_client_id(
             self.message_model, process_id=os.getpid(), now_ns=time.monotonic_ns()
         )
         return tuple(client_ids(base, self.consumers or 1))
 
     def make_strategy(self, clients: Sequence[str], brokers: Sequence[str]) -> AllocateMessageQueueStrategy:
-        """`brokers` are those of the stores: a queue of allocateConfig that names none is meant of each."""
+        """The strategy. A queue of allocateConfig without a broker stands for that queue on all `brokers`."""
         name, _, inner = self.strategy_name.partition("-")
         config = None
         if self.allocate_config is not None:
             parts = zip(clients, self.allocate_config, strict=True)
             config = {
-                client: [queue for each in queues for queue in _queues(each, brokers)]
+                client: [queue for each in queues for queue in _queues_of_brokers(each, brokers)]
                 for client, queues in parts
             }
         return strategy(
@@ -208,7 +212,7 @@ _RENAMED = {
 }
 
 
-def _queues(name: QueueName, brokers: Sequence[str]) -> list[MessageQueue]:
+def _queues_of_brokers(name: QueueName, brokers: Sequence[str]) -> list[MessageQueue]:
     topic, broker, queue_id = name
     assert topic is not None  # `assign` names it
     assert queue_id is not None

@@ -1,8 +1,7 @@
-"""Where reading begins and ends, queue by queue: earliest, latest, an offset or a time, from
-`startingOffsets` and its kin.
+"""Where a read begins and ends in each queue: the values of `startingOffsets` and the related options.
 
-The JSON is `{"topic":{"broker":{"0":23}}}` or `{"topic":{"0":23}}`; -2 means earliest, -1 latest, `"*"` any
-topic, broker or queue, and a queue that is not named has the default. The most exactly named place decides:
+The JSON is `{"topic":{"broker":{"0":23}}}` or `{"topic":{"0":23}}`. -2 means earliest, -1 latest, and `"*"` any
+topic, broker or queue; a queue without an entry has the default. The most specific entry decides:
 topic before broker before queue.
 """
 
@@ -37,7 +36,7 @@ class Earliest:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The maximum offset of the queue: the next one to be written."""
+    """The maximum offset of the queue: the offset of the next message."""
 
     def __str__(self) -> str:
         return "latest"
@@ -68,7 +67,7 @@ EARLIEST, LATEST = Earliest(), Latest()
 
 
 class QueueName(NamedTuple):
-    """A queue as an option names it; None is any."""
+    """A queue in an option's value; None matches any topic, broker or queue id."""
 
     topic: str | None
     broker: str | None
@@ -83,7 +82,7 @@ _Place = tuple[str | None, str | None, int | None]
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """One end of a read. `option` is the one that decided it, for errors; `entries` are the queues it names."""
+    """One end of a read. `option` names the deciding option, for errors; `entries` are its queues."""
 
     option: str
     default: Position
@@ -102,13 +101,11 @@ class OffsetSpec:
         return self.default
 
     def named_queues(self) -> tuple[QueueName, ...]:
-        """The places the option names; planning checks with `unread` that each is one that is read."""
+        """The queues in the option's value; planning checks with `unread` that each queue is read."""
         return tuple(name for name, _ in self.entries)
 
     def unread(self, queues: Iterable[tuple[str, str, int]]) -> tuple[QueueName, ...]:
-        """Named places that none of the (topic, broker, queue id) in `queues` is at: a typo or a topic not
-        subscribed.
-        """
+        """The entries that match none of the (topic, broker, queue id) in `queues`: typos, or topics not read."""
         missing: dict[_Place, QueueName] = {
             name: name for name in self.named_queues() if name != (None, None, None)
         }
@@ -146,8 +143,9 @@ def _json_value(position: Position) -> object:
 
 
 def _names_of(topic: str, broker: str, queue_id: int) -> tuple[_Place, ...]:
-    """All places a queue is at, the most exact first. Plain tuples, which equal QueueNames: a store may have
-    128,000 queues.
+    """All names that match a queue, the most specific first.
+
+    Plain tuples, which equal QueueNames and are faster: a store may have 128,000 queues.
     """
     return (
         (topic, broker, queue_id),

@@ -1,4 +1,4 @@
-"""One row of the option tables, and how the values of the rows become the fields of an options class."""
+"""One row of the option tables, and how parsed values become the fields of an options class."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The text of one option -> its value: numbers, sizes, words, lists, patterns, times and JSON. Nothing is
-guessed.
+"""Parsers of one option's text: numbers, sizes, words, lists, patterns, times and JSON. Nothing is guessed.
 
-What does not parse is an OptionError with the option's documented name, what was expected and what was found.
+A text that does not parse is an OptionError with the option's documented name, the expected and the found
+text.
 """
 
 from __future__ import annotations
@@ -58,16 +58,14 @@ _A_TIME = "ms since the epoch, ISO 8601 (2024-05-01T12:00:00Z) or a time back fr
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One option as the caller wrote it: the documented name, the text, and the clock for times relative to
-    now.
-    """
+    """One option as the caller wrote it: documented name, text, and the clock for relative times."""
 
     name: str
     text: str
     now_ms: int
 
     def error(self, expected: str, found: str = "", advice: str = "") -> OptionError:
-        """`found` is what to show, by default the whole text in quotes. `advice` is what to write instead."""
+        """An OptionError. `found` is by default the text in quotes; `advice` says what to write instead."""
         shown = found or repr(self.text)
         if len(shown) > _SHOWN_MAX:
             shown = shown[:_SHOWN_MAX] + "…"
@@ -77,9 +75,9 @@ class Given:
 
 
 def text(given: Given) -> str:
-    """The text as it is; a blank one is an error, because it is an unset variable more often than a wish."""
+    """The text unchanged. A blank text is an error: it comes mostly from a variable that is not set."""
     if not given.text.strip():
-        raise given.error("some text", advice="leave the option out to have its default")
+        raise given.error("some text", advice="leave the option out to use its default")
     return given.text
 
 
@@ -91,7 +89,7 @@ def boolean(given: Given) -> bool:
 
 
 def whole_number(given: Given) -> int:
-    """A positive Java int: all counts of this project are."""
+    """A positive Java int, as all counts are."""
     word = given.text.strip()
     if not re.fullmatch("[0-9]{1,10}", word) or not 1 <= int(word) < 1 << 31:
         raise given.error("a whole number from 1 to 2147483647")
@@ -111,7 +109,7 @@ def number(low: int, high: int) -> Callable[[Given], int]:
 
 
 def byte_size(given: Given) -> int:
-    """Bytes, as Spark's own settings take them: `67108864`, `64m`, `1g`."""
+    """A number of bytes, in the syntax of Spark's settings: `67108864`, `64m`, `1g`."""
     match = _SIZE.fullmatch(given.text.strip().lower())
     if match is None or match[2] not in _SIZE_UNITS or len(match[1]) > 19:
         raise given.error("a size in bytes such as 67108864, 64m or 1g")
@@ -147,7 +145,7 @@ def one_of(*words: str) -> Callable[[Given], str]:
 
 
 def names(given: Given) -> tuple[str, ...]:
-    """A list separated by commas, each trimmed, empty ones left out (as Kafka's `subscribe`), at least one."""
+    """At least one name, separated by commas; trimmed, empty names left out, as in Kafka's `subscribe`."""
     found = tuple(name for name in map(str.strip, given.text.split(",")) if name)
     if not found:
         raise given.error("names separated by commas")
@@ -155,15 +153,15 @@ def names(given: Given) -> tuple[str, ...]:
 
 
 def pattern(given: Given) -> str:
-    """A regular expression that has to match a whole name, as Kafka's `subscribePattern` does.
+    """A regular expression that must match a whole name, as in Kafka's `subscribePattern`.
 
-    It is Python's `re` with ASCII classes, which is what Java means by `\\w`, `\\d` and `\\s`. Java's
-    `\\p{..}`, `\\Q..\\E`, `(?<name>..)` and `[a-z&&[^b]]` are not in it.
+    The syntax is Python's `re` with ASCII classes, the meaning of Java's `\\w`, `\\d` and `\\s`. Java's
+    `\\p{..}`, `\\Q..\\E`, `(?<name>..)` and `[a-z&&[^b]]` are not supported.
     """
-    advice = "patterns are those of Python's re, matched against the whole topic name"
+    advice = "use the syntax of Python's re; the pattern must match the whole topic name"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # `&&` in a class means intersection to Java and only warns here
+            warnings.simplefilter("error")  # `&&` in a class is an intersection in Java; Python only warns
             re.compile(text(given), re.ASCII)
     except (re.error, Warning, OverflowError, RecursionError) as error:
         raise given.error(f"a regular expression ({error})", advice=advice) from error
@@ -171,9 +169,7 @@ def pattern(given: Given) -> str:
 
 
 def duration_ms(given: Given) -> int:
-    """A length of time with its unit: `30s`, `24 hours`, `1h 30m`. A bare number is an error, for its unit
-    would be a guess.
-    """
+    """A length of time in ms, from text with units: `30s`, `24 hours`, `1h 30m`. The unit is required."""
     word = given.text.strip().lower()
     error = given.error("a length of time such as 30s, 10m or 24h", advice=_TIME_UNITS_ADVICE)
     if not _DURATION.fullmatch(word):
@@ -182,10 +178,9 @@ def duration_ms(given: Given) -> int:
 
 
 def timestamp_ms(given: Given, where: str = "", value: str | int | None = None) -> int:
-    """Milliseconds since the epoch from digits, ISO 8601 (UTC where it names no zone) or `-2 hours` before
-    `now_ms`.
+    """Milliseconds since the epoch, from digits, ISO 8601 (UTC without a zone) or `-2 hours` before `now_ms`.
 
-    Parts of a millisecond round up, so that no message before the moment is at or after the result.
+    Parts of a millisecond round up, so that no message before the given time is at or after the result.
     """
     word = (given.text if value is None else str(value)).strip()
     found = "" if value is None else found_json(value)
@@ -226,16 +221,14 @@ def _time_advice(word: str) -> str:
 
 
 def found_json(value: object) -> str:
-    """A JSON value for an error; of a list or an object only what it is, for it may be large and deep."""
+    """A JSON value as text for an error; of a list or an object, which may be large, only the kind."""
     if isinstance(value, dict | list):
         return "a list" if isinstance(value, list) else "an object"
     return json.dumps(value, ensure_ascii=False)
 
 
 def json_object(given: Given, example: str) -> dict[str, object]:
-    """The text as a JSON object. A name twice in one object, NaN and the like are errors here, unlike in
-    `json.loads`.
-    """
+    """The text as a JSON object. Unlike in `json.loads`, duplicate names, NaN and Infinity are errors."""
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         members = dict(pairs)

@@ -1,7 +1,6 @@
-"""Paths as Spark writes them -> absolute local paths: plain ones, `file:` URIs, JSON lists. No file is looked
-at.
+"""Parsers of paths: plain paths, `file:` URIs and JSON lists become absolute local paths. Reads no file.
 
-Tasks run in other directories than the caller's, so nothing relative leaves this room.
+Tasks run in other directories than the caller, so relative paths are made absolute here.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def single_path(given: Given) -> tuple[str, ...]:
 
 
 def paths_json(given: Given) -> tuple[str, ...]:
-    """The JSON list that Spark makes of `load([a, b])`."""
+    """Paths from the JSON list that Spark passes for `load([a, b])`."""
     try:
         found = json.loads(given.text)
     except (ValueError, RecursionError) as error:
@@ -38,14 +37,14 @@ def path_list(given: Given) -> tuple[str, ...]:
 
 
 def _local(given: Given, path: str) -> str:
-    """Not percent-decoded: in a Hadoop path, which Spark's URIs are, `%20` is three characters."""
+    """An absolute path. Not percent-decoded: Spark's URIs are Hadoop paths, where `%20` is three characters."""
     plain = _FILE_URI.sub("", path, count=1)
     scheme = _SCHEME.match(plain)
     if scheme is not None:
         raise given.error(
             "a local path",
             repr(path),
-            f"file systems such as {scheme[1]}: are not read; copy or mount the store",
+            f"file systems such as {scheme[1]}: cannot be read; copy or mount the store",
         )
     if not plain.strip() or "\0" in plain:
         raise given.error(
@@ -57,5 +56,5 @@ def _local(given: Given, path: str) -> str:
 def _once(given: Given, paths: list[str]) -> tuple[str, ...]:
     for i, path in enumerate(paths):
         if path in paths[:i]:
-            raise given.error("each path once", repr(path), "its messages would come twice")
+            raise given.error("each path once", repr(path), "its messages would be read twice")
     return tuple(paths)

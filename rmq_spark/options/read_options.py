@@ -1,7 +1,7 @@
-"""The strings that Spark hands over -> a `ReadOptions` of plain values, by the rows of `option_table`.
+"""Parses the options of a read, by the rows of `read_table`, into a `ReadOptions` of plain values.
 
-Names match in any case, because Spark lower-cases them, and errors say them as documented. What is unknown or
-contradicts itself is one sentence with the nearest right answer.
+Names match in any case, because Spark lower-cases them; errors use the documented spelling. An unknown option
+or a contradiction is an OptionError with the nearest valid answer.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from rmq_spark.options.view_name import refuse_beside_view
 from store_format.errors import OptionError
 from store_format.names import did_you_mean, retry_topic
 
-# What Spark puts among the options of its own accord: TableCatalog's reserved properties, and a stream's
-# checkpoint.
+# Options that Spark adds: TableCatalog's reserved properties, and a stream's checkpoint.
 _SPARKS_OWN = frozenset(
     (
         "checkpointlocation",
@@ -39,12 +38,11 @@ _SPARKS_OWN = frozenset(
         "collation",
     )
 )
-# CREATE TABLE puts it there, and TBLPROPERTIES, and each option also as `option.<name>`
+# CREATE TABLE adds this property, TBLPROPERTIES, and each option a second time as `option.<name>`
 _CATALOG_MARK = "provider"
 _CATALOG_PREFIX = "option."
 
-# Names that people bring along, from a write, from Kafka's source and from RocketMQ's clients -> what is
-# meant, the first that is there.
+# Names of a write, of Kafka's source and of RocketMQ's clients -> our names; the first known name is suggested.
 FOREIGN_NAMES = {
     "topic": ("subscribe",),
     "topics": ("topic", "subscribe"),
@@ -66,7 +64,7 @@ FOREIGN_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was asked for. Plain values: it is pickled to every task."""
+    """The options of a read as plain values, which are pickled to every task."""
 
     paths: tuple[str, ...]
     broker_name: str | None
@@ -106,7 +104,7 @@ class ReadOptions:
     def resolved(self) -> list[tuple[str, str]]:
         """(documented name, value) of every option that has one, defaults too: logged once per read.
 
-        Times relative to now are moments here, and what another option beats is left out.
+        Relative times are shown as absolute times. Options that another option overrides are left out.
         """
         return list(self.effective)
 
@@ -114,10 +112,9 @@ class ReadOptions:
 def parse_read_options(
     options: Mapping[str, str], *, where: str | None = BATCH, now_ms: int | None = None
 ) -> ReadOptions:
-    """Read options of a batch or, with `where` = STREAM, of a stream; None takes what either may have, when
-    only the columns matter.
+    """The options of a batch read or, with `where` = STREAM, of a stream. `where` None accepts both.
 
-    `now_ms` is what relative times count back from; by default the clock.
+    Relative times count back from `now_ms`, by default the clock. Raises OptionError.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     given = {name: Given(name, text, now) for name, text in user_options(options, where).items()}
@@ -156,16 +153,18 @@ def parse_read_options(
 def user_options(
     options: Mapping[str, str], where: str | None = BATCH, table: Sequence[Option] = OPTIONS
 ) -> dict[str, str]:
-    """The caller's own options under the documented names of `table`; what Spark adds is left out. `where`
-    None is any kind of query.
+    """The caller's options by their documented names in `table`, without those that Spark adds.
 
-    Raises OptionError for a name that is none, names an option of another kind of query, or comes twice.
+    Raises OptionError for an unknown name, a duplicate, or an option that does not apply to a `where` query;
+    `where` None is any kind of query.
     """
     by_lower = {option.name.lower(): option for option in table}
     spelled: dict[str, str] = {}
     for name in options:
         if name.lower() in spelled:
-            raise OptionError(f"{_spelling(name, by_lower)} is given twice, in different cases; give it once")
+            raise OptionError(
+                f"{_spelling(name, by_lower)} is given twice, in upper and lower case; give it once"
+            )
         spelled[name.lower()] = name
     in_catalog = is_catalog(options)
     found = {}
@@ -177,14 +176,15 @@ def user_options(
         option = _known(name, by_lower)
         if where is not None and where not in option.applies:
             raise OptionError(
-                f"{option.name} does not apply to a {where} query; it is for {' and '.join(sorted(option.applies))} queries"
+                f"{option.name} does not apply to a {where} query; "
+                f"it is for {' and '.join(sorted(option.applies))} queries"
             )
         found[option.name] = options[name]
     return found
 
 
 def is_catalog(options: Mapping[str, str]) -> bool:
-    """Whether these are the properties of a table in a catalog: CREATE TABLE asks for the schema with them."""
+    """Whether these are the properties of a catalog's table, which CREATE TABLE passes to get the schema."""
     return any(name.lower() == _CATALOG_MARK for name in options)
 
 
@@ -210,16 +210,17 @@ def _refuse_contradictions(given: Mapping[str, Given]) -> None:
             raise OptionError(f"{' and '.join(both)} are given together; use only one of {', '.join(names)}")
     if not any(name in given for name in CHOICES[0]):
         raise OptionError(
-            "path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')"
+            "path is not given; give the broker's store directory, as in load('/data/store') "
+            "or OPTIONS (path '/data/store')"
         )
 
 
 def _refuse_for_many(given: Mapping[str, Given]) -> None:
-    """Several roots are several stores, and each has a name and a commitlog of its own."""
+    """Raises OptionError for options of one store beside several paths."""
     for name in ("brokerName", "storePathCommitLog"):
         if name in given:
             raise OptionError(
-                f"{name} is for one store and paths names several; load the stores one by one and union them"
+                f"{name} is for one store, but paths has several; load the stores one by one and union them"
             )
 
 
@@ -253,20 +254,21 @@ def _refuse_without_group(given: Mapping[str, Given]) -> None:
 
 
 def _refuse_beside_consumers(group: GroupOptions | None, given: Mapping[str, Given]) -> None:
-    """The strategy decides which partition reads which queue."""
+    """Raises OptionError: with `consumers`, the strategy decides which partition reads which queue."""
     if group is None or group.consumers is None:
         return
     for name in ("minPartitions", "maxBytesPerPartition", "splitBy"):
         if name in given:
             raise OptionError(
-                f"consumers and {name} are given together: each of the consumers is one partition; leave one of both out"
+                f"consumers and {name} are given together, but each consumer is one partition; "
+                f"leave out consumers or {name}"
             )
 
 
 def _refuse_inverted_rate(read: Mapping[str, Any]) -> None:
     least, most = read["minOffsetsPerTrigger"], read["maxOffsetsPerTrigger"]
     if least is not None and most is not None and least > most:
-        raise OptionError(f"minOffsetsPerTrigger {least} is more than maxOffsetsPerTrigger {most}; lower it")
+        raise OptionError(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}; lower it")
 
 
 def _effective(read: Mapping[str, Any], deciding: set[str], where: str | None) -> tuple[tuple[str, str], ...]:

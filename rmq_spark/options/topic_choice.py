@@ -1,8 +1,7 @@
-"""Which topics and queues a read is about: the answer to `subscribe`, `subscribePattern`, `assign` and
-`includeSystemTopics`.
+"""The topics and queues of a read: `subscribe`, `subscribePattern`, `assign`, `includeSystemTopics`.
 
-System topics are RocketMQ's own (TopicValidator): they hold its bookkeeping, and `%RETRY%`, `%DLQ%` and
-`%LMQ%` hold messages that another topic holds already, so nobody sees them without asking.
+System topics are left out by default: RocketMQ keeps its bookkeeping there (TopicValidator), and topics with
+`%RETRY%`, `%DLQ%` and `%LMQ%` hold messages that another topic has already.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ _ASSIGN_EXAMPLE = '{"TopicTest":[0,1]} or {"TopicTest":{"broker-a":[0,1]}}'
 
 @dataclass(frozen=True)
 class TopicChoice:
-    """Plain values that decide about a topic or a queue. At most one of `names`, `pattern` and `queues` is
-    given.
+    """The topics and queues of a read. At most one of `names`, `pattern` and `queues` is given.
 
-    Named topics and queues are always in. A pattern, and no choice at all, see system topics with
-    `include_system_topics` only; a pattern that itself begins with `%` asks for the topics that do.
-    `retry_topic`, a group's own, is in whatever they say.
+    Named topics and queues are always read. Without a choice, and for a pattern, system topics are read only
+    with `include_system_topics`; a pattern that begins with `%` also matches topics that begin with `%`.
+    `retry_topic`, the retry topic of the group, is always read.
     """
 
     names: tuple[str, ...] = ()
@@ -49,7 +47,7 @@ class TopicChoice:
 
     @property
     def named_topics(self) -> tuple[str, ...]:
-        """The topics given by name, in the caller's order: planning refuses those the store does not have."""
+        """The topics given by name, in the caller's order: planning refuses topics that no store has."""
         return self.names or tuple(
             dict.fromkeys(queue.topic for queue in self.queues if queue.topic is not None)
         )
@@ -64,7 +62,7 @@ class TopicChoice:
         return not self.hides(topic)
 
     def chooses_queue(self, topic: str, broker: str, queue_id: int) -> bool:
-        """For a topic that `chooses_topic`: is this queue of it read?"""
+        """Whether this queue of a topic that `chooses_topic` is read."""
         if not self.queues or topic == self.retry_topic:
             return True
         return (
@@ -73,9 +71,7 @@ class TopicChoice:
         )
 
     def hides(self, topic: str) -> bool:
-        """Whether the topic is left out only because it is a system topic, which `includeSystemTopics` would
-        change.
-        """
+        """Whether the topic is left out only because it is a system topic."""
         if self.names or self.queues or self.include_system_topics or not is_system_topic(topic):
             return False
         return not (topic.startswith("%") and (self.pattern or "").startswith("%"))
@@ -98,7 +94,7 @@ def subscription_text(choice: TopicChoice, expression_type: str, expression: str
 
 
 def parse_subscribe(given: Given) -> tuple[str, ...]:
-    """Topics, each once."""
+    """The topics, without duplicates."""
     topics = tuple(dict.fromkeys(names(given)))
     if "*" in topics:
         raise given.error(
@@ -108,16 +104,16 @@ def parse_subscribe(given: Given) -> tuple[str, ...]:
 
 
 def parse_assign(given: Given) -> tuple[QueueName, ...]:
-    """Kafka's `{"topic":[0,1]}`, or `{"topic":{"broker":[0,1]}}`; each queue once."""
+    """Queues from Kafka's `{"topic":[0,1]}` or `{"topic":{"broker":[0,1]}}`. A duplicate is an error."""
     queues: list[QueueName] = []
     for topic, value in json_object(given, _ASSIGN_EXAMPLE).items():
-        where = json.dumps(_name(given, topic, "a topic"), ensure_ascii=False)
+        where = json.dumps(_given_name(given, topic, "a topic"), ensure_ascii=False)
         brokers = value if isinstance(value, dict) else {None: value}
         for broker, ids in brokers.items():
             place = (
                 where
                 if broker is None
-                else f"{where} → {json.dumps(_name(given, broker, 'a broker'), ensure_ascii=False)}"
+                else f"{where} → {json.dumps(_given_name(given, broker, 'a broker'), ensure_ascii=False)}"
             )
             if not isinstance(ids, list) or not ids:
                 raise given.error(
@@ -138,9 +134,9 @@ def _assigned_id(given: Given, where: str, value: object) -> int:
     return value
 
 
-def _name(given: Given, name: str, what: str) -> str:
+def _given_name(given: Given, name: str, what: str) -> str:
     if not name or name == "*":
         raise given.error(
-            f"the name of {what}", found_json(name), "assign names its queues; use subscribe for whole topics"
+            f"the name of {what}", found_json(name), "assign needs queues; use subscribe for whole topics"
         )
     return name

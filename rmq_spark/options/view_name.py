@@ -1,6 +1,4 @@
-"""What the option `view` may say, and which other options have a meaning beside a view that is not the
-messages.
-"""
+"""The values of the option `view`, and the options that may be given together with a view."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ _BESIDE = frozenset(("view", "path", "paths", "brokerName", "storePathCommitLog"
 
 
 def parse_view(given: Given) -> str:
-    """The documented spelling of `messages` or of a view of `store_format.views.registry`."""
+    """`messages` or the name of a view of `store_format.views.registry`, in its documented spelling."""
     by_lower = {name.lower(): name for name in (MESSAGES, *(view.name for view in VIEWS))}
     word = given.text.strip().lower()
     if word in by_lower:
@@ -26,12 +24,13 @@ def parse_view(given: Given) -> str:
 
 
 def refuse_beside_view(given: Mapping[str, Given]) -> None:
-    """Choices among messages would be without effect, and silently so, on a view of the store."""
+    """Raises OptionError for an option that chooses messages: a view would silently ignore it."""
     view = parse_view(given["view"]) if "view" in given else MESSAGES
     if view == MESSAGES:
         return
     for name in given:
         if name not in _BESIDE:
             raise OptionError(
-                f"{name} has no meaning with view={view}, which shows the whole store; leave it out and filter the DataFrame"
+                f"{name} has no effect with view={view}, which shows the whole store; "
+                "leave it out and filter the DataFrame"
             )

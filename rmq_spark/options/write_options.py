@@ -1,4 +1,4 @@
-"""The strings of a write's options -> a `WriteOptions` of plain values, by the rows of `write_option_table`."""
+"""Parses the options of a write, by the rows of `write_table`, into a `WriteOptions` of plain values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from store_format.errors import OptionError
 
 _ZLIB_LEVEL_MAX = 9
 _WRITE_NAMES = {option.name for option in WRITE_OPTIONS}
-# A read's options are known too, so that one of them in a write is not taken for a misspelt one.
+# With the options of a read: in a write they are reported as such, and not as misspelt.
 _TABLE = (*WRITE_OPTIONS, *(option for option in OPTIONS if option.name not in _WRITE_NAMES))
 
 
 @dataclass(frozen=True, slots=True)
 class NewStoreOptions:
-    """What a new store is made with and an existing one has already; None where the caller does not say."""
+    """Settings of a new store; an existing store must have the same. None: not given."""
 
     broker_name: str | None
     mapped_file_size_commit_log: int | None
@@ -34,7 +34,7 @@ class NewStoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write was asked for. Plain values: it is pickled to every task."""
+    """The options of a write as plain values, which are pickled to every task."""
 
     path: str
     topic: str | None
@@ -63,13 +63,14 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str], *, now_ms: int = 0) -> WriteOptions:
-    """Options of a batch or stream write. Raises OptionError, one sentence with the nearest right answer."""
+    """The options of a batch or stream write. Raises OptionError."""
     given = {name: Given(name, text, now_ms) for name, text in user_options(options, WRITE, _TABLE).items()}
     if "path" not in given:
         raise OptionError(
-            "path is not given; name the store directory to write to, as in save('/data/store') or option('path', …). "
-            "In SQL, Spark passes a table's options neither to INSERT INTO nor to CREATE TABLE … AS SELECT: use "
-            "INSERT INTO t WITH (path = '/data/store') SELECT …, or INSERT INTO a temporary view that has OPTIONS (path '/data/store')"
+            "path is not given; give the store directory to write to, as in save('/data/store') or "
+            "option('path', …). In SQL, Spark passes a table's options neither to INSERT INTO nor to "
+            "CREATE TABLE … AS SELECT: use INSERT INTO t WITH (path = '/data/store') SELECT …, or "
+            "INSERT INTO a temporary view that has OPTIONS (path '/data/store')"
         )
     read = {option.name: option.read(given, now_ms) for option in WRITE_OPTIONS}
     combined = {
@@ -110,6 +111,6 @@ def _txn(read: Mapping[str, Any]) -> tuple[str, int] | None:
     if name is None or version is None:
         missing, there = ("txnAppId", "txnVersion") if name is None else ("txnVersion", "txnAppId")
         raise OptionError(
-            f"{there} is given without {missing}; a write is done once per both, so give both or neither"
+            f"{there} is given without {missing}; give both or neither: together they identify the batch"
         )
     return name, version

@@ -55,7 +55,7 @@ def recall_options(schema: StructType, options: Mapping[str, str], where: str = 
     remembered = {name: text for name, text in _remembered(schema).items() if name in applicable}
     if not any(name in remembered for name in _PATHS):
         raise OptionError(
-            "path is not given; name the broker's store directory, as in load('/data/store'). Create a table "
+            "path is not given; give the broker's store directory, as in load('/data/store'). Create a table "
             "without a column list, as in CREATE TABLE t USING rmqlog OPTIONS (path '/data/store'): with a "
             "column list, Spark does not keep the options"
         )

@@ -135,7 +135,7 @@ def sentence_of(spark: SparkSession, path: Path | str) -> str:
 
 
 def test_no_path(spark: SparkSession) -> None:
-    with pytest.raises(PySparkException, match="path is not given; name the broker's store directory"):
+    with pytest.raises(PySparkException, match="path is not given; give the broker's store directory"):
         spark.read.format("rmqlog").load().collect()
 
 
@@ -175,7 +175,7 @@ def test_a_part_of_a_store(spark: SparkSession, golden: Golden, part: str) -> No
 def test_another_file_system(spark: SparkSession) -> None:
     sentence = sentence_of(spark, "hdfs://namenode/store")
     assert "OptionError: path: expected a local path, found 'hdfs://namenode/store'" in sentence
-    assert "file systems such as hdfs: are not read; copy or mount the store" in sentence
+    assert "file systems such as hdfs: cannot be read; copy or mount the store" in sentence
 
 
 def test_dledger(spark: SparkSession, tmp_path: Path) -> None:

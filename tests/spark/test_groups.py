@@ -269,7 +269,7 @@ def test_what_contradicts_a_group_is_one_sentence(group: Group) -> None:
     for options, said in (
         (
             {"startingOffsets": "earliest"},
-            "group and startingOffsets are given together: a group begins at its committed offsets",
+            "group and startingOffsets are given together, but a group begins at its committed offsets",
         ),
         ({"consumers": "2", "minPartitions": "4"}, "consumers and minPartitions are given together"),
         ({"subscribe": "Tt"}, "no store has a topic 'Tt'; did you mean T?"),

@@ -142,7 +142,7 @@ def test_a_table_with_a_column_list_says_why_not(sql: Sql, golden: Golden) -> No
 def test_a_table_without_a_path(sql: Sql) -> None:
     message = refused(sql, "CREATE TABLE t USING rmqlog OPTIONS (subscribe 'Orders')")
     assert (
-        "path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')"
+        "path is not given; give the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')"
         in message
     )
 

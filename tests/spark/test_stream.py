@@ -146,7 +146,7 @@ def test_wrong_options_are_one_sentence(root: Path, stream: Callable[..., Stream
         ),
         (
             {"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 5},
-            "minOffsetsPerTrigger 9 is more than maxOffsetsPerTrigger 5; lower it",
+            "minOffsetsPerTrigger 9 is above maxOffsetsPerTrigger 5; lower it",
         ),
     ):
         with pytest.raises(PySparkException, match=r"OptionError|unknown option|minOffsets") as caught:

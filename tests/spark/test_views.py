@@ -86,9 +86,9 @@ def test_sql_over_a_view(spark: SparkSession, golden: Golden) -> None:
         ({"view": "queue"}, "did you mean queues?"),
         (
             {"view": "topics", "startingOffsets": "earliest"},
-            "startingOffsets has no meaning with view=topics",
+            "startingOffsets has no effect with view=topics",
         ),
-        ({"view": "topics", "key": "k"}, "key has no meaning with view=topics"),
+        ({"view": "topics", "key": "k"}, "key has no effect with view=topics"),
         (
             {"view": "lag", "columns": "lagMessage"},
             "the view has no column 'lagMessage'; did you mean lagMessages?",

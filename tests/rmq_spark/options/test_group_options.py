@@ -86,11 +86,11 @@ def test_every_row_has_a_field_and_no_other_row_its_name() -> None:
         ({"group": "g", "allocateConfig": "[" * 100_000}, "allocateConfig: expected JSON"),
         (
             {"group": "g", "allocateConfig": '[{"T":[0]},{"T":[1]}]'},
-            "allocateConfig has the queues of 2 clients, consumers is 1",
+            "allocateConfig has the queues of 2 clients, but consumers is 1",
         ),
         (
             {"group": "g", "allocateConfig": '{"T":[0]}', "consumers": "2"},
-            "has the queues of 1 clients, consumers is 2: write",
+            "has the queues of 1 clients, but consumers is 2: write",
         ),
         ({"group": "g", "leaseTime": "900ms"}, "leaseTime: expected at least 1s, found 0.9s"),
         ({"group": "g", "consumers": "2", "messageModel": "BROADCASTING"}, "consumers is for CLUSTERING"),

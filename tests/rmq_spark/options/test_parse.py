@@ -102,7 +102,7 @@ def test_a_pattern_that_python_does_not_know_is_refused(expression: str) -> None
     """Also what only warns in Python because Java means something else by it."""
     with pytest.raises(
         OptionError,
-        match=r"^someOption: expected a regular expression \(.+\), found .+; patterns are those of Python's re",
+        match=r"^someOption: expected a regular expression \(.+\), found .+; use the syntax of Python's re",
     ):
         pattern(given(expression))
 

@@ -32,7 +32,7 @@ def test_several() -> None:
     assert path_list(Given("storePathCommitLog", "/a, /b", 0)) == ("/a", "/b")
 
 
-REMOTE = "file systems such as {}: are not read; copy or mount the store"
+REMOTE = "file systems such as {}: cannot be read; copy or mount the store"
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_paths_are_a_json_list(text: str) -> None:
 def test_a_store_named_twice() -> None:
     with pytest.raises(OptionError) as caught:
         paths_json(Given("paths", '["/a","file:/a/"]', 0))
-    assert str(caught.value) == "paths: expected each path once, found '/a'; its messages would come twice"
+    assert str(caught.value) == "paths: expected each path once, found '/a'; its messages would be read twice"

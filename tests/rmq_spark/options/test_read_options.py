@@ -204,10 +204,10 @@ def test_what_spark_adds_passes() -> None:
             {"path": "/a", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"},
             "consumeFromWhere is for consumer groups; name the group with the option group",
         ),
-        ({"path": "/a", "Path": "/b"}, "path is given twice, in different cases; give it once"),
+        ({"path": "/a", "Path": "/b"}, "path is given twice, in upper and lower case; give it once"),
         (
             {},
-            "path is not given; name the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')",
+            "path is not given; give the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')",
         ),
         ({"path": "/a", "paths": '["/b"]'}, "path and paths are given together; use only one of path, paths"),
         (
@@ -220,11 +220,11 @@ def test_what_spark_adds_passes() -> None:
         ),
         (
             {"paths": '["/a","/b"]', "brokerName": "b"},
-            "brokerName is for one store and paths names several; load the stores one by one and union them",
+            "brokerName is for one store, but paths has several; load the stores one by one and union them",
         ),
         (
             {"paths": '["/a","/b"]', "storePathCommitLog": "/c"},
-            "storePathCommitLog is for one store and paths names several; load the stores one by one and union them",
+            "storePathCommitLog is for one store, but paths has several; load the stores one by one and union them",
         ),
         (
             {"path": "/a", "startingTimestamp": "5", "endingTimestamp": "4"},
@@ -239,7 +239,7 @@ def test_what_spark_adds_passes() -> None:
         ),
         (
             {"path": "/a", "view": "queues", "subscribe": "a"},
-            "subscribe has no meaning with view=queues, which shows the whole store; leave it out and filter the DataFrame",
+            "subscribe has no effect with view=queues, which shows the whole store; leave it out and filter the DataFrame",
         ),
         (
             {"path": "/a", "mode": "lenient"},
@@ -257,7 +257,7 @@ def test_what_spark_adds_passes() -> None:
         ({"path": "/a", "columns": ""}, "columns: expected names separated by commas, found ''"),
         (
             {"path": "/a", "brokerName": ""},
-            "brokerName: expected some text, found ''; leave the option out to have its default",
+            "brokerName: expected some text, found ''; leave the option out to use its default",
         ),
         (
             {"path": "/a", "expressionType": "SQL92"},

@@ -84,7 +84,7 @@ def test_assign() -> None:
 
 
 SHAPE = '; write it as {"TopicTest":[0,1]} or {"TopicTest":{"broker-a":[0,1]}}'
-NAMES = "; assign names its queues; use subscribe for whole topics"
+NAMES = "; assign needs queues; use subscribe for whole topics"
 
 
 @pytest.mark.parametrize(

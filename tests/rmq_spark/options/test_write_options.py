@@ -120,7 +120,7 @@ def test_a_row_says_all_there_is_to_say() -> None:
     ("options", "message"),
     [
         ({"topics": "a"}, "unknown option 'topics'; did you mean topic?"),
-        ({"Topic": "a", "topic": "b"}, "topic is given twice, in different cases; give it once"),
+        ({"Topic": "a", "topic": "b"}, "topic is given twice, in upper and lower case; give it once"),
         ({"subscribe": "a"}, "subscribe does not apply to a write query; it is for batch and stream queries"),
         ({"compressType": "SNAPPY"}, "compressType: expected one of NONE, LZ4, ZSTD, ZLIB, found 'SNAPPY'"),
         (
@@ -138,11 +138,11 @@ def test_a_row_says_all_there_is_to_say() -> None:
         ),
         (
             {"txnAppId": "a"},
-            "txnAppId is given without txnVersion; a write is done once per both, so give both or neither",
+            "txnAppId is given without txnVersion; give both or neither: together they identify the batch",
         ),
         (
             {"txnVersion": "1"},
-            "txnVersion is given without txnAppId; a write is done once per both, so give both or neither",
+            "txnVersion is given without txnAppId; give both or neither: together they identify the batch",
         ),
         (
             {"txnAppId": "a", "txnVersion": "-1"},
@@ -169,7 +169,7 @@ def test_a_mistake_is_one_sentence(options: dict[str, str], message: str) -> Non
 def test_no_path() -> None:
     with pytest.raises(
         OptionError,
-        match=r"^path is not given; name the store directory to write to.* INSERT INTO t WITH \(path = ",
+        match=r"^path is not given; give the store directory to write to.* INSERT INTO t WITH \(path = ",
     ):
         parse_write_options({})
 

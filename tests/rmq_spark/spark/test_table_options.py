@@ -74,7 +74,7 @@ def test_a_table_made_with_a_column_list_says_why_it_cannot_be_read() -> None:
     with pytest.raises(OptionError) as caught:
         recall_options(SCHEMA, {"subscribe": "a"})
     assert str(caught.value) == (
-        "path is not given; name the broker's store directory, as in load('/data/store'). Create a table without a column list, "
+        "path is not given; give the broker's store directory, as in load('/data/store'). Create a table without a column list, "
         "as in CREATE TABLE t USING rmqlog OPTIONS (path '/data/store'): with a column list, Spark does not keep the options"
     )
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
