@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from store_format.errors import OptionError
 from store_format.store import MessageStore
-from store_format.views.registry import VIEWS, view_batches
 from tests.support import goldens
 
 Golden = Callable[[str], Path]
@@ -136,6 +134,16 @@ def test_groups_lag_is_the_sum_of_their_queues(golden: Golden) -> None:
         assert group["lagMs"] == max((row["lagMs"] for row in mine), default=None)
 
 
+def test_a_topic_that_is_not_configured_any_more(golden: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    text = (root / "config" / "topics.json").read_text()
+    (root / "config" / "topics.json").write_text(text.replace('"Orders":{', '"Others":{', 1))
+    rows = {row["topic"]: row for row in view(root, "topics")}
+    assert (rows["Orders"]["configured"], rows["Orders"]["perm"]) == (False, None)
+    assert rows["Orders"]["messages"] > 0
+    assert (rows["Others"]["configured"], rows["Others"]["queues"]) == (True, 0)
+
+
 # ---- files -------------------------------------------------------------------------------------------------
 
 
@@ -194,59 +202,3 @@ def test_a_file_with_holes_takes_less_than_its_length(golden: Golden) -> None:
     assert log["sizeBytes"] == 1 << 30
     assert 0 < log["diskBytes"] < 1 << 27
     assert log["fill"] == log["usedBytes"] / log["sizeBytes"]
-
-
-# ---- the table of views ------------------------------------------------------------------------------------
-
-
-def test_views_have_the_columns_that_the_table_says(golden: Golden) -> None:
-    store = MessageStore.open(str(golden("basic-5.5.0")))
-    for each in VIEWS:
-        batches = list(view_batches(store, each.name, now_ms=NOW))
-        assert batches
-        assert {batch.schema for batch in batches} == {each.schema}
-        assert each.columns[0].name == "brokerName"
-        names = [column.name.lower() for column in each.columns]
-        assert len(set(names)) == len(names)
-        assert all(column.about.endswith(".") or column.about.endswith("…") for column in each.columns), (
-            each.name
-        )
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("topic", "did you mean topics"),
-        ("Lag", "did you mean lag"),
-        ("zzz", f"the views are {VIEWS[0].name}, "),
-    ],
-)
-def test_a_view_that_is_none(golden: Golden, name: str, hint: str) -> None:
-    with pytest.raises(OptionError, match=hint):
-        MessageStore.open(str(golden("basic-5.5.0"))).view(name)
-
-
-def test_an_empty_store_has_empty_views(tmp_path: Path) -> None:
-    (tmp_path / "store" / "commitlog").mkdir(parents=True)
-    store = MessageStore.open(str(tmp_path / "store"))
-    for each in VIEWS:
-        table = store.view(each.name, now_ms=NOW)
-        assert table.schema == each.schema
-        assert each.name in ("problems", "checkpoint") or table.num_rows == 0, each.name
-
-
-def test_a_topic_that_is_not_configured_any_more(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
-    text = (root / "config" / "topics.json").read_text()
-    (root / "config" / "topics.json").write_text(text.replace('"Orders":{', '"Others":{', 1))
-    rows = {row["topic"]: row for row in view(root, "topics")}
-    assert (rows["Orders"]["configured"], rows["Orders"]["perm"]) == (False, None)
-    assert rows["Orders"]["messages"] > 0
-    assert (rows["Others"]["configured"], rows["Others"]["queues"]) == (True, 0)
-
-
-def test_looking_changes_nothing(golden: Golden, unchanged: Callable[[Path], Any]) -> None:
-    root = golden("crash-5.5.0")
-    with unchanged(root):
-        for each in VIEWS:
-            MessageStore.open(str(root)).view(each.name)

@@ -1,0 +1,90 @@
+"""The view `retention`: lost messages, and when the next messages are lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_format.store import MessageStore
+from store_format.views.retention import retention_rows
+from tests.support import goldens
+
+Golden = Callable[[str], Path]
+
+NOW = 1_795_244_400_000
+HOUR = 3_600_000
+
+
+def view(root: Path, name: str, now: int = NOW) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = MessageStore.open(str(root)).view(name, now_ms=now).to_pylist()
+    return rows
+
+
+@pytest.fixture
+def aged(golden: Golden, tmp_path: Path) -> Path:
+    """A store whose commitlog files were modified an hour apart, the last one now."""
+    root = Path(shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "store"))
+    files = sorted((root / "commitlog").iterdir())
+    for age, file in enumerate(reversed(files)):
+        os.utime(file, ns=(0, (NOW - age * HOUR) * 1_000_000))
+    return root
+
+
+def test_groups_that_lose_messages(aged: Path) -> None:
+    name = "cleaned-5.5.0"
+    answers = goldens.expected(name)
+    queues = {(queue["topic"], queue["queueId"]): queue for queue in answers["queues"]}
+    files = sorted(int(file.name) for file in (aged / "commitlog").iterdir())
+    places = {
+        (row["topic"], row["queueId"], row["queueOffset"]): row["physicalOffset"]
+        for row in goldens.expected_rows(name)
+    }
+    found = {(row["group"], row["topic"], row["queueId"]): row for row in view(aged, "retention")}
+    told = 0
+    for key, table in answers["consumerOffset"]["offsetTable"].items():
+        topic, group = key.split("@")
+        for queue_id, committed in table.items():
+            queue = queues[topic, int(queue_id)]
+            lost = max(queue["minOffset"] - committed, 0)
+            left = [
+                places[topic, int(queue_id), offset]
+                for offset in range(max(committed, queue["minOffset"]), queue["maxOffset"])
+            ]
+            number = max(
+                (i for i, start in enumerate(files) if left and start <= left[0]), default=len(files) - 1
+            )
+            goes = number < len(files) - 1
+            assert ((group, topic, int(queue_id)) in found) == bool(lost or goes)
+            if not (lost or goes):
+                continue
+            told += 1
+            row = found[group, topic, int(queue_id)]
+            assert (row["committedOffset"], row["lostMessages"]) == (committed, lost)
+            assert row["nextLostMessages"] == (
+                sum(place < files[number + 1] for place in left) if goes else None
+            )
+            assert row["file"] == (f"commitlog/{files[number]:020d}" if goes else None)
+            age = (len(files) - 1 - number) * HOUR
+            assert row["expiresInMs"] == (72 * HOUR - age if goes else None)
+    assert told == len(found) > 5
+
+
+def test_another_retention_and_a_young_file_before(aged: Path) -> None:
+    store = MessageStore.open(str(aged))
+    default = retention_rows(store, NOW)
+    short = retention_rows(store, NOW, file_reserved_hours=1)
+    assert [row[-1] and row[-1] - 71 * HOUR for row in default] == [row[-1] for row in short]  # type: ignore[operator]
+    first = min((aged / "commitlog").iterdir())
+    # deletion stops there, so nothing behind it goes before
+    os.utime(first, ns=(0, (NOW + 5 * HOUR) * 1_000_000))
+    assert {row[-1] for row in retention_rows(store, NOW)} <= {None, 77 * HOUR}
+
+
+def test_who_is_at_the_end_loses_nothing(golden: Golden) -> None:
+    assert view(golden("retry-dlq-5.5.0"), "retention") == []
+    assert view(golden("rocksdb-5.5.0"), "retention") == []
