@@ -1,1 +1,4 @@
-"""The one way messages get into a store: stage, commit, undo, roll forward, repair, cluster."""
+"""The one way messages get into a store: stage, commit, undo, roll forward, repair.
+
+`append` has the list of steps, for one store and for a cluster.
+"""

@@ -53,18 +53,18 @@ def write_journals(journals: Mapping[str, Journal], files: FileWrites) -> None:
 
 
 def is_begun(journal: Journal) -> bool:
-    """Whether the commit is to be completed: some member knows that all have the journal, or has published
-    its part.
-    """
+    """Whether the commit must be completed: a member has a complete journal, or has published its part."""
     return journal.complete or any(_has_begun(member, journal.id) for member in journal.members)
 
 
 def committed_batch(root: str, key: tuple[str, int]) -> CommittedBatch | None:
-    """The key's batch, or a later one, that is committed in that store, or will be by its next writer; None
-    without one.
+    """The committed batch with the key's number or a later one; None without it.
+
+    A batch that the store's next writer will complete counts as committed.
     """
-    entry = read_ledger(root).keys.get(key[0])
-    if entry is not None and entry.number >= key[1]:
+    ledger = read_ledger(root)
+    if ledger.has(key):
+        entry = ledger.keys[key[0]]
         return CommittedBatch(entry.number, entry.messages, entry.bodies)
     journal = read_journal(root)
     if (
@@ -79,9 +79,7 @@ def committed_batch(root: str, key: tuple[str, int]) -> CommittedBatch | None:
 
 
 def note_begun(root: str, journal: Journal, files: FileWrites) -> None:
-    """Before a store completes its part after a crash: which members do not know yet that all have the
-    journal.
-    """
+    """Notes which members may not know that the commit has begun, before this store completes its part."""
     ledger = read_ledger(root)
     begun = {**ledger.begun, journal.id: tuple(member for member in journal.members if member != root)}
     waiting = {
@@ -105,7 +103,7 @@ def _has_begun(member: str, journal_id: str) -> bool:
 
 
 def _may_wait(member: str, journal_id: str) -> bool:
-    """Also a store that is not there now: it may come back."""
+    """Whether the member has an incomplete journal. True for a missing store: it may come back."""
     if not os.path.isdir(member):
         return True
     journal = read_journal(member)

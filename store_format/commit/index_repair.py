@@ -1,4 +1,4 @@
-"""Index entries that are made again from the commitlog: after a crash, and for a lost index."""
+"""Rebuilds index files from the commitlog: after a crash, and when the index is lost."""
 
 from __future__ import annotations
 

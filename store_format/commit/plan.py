@@ -121,8 +121,14 @@ def writer_end(root: str, opened: Opened, options: CommitOptions, files: FileWri
     """Where the commit appends (`find_writer_end`)."""
     geometry = opened.settings.geometry if options.message_index_enable else None
     return find_writer_end(
-        root, opened.log, opened.ledger, opened.log_files, geometry, files, cut_after_damage=options.cut_after_damage
-    )  # fmt: skip
+        root,
+        opened.log,
+        opened.ledger,
+        opened.log_files,
+        geometry,
+        files,
+        cut_after_damage=options.cut_after_damage,
+    )
 
 
 def _new_topics(

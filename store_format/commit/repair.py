@@ -36,13 +36,13 @@ def repair(
     cut_after_damage: bool = False,
     staged: tuple[int, int] | None = None,
 ) -> LogEnd:
-    """Makes log, consume queues and index agree, and returns the log's end. A second call changes nothing.
+    """Makes log, queues and index agree. Returns the log's end. A second call changes nothing.
 
-    `queue_file_size` None is not known. `indexing` None leaves the index files as they are. Index files that
-    reach to the physical offset `mended` are rebuilt: the message there is not the one that was indexed.
-    Raises, before any change, UnsupportedFormatError if a batch consume queue lacks entries, OptionError if no
-    queue is left and `queue_file_size` is None, and what `refuse_cut` raises unless `cut_after_damage` gives
-    up the messages behind damage.
+    `queue_file_size` None is not known. `indexing` None leaves the index files as they are. Index files
+    that reach to the physical offset `mended` are rebuilt: the message there is not the one that was
+    indexed. Raises, before any change, UnsupportedFormatError if a batch consume queue lacks entries,
+    OptionError if no queue is left and `queue_file_size` is None, and what `refuse_cut` raises unless
+    `cut_after_damage` gives up the messages behind damage.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     end = end_after_crash(log, checkpoint)

@@ -110,7 +110,7 @@ def _is_in_ledger(root: str, journal: Journal) -> bool:
 def _is_ours_alone(root: str, log: CommitLog, present: Present, journal: Journal) -> bool:
     """Whether nobody else wrote since. A 4.9 broker leaves our mark in `abort` as it is.
 
-    A scan takes a unit of ours that was torn in its properties for whole: what follows the unit decides.
+    A scan takes our unit for whole if it was torn in its properties: the bytes behind the unit decide.
     """
     if (
         journal.index

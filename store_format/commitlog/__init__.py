@@ -1,1 +1,1 @@
-"""`commitlog/`: the files as one byte sequence, walked, resynchronised, placed, written."""
+"""`commitlog/`: its files as one sequence of bytes, walked, searched behind damage, appended to."""

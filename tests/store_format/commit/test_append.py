@@ -503,7 +503,7 @@ _OPENER = "import sys; file = open(sys.argv[1]); print('open', flush=True); sys.
 def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(
     root: Path, tmp_path: Path
 ) -> None:
-    """A broker that begins to write where our batch begins leaves its end, and so its last unit, as it was."""
+    """A broker that begins to write where our batch begins leaves the last unit of the batch as it was."""
     openers: list[subprocess.Popen[str]] = []
 
     def clock() -> int:  # asked once the store was seen to be ours alone
@@ -597,8 +597,9 @@ def test_diagnose_finds_nothing_in_what_was_appended_and_tells_of_a_cut_batch(ro
 
 
 _LEASE = (
-    "import fcntl, os, signal, sys; signal.signal(signal.SIGIO, signal.SIG_IGN); number = os.open(sys.argv[1], os.O_RDWR); "
-    "fcntl.fcntl(number, fcntl.F_SETLEASE, fcntl.F_WRLCK); print('leased', flush=True); sys.stdin.read()"
+    "import fcntl, os, signal, sys; signal.signal(signal.SIGIO, signal.SIG_IGN); number = "
+    "os.open(sys.argv[1], os.O_RDWR); fcntl.fcntl(number, fcntl.F_SETLEASE, fcntl.F_WRLCK); print('leased', "
+    "flush=True); sys.stdin.read()"
 )
 
 

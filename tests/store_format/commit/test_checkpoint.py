@@ -1,4 +1,4 @@
-"""The mark of what is safe in the index: raised by a flushed commit, taken back before the last file changes."""
+"""indexMsgTimestamp: raised by a flushed commit, lowered before the last index file changes."""
 
 from __future__ import annotations
 

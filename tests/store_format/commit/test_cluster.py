@@ -141,7 +141,9 @@ from tests.support.failing_writer import Failure, install
 from tests.support.staged import numbered, stage
 from store_format.commit.append import CommitOptions, commit_cluster
 cluster, at = Path(sys.argv[1]), int(sys.argv[2])
-members = {str(cluster / n): [stage(cluster / n, numbered("T", 10 * i, 10), write="w1")] for i, n in enumerate(("broker-a", "broker-b"))}
+members = {}
+for i, name in enumerate(("broker-a", "broker-b")):
+    members[str(cluster / name)] = [stage(cluster / name, numbered("T", 10 * i, 10), write="w1")]
 failure = Failure("kill", at)
 install(failure)
 commit_cluster(members, key=("q", 1), options=CommitOptions(clock=lambda: 1_700_000_200_000))

@@ -94,7 +94,8 @@ def test_entries_of_a_damaged_last_message_are_removed(
         in caplog.text
     )
     assert (
-        f"Consume queues point to messages behind this end, the first at U-0 offset 2, physical offset {damaged} "
+        "Consume queues point to messages behind this end, the first at U-0 offset 2, physical offset "
+        f"{damaged} "
         "(entries: 1, queues: 1)" in caplog.text
     )
     rows = _bodies(root)

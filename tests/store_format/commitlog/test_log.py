@@ -129,9 +129,8 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     one, two = _write(tmp_path / "a", (100, 100)), _write(tmp_path / "b", (100, 100))
     with pytest.raises(CorruptStoreError) as caught:
         _open(one, two)
-    assert {caught.value.file, caught.value.found.removeprefix("another one, ").removesuffix(". Move one of the two away")} == {
-        f"{directory}/{offset_file_name(100)}" for directory in (one, two)
-    }
+    other = caught.value.found.removeprefix("another one, ").removesuffix(". Move one of the two away")
+    assert {caught.value.file, other} == {f"{directory}/{offset_file_name(100)}" for directory in (one, two)}
     assert caught.value.expected == "one file that starts at 100"
 
 
