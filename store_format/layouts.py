@@ -57,9 +57,7 @@ PROPERTY_SEPARATOR = 0x02  # MessageDecoder.PROPERTY_SEPARATOR
 CRC_PROPERTY_NAME = b"__CRC32#"  # MessageConst.PROPERTY_CRC32
 CRC_PROPERTY_SIZE = 20  # name, 0x01, ten digits least significant first, 0x02 (spec 2.7)
 
-CQ_PRE_BLANK_SIZE = (
-    0x7FFFFFFF  # ConsumeQueue.fillPreBlank: the size in units before the queue's first message
-)
+CQ_PRE_BLANK_SIZE = 0x7FFFFFFF  # ConsumeQueue.fillPreBlank: size in units before the first message
 # ConsumeQueueExt.MAX_ADDR: a tags code at or below it is an address in a consumequeue_ext file
 CQ_EXT_ADDRESS_MAX = -(2**31) - 1
 CHECKPOINT_FILE_SIZE = 4096  # StoreCheckpoint: one memory page

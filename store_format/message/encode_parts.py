@@ -17,6 +17,7 @@ from store_format.arrays.ranges import fixed_width
 from store_format.errors import IllegalMessageError
 from store_format.java.text import utf16_length
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS
+from store_format.message.parts import head_variant
 from store_format.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
 # CommitLog.asyncPutMessage: a topic of more UTF-16 units makes a V2 unit. The V1 length is a signed byte.
@@ -125,7 +126,7 @@ def heads(
     """
     sys_flag = _with_host_flags(numbers["sys_flag"], addresses, len(rest_sizes))
     numbers = numbers | {"sys_flag": sys_flag}
-    variants = sys_flag >> 4 & 3
+    variants = head_variant(sys_flag)
     parts, places = [], []
     for variant in np.unique(variants).tolist():
         rows = np.flatnonzero(variants == variant)

@@ -46,7 +46,7 @@ def head_offset(name: str, variant: int = 0) -> int:
 _SYS_FLAG_AT = head_offset("sys_flag")
 
 
-def _variant(sys_flag: Any) -> Any:
+def head_variant(sys_flag: Any) -> Any:
     """Returns the index into MESSAGE_HEADS: bit 0 for an IPv6 born host, bit 1 for an IPv6 store host."""
     return (sys_flag >> 4) & 3
 
@@ -54,7 +54,7 @@ def _variant(sys_flag: Any) -> Any:
 def head_layout(unit: bytes) -> np.dtype[np.void]:
     """Returns the head layout that the system flag of `unit` selects; the IPv4 layout for a shorter unit."""
     flag = unit[_SYS_FLAG_AT : _SYS_FLAG_AT + 4]
-    return MESSAGE_HEADS[_variant(int.from_bytes(flag, "big")) if len(flag) == 4 else 0]
+    return MESSAGE_HEADS[head_variant(int.from_bytes(flag, "big")) if len(flag) == 4 else 0]
 
 
 # ---- one unit ----------------------------------------------------------------------------------------------
@@ -69,7 +69,6 @@ class MessageHead(NamedTuple):
     queue_id: int
     queue_offset: int
     physical_offset: int
-    sys_flag: int
     store_timestamp: int
     body_length: int
     head_size: int
@@ -84,7 +83,7 @@ def read_head(data: bytes) -> MessageHead | None:
     if len(data) < HEAD_SIZE:
         return None
     fields = _STRUCTS[0].unpack_from(data)
-    variant = _variant(fields[_SYS_FLAG])
+    variant = head_variant(fields[_SYS_FLAG])
     if variant:
         if len(data) < _STRUCTS[variant].size:
             return None
@@ -220,7 +219,7 @@ def find_all_parts(buffer: NDArray[np.uint8], positions: _Ints, sizes: _Ints, ba
         & (v2 | (magic == MAGIC_V1))
     )
     sys_flag = heads["sys_flag"].astype(np.int32)
-    variant = _variant(sys_flag)
+    variant = head_variant(sys_flag)
     by_variant: _Heads = {0: (None, heads)}
     head_size: _Ints | int = HEAD_SIZE
     if variant.any():
