@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from rmq_spark.charts.data import Drawn, harmless
 from rmq_spark.charts.drawing import inline_rows, require_altair, titled
+from rmq_spark.charts.log_parts import CELLS, FileParts, LogParts, Part, read_log_parts
 from store_format.errors import StoreError
-from store_format.notebook.log_parts import CELLS, FileParts, LogParts, Part, read_log_parts
 from store_format.views.files import index_files, queue_files
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Cards of stores for notebooks, and the numbers of the files that charts draw."""
+"""HTML cards and timelines of a store for notebooks."""

@@ -14,8 +14,8 @@ import pytest
 
 from rmq_spark import charts
 from rmq_spark.charts.data import Drawn
+from rmq_spark.charts.log_parts import CELLS, LogParts, Part, read_log_parts
 from store_format.errors import StoreError
-from store_format.notebook.log_parts import CELLS, LogParts, Part, read_log_parts
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
 from tests.support.hostile_store import write_hostile_store
