@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from store_format.consumequeue.listing import can_be_queue
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
 from store_format.files.read import entry_names
 from store_format.metadata.values import TopicConfig
@@ -55,7 +56,7 @@ def refuse_topics(root: str, queues: Iterable[QueueKey], topics: Mapping[str, To
     """
     batch_topics = entry_names(f"{root}/batchconsumequeue", missing_ok=True)
     for topic, queue_id in queues:
-        if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+        if not can_be_queue(topic, 0):
             raise IllegalMessageError(
                 f"topic {topic!r}: expected a name that a directory can have: not empty, '.' or '..', "
                 "without '/' and NUL"

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.consumequeue.files import Edges, FileRun, QueueBounds, UnitFiles
+from store_format.consumequeue.files import Edges, FileRun, QueueBounds, UnitFiles, place_in_files
 from store_format.errors import CorruptStoreError
-from store_format.files.read import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT
 
 _NAMES = BATCH_CQ_UNIT.names or ()
@@ -136,9 +135,6 @@ def _refuse_disorder(bounds: QueueBounds, files: UnitFiles) -> None:
 
 def _misplaced(directory: str, file_size: int, number: int, end: int, base: int) -> CorruptStoreError:
     """Unit `number` begins at queue offset `base`, before the end of the unit before it."""
-    position = number * BATCH_CQ_UNIT.itemsize
-    within = position % file_size
+    path, within = place_in_files(directory, file_size, number * BATCH_CQ_UNIT.itemsize)
     expected = f"a batch that begins at or behind queue offset {end}, where the one before it ends"
-    return CorruptStoreError(
-        f"{directory}/{offset_file_name(position - within)}", within, expected, str(base)
-    )
+    return CorruptStoreError(path, within, expected, str(base))

@@ -122,6 +122,12 @@ class QueueBounds(PlainValue):
             )
 
 
+def place_in_files(directory: str, file_size: int, position: int) -> tuple[str, int]:
+    """(file, byte in it) of a byte of a queue."""
+    within = position % file_size
+    return f"{directory}/{offset_file_name(position - within)}", within
+
+
 def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun | None:
     """Lists and checks the files of a queue; None without files.
 
@@ -257,12 +263,10 @@ class UnitFiles:
             self._load(stop)
         rest = self._data[(stop - self._block_start) * size :].lstrip(b"\0")
         if rest:
-            within = stop * size % file_size
-            path = f"{self.directory}/{offset_file_name(stop * size - within)}"
+            path, within = place_in_files(self.directory, file_size, stop * size)
             at = within + (self._block_stop - stop) * size - len(rest)
-            raise CorruptStoreError(
-                path, at, f"zeros behind the queue's last entry, unit {stop - 1}", "other bytes"
-            )
+            expected = f"zeros behind the queue's last entry, unit {stop - 1}"
+            raise CorruptStoreError(path, at, expected, "other bytes")
 
     def _stop_in_file(self, start: int, stop: int, is_valid: Validity, scan: bool) -> int:
         found = self._stop_in_block(start, is_valid)

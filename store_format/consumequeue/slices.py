@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.consumequeue.batch import read_batch_units
-from store_format.consumequeue.files import PlainValue, QueueBounds
+from store_format.consumequeue.files import PlainValue, QueueBounds, place_in_files
 from store_format.consumequeue.simple import pre_blank_mask, read_units
-from store_format.files.read import offset_file_name
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 
 CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
@@ -178,6 +177,4 @@ def place_of_entry(piece: QueueSlice, queue_offset: int) -> tuple[str, int]:
     bounds = piece.queue.bounds
     if bounds is None or piece.queue.is_batch or queue_offset >= piece.queue.extra_start:
         return f"{piece.topic}-{piece.queue_id}" if bounds is None else bounds.directory, 0
-    position = queue_offset * CQ_UNIT.itemsize
-    within = position % bounds.file_size
-    return f"{bounds.directory}/{offset_file_name(position - within)}", within
+    return place_in_files(bounds.directory, bounds.file_size, queue_offset * CQ_UNIT.itemsize)

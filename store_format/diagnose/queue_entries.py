@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.state import StoreState
-from store_format.consumequeue.files import FileRun, UnitFiles
+from store_format.consumequeue.files import FileRun, UnitFiles, place_in_files
 from store_format.consumequeue.simple import message_mask
 from store_format.diagnose.commitlog import Targets
 from store_format.diagnose.files import QUEUE_ADVICE
 from store_format.diagnose.problems import Findings, Severity
-from store_format.files.read import offset_file_name
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.message.locate import locate
@@ -68,9 +67,7 @@ class CheckedQueue:
     def place(self, number: int) -> tuple[str, int]:
         """(file, byte) of a unit."""
         assert self.run is not None
-        position = number * self.layout.itemsize
-        within = position % self.run.file_size
-        return f"{self.directory}/{offset_file_name(position - within)}", within
+        return place_in_files(self.directory, self.run.file_size, number * self.layout.itemsize)
 
     def offsets(self, number: int, units: _Units) -> _IntArray:
         """The queue offsets of units; the first of them is unit `number`."""
