@@ -231,7 +231,6 @@ def _md5(key: str) -> int:
 # ---- strategies by name ------------------------------------------------------------------------------------
 
 STRATEGIES = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "CONSISTENT_HASH")
-_NEEDS = "allocateMessageQueueStrategy {} needs {}"
 
 
 def strategy(
@@ -259,17 +258,11 @@ def strategy(
             return _AveragelyByCircle()
         case "CONFIG":
             if config is None:
-                raise OptionError(
-                    _NEEDS.format("CONFIG", "the option allocateConfig, the queues of each client")
-                )
+                raise _missing("allocateConfig", "the queues of each client", name)
             return _ByConfig(config)
         case "MACHINE_ROOM":
             if consumer_idcs is None:
-                raise OptionError(
-                    _NEEDS.format(
-                        "MACHINE_ROOM", "the option consumerIdcs, the machine rooms whose queues are read"
-                    )
-                )
+                raise _missing("consumerIdcs", "the machine rooms whose queues are read", name)
             return _ByMachineRoom(frozenset(consumer_idcs))
         case "MACHINE_ROOM_NEARBY":
             nested = _inner(inner, virtual_node_count) if isinstance(inner, str) else inner
@@ -280,6 +273,12 @@ def strategy(
             return _ConsistentHash(virtual_node_count)
     hint = did_you_mean(name, STRATEGIES, "strategies")
     raise OptionError(f"allocateMessageQueueStrategy: unknown strategy {name!r}; {hint}")
+
+
+def _missing(option: str, expected: str, name: str) -> OptionError:
+    return OptionError(
+        f"{option}: expected {expected} for allocateMessageQueueStrategy={name}, found none; set {option}"
+    )
 
 
 def described(chosen: AllocateMessageQueueStrategy) -> str:

@@ -21,7 +21,6 @@ TIMER_DELAY_MAX_MS = 3 * 24 * 3_600_000  # MessageStoreConfig.timerMaxDelaySec
 TIMER_PRECISION_MS = 1000  # MessageStoreConfig.timerPrecisionMs
 
 _KIND = pa.large_binary()
-_INT_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
 
     Raises IllegalMessageError for a row with a level and a time, and for a time more than 3 days from now.
     """
-    level = rows.integers("delayTimeLevel", 0, 0, _INT_MAX)
+    level = rows.integers("delayTimeLevel", 0, low=0)
     times = rows.times_ms("deliverTimestamp")
     if times is None and (level is None or not level.any()):
         return Parked(rows.topics, rows.codes, queue_id, np.zeros(rows.count, np.int64), {}, {})

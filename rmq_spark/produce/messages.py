@@ -33,7 +33,6 @@ from store_format.message.sysflag import BORN_HOST_V6, MULTI_TAGS
 _log = logging.getLogger(__name__)
 
 _KIND = pa.large_binary()
-_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 _LENGTH_FIELDS = 1 + 2  # of topic and properties; the length of the body is the last field of the head
 
 
@@ -202,7 +201,7 @@ class Producer:
         sys_flag[choice.multi_tags] |= MULTI_TAGS
         born = rows.hosts("bornHost", settings.born_host)
         sys_flag[born.v6] |= BORN_HOST_V6
-        flag = rows.integers("flag", 0, _INT_MIN, _INT_MAX)
+        flag = rows.integers("flag", 0)
         tags = pa.nulls(rows.count, _KIND) if properties.tags is None else properties.tags
         return ProducedMessages(
             topics=place.topics,

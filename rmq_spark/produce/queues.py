@@ -25,7 +25,6 @@ ROUNDROBIN, HASH, RANDOM = "roundrobin", "hash", "random"
 SELECTORS = (ROUNDROBIN, HASH, RANDOM)
 
 _START_MAX = 1 << 31  # ThreadLocalIndex: a random start of 31 bits
-_INT_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class QueueSelector:
             )
             self._group_of = self._group_table(groups)
             self._topics = rows.topics
-        queue_id = rows.integers("queueId", -1, 0, _INT_MAX)
+        queue_id = rows.integers("queueId", -1, low=0)
         if queue_id is None:
             return self._choose(self, rows, sharding_key, np.ones(rows.count, np.bool_))
         fixed = queue_id >= 0

@@ -24,6 +24,7 @@ from store_format.message.hosts import parse_host
 _KIND = pa.large_binary()
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _SHOWN_MAX = 40  # characters of keys or bytes of a body
+_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 _SECONDS_MAX = 1 << 53  # more seconds do not fit 64 bits as ms
 
 Host = tuple[bytes, int]  # raw address of 4 or 16 bytes, port
@@ -148,7 +149,9 @@ class Rows:
         joined = pc.binary_join(column.cast(pa.list_(_KIND)), pa.scalar(b" ", _KIND))
         return pc.if_else(pc.equal(pc.binary_length(joined), 0), pa.scalar(None, _KIND), joined)
 
-    def integers(self, name: str, default: int, low: int, high: int) -> NDArray[np.int64] | None:
+    def integers(
+        self, name: str, default: int, *, low: int = _INT_MIN, high: int = _INT_MAX
+    ) -> NDArray[np.int64] | None:
         """Numbers from `low` to `high`, `default` where null; None for a missing column."""
         column = self.column(name)
         if column is None:

@@ -275,7 +275,7 @@ def test_what_contradicts_a_group_is_one_sentence(group: Group) -> None:
         ({"subscribe": "Tt"}, "no store has a topic 'Tt'; did you mean T?"),
         (
             {"allocateMessageQueueStrategy": "CONFIG"},
-            "allocateMessageQueueStrategy CONFIG needs allocateConfig",
+            "allocateConfig: expected the queues of each client",
         ),
         (
             {"messageModel": "BROADCASTING", "offsetStore": "store"},

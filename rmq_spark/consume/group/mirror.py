@@ -42,9 +42,8 @@ class Mirror:
         self._group = group
         self._offsets = offsets
         self._is_kept = offsets.kind != "none"
-        self._seen: object = (
-            self  # identity of the file at the last comparison; `self` equals no file's identity
-        )
+        # The identity of the file at the last comparison; `self` equals no file's identity.
+        self._seen: object = self
         self._to_lower: set[MessageQueue] = set()  # corrected queues: their offsets in the file may be higher
         self._ignored: dict[MessageQueue, int] = {}  # higher offsets that a warning has already named
         self._is_torn = False

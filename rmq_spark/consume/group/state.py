@@ -167,7 +167,9 @@ def _member_entry(value: Mapping[str, Any]) -> MemberEntry:  # Any: JSON
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < 1e9:
         raise ValueError(f"leaseSeconds {seconds!r}")
     brokers = [_string(broker) for broker in value.get("brokers", ())]
-    return MemberEntry(clients, _string(value["host"]), _from_zero(value["processId"]), float(seconds), brokers)
+    return MemberEntry(
+        clients, _string(value["host"]), _from_zero(value["processId"]), float(seconds), brokers
+    )
 
 
 def _read_queue(row: list[Any]) -> tuple[MessageQueue, QueueEntry]:

@@ -277,7 +277,11 @@ class _Parser:
 
 def _is_empty_range(low: Literal | Property | None, high: Literal | Property | None) -> bool:
     """Whether constant bounds are in the wrong order (createBetween)."""
-    return isinstance(low, Literal) and isinstance(high, Literal) and _bound_value(low, high) > _bound_value(high, low)
+    return (
+        isinstance(low, Literal)
+        and isinstance(high, Literal)
+        and _bound_value(low, high) > _bound_value(high, low)
+    )
 
 
 def _bound_value(bound: Literal, other: Literal) -> int | float:

@@ -198,8 +198,8 @@ def test_what_members_must_have_in_common() -> None:
     [
         ({"name": "AVERAGE"}, "unknown strategy 'AVERAGE'"),
         ({"name": "avg"}, "did you mean AVG?"),
-        ({"name": "CONFIG"}, "CONFIG needs the option allocateConfig"),
-        ({"name": "MACHINE_ROOM"}, "MACHINE_ROOM needs the option consumerIdcs"),
+        ({"name": "CONFIG"}, "allocateConfig: expected the queues of each client"),
+        ({"name": "MACHINE_ROOM"}, "consumerIdcs: expected the machine rooms whose queues are read"),
         (
             {"name": "MACHINE_ROOM_NEARBY", "inner": "CONFIG"},
             "machineRoomNearbyInner: expected one of AVG, AVG_BY_CIRCLE",

@@ -74,9 +74,12 @@ def test_every_row_has_a_field_and_no_other_row_its_name() -> None:
         ),
         (
             {"group": "g", "allocateMessageQueueStrategy": "MACHINE_ROOM"},
-            "MACHINE_ROOM needs the option consumerIdcs",
+            "consumerIdcs: expected the machine rooms whose queues are read",
         ),
-        ({"group": "g", "allocateMessageQueueStrategy": "CONFIG"}, "CONFIG needs the option allocateConfig"),
+        (
+            {"group": "g", "allocateMessageQueueStrategy": "CONFIG"},
+            "allocateConfig: expected the queues of each client",
+        ),
         ({"group": "g", "allocateConfig": "x"}, "allocateConfig: expected JSON, found 'x'; write it as"),
         (
             {"group": "g", "allocateConfig": "[]"},
