@@ -1,4 +1,4 @@
-"""The options of a consumer group, each once, as `option_table` has the others of a read."""
+"""The options of a consumer group: one row each, part of the options of a read."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         "group",
         "text",
         parse.parse_group,
-        "Read as this consumer group: from its committed offsets, and its `%RETRY%` topic too.",
+        "Read as this consumer group: from its committed offsets, with its `%RETRY%` topic.",
     ),
     _stream_row(
         "consumers",
         "number",
         values.whole_number,
-        "Logical clients of this query. Each is one partition, and reads the queues that the strategy gives it.",
-        otherwise="one, whose queues are packed into partitions",
+        "Logical clients of this query. Each client is one partition, and reads the queues that the strategy "
+        "assigns to it.",
+        otherwise="one client, whose queues share partitions",
     ),
     _stream_row(
         "clientId",
@@ -40,47 +41,51 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         "allocateMessageQueueStrategy",
         "word",
         parse.parse_strategy,
-        "Who reads which queue: `AVG`, `AVG_BY_CIRCLE`, `CONFIG`, `MACHINE_ROOM`, `MACHINE_ROOM_NEARBY` or `CONSISTENT_HASH`.",
+        "The strategy that assigns queues to clients: `AVG`, `AVG_BY_CIRCLE`, `CONFIG`, `MACHINE_ROOM`, "
+        "`MACHINE_ROOM_NEARBY` or `CONSISTENT_HASH`.",
         "AVG",
     ),
     _stream_row(
         "allocateConfig",
         "JSON",
         parse.parse_allocate_config,
-        "For `CONFIG`: queues as `assign` has them, or a list with each client's.",
+        "For `CONFIG`: queues in the syntax of `assign`, or a list with the queues of each client.",
     ),
     _stream_row(
         "consumerIdcs",
         "list",
         values.names,
-        "For `MACHINE_ROOM`: rooms whose queues are read. A queue's is before the `@` of its broker.",
+        "For `MACHINE_ROOM`: the machine rooms to read. The room of a queue is the part of its broker name "
+        "before `@`.",
     ),
     _stream_row(
         "machineRoomNearbyInner",
         "word",
         values.one_of("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"),
-        "For `MACHINE_ROOM_NEARBY`: how a room's clients share its queues. A client's room is what stands before the `-` of its id.",
+        "For `MACHINE_ROOM_NEARBY`: the strategy within a room. The room of a client is the part of its id "
+        "before `-`.",
         "AVG",
     ),
     _stream_row(
         "virtualNodeCount",
         "number",
         values.number(0, _VIRTUAL_NODES_MAX),
-        "For `CONSISTENT_HASH`: places of each client.",
+        "For `CONSISTENT_HASH`: virtual nodes of each client.",
         "10",
     ),
     _row(
         "messageModel",
         "word",
         values.one_of(CLUSTERING, BROADCASTING),
-        "`CLUSTERING`: members share the queues. `BROADCASTING`: each reads all of them.",
+        "`CLUSTERING`: the members share the queues. `BROADCASTING`: each member reads all queues.",
         CLUSTERING,
     ),
     _row(
         "consumeFromWhere",
         "word",
         parse.parse_consume_from_where,
-        f"Where a group without an offset begins: {', '.join(f'`{each}`' for each in ConsumeFromWhere)}.",
+        "Where a group without a committed offset begins: "
+        f"{', '.join(f'`{each}`' for each in ConsumeFromWhere)}.",
         ConsumeFromWhere.LAST.value,
     ),
     _row(
@@ -94,35 +99,37 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         "consumeYoungQueueFromZero",
         "boolean",
         values.boolean,
-        "Without an offset, begin a queue from which nothing was deleted yet at 0, as a broker does while its first message is in memory.",
+        "Without a committed offset, begin at 0 in a queue that still has its first message, as a broker "
+        "does while that message is in memory.",
         "false",
     ),
     _row(
         "offsetStore",
         "word",
         values.one_of(*OFFSET_STORES),
-        "Where offsets are kept: the broker's own file (`store`; the broker must be stopped), a client's (`local`), or `none`.",
+        "Where offsets are kept: in the broker's file (`store`; the broker must be stopped), in a client's "
+        "file (`local`), or `none`.",
         otherwise="`store`; `local` when BROADCASTING",
     ),
     _row(
         "offsetStorePath",
         "path",
         values.text,
-        "For `local`: the directory.",
+        "For `local`: the directory of the offsets.",
         otherwise="`.rocketmq_offsets` in the home directory",
     ),
     _stream_row(
         "groupPath",
         "path",
         values.text,
-        "Where the members of groups meet, a directory all of them share.",
+        "The directory in which members of a group coordinate; shared by all of them.",
         otherwise="`.rmqlog/groups` in the path; `local`: beside the offsets",
     ),
     _stream_row(
         "leaseTime",
         "time",
         values.duration_ms,
-        "How long a member on another host may be silent before its queues go to others.",
+        "How long a member on another host may be silent before other members get its queues.",
         "30s",
     ),
     _stream_row(

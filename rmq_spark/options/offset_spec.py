@@ -1,7 +1,7 @@
 """Where a read begins and ends in each queue: the values of `startingOffsets` and the related options.
 
-The JSON is `{"topic":{"broker":{"0":23}}}` or `{"topic":{"0":23}}`. -2 means earliest, -1 latest, and `"*"` any
-topic, broker or queue; a queue without an entry has the default. The most specific entry decides:
+The JSON is `{"topic":{"broker":{"0":23}}}` or `{"topic":{"0":23}}`. -2 means earliest, -1 latest, and `"*"`
+any topic, broker or queue; a queue without an entry has the default. The most specific entry decides:
 topic before broker before queue.
 """
 
@@ -105,7 +105,7 @@ class OffsetSpec:
         return tuple(name for name, _ in self.entries)
 
     def unread(self, queues: Iterable[tuple[str, str, int]]) -> tuple[QueueName, ...]:
-        """The entries that match none of the (topic, broker, queue id) in `queues`: typos, or topics not read."""
+        """The entries that match no (topic, broker, queue id) of `queues`: typos, or topics not read."""
         missing: dict[_Place, QueueName] = {
             name: name for name in self.named_queues() if name != (None, None, None)
         }

@@ -37,7 +37,7 @@ def path_list(given: Given) -> tuple[str, ...]:
 
 
 def _local(given: Given, path: str) -> str:
-    """An absolute path. Not percent-decoded: Spark's URIs are Hadoop paths, where `%20` is three characters."""
+    """An absolute path. Not percent-decoded: in Spark's Hadoop paths `%20` is three characters."""
     plain = _FILE_URI.sub("", path, count=1)
     scheme = _SCHEME.match(plain)
     if scheme is not None:

@@ -42,7 +42,7 @@ _SPARKS_OWN = frozenset(
 _CATALOG_MARK = "provider"
 _CATALOG_PREFIX = "option."
 
-# Names of a write, of Kafka's source and of RocketMQ's clients -> our names; the first known name is suggested.
+# Names of a write, of Kafka's source and of RocketMQ's clients -> our names; the first known is suggested.
 FOREIGN_NAMES = {
     "topic": ("subscribe",),
     "topics": ("topic", "subscribe"),

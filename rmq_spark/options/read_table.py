@@ -1,7 +1,6 @@
-"""Every option, once: a row says its name, how its text is read, its default, where it applies and what it is
-for.
+"""The options of a read: one row each, with name, parser, default, queries and meaning.
 
-Nothing else in the project knows an option's default. The README's table is made from the rows.
+No other module knows a default. The tables of the README and docs/reference.md are generated from the rows.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PARTITION_SIZE_MIN = 64 << 10  # less is a forgotten unit, and a task for each 
 _MESSAGE_SIZE_LIMIT = 1 << 30  # the size of a default commitlog file: no unit is larger
 
 
-_TIME = "ms, ISO 8601 (UTC where it names no zone) or a time back from now (`-2 hours`, `-30m`)"
+_TIME = "ms, ISO 8601 (UTC without a zone) or a time back from now (`-2 hours`, `-30m`)"
 _BY_TIME_FROM = partial(parse_offsets_by_timestamp, default=EARLIEST)
 _BY_TIME_FROM_IN_STREAM = partial(parse_offsets_by_timestamp, default=LATEST)
 _BY_TIME_TO = partial(parse_offsets_by_timestamp, default=LATEST)
@@ -45,33 +44,34 @@ _WHERE = (
         "A store root, or a directory of store roots: a cluster.",
         otherwise="required",
     ),
-    Option("paths", "JSON list", paths_json, "Several of them, as `load([path, path])` sets it."),
+    Option("paths", "JSON list", paths_json, "Several store roots, as `load([path, path])` sets them."),
     Option(
         "brokerName",
         "text",
         values.text,
-        "Name of the broker, for the column.",
+        "Name of the broker, for the column `brokerName`.",
         otherwise="the store's own, else the directory's name",
     ),
     Option(
         "storePathCommitLog",
         "paths",
         path_list,
-        "The broker's setting of that name: where commitlog files lie elsewhere, or on several disks (separated by commas).",
+        "The broker's setting of this name: the commitlog directories outside the store root, separated by "
+        "commas.",
         otherwise="`commitlog` in the store root",
     ),
     Option(
         "maxHashSlotNum",
         "number",
         values.whole_number,
-        "Hash slots of an index file, as the broker was set.",
+        "Hash slots of an index file: the broker's setting.",
         otherwise=_FROM_INDEX,
     ),
     Option(
         "maxIndexNum",
         "number",
         values.whole_number,
-        "Entries of an index file, as the broker was set.",
+        "Entries of an index file: the broker's setting.",
         otherwise=_FROM_INDEX,
     ),
 )
@@ -82,14 +82,16 @@ _WHAT = (
         "list",
         parse_subscribe,
         "Topics, separated by commas. Only one of `subscribe`, `subscribePattern` and `assign`.",
-        otherwise="every topic that is no system topic and does not begin with `%`",
+        otherwise="every topic except system topics",
     ),
     Option(
         "subscribePattern",
         "regex",
         values.pattern,
-        "Topics whose whole name matches. Python's `re` with ASCII classes; Java's `\\p{..}`, `\\Q..\\E` and `&&` are not in it. "
-        "System topics only with `includeSystemTopics`, or those with `%` if the pattern begins with `%`.",
+        "Topics whose whole name matches. The syntax is Python's `re` with ASCII classes, without Java's "
+        "`\\p{..}`, `\\Q..\\E` and `&&`. "
+        "System topics match only with `includeSystemTopics`, names with `%` also if the pattern begins with "
+        "`%`.",
     ),
     Option(
         "assign", "JSON", parse_assign, 'Queues: `{"TopicTest":[0,1]}` or `{"TopicTest":{"broker-a":[0,1]}}`.'
@@ -98,14 +100,15 @@ _WHAT = (
         "includeSystemTopics",
         "boolean",
         values.boolean,
-        "Without `subscribe` and `assign`: the broker's own topics and `%RETRY%`, `%DLQ%`, `%LMQ%` too.",
+        "Without `subscribe` and `assign`: also read system topics, `%RETRY%`, `%DLQ%` and `%LMQ%`.",
         "false",
     ),
     Option(
         "subExpression",
         "text",
         lambda given: given.text,
-        "Only messages with one of these tags: `TagA || TagB`; with `SQL92` those whose properties fulfil a condition: "
+        "Only messages with one of these tags: `TagA || TagB`; with `SQL92` only messages whose properties "
+        "meet a condition: "
         "`price > 3 AND region = 'north'`.",
         "*",
     ),
@@ -113,20 +116,22 @@ _WHAT = (
         "expressionType",
         "word",
         values.one_of("TAG", "SQL92"),
-        "The language of `subExpression`: `TAG` or `SQL92`, each with RocketMQ's own rules.",
+        "The language of `subExpression`: `TAG` or `SQL92`, with RocketMQ's rules.",
         "TAG",
     ),
     Option(
         "key",
         "text",
         values.text,
-        "Only messages with this key: one word of KEYS, or the UNIQ_KEY. Index files are used where they cover the log.",
+        "Only messages with this key: one word of KEYS, or the UNIQ_KEY. Index files are used where they "
+        "cover the commitlog.",
     ),
     Option(
         "messageId",
         "text",
         values.text,
-        "Only this message: the id a client shows (UNIQ_KEY), or an offset message id. Not with `key`.",
+        "Only this message: the id that a client reports (UNIQ_KEY), or an offset message id. Not with "
+        "`key`.",
     ),
     Option(
         "columns",
@@ -139,13 +144,14 @@ _WHAT = (
         "propertyColumns",
         "list",
         values.names,
-        "Properties as string columns of their own, after the others; with a schema, the extra columns it may name.",
+        "Message properties as additional string columns, after the others; with a schema, the extra columns "
+        "it may name.",
     ),
     Option(
         "view",
         "word",
         parse_view,
-        "What to show: `messages`, or what is in the store: `topics`, `queues`, `groups`, `lag`, `files` and the other views.",
+        "`messages`, or a view of the store: `topics`, `queues`, `groups`, `lag`, `files` and others.",
         MESSAGES,
         applies=frozenset({BATCH}),
     ),
@@ -156,10 +162,12 @@ _FROM_TO = (
         "startingOffsets",
         "word or JSON",
         partial(parse_offsets, default=EARLIEST, refused=LATEST),
-        'First offsets: `earliest`, or JSON `{"TopicTest":{"broker-a":{"0":23}}}` with or without the broker, -2 for earliest, '
+        'First offsets: `earliest`, or JSON `{"TopicTest":{"broker-a":{"0":23}}}` with or without the broker, '
+        "-2 for earliest, "
         '`"*"` for any. '
-        "Queues that are not named start at the default. In a stream also `latest` and -1; queues that come later start at earliest, "
-        "and with a checkpoint no `starting…` option counts.",
+        "Queues without an entry start at the default. A stream also takes `latest` and -1; its later queues "
+        "start at earliest, "
+        "and its `starting…` options count only without a checkpoint.",
         "earliest",
         stream=(partial(parse_offsets, default=LATEST, refused=None), "latest"),
     ),
@@ -167,7 +175,8 @@ _FROM_TO = (
         "endingOffsets",
         "word or JSON",
         partial(parse_offsets, default=LATEST, refused=EARLIEST),
-        "Where to end, exclusive: `latest`, or the same JSON with -1 for latest. Queues that are not named end at latest.",
+        "Last offsets, exclusive: `latest`, or the same JSON with -1 for latest. Queues without an entry end "
+        "at latest.",
         "latest",
         applies=_IN_BATCH,
     ),
@@ -175,35 +184,36 @@ _FROM_TO = (
         "startingOffsetsByTimestamp",
         "JSON",
         _BY_TIME_FROM,
-        f"The same JSON with times: {_TIME}. Beats `startingOffsets`.",
+        f"The same JSON with times: {_TIME}. Overrides `startingOffsets`.",
         stream=(_BY_TIME_FROM_IN_STREAM, None),
     ),
     Option(
         "endingOffsetsByTimestamp",
         "JSON",
         _BY_TIME_TO,
-        "The same, exclusive. Beats `endingOffsets`.",
+        "The same, exclusive. Overrides `endingOffsets`.",
         applies=_IN_BATCH,
     ),
     Option(
         "startingTimestamp",
         "time",
         parse_timestamp,
-        f"Messages stored at or after it: {_TIME}. Beats the other `starting…` options. A queue without such a message, idle since "
-        "then, is an error unless `startingOffsetsByTimestampStrategy` is `latest`.",
+        f"Messages stored at or after this time: {_TIME}. Overrides the other `starting…` options. A queue "
+        "without a message since "
+        "this time is an error unless `startingOffsetsByTimestampStrategy` is `latest`.",
     ),
     Option(
         "endingTimestamp",
         "time",
         parse_timestamp,
-        "Messages stored before it. Beats the other `ending…` options.",
+        "Messages stored before this time. Overrides the other `ending…` options.",
         applies=_IN_BATCH,
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
         "word",
         values.one_of("error", "latest"),
-        "A queue without a message at or after its starting time: `error`, or begin at `latest`.",
+        "For a queue without a message at or after its starting time: `error`, or begin at `latest`.",
         "error",
     ),
 )
@@ -213,7 +223,7 @@ _PARALLEL = (
         "minPartitions",
         "number",
         values.whole_number,
-        "At least so many partitions, by cutting queues.",
+        "The smallest number of partitions; queues are split for it.",
         otherwise="by size",
     ),
     Option(
@@ -222,14 +232,16 @@ _PARALLEL = (
         values.sized(
             _PARTITION_SIZE_MIN, _LONG_MAX, "a number without a unit is bytes: write 64m for 64 MiB"
         ),
-        "Queues share a partition up to this size; a larger queue is cut. At least `64k`, and never more than 100,000 partitions.",
+        "Queues share a partition up to this size; a larger queue is split. At least `64k`; at most 100,000 "
+        "partitions result.",
         "64m",
     ),
     Option(
         "splitBy",
         "word",
         values.one_of("queue", "commitlog"),
-        "`queue`: each queue in its order. `commitlog`: one sequential pass over the files for all queues, best on cold disks.",
+        "`queue`: reads each queue in its order. `commitlog`: reads all queues in one sequential pass, best "
+        "on cold disks.",
         "queue",
     ),
 )
@@ -239,16 +251,18 @@ _TRUST = (
         "failOnDataLoss",
         "boolean",
         values.boolean,
-        "Messages asked for that the store no longer holds, and queues that may not be read, are an error; with `false` a counted warning. "
-        "A stream never passes over what may not be read.",
+        "Requested messages that the store no longer has, and queues without read permission, are an error; "
+        "with `false` a warning "
+        "with a count. In a stream, missing read permission is always an error.",
         "true",
     ),
     Option(
         "mode",
         "word",
         values.one_of("FAILFAST", "DROPMALFORMED", "PERMISSIVE"),
-        "A damaged message is an error. `DROPMALFORMED`: it is left out and counted. `PERMISSIVE`: a row that says in `_corrupt_record` "
-        "what is wrong.",
+        "`FAILFAST`: a damaged message is an error. `DROPMALFORMED`: it is left out and counted. "
+        "`PERMISSIVE`: it becomes a row with "
+        "the reason in `_corrupt_record`.",
         "FAILFAST",
     ),
     Option("verifyCrc", "boolean", values.boolean, "Check the CRC of every body.", "true"),
@@ -256,7 +270,7 @@ _TRUST = (
         "maxMessageSize",
         "size",
         values.sized(1, _MESSAGE_SIZE_LIMIT),
-        "The largest body, decompressed, that is believed. Raise it where the broker's own setting is larger.",
+        "The largest decompressed body that is accepted. Raise it if the broker's setting is larger.",
         f"{BODY_SIZE_MAX >> 20}m",
     ),
 )
@@ -266,7 +280,8 @@ _RATE = (
         "maxOffsetsPerTrigger",
         "number",
         values.number(1, _LONG_MAX),
-        "At most so many messages a micro-batch, divided among the queues by what each has waiting; every queue gets its turn.",
+        "The most messages of a micro-batch, divided among the queues by their waiting messages; every queue "
+        "gets its turn.",
         otherwise="no limit",
         applies=_IN_STREAM,
     ),
@@ -274,7 +289,8 @@ _RATE = (
         "maxBytesPerTrigger",
         "size",
         values.byte_size,
-        "At most so many bytes of commitlog a micro-batch, but at least one message. With both limits the smaller part counts.",
+        "The most commitlog bytes of a micro-batch, but at least one message. With both limits, the smaller "
+        "one counts.",
         otherwise="no limit",
         applies=_IN_STREAM,
     ),
@@ -282,7 +298,7 @@ _RATE = (
         "minOffsetsPerTrigger",
         "number",
         values.number(1, _LONG_MAX),
-        "Wait until so many messages are there, but not longer than `maxTriggerDelay`. Without effect under AvailableNow.",
+        "Wait until this many messages have come, at most `maxTriggerDelay`. No effect under AvailableNow.",
         otherwise="no waiting",
         applies=_IN_STREAM,
     ),
@@ -290,7 +306,7 @@ _RATE = (
         "maxTriggerDelay",
         "time",
         values.duration_ms,
-        "How long `minOffsetsPerTrigger` may wait.",
+        "The longest wait of `minOffsetsPerTrigger`.",
         "15m",
         applies=_IN_STREAM,
     ),
@@ -311,10 +327,10 @@ OPTIONS: tuple[Option, ...] = (
     *_under("Group", GROUP_OPTIONS),
 )
 
-# At most one of each is a wish.
+# At most one option of each group may be given.
 CHOICES = (("path", "paths"), ("subscribe", "subscribePattern", "assign"), ("key", "messageId"))
 
-# The first one given decides and the others are silent (KafkaSourceProvider.getKafkaOffsetRangeLimit).
+# The first given option of each group overrides the others (KafkaSourceProvider.getKafkaOffsetRangeLimit).
 PRECEDENCE = (
     ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
     ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),

@@ -78,7 +78,7 @@ class TopicChoice:
 
 
 def subscription_text(choice: TopicChoice, expression_type: str, expression: str) -> str:
-    """The text by which members of a group compare their subscriptions: topics, whatever their order, and filter.
+    """A subscription as text, by which members of a group compare theirs: sorted topics, and the filter.
 
     Two members of one group must have the same subscription, as in RocketMQ.
     """

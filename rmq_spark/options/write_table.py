@@ -1,4 +1,4 @@
-"""The options of a write, each once, as `option_table` has those of a read."""
+"""The options of a write: one row each, with name, parser, default and meaning."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _host(given: Given) -> tuple[bytes, int]:
     try:
         return parse_host(given.text.strip())
     except ValueError as error:
-        raise given.error("ip:port, IPv6 in brackets", advice="names are not looked up") from error
+        raise given.error("ip:port, IPv6 in brackets", advice="host names are not resolved") from error
 
 
 _row = partial(Option, heading="Write", applies=frozenset({WRITE}))
@@ -37,7 +37,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "path",
         "path",
         single_path,
-        "A store root, or a directory of store roots: a cluster. Made when missing.",
+        "A store root, or a directory of store roots: a cluster. Created if missing.",
         otherwise="required",
     ),
     _row("topic", "text", values.text, "The topic of all rows.", otherwise="the column `topic`"),
@@ -45,14 +45,16 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "propertyColumns",
         "list",
         values.names,
-        "String columns that are properties, as a read with this option has them. Null or an empty string leaves it to the column "
-        "`properties`.",
+        "String columns that become message properties, as in a read with this option. For a null or an "
+        "empty string, the column "
+        "`properties` decides.",
     ),
     _row(
         "messageQueueSelector",
         "word",
         values.one_of(*SELECTORS),
-        "The queue of rows without `queueId`: `roundrobin`; `hash` of `shardingKey`, as SelectMessageQueueByHash (without a key in turn); "
+        "The queue of rows without `queueId`: `roundrobin`; `hash` of `shardingKey`, as "
+        "SelectMessageQueueByHash (round robin without a key); "
         "`random`.",
         SELECTORS[0],
     ),
@@ -60,21 +62,22 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "autoCreateTopicEnable",
         "boolean",
         values.boolean,
-        "Topics that the store does not have are created. With `false` they are an error, but for `%RETRY%…`.",
+        "Create topics that the store does not have. With `false` they are an error, except `%RETRY%…`.",
         "true",
     ),
     _row(
         "defaultTopicQueueNums",
         "number",
         values.whole_number,
-        "The queues of a created topic; more where rows name a higher `queueId`.",
+        "The queues of a created topic; more if rows name a higher `queueId`.",
         str(DEFAULT_TOPIC_QUEUE_NUMS),
     ),
     _row(
         "flushDiskType",
         "word",
         values.one_of("SYNC_FLUSH", "ASYNC_FLUSH"),
-        "`SYNC_FLUSH`: a commit survives power loss. `ASYNC_FLUSH`: it survives the death of processes only; call "
+        "`SYNC_FLUSH`: a commit survives power loss. `ASYNC_FLUSH`: a commit survives only the death of "
+        "processes; call "
         "`MessageStore.flush()` before a broker starts.",
         "SYNC_FLUSH",
     ),
@@ -89,7 +92,8 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "compressType",
         "word",
         values.one_of(NO_COMPRESSION, *COMPRESSION_TYPES),
-        "How large bodies are compressed. A Java producer's default is `ZLIB`, for the network's sake; here it makes files smaller and "
+        "The compression of large bodies. A Java producer's default is `ZLIB`, to save network; here it "
+        "makes files smaller and "
         "writing several times slower.",
         NO_COMPRESSION,
     ),
@@ -97,71 +101,78 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "compressMsgBodyOverHowmuch",
         "size",
         values.byte_size,
-        "Bodies of this size and above are compressed.",
+        "Bodies of this size or larger are compressed.",
         "4096",
     ),
     _row(
         "compressLevel",
         "number",
         values.number(1, _LEVEL_MAX),
-        "1 to 9 for `ZLIB`, to 22 for `ZSTD`; `LZ4` has no levels.",
+        "1 to 9 for `ZLIB`, 1 to 22 for `ZSTD`; `LZ4` has no levels.",
         "5",
     ),
     _row(
         "strictProperties",
         "boolean",
         values.boolean,
-        "Properties in the map that RocketMQ sets itself (DELAY, REAL_TOPIC, TRAN_MSG …) are an error. With `false` they are left out "
-        "and counted in a warning.",
+        "Reserved properties in the map (DELAY, REAL_TOPIC, TRAN_MSG …), which RocketMQ sets itself, are an "
+        "error. With `false` they "
+        "are left out, with a warning and a count.",
         "false",
     ),
     _row(
         "maxMessageSize",
         "size",
         values.sized(1, _FILE_SIZE_MAX),
-        "The largest body, before compression. Consumers with default settings take no message of 16m or more.",
+        "The largest body, before compression. Consumers with default settings reject messages of 16m or "
+        "more.",
         str(MESSAGE_SIZE_MAX),
     ),
     _row(
         "bornHost",
         "ip:port",
         _host,
-        "Who made the messages, where the column `bornHost` is null.",
+        "The producer's address, if the column `bornHost` is null.",
         otherwise="this machine's address, port 0",
     ),
     _row(
         "storeHost",
         "ip:port",
         _host,
-        "The broker in the messages and in their offset ids.",
+        "The broker's address in the messages and in their offset message ids.",
         otherwise="this machine's address, port 10911",
     ),
     _row(
         "txnAppId",
         "text",
         values.text,
-        "With `txnVersion`: a batch of this name and version is written once, however often it runs. Use one name for all runs of a job.",
+        "With `txnVersion`: a batch with this name and version is written once, even if it runs again. Use "
+        "one name for all runs of a job.",
     ),
     _row(
         "txnVersion",
         "number",
         values.number(0, _LONG_MAX),
-        "With `txnAppId`: a number that grows. One not above the last is skipped with a warning.",
+        "With `txnAppId`: an increasing number. A batch whose number is not above the last one is skipped "
+        "with a warning.",
     ),
     _row(
         "diskSpaceWarningLevelRatio",
         "number",
         values.number(0, 100),
-        "Nothing is written where more percent of the file system are used, as by a broker; a store of a cluster is passed over.",
+        "A store is not written to if a higher percentage of its file system is used, as in a broker; in a "
+        "cluster, other stores are used.",
         "90",
     ),
     _row(
         "rebuildLostQueues",
         "boolean",
         values.boolean,
-        "For topics without any consume queue file, of which the commitlog has messages. `true`: their directories were lost, rebuild "
-        "the queues. `false`: they were deleted and created again, the old messages stay deleted. Unset: an error, unless consumer "
-        "offsets tell that they were lost.",
+        "For topics that have messages in the commitlog but no consume queue file. `true`: their directories "
+        "were lost; rebuild "
+        "the queues. `false`: the topics were deleted and created again; the old messages stay deleted. "
+        "Unset: an error, unless "
+        "consumer offsets show that the queues were lost.",
     ),
     _row(
         "writerLockTimeout",
@@ -170,7 +181,13 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "How long to wait for another writer of the store.",
         "10m",
     ),
-    _row("stagingRetention", "duration", values.duration_ms, "How long files of dead tasks are kept.", "24h"),
+    _row(
+        "stagingRetention",
+        "duration",
+        values.duration_ms,
+        "How long staged files of dead tasks are kept.",
+        "24h",
+    ),
     _row(
         "brokerName", "text", values.text, "The broker's name.", otherwise=_OWN.format("the directory's name")
     ),
@@ -185,7 +202,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "mappedFileSizeConsumeQueue",
         "size",
         values.sized(20, _FILE_SIZE_MAX),
-        "The size of a consume queue file, made a multiple of 20.",
+        "The size of a consume queue file, rounded up to a multiple of 20.",
         otherwise=_OWN.format("6000000"),
     ),
     _row(

@@ -95,7 +95,7 @@ def test_a_row_says_type_default_and_meaning() -> None:
         "| `startingOffsets` | word or JSON | `earliest`, in a stream `latest` | batch, stream | First"
         in option_table()
     )
-    assert "| `maxTriggerDelay` | time | `15m` | stream | How long" in option_table()
+    assert "| `maxTriggerDelay` | time | `15m` | stream | The longest wait" in option_table()
     assert "`TagA \\|\\| TagB`" in option_table()
     assert "| `queueOffset` | `bigint` | yes | The offset in the message queue. |" in column_table()
 

@@ -134,7 +134,7 @@ def test_a_row_says_all_there_is_to_say() -> None:
         ),
         (
             {"bornHost": "localhost:1"},
-            "bornHost: expected ip:port, IPv6 in brackets, found 'localhost:1'; names are not looked up",
+            "bornHost: expected ip:port, IPv6 in brackets, found 'localhost:1'; host names are not resolved",
         ),
         (
             {"txnAppId": "a"},
