@@ -63,11 +63,11 @@ COLUMN_TABLE: tuple[Column, ...] = (
     Column("queueOffset", "The offset in the message queue.", True),
     Column(
         "bornTimestamp",
-        "When the producer created the message. Null before 0001-01-03 and after 9999-12-29 (limits of Python).",
+        "When the producer created the message. Null outside of 0001-01-03 to 9999-12-29, Python's limits.",
     ),
     Column(
         "storeTimestamp",
-        "When the broker stored the message. Null before 0001-01-03 and after 9999-12-29 (limits of Python).",
+        "When the broker stored the message. Null outside of 0001-01-03 to 9999-12-29, Python's limits.",
     ),
     Column("tags", "The property TAGS; null when absent."),
     Column("keys", "The property KEYS, split at spaces; null when absent."),
@@ -121,24 +121,9 @@ class OutputFields:
     fields: tuple[OutputField, ...] = tuple(OutputField(name, name) for name in DEFAULT_COLUMNS)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(field.name for field in self.fields)
-
-    @property
     def sources(self) -> tuple[str, ...]:
         """The column or property of each field."""
         return tuple(field.source for field in self.fields)
-
-    @property
-    def properties(self) -> tuple[str, ...]:
-        """The properties among the sources."""
-        return tuple(field.source for field in self.fields if field.is_property)
-
-    @property
-    def corrupt_record(self) -> int | None:
-        """The place of `_corrupt_record` among the fields, or None."""
-        names = [None if field.is_property else field.source for field in self.fields]
-        return names.index(CORRUPT_RECORD) if CORRUPT_RECORD in names else None
 
     def to_arrow_schema(self) -> pa.Schema:
         """The schema of the batches. Spark refuses batches whose schema differs from the one it derives."""

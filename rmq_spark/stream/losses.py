@@ -20,10 +20,9 @@ _NEW_CHECKPOINT = "start with a new checkpoint"
 
 
 class Losses:
-    """Collects the losses of one look, until `report`. `total` counts the lost messages of all looks."""
+    """Collects the losses of one look, until `report`."""
 
     def __init__(self, fail_on_data_loss: bool) -> None:
-        self.total = 0
         self._fail = fail_on_data_loss
         self._found: list[tuple[int, str, str]] = []  # (messages, what happened, advice)
         self._reported: set[str] = set()
@@ -97,6 +96,5 @@ class Losses:
             others = f" (and {len(found) - 1} more queues)" if len(found) > 1 else ""
             raise OffsetOutOfRangeError(f"{message}{others}; {advice}")
         for count, message, _ in found:
-            self.total += count
             self._reported.add(message)
             _log.warning("%d messages lost: %s", count, message)

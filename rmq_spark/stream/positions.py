@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.starts import start_offset
 from rmq_spark.plan.unknown_names import refuse_unknown, refuse_unknown_names, warn_of_no_match
 from rmq_spark.stream.admission import admit
@@ -25,39 +26,6 @@ from store_format.errors import OptionError
 _log = logging.getLogger(__name__)
 
 _Json = dict[str, object]
-
-
-class Starting:
-    """Where queues without an offset begin: by the `starting…` options in a new query, else at their first
-    message.
-    """
-
-    def __init__(self, stores: StreamStores) -> None:
-        self._stores = stores
-
-    def first(self) -> dict[MessageQueue, int]:
-        """The starts of a new query. Raises OptionError for options that name no queue of the stores."""
-        options = self._stores.options
-        refuse_unknown(self._stores.stores, options, self._stores.queues.keys())
-        warn_of_no_match(self._stores.stores, options, self._stores.queues.keys())
-        return {key: self._first(key, queue) for key, queue in self._stores.queues.items()}
-
-    def _first(self, key: MessageQueue, queue: Queue) -> int:
-        options = self._stores.options
-        offset = start_offset(queue, options)
-        low, high = queue.min_offset, queue.max_offset
-        if low <= offset <= high:
-            return offset
-        message = f"{options.starting.option} {offset} is not in the queue, which holds {low} to {high}"
-        losses = Losses(options.fail_on_data_loss)
-        advice = "correct it, or set failOnDataLoss=false to read the offsets that exist"
-        losses.add(key, max(low - offset, 0), message, advice)
-        losses.report()
-        return min(max(offset, low), high)
-
-    def later(self, key: MessageQueue, queue: Queue) -> int:
-        """The start of a queue that appeared while the query runs."""
-        return queue.min_offset
 
 
 @dataclass(slots=True)
@@ -89,11 +57,9 @@ class StreamPositions:
         self,
         stores: StreamStores,
         *,
-        starting: Starting | None = None,
         clock_ms: Callable[[], int] = _monotonic_ms,
     ) -> None:
         self.stores = stores
-        self._starting = starting or Starting(stores)
         self._clock_ms = clock_ms
         self._limits = Limits.of(stores.options)
         self._pace = Pace(self._limits)
@@ -115,7 +81,7 @@ class StreamPositions:
         """The first offset of a new query. Spark asks more than once, and always gets the same answer."""
         if self._initial is None:
             self.stores.look(anew=True)
-            self._initial = StreamOffset(self._starting.first()).to_json()
+            self._initial = StreamOffset(_first_starts(self.stores)).to_json()
         return self._initial
 
     def bound_now(self) -> None:
@@ -241,7 +207,7 @@ class StreamPositions:
                 step.moved[key] = begin
             step.begins[key], step.stops[key] = begin, self._stop(key, begin, queue)
         for key in queues.keys() - previous.positions.keys():
-            begin = self._starting.later(key, queues[key])
+            begin = queues[key].min_offset  # a queue that appeared while the query runs
             stop = self._stop(key, begin, queues[key])
             if begin < stop:  # an empty queue would make an empty micro-batch
                 step.begins[key], step.stops[key] = begin, stop
@@ -263,3 +229,26 @@ class StreamPositions:
                 f"{', '.join(sorted(known)) or 'none'}; set brokerName={others[0]} if it is the same store, "
                 "or start with a new checkpoint"
             )
+
+
+def _first_starts(stores: StreamStores) -> dict[MessageQueue, int]:
+    """The start of each queue in a new query, by the `starting…` options.
+
+    Raises OptionError for options that name no queue of the stores.
+    """
+    refuse_unknown(stores.stores, stores.options, stores.queues.keys())
+    warn_of_no_match(stores.stores, stores.options, stores.queues.keys())
+    return {key: _first_start(key, queue, stores.options) for key, queue in stores.queues.items()}
+
+
+def _first_start(key: MessageQueue, queue: Queue, options: ReadOptions) -> int:
+    offset = start_offset(queue, options)
+    low, high = queue.min_offset, queue.max_offset
+    if low <= offset <= high:
+        return offset
+    message = f"{options.starting.option} {offset} is not in the queue, which holds {low} to {high}"
+    losses = Losses(options.fail_on_data_loss)
+    advice = "correct it, or set failOnDataLoss=false to read the offsets that exist"
+    losses.add(key, max(low - offset, 0), message, advice)
+    losses.report()
+    return min(max(offset, low), high)

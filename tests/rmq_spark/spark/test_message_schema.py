@@ -46,9 +46,9 @@ def test_pyspark_4_3_derives_the_same_arrow_schema() -> None:
 def test_a_schema_keeps_its_names_its_order_and_what_is_never_null() -> None:
     given = schema(("BODY", BINARY), ("queueoffset", LONG, False), ("region", STRING))
     fields = fields_from_schema(given, options(propertyColumns="traceId,region"))
-    assert fields.names == ("BODY", "queueoffset", "region")
+    assert tuple(field.name for field in fields.fields) == ("BODY", "queueoffset", "region")
     assert fields.sources == ("body", "queueOffset", "region")
-    assert fields.properties == ("region",)
+    assert [field.is_property for field in fields.fields] == [False, False, True]
     assert spark_schema(fields) == given
     assert fields.to_arrow_schema().equals(to_arrow_schema(given, timezone="UTC"))
 
