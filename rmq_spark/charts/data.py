@@ -107,21 +107,7 @@ def latency_data(messages: Messages, *, topics_max: int = _TOPICS_MAX) -> Drawn:
     `fromMs` and `toMs` are inclusive. Bucket -1 has the messages with a store time before the born time:
     the clocks of producer and broker differ.
     """
-    table = pa.table(
-        {
-            "bin": pa.array([], pa.int64()),
-            "topic": pa.array([], pa.string()),
-            "messages": pa.array([], pa.int64()),
-        }
-    )
-    unusable = 0
-    for batch in batches_with(messages, ("topic",), ("bornTimestamp", "storeTimestamp")):
-        born, stored = times_of(batch, "bornTimestamp"), times_of(batch, "storeTimestamp")
-        usable = is_usable(born) & is_usable(stored)
-        unusable += len(usable) - int(usable.sum())
-        topics = column_of(batch, "topic").filter(pa.array(usable))
-        part = with_ones(pa.table({"bin": _delay_buckets((stored - born)[usable]), "topic": topics}))
-        table = count(pa.concat_tables([table, part]), ("topic",))
+    table, unusable = _count_delays(messages)
     kept, others = _largest(table, ("topic",), topics_max)
     names = _topic_names(kept, others)
     found = table["bin"].to_numpy()
@@ -143,6 +129,26 @@ def latency_data(messages: Messages, *, topics_max: int = _TOPICS_MAX) -> Drawn:
     if unusable:
         notes.append(f"{unusable} messages with a time outside the years 1 to 9999 are not shown")
     return Drawn(pa.table(columns), tuple(notes))
+
+
+def _count_delays(messages: Messages) -> tuple[pa.Table, int]:
+    """Messages by bucket of delay (`bin`) and topic, and the number of messages with an unusable time."""
+    table = pa.table(
+        {
+            "bin": pa.array([], pa.int64()),
+            "topic": pa.array([], pa.string()),
+            "messages": pa.array([], pa.int64()),
+        }
+    )
+    unusable = 0
+    for batch in batches_with(messages, ("topic",), ("bornTimestamp", "storeTimestamp")):
+        born, stored = times_of(batch, "bornTimestamp"), times_of(batch, "storeTimestamp")
+        usable = is_usable(born) & is_usable(stored)
+        unusable += len(usable) - int(usable.sum())
+        topics = column_of(batch, "topic").filter(pa.array(usable))
+        part = with_ones(pa.table({"bin": _delay_buckets((stored - born)[usable]), "topic": topics}))
+        table = count(pa.concat_tables([table, part]), ("topic",))
+    return table, unusable
 
 
 def lag_data(lag: pa.Table, *, rows_max: int = _LAG_ROWS_MAX) -> Drawn:
