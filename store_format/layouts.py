@@ -34,6 +34,7 @@ __all__ = [
     "MESSAGE_HEADS",
     "MESSAGE_SIZE_MIN",
     "NAME_VALUE_SEPARATOR",
+    "OFFSET_MAX",
     "PROPERTY_SEPARATOR",
     "TIMER_CHECK",
     "TIMER_LOG_BLANK",
@@ -50,6 +51,8 @@ __all__ = [
 MAGIC_V1 = 0xDAA320A7  # MessageDecoder.MESSAGE_MAGIC_CODE: topic length is one byte
 MAGIC_V2 = 0xDAA320AB  # MessageDecoder.MESSAGE_MAGIC_CODE_V2: topic length is two bytes
 MAGIC_BLANK = 0xCBD43194  # CommitLog.BLANK_MAGIC_CODE: the rest of the file contains no message
+
+OFFSET_MAX = 2**63 - 1  # Long.MAX_VALUE: offsets are Java longs
 
 NAME_VALUE_SEPARATOR = 0x01  # MessageDecoder.NAME_VALUE_SEPARATOR
 PROPERTY_SEPARATOR = 0x02  # MessageDecoder.PROPERTY_SEPARATOR

@@ -22,11 +22,9 @@ from store_format.errors import (
     TruncatedRecordError,
 )
 from store_format.files.read import FileCache, FileView, StoreFile, list_store_files, offset_file_name
-from store_format.layouts import MAGIC_V1, MAGIC_V2
+from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.message.parts import HEAD_SIZE_MAX, read_head, stored_sizes
 from store_format.message.unit_refs import Identity, UnitRefs
-
-_OFFSET_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -115,7 +113,7 @@ class CommitLog:
 
     def file_at(self, physical_offset: int) -> StoreFile | None:
         """The file that holds the offset; None outside of all files."""
-        if not 0 <= physical_offset <= _OFFSET_MAX:
+        if not 0 <= physical_offset <= OFFSET_MAX:
             return None
         index = int(self.file_index(np.array([physical_offset], np.int64))[0])
         return None if index < 0 else self.files[index]
@@ -221,7 +219,7 @@ def _size_findings(files: Sequence[StoreFile]) -> list[CorruptStoreError]:
         # An empty first file counts too: without it the log would look as if retention had deleted the file.
         if file.size > size or not file.size:
             raise CorruptStoreError(file.path, min(size, file.size), expected, found)
-        if file.stop > _OFFSET_MAX:
+        if file.stop > OFFSET_MAX:
             raise CorruptStoreError(
                 file.path, 0, "a name below 2^63 - 1, less the file's size", f"{file.start}"
             )

@@ -23,12 +23,12 @@ from store_format.errors import (
     TruncatedRecordError,
 )
 from store_format.files.read import FileView, StoreFile, list_store_files, offset_file_name
+from store_format.layouts import OFFSET_MAX
 from store_format.names import QueueKey
 
 _BLOCK_SIZE = 4096
 _READ_SIZE = 4 << 20  # one read of a range; larger ones gain nothing
 _RECOVERED_FILES = 3  # ConsumeQueue.recover reads the last three files, and takes the earlier ones as full
-_OFFSET_MAX = 2**63 - 1
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 
 Validity = Callable[[NDArray[np.void]], NDArray[np.bool_]]
@@ -147,7 +147,7 @@ def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun 
     for file in files:
         if file.size != size or not 0 < size <= _FILE_SIZE_MAX or size % unit_size:
             _refuse_size(file, files[0], unit_size)
-        if file.start % size or file.stop > _OFFSET_MAX:
+        if file.start % size or file.stop > OFFSET_MAX:
             raise CorruptStoreError(
                 file.path, 0, f"a name that is a multiple of the length {size}, below 2^63", str(file.start)
             )

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from store_format.consumequeue.batch import read_batch_units
 from store_format.consumequeue.files import PlainValue, QueueBounds, place_in_files
 from store_format.consumequeue.simple import pre_blank_mask, read_units
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 
 CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB
 _SPLIT_WHOLE_MAX = 1 << 16  # to be cut, a slice up to this many entries is read; a longer one is bisected …
 _EDGES_BISECTED = 64  # … unless it has many more edges than these
 
-_OFFSET_MAX = 2**63 - 1
 
 _Ints = NDArray[np.int64]
 
@@ -41,7 +40,7 @@ class QueueRange(PlainValue):
     min_offset: int
     max_offset: int
     bounds: QueueBounds | None
-    extra_start: int = _OFFSET_MAX
+    extra_start: int = OFFSET_MAX
     extra: bytes = b""
     extra_offsets: bytes = b""
     is_batch: bool = False  # a unit covers several queue offsets

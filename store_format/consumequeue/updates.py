@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
+from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
 
 _UNIT_SIZE = CQ_UNIT.itemsize
-_OFFSET_MAX = 2**63 - 1
 _PLACE_BITS = 32
 _PLACE_MASK = (1 << _PLACE_BITS) - 1
 
@@ -131,7 +130,7 @@ def _check_offsets(
         end = ends[queue]
         if end.file_stop is not None and offset != end.max_offset:
             raise _misplaced(end, end.max_offset, offset)
-        if offset < 0 or (offset + count) * _UNIT_SIZE > _OFFSET_MAX - end.file_size:
+        if offset < 0 or (offset + count) * _UNIT_SIZE > OFFSET_MAX - end.file_size:
             raise CorruptStoreError(_queue_path(end), 0, "queue offsets in [0, 2^63 / 20)", str(offset))
         if end.file_size <= 0 or end.file_size % _UNIT_SIZE:
             raise OptionError(

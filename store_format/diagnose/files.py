@@ -18,9 +18,9 @@ from store_format.consumequeue.listing import FOLDERS, is_queue_id
 from store_format.diagnose.problems import Findings
 from store_format.errors import CorruptStoreError
 from store_format.files.read import Entry, FileCache, StoreFile, list_entries
+from store_format.layouts import OFFSET_MAX
 
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
-_OFFSET_MAX = 2**63 - 1
 QUEUE_ADVICE = (
     "Copy the store, and move consumequeue out of the copy: readers then scan the commitlog of the copy "
     "for all queues. Do not start a broker on the copy before rmqlog has rebuilt its queues: "
@@ -111,7 +111,7 @@ def _likely_size(files: Sequence[StoreFile]) -> int:
 
 def _misfit(file: StoreFile, before: StoreFile | None) -> tuple[str, str] | None:
     """(expected, found) of a file whose name does not fit the log or the file before it; else None."""
-    if file.start > _OFFSET_MAX - file.size:
+    if file.start > OFFSET_MAX - file.size:
         return "a name below 2^63 - 1, less the file's size", str(file.start)
     if before is None or file.start >= before.stop:
         return None

@@ -34,7 +34,6 @@ from store_format.read.written_end import WrittenEnd, warn_of_hidden
 
 _log = logging.getLogger(__name__)
 
-_OFFSET_MAX = 2**63 - 1
 _SIZE_MAX = 2**31 - 1
 _SIZES_SAMPLED = 16  # queues whose file sizes say what is usual, where fewer are asked for
 

@@ -26,7 +26,7 @@ from store_format.errors import CorruptStoreError, StoreError, StorePermissionEr
 from store_format.files.lock import own_holder
 from store_format.files.read import list_store_files
 from store_format.files.status import stat_identity
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import config_path, read_topics
 from store_format.names import REVIVE_GROUP, QueueKey, is_system_topic
@@ -40,7 +40,6 @@ _log = logging.getLogger(__name__)
 _WINDOW_SIZE = 32 << 20  # looked at, at the beginning and at the end of a log
 _NAMED_MAX = 8
 _DISPATCH_MAX_MS = 1_000
-_OFFSET_MAX = 2**63 - 1
 _REBUILD = "A write of rmqlog to these topics rebuilds them from the commitlog"
 _REBUILD_LATER = (
     "Once the broker has stopped, a write of rmqlog to these topics rebuilds them from the commitlog"
@@ -315,7 +314,7 @@ def _dispatched(store: OpenStore, taken: Snapshot) -> int:
         or own_holder(f"{store.path}/lock") is not None
         or store.state is not StoreState.LIVE
     ):
-        return _OFFSET_MAX
+        return OFFSET_MAX
     queues = take_snapshot(
         store.path, store.log.relisted(), taken.state, lambda topic: True, lambda error: None
     ).queues.values()
