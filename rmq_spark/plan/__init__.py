@@ -1,1 +1,1 @@
-"""Options + stores -> splits, and a split -> batches. No pyspark."""
+"""From options and stores to splits (`batch`), and from a split to record batches (`scan`). No pyspark."""

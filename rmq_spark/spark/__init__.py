@@ -1,1 +1,1 @@
-"""The only room that imports pyspark: Spark's classes, each a screen, each delegating."""
+"""Spark's data source classes: the only modules that import pyspark. They pass calls on to other rooms."""

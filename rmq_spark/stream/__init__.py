@@ -1,1 +1,1 @@
-"""Offsets of a streaming query from micro-batch to micro-batch. No pyspark."""
+"""The offsets of a streaming query from micro-batch to micro-batch, and their splits, without pyspark."""

@@ -101,7 +101,7 @@ class StreamStores:
     def chooses(self, key: MessageQueue) -> bool:
         """Whether the options choose the queue."""
         choice = self.options.topics
-        return choice.chooses_topic(key[0]) and choice.chooses_queue(*key)
+        return choice.chooses_topic(key.topic) and choice.chooses_queue(*key)
 
     def deleted_topics(self, names: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:
         """Those (topic, broker) pairs whose store has neither a configuration nor a consume queue of the
@@ -120,7 +120,7 @@ class StreamStores:
     def find_unchosen(self, keys: Collection[MessageQueue]) -> Iterator[tuple[Store, StoreQueues]]:
         """Queues that the options do not choose now, by store: a batch of an earlier run may contain them."""
         for store in self.stores if keys else ():
-            mine = tuple(QueueName(*key) for key in keys if key[1] == store.broker_name)
+            mine = tuple(QueueName(*key) for key in keys if key.broker_name == store.broker_name)
             if mine:
                 yield store, find_queues(store, TopicChoice(queues=mine))
 

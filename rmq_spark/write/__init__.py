@@ -1,1 +1,1 @@
-"""What a write does, Spark aside: target, stage, commit."""
+"""A write without pyspark: its target stores, the staging in tasks, and the commit on the driver."""
