@@ -134,7 +134,7 @@ class StoreOffsets(_Saver):
         return {
             MessageQueue(topic, broker_name, queue_id): offset
             for broker_name, root in self._roots.items()
-            for (topic, queue_id), offset in read_group_offsets(root, self.group).offsets.items()
+            for (topic, queue_id), offset in read_group_offsets(root, self.group).items()
         }
 
     def write(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> None:

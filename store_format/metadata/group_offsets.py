@@ -40,14 +40,6 @@ _IN_ROCKSDB = (  # directory in config/, and the broker setting that creates it
 
 
 @dataclass(frozen=True, slots=True)
-class GroupOffsets:
-    """The next offsets of one group in one store, by (topic, queue id), and the path of their file."""
-
-    file: str
-    offsets: Mapping[QueueKey, int]
-
-
-@dataclass(frozen=True, slots=True)
 class Committed:
     """The offsets of all groups in one store: (group, topic) -> queue id -> next offset to consume.
 
@@ -75,12 +67,14 @@ def refuse_foreign_offsets(root: str) -> None:
 def read_broker_offsets(root: str, *, is_needed: bool = False) -> tuple[str, ConsumerOffsets | None]:
     """The name of the file in which the broker of a store keeps consumer offsets, and the file's contents.
 
-    A broker uses one of the two files alone (BrokerController): LmqConsumerOffsetManager, with enableLmq,
-    keeps all offsets in lmqConsumerOffset.json and never reads consumerOffset.json; ConsumerOffsetManager
-    never reads the other. No file of the store says which manager the broker has, so where both files exist
-    the file with the later data version counts, and for equal versions lmqConsumerOffset.json, because only
-    a broker with enableLmq creates it. The entries of the two files are never mixed: a broker does not know
-    what the other file holds.
+    A broker uses only one of the two files (BrokerController): with enableLmq, LmqConsumerOffsetManager keeps
+    all offsets in lmqConsumerOffset.json and never reads consumerOffset.json; ConsumerOffsetManager never
+    reads the other file. So the entries of the two files are never mixed.
+
+    No file of the store says which manager the broker has. If both files exist, the file with the later data
+    version counts, and lmqConsumerOffset.json for equal versions, since only a broker with enableLmq creates
+    it. A broker updates the version every 500 commits (consumerOffsetUpdateVersionStep), so after enableLmq
+    was switched off the old file counts that long.
 
     `is_needed`: a file that cannot be decoded and has no `.bak` raises CorruptStoreError, see `read_config`.
     """
@@ -111,19 +105,19 @@ def _written_at(offsets: ConsumerOffsets) -> int:
     return 0 if offsets.data_version is None else offsets.data_version.timestamp
 
 
-def read_group_offsets(root: str, group: str) -> GroupOffsets:
-    """The offsets of one group in the broker's file, as stored; empty if the file does not have the group.
+def read_group_offsets(root: str, group: str) -> dict[QueueKey, int]:
+    """(topic, queue id) -> next offset of one group, as stored; empty if the file does not have the group.
 
     Queue ids that no queue can have are left out. Raises UnsupportedFormatError if the offsets are in
     RocksDB, and CorruptStoreError for a file that cannot be decoded.
     """
     refuse_foreign_offsets(root)
-    name, found = read_broker_offsets(root, is_needed=True)
+    _, found = read_broker_offsets(root, is_needed=True)
     offsets: dict[QueueKey, int] = {}
     for topic, owner, table in found.by_topic_and_group() if found is not None else ():
         if owner == group:
             offsets |= {(topic, queue_id): offset for queue_id, offset in table.items()}
-    return GroupOffsets(config_path(root, name), offsets)
+    return offsets
 
 
 def read_committed(root: str) -> Committed:

@@ -34,7 +34,7 @@ def test_a_java_consumer_goes_on_where_we_stopped_and_we_where_it_did(
     store = MessageStore.open(str(path))
     queues = {q.queue_id: q for q in store.queues(lambda topic: topic == TOPIC)}
     ours = group_place("from_spark", [store])
-    others = {name: read_group_offsets(str(path), name).offsets for name in ("CG_some", "CG_all", "CG_tags2")}
+    others = {name: read_group_offsets(str(path), name) for name in ("CG_some", "CG_all", "CG_tags2")}
     # Half way through each queue, but for one at its very beginning and one at its end.
     at = {queue_id: (queue.min_offset + queue.max_offset) // 2 for queue_id, queue in queues.items()}
     first, *_, last = sorted(queues)
@@ -61,7 +61,7 @@ def test_a_java_consumer_goes_on_where_we_stopped_and_we_where_it_did(
     after = {queue.queue_id: offset for queue, offset in ours.offsets.read().items() if queue.topic == TOPIC}
     assert after == {queue_id: queue.max_offset for queue_id, queue in queues.items()}
     for name, offsets in others.items():
-        assert read_group_offsets(str(path), name).offsets.items() >= offsets.items()
+        assert read_group_offsets(str(path), name).items() >= offsets.items()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -119,7 +119,7 @@ def test_offsets_that_were_set_back_on_a_broker_count_for_the_next_query(
         for offset in range(begin, queues[queue_id].max_offset)
     ]
     assert _stream(spark, path, tmp_path / "second") == expected
-    committed = read_group_offsets(str(path), _GROUP).offsets
+    committed = read_group_offsets(str(path), _GROUP)
     assert {queue_id: committed[TOPIC, queue_id] for queue_id in queues} == {
         number: queue.max_offset for number, queue in queues.items()
     }

@@ -32,7 +32,7 @@ def _read(root: Path) -> dict[tuple[str, str], dict[int, int]]:
             if owner == group
             for queue_id, offset in table.items()
         }
-        assert read_group_offsets(str(root), group).offsets == of_group
+        assert read_group_offsets(str(root), group) == of_group
     return found
 
 
