@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from store_format.bookkeeping.ledger import Ledger
-from store_format.commit.log_shortage import cut_queues, queue_ends, refuse_missing_files
+from store_format.commit.log_shortage import cut_queues, queue_ends, refuse_cut, refuse_missing_files
 from store_format.commit.queue_rebuild import LastUnit, Rebuilding, rebuild_lost_queues
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
@@ -25,7 +25,6 @@ from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.layouts import CQ_UNIT
 from store_format.names import QueueKey
-from store_format.read.readable_end import refuse_cut
 from store_format.read.recovery import end_after_stop, scan_to_end
 from store_format.read.stale_entries import without_stale
 from store_format.read.written_end import is_unwritten

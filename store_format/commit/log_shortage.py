@@ -1,7 +1,9 @@
-"""A commitlog that ends before its consume queues: its last messages are damaged, or its last files missing.
+"""Messages that a commit would lose or mix up, because the commitlog ends before them: refused, or cut.
 
-A broker that starts cuts every queue at the log's end, and logs nothing. Without that, a writer would put its
-messages where entries of other queues point to, and consumers would get messages of other topics.
+Whole messages may follow damage. Or the consume queues reach behind the log's end: its last messages are
+damaged, or its last files missing. A broker that starts cuts log and queues, and logs nothing. A writer that
+kept the queue entries would put its messages where entries of other queues point to, and consumers would get
+messages of other topics.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, StoreInUseError
 from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.index.write import cut_index
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.metadata.checkpoint import read_checkpoint
+from store_format.read.readable_end import find_readable_end
 from store_format.read.recovery import LogEnd
 
 _log = logging.getLogger(__name__)
@@ -65,6 +68,56 @@ def refuse_missing_files(root: str, log: CommitLog, end: LogEnd, queues: Sequenc
             f"commitlog (commit_log_paths). Or give up the messages behind {end.offset}: "
             "store_format.commit.append.recover(path, options=CommitOptions(cut_after_damage=True))",
         )
+
+
+def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int] | None = None) -> None:
+    """Raises if a writer that clears everything behind `end` would destroy messages that can be read.
+
+    `staged` is (physical offset, ms): an interrupted commit has staged everything that was written from that
+    offset on and up to that time, and writes it again.
+
+    Raises CorruptStoreError for whole messages behind damage, unless they are remains of an old recovery,
+    which a warning counts. Raises StoreInUseError for messages that were appended since `end` was found:
+    another process writes to the store although its lock cannot be seen (NFS, the mount of a virtual
+    machine).
+    """
+    found = find_readable_end(root, log.relisted(), end)
+    if staged is not None and end.offset >= staged[0] and found.last_timestamp <= staged[1]:
+        return
+    if found.damage is not None:
+        behind = f"{found.damage.found}, and {found.messages} whole messages behind it up to {found.offset}"
+        raise _cut_error(found.damage, behind, found.cut)
+    if found.offset > end.offset:
+        raise StoreInUseError(
+            f"{root}: expected the commitlog to end at {end.offset}, found messages up to {found.offset}: "
+            "another process writes to the store, and its lock cannot be seen from this machine. Nothing was "
+            "written. Stop that process, then write again"
+        )
+    if found.disputed is not None:
+        start, stop = found.remains_range
+        behind = (
+            f"{found.disputed.found}, and {found.remains} whole messages from {start} to {stop} behind it, "
+            "which may belong to the log: they are not older than the messages before the damage, and a "
+            "consume queue points to the first"
+        )
+        raise _cut_error(found.disputed, behind, found.cut)
+    if found.remains:
+        _log.warning(
+            "%s: the commitlog ends at %d. %d whole messages from %d to %d behind this end are older than "
+            "the last message before it, or repeat queue offsets: they are remains of an earlier recovery, "
+            "and are cleared",
+            root, found.offset, found.remains, *found.remains_range,
+        )  # fmt: skip
+
+
+def _cut_error(damage: CorruptStoreError, behind: str, cut: int) -> CorruptStoreError:
+    advice = (
+        f"Nothing was written. A writer would cut the commitlog at {cut} and lose these messages, as a "
+        "broker that starts does. Export them into a new store (rmqlog export --skip-damage, or "
+        "mode=DROPMALFORMED), or give them up: store_format.commit.append.recover(path, "
+        "options=CommitOptions(cut_after_damage=True))"
+    )
+    return CorruptStoreError(damage.file, damage.position, damage.expected, f"{behind}. {advice}")
 
 
 def cut_queues(

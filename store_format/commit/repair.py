@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from store_format.commit.index_repair import Indexing, rebuild_index
+from store_format.commit.log_shortage import refuse_cut
 from store_format.commit.queue_moves import complete_queues, end_rebuild, is_rebuild_begun
 from store_format.commit.queue_repair import Lacking, QueueState, find_lacking, queue_states, truncate
 from store_format.commitlog.log import CommitLog
@@ -18,7 +19,6 @@ from store_format.commitlog.write import LogFiles
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
-from store_format.read.readable_end import refuse_cut
 from store_format.read.recovery import LogEnd, end_after_crash
 
 _log = logging.getLogger(__name__)

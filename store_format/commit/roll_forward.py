@@ -18,6 +18,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append_position import WriterEnd, queue_bases
 from store_format.commit.chunks import newest_timestamp
 from store_format.commit.index_repair import Indexing, rebuild_index_from
+from store_format.commit.log_shortage import refuse_cut
 from store_format.commit.publication import Present, Publication, Torn
 from store_format.commit.queue_rebuild import Rebuilding
 from store_format.commit.repair import repair
@@ -35,7 +36,6 @@ from store_format.index.geometry import IndexGeometry
 from store_format.index.write import last_index_file, rewind_index
 from store_format.layouts import MESSAGE_HEADS
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.read.readable_end import refuse_cut
 from store_format.read.recovery import LogEnd, end_after_crash, scan_to_end
 
 _log = logging.getLogger(__name__)

@@ -1,17 +1,20 @@
 """Where does the commitlog end? The files do not say: they have their full length from the start.
 
-Five questions, each with one function; everybody else calls these:
+Five questions, each answered by one function; everybody else calls these:
 
-| who asks | function | answer |
-|---|---|---|
-| recovery after a crash | `recovery.end_after_crash` | the first bad unit, from the file on that the checkpoint gives |
-| recovery after a clean stop | `recovery.end_after_stop` | the first bad unit, from the last file on |
-| a reader after a crash | `readable_end.find_readable_end` | behind damage too, if whole messages continue the log there |
-| a reader of any other store | `written_end.written_end` | the last whole message, but for remains of an old recovery |
-| a writer | `append_position.find_writer_end` | the end after a clean stop, if a reader reads nothing behind it |
+- Where does a broker's recovery end the log after a crash? `recovery.end_after_crash`: at the first bad unit,
+  from the file on that the checkpoint gives.
+- Where does a broker end the log after a clean stop? `recovery.end_after_stop`: at the first bad unit, from the
+  last file on that the consume queues know.
+- How far can a reader read after a crash? `readable_end.find_readable_end`: behind damage too, if whole
+  messages continue the log there.
+- How far can a reader read any other store? `written_end.written_end`: to the last whole message, less the
+  remains of an old recovery.
+- Where does a writer append? `append_position.find_writer_end`: at the end after a clean stop, if a reader
+  reads nothing behind that end.
 
 This module puts them together for readers. All five walk the same way (`CommitLog.walk`). A writer that would
-clear what a reader still reads is refused (`readable_end.refuse_cut`); it skips the scan behind our own last
+clear what a reader still reads is refused (`log_shortage.refuse_cut`); it skips the scan behind our own last
 commit only if `written_end.is_unwritten` finds nothing behind that.
 """
 

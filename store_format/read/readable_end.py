@@ -40,7 +40,7 @@ from store_format.commitlog.walk import Damage, EndKind, UnitRun
 from store_format.consumequeue.files import UnitFiles, file_run
 from store_format.consumequeue.listing import can_be_queue, queue_directory
 from store_format.consumequeue.message_entries import FoundEntries, find_entries
-from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
+from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import FileCache, StoreFile
 from store_format.layouts import CQ_UNIT
 from store_format.message.locate import locate
@@ -255,7 +255,7 @@ def _runs(log: CommitLog, end: LogEnd) -> Iterator[UnitRun]:
         )
 
 
-# ---- what is said, and refused -----------------------------------------------------------------------------
+# ---- warnings -----------------------------------------------------------------------------
 
 _warned: WeakKeyDictionary[FileCache, set[QueueKey]] = WeakKeyDictionary()
 
@@ -282,52 +282,3 @@ def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
             root, found.offset, found.remains,
             "An earlier recovery has cut them; they are" if found.is_recovery_known else "They are",
         )  # fmt: skip
-
-
-def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int] | None = None) -> None:
-    """Raises where a writer that clears everything behind `end` would destroy messages that can be read.
-
-    `staged` (physical offset, ms): a commit that was broken off has staged what was written from that offset
-    on and up to that time, and writes it again.
-
-    CorruptStoreError: whole messages behind damage, unless they are taken for remains: a warning counts
-    these. StoreInUseError: messages that were appended since `end` was looked for, so another process writes
-    to the store although it shows no lock (NFS, a virtual machine's mount).
-    """
-    found = find_readable_end(root, log.relisted(), end)
-    if staged is not None and end.offset >= staged[0] and found.last_timestamp <= staged[1]:
-        return
-    if found.damage is not None:
-        behind = f"{found.damage.found}, and {found.messages} whole messages behind it up to {found.offset}"
-        raise _cut_error(found.damage, behind, found.cut)
-    if found.offset > end.offset:
-        raise StoreInUseError(
-            f"{root}: the commitlog grew from {end.offset} to {found.offset} while it was recovered; "
-            "another process writes to the store, "
-            "and its lock cannot be seen from here. Nothing was written: stop that process first"
-        )
-    if found.disputed is not None:
-        start, stop = found.remains_range
-        behind = (
-            f"{found.disputed.found}, and {found.remains} whole messages from {start} to {stop} behind it, "
-            "which may continue the log: "
-            "they are not older than those before the damage, and a consume queue leads to the first one"
-        )
-        raise _cut_error(found.disputed, behind, found.cut)
-    if found.remains:
-        _log.warning(
-            "%s: the commitlog ends at %d. %d whole messages from %d to %d behind the end are older than "
-            "the last one before it, or repeat "
-            "queue offsets: they are taken for what an earlier recovery has cut, and are cleared",
-            root, found.offset, found.remains, *found.remains_range,
-        )  # fmt: skip
-
-
-def _cut_error(damage: CorruptStoreError, behind: str, cut: int) -> CorruptStoreError:
-    advice = (
-        f"Nothing was written: a writer, as a broker that starts, would cut the commitlog at {cut} and lose "
-        "these messages. Export "
-        "them into a new store (rmqlog export --skip-damage, or mode=DROPMALFORMED), or give them up: "
-        "store_format.commit.append.recover(path, options=CommitOptions(cut_after_damage=True))"
-    )
-    return CorruptStoreError(damage.file, damage.position, damage.expected, f"{behind}. {advice}")

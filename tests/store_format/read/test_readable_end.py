@@ -584,7 +584,7 @@ def test_a_writer_refuses_remains_that_show_no_recovery(broker: Broker, crashed:
         (broker.root / "abort").unlink()
     before = dict(_files(broker.root))
     staged = stage(broker.root, numbered("T", 100, 5))
-    with pytest.raises(CorruptStoreError, match=r"4 whole messages .* may continue the log"):
+    with pytest.raises(CorruptStoreError, match=r"4 whole messages .* may belong to the log"):
         commit(str(broker.root), [staged])
     assert dict(_files(broker.root)) == before
     commit(str(broker.root), [staged], options=CommitOptions(cut_after_damage=True))
