@@ -46,7 +46,7 @@ def test_what_was_read_can_be_written_and_read_again(
 
 def test_overwrite_is_refused_in_our_words(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(3).selectExpr("'T' AS topic", "cast(id AS string) AS body")
-    with pytest.raises(Exception, match=r"only appended to: use mode\('append'\)"):
+    with pytest.raises(Exception, match=r"can only be appended to: use mode\('append'\)"):
         frame.write.format("rmqlog").mode("overwrite").save(str(tmp_path / "store"))
     assert not (tmp_path / "store").exists()
 
