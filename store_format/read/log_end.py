@@ -2,10 +2,10 @@
 
 Five questions, each answered by one function; everybody else calls these:
 
-- Where does a broker's recovery end the log after a crash? `recovery.end_after_crash`: at the first bad unit,
+- Where does a broker end the log after a crash? `recovery.end_after_crash`: at the first bad unit,
   from the file on that the checkpoint gives.
-- Where does a broker end the log after a clean stop? `recovery.end_after_stop`: at the first bad unit, from the
-  last file on that the consume queues know.
+- Where does a broker end the log after a clean stop? `recovery.end_after_stop`: at the first bad unit, from
+  the last file on that the consume queues know.
 - How far can a reader read after a crash? `readable_end.find_readable_end`: behind damage too, if whole
   messages continue the log there.
 - How far can a reader read any other store? `written_end.written_end`: to the last whole message, less the
