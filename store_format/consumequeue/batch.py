@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.consumequeue.files import Edges, FileRun, QueueBounds, UnitFiles, place_in_files
+from store_format.consumequeue.files import (
+    QUEUE_OFFSET_MAX,
+    Edges,
+    FileRun,
+    QueueBounds,
+    UnitFiles,
+    place_in_files,
+)
 from store_format.errors import CorruptStoreError
 from store_format.layouts import BATCH_CQ_UNIT
 
@@ -21,14 +28,13 @@ _SIZE = _NAMES.index("size")
 _BASE_OFFSET = _NAMES.index("base_offset")
 _BATCH_SIZE = _NAMES.index("batch_size")
 _CHUNK_UNITS = 1 << 16
-_BASE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a unit is a queue offset, too
 
 
 def valid_batch_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
     """BatchConsumeQueue.recover's test, and a base offset that leaves room for the batch."""
     valid: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0)
     valid &= (
-        (units["base_offset"] >= 0) & (units["base_offset"] <= _BASE_OFFSET_MAX) & (units["batch_size"] > 0)
+        (units["base_offset"] >= 0) & (units["base_offset"] <= QUEUE_OFFSET_MAX) & (units["batch_size"] > 0)
     )
     return valid
 
@@ -39,7 +45,7 @@ def _end_offset(unit: tuple[Any, ...]) -> int:  # Any: as UnitFiles.unit
 
 
 def batch_edges(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> Edges:
-    """Where a queue begins and ends whose last valid unit is `stop` - 1.
+    """The edges of a batch queue whose last valid unit is `stop` - 1.
 
     The maximum is the end of the last unit. The minimum is the base of the first unit, or the end of the last
     expired unit (BatchConsumeQueue.correctMinOffset), also behind leading files whose units are all expired
@@ -111,6 +117,7 @@ def read_batch_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.v
 
 
 def _without_gaps(units: NDArray[np.void], start: int, stop: int) -> bool:
+    """Whether the units cover all queue offsets of [start, stop), each once."""
     bases = units["base_offset"].astype(np.int64)
     ends = bases + units["batch_size"].astype(np.int64)
     return len(units) > 0 and bool(bases[0] <= start and ends[-1] >= stop and (bases[1:] == ends[:-1]).all())

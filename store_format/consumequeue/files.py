@@ -29,6 +29,7 @@ from store_format.names import QueueKey
 _BLOCK_SIZE = 4096
 _READ_SIZE = 4 << 20  # one read of a range; larger ones gain nothing
 _RECOVERED_FILES = 3  # ConsumeQueue.recover reads the last three files, and takes the earlier ones as full
+QUEUE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a batch is a queue offset, too
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 
 Validity = Callable[[NDArray[np.void]], NDArray[np.bool_]]

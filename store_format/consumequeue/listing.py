@@ -15,7 +15,7 @@ _QUEUE_ID_MAX = 2**31 - 1
 
 
 def queue_directory(root: str, topic: str, queue_id: int, kind: QueueKind = "simple") -> str:
-    """Where the files of a queue are."""
+    """The directory of a queue's files."""
     return f"{root}/{FOLDERS[kind]}/{topic}/{queue_id}"
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.consumequeue.files import QUEUE_OFFSET_MAX
 from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
 from store_format.message import sysflag
@@ -34,7 +35,6 @@ _LIGHT_QUEUE_ID = 0
 _NOT_MULTI_DISPATCHED = (RETRY_PREFIX, SYSTEM_PREFIX)  # MultiDispatchUtils.isNeedHandleMultiDispatch
 _MULTI_DISPATCH = re.compile(INNER_MULTI_DISPATCH.encode() + b"\x01")
 _BATCH_SIZE_MAX = 0x7FFF  # INNER_NUM is a Java short
-QUEUE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a batch is a queue offset, too
 
 _Ints = NDArray[np.int64]
 
@@ -128,8 +128,9 @@ def _set_batches(units: Units, rows: NDArray[np.intp], offset: _Ints, count: _In
 def _light_entries(
     units: Units, names: list[str], topic_index: NDArray[np.int32], select: Callable[[str], bool]
 ) -> list[tuple[str, int, int]]:
-    """(light queue, queue offset, unit) of the light queues that messages name in their properties
-    (MultiDispatchUtils, ConsumeQueue.multiDispatchLmqQueue).
+    """(light queue, queue offset, unit) of the light queues that messages name in their properties.
+
+    The rules are those of MultiDispatchUtils and ConsumeQueue.multiDispatchLmqQueue.
     """
     if not len(units):
         return []

@@ -36,7 +36,7 @@ def pre_blank_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
 
 
 def simple_edges(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> Edges:
-    """Where a queue begins whose last valid unit is `stop` - 1; units before `commit_log_min` are expired."""
+    """The edges of a simple queue whose last valid unit is `stop` - 1."""
     start, first_physical_offset = _find_start(files, run, stop, commit_log_min)
     if first_physical_offset < 0:
         return Edges(start, stop, start, stop)

@@ -124,6 +124,7 @@ def check_log(
 def _report_damage(
     findings: Findings, log: CommitLog, file_size: int, state: StoreState, damage: Damage
 ) -> None:
+    """Reports damage: as a missing file, as the torn end of a crashed or live store, or as lost messages."""
     if damage.file.size < file_size and damage.stop == damage.file.size:
         return  # the file was cut, and its length is reported already
     if damage.file not in log.files:

@@ -65,6 +65,7 @@ def _with_likely_geometry(file: IndexFile, likely: IndexGeometry) -> IndexFile:
 
 
 def _check_file(findings: Findings, file: IndexFile, state: StoreState, targets: Targets) -> None:
+    """Checks the header, the messages that units point to, and the links of one file."""
     header = file.header()
     if header.index_count <= 1:
         return

@@ -102,6 +102,7 @@ def check_links(
 
 
 def _check_units(links: _Links, numbers: NDArray[np.int64]) -> None:
+    """Checks the links from a chunk of units to earlier units."""
     prev = links.prev[numbers - 1].astype(np.int64)
     outside = (prev < 0) | (prev >= numbers)
     linked = ~outside & (prev > 0)

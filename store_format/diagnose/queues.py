@@ -109,6 +109,7 @@ class QueueCheck:
         self._begin()
 
     def _compare(self, key: QueueKey, entries: MissingEntries) -> None:
+        """Compares the entries that messages have with those on disk, and counts the equal ones."""
         queue = self._queues.get(key)
         if queue is None or (queue.run is None and queue.usable):
             count, first = self._absent.get(key, (0, int(entries.units["physical_offset"][0])))

@@ -88,6 +88,7 @@ def _range(
 
 
 def _uncovered(ranges: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[tuple[int, int], ...]:
+    """The parts of [start, stop) outside the ranges (first message, last message), with these messages."""
     found = []
     cursor = start
     for first, last in sorted(ranges):

@@ -211,6 +211,7 @@ def open_index_files(
 def _find_geometry(
     view: FileView, hash_slot_num: int | None, index_num: int | None, likely: IndexGeometry
 ) -> IndexGeometry | None:
+    """The geometry by the given numbers, or the one that the units prove; None if they prove none."""
     if hash_slot_num is None and index_num is None:
         return infer_geometry(view.map(), likely)
     given = _complete(view, hash_slot_num, index_num)
@@ -228,6 +229,7 @@ def _find_geometry(
 
 
 def _complete(view: FileView, hash_slot_num: int | None, index_num: int | None) -> IndexGeometry:
+    """The geometry with the given numbers; a missing one follows from the file's size."""
     if hash_slot_num is None:
         assert index_num is not None
         hash_slot_num, rest = divmod(
