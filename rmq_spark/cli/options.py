@@ -126,6 +126,11 @@ def open_all(
     return stores
 
 
+def known_topics(stores: Iterable[MessageStore]) -> set[str]:
+    """The topics of the stores: with queues, or only configured."""
+    return {topic for store in stores for topic in {*store.topics(), *store.configured_topics()}}
+
+
 _WILD = re.compile(r"[*?\[]")
 
 MESSAGE_FILTERS = ("topic", "all", "queue", "tag", "key", "since", "until", "where", "limit")

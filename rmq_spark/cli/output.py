@@ -44,8 +44,20 @@ class Output:
     colour: bool = False
     terminal_columns: int | None = None
 
-    def wants(self, *forms: str) -> bool:
-        return self.form in forms
+
+columns_option = click.option("--columns", metavar="NAMES", help="Columns, separated by commas.")
+bodies_option = click.option(
+    "--bodies",
+    type=click.Choice(["base64", "text"]),
+    default="base64",
+    show_default=True,
+    help="The form of a body in JSON and CSV.",
+)
+
+
+def column_names(columns: str | None) -> tuple[str, ...]:
+    """The names of `--columns`; () without the option."""
+    return tuple(name.strip() for name in (columns or "").split(",") if name.strip())
 
 
 def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
@@ -54,22 +66,10 @@ def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         def called(output: str, columns: str | None, bodies: str = "base64", **others: Any) -> Any:
-            names = (
-                () if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip())
-            )
-            return command(output=_output(output, names, bodies == "text"), **others)
+            return command(output=_output(output, column_names(columns), bodies == "text"), **others)
 
         called = standing_for(command, called)
-        if raw:
-            about = "The form of a body in JSON and CSV."
-            called = click.option(
-                "--bodies",
-                type=click.Choice(["base64", "text"]),
-                default="base64",
-                show_default=True,
-                help=about,
-            )(called)
-        called = click.option("--columns", metavar="NAMES", help="Columns, separated by commas.")(called)
+        called = columns_option(bodies_option(called) if raw else called)
         about = "Output format; JSON and CSV have the DataFrame's columns."
         return click.option(
             "-o", "--output", type=click.Choice(forms), default="table", show_default=True, help=about

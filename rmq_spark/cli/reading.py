@@ -184,7 +184,7 @@ class _Kept:
 _Range = tuple["Queue", int, int]
 
 
-def _queue_ranges(
+def _plain_and_scanned(
     queues: Sequence[Queue], filters: Filters, tolerance: Tolerance
 ) -> tuple[list[_Range], list[_Range]]:
     """Ranges of queues with files, and ranges of queues known only from the commitlog, read in one pass."""
@@ -199,7 +199,7 @@ def first_messages(
 ) -> pa.Table:
     """The first `count` messages in the order of the log."""
     kept = _Kept(names, count, last=False)
-    ranges, scanned = _queue_ranges(chosen_queues(store, filters), filters, tolerance)
+    ranges, scanned = _plain_and_scanned(chosen_queues(store, filters), filters, tolerance)
     at_once = [(queue, start, min(stop, start + count)) for queue, start, stop in ranges]
     for batch in read_range(
         scanned if filters.looks_at_messages else at_once + scanned, filters, names, tolerance
@@ -226,7 +226,7 @@ def last_messages(
 ) -> pa.Table:
     """The last `count` messages of `queues`, in the order of the log. Reads each queue backwards."""
     kept = _Kept(names, count, last=True)
-    ranges, scanned = _queue_ranges(queues, filters, tolerance)
+    ranges, scanned = _plain_and_scanned(queues, filters, tolerance)
     for batch in read_range(scanned, filters, names, tolerance):
         kept.add(batch)
     for queue, start, stop in ranges:

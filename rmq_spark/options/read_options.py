@@ -132,7 +132,7 @@ def parse_read_options(
     _refuse_without_group(given)
     group = GroupOptions.from_read(read, given, now)
     _refuse_beside_consumers(group, given)
-    topics = _topics(read, group)
+    topics = _topic_choice(read, group)
     combined = {
         "paths": read["paths"] or read["path"],
         "commit_log_paths": read["storePathCommitLog"] or (),
@@ -234,7 +234,7 @@ def _refuse_empty_time(starting: OffsetSpec, ending: OffsetSpec) -> None:
         raise OptionError(f"{starting.option} {start} is after {ending.option} {stop}; swap them")
 
 
-def _topics(read: Mapping[str, Any], group: GroupOptions | None) -> TopicChoice:
+def _topic_choice(read: Mapping[str, Any], group: GroupOptions | None) -> TopicChoice:
     # When BROADCASTING nothing is sent back, and no retry topic is subscribed
     # (DefaultMQPushConsumerImpl.copySubscription).
     retry = retry_topic(group.group) if group is not None and group.message_model == CLUSTERING else ""

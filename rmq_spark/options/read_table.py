@@ -162,7 +162,7 @@ _FROM_TO = (
         "startingOffsets",
         "word or JSON",
         partial(parse_offsets, default=EARLIEST, refused=LATEST),
-        'First offsets: `earliest`, or JSON `{"TopicTest":{"broker-a":{"0":23}}}` with or without the broker, '
+        'First offsets: `earliest`, or JSON `{"TopicTest":{"broker-a":{"0":23}}}` with or without broker, '
         "-2 for earliest, "
         '`"*"` for any. '
         "Queues without an entry start at the default. A stream also takes `latest` and -1; its later queues "

@@ -98,7 +98,7 @@ def test_replaced_files_are_followed_from_the_position_that_was_reached(
     with caplog.at_level(logging.WARNING, "rmq_spark"):
         assert looks.look() == _queues(5, 7)
     assert len(caplog.records) == 4
-    assert "files of the store were replaced" in caplog.text
+    assert "files were replaced" in caplog.text
     append(root, numbered("T", 600, 4))
     assert looks.look() == _queues(7, 8)
 

@@ -112,4 +112,6 @@ def test_du_lists_files(rmqlog: Runner, golden: Golden) -> None:
     rows = rmqlog.rows("du", golden(STORE), "--files")
     assert {"commitlog", "consumequeue", "index"} <= {row["kind"] for row in rows}
     assert rmqlog.table("du", golden(STORE), "--files", "-n", 1)[0][:2] == ["kind", "file"]
-    assert "cannot be used with --files" in rmqlog.fails(1, "du", golden(STORE), "--files", "--topic", "Orders")
+    assert "cannot be used with --files" in rmqlog.fails(
+        1, "du", golden(STORE), "--files", "--topic", "Orders"
+    )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from rmq_spark.cli.commands.messages import skip_damage_option, tolerance_for, warn_of_damage
-from rmq_spark.cli.options import MESSAGE_FILTERS, Filters, filter_options, store_argument
-from rmq_spark.cli.output import Output, write_csv, write_jsonl
+from rmq_spark.cli.options import MESSAGE_FILTERS, Filters, filter_options, known_topics, store_argument
+from rmq_spark.cli.output import Output, bodies_option, column_names, columns_option, write_csv, write_jsonl
 from rmq_spark.cli.output_file import new_file
 from rmq_spark.cli.progress import Progress, in_bytes
 from store_format.display.rows import plain_rows
@@ -39,14 +39,8 @@ _ROW_GROUP_BYTES = 64 << 20
     help="The file format; by default the suffix of OUT decides.",
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
-@click.option("--columns", metavar="NAMES", help="Columns, separated by commas.")
-@click.option(
-    "--bodies",
-    type=click.Choice(["base64", "text"]),
-    default="base64",
-    show_default=True,
-    help="The form of a body in JSON and CSV.",
-)
+@columns_option
+@bodies_option
 @skip_damage_option
 @filter_options(*MESSAGE_FILTERS)
 def export_(
@@ -70,11 +64,9 @@ def export_(
     from rmq_spark.cli.reading import bytes_to_read, message_columns
 
     form = form or _form_of(out)
-    asked = () if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip())
-    names = message_columns(Output(form, asked))
+    names = message_columns(Output(form, column_names(columns)))
     tolerance = tolerance_for(skip_damage)
-    known = {topic for store in stores for topic in {*store.topics(), *store.configured_topics()}}
-    filters.refuse_unknown_topic(known)
+    filters.refuse_unknown_topic(known_topics(stores))
     with Progress("export", bytes_to_read(stores, filters)) as progress:
         source = _Source(stores, filters, names, tolerance, progress)
         if out == "-":

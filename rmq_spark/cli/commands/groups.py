@@ -10,7 +10,7 @@ import click
 
 from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
-from rmq_spark.cli.options import Filters, filter_options, now_option, store_argument
+from rmq_spark.cli.options import Filters, filter_options, known_topics, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
@@ -244,8 +244,8 @@ def offsets_(
 ) -> int:
     """Show, reset or copy the offsets of groups.
 
-    A reset or copy is only shown, until --apply writes it; a broker that runs on the store refuses the write.
-    Running queries of the group go on at the new offsets.
+    A reset or copy is only shown; --apply writes it, which is refused while a broker runs on the store.
+    Running queries of the group continue at the new offsets.
 
     \b
     rmqlog offsets /data/store CG_orders
@@ -293,7 +293,7 @@ def _plan(
         for name in ("offset_store_path", "group_path")
     }
     place = reset.group_place(group, stores, kind=places["offset_store"], **paths)
-    topics = None if filters.topic is None else _topics(stores, filters)
+    topics = None if filters.topic is None else _chosen_topics(stores, filters)
     if move.offset is not None:
         if topics is None or len(topics) != 1 or len(filters.queue_ids) != 1:
             raise click.UsageError("--to-offset sets one queue: give it with --topic and --queue")
@@ -319,7 +319,7 @@ def _plan(
     return (reset.reset_to_earliest if move.earliest else reset.reset_to_latest)(place, stores, topics)
 
 
-def _topics(stores: list[MessageStore], filters: Filters) -> list[str]:
-    known = {topic for store in stores for topic in {*store.topics(), *store.configured_topics()}}
+def _chosen_topics(stores: list[MessageStore], filters: Filters) -> list[str]:
+    known = known_topics(stores)
     filters.refuse_unknown_topic(known)
     return sorted(filter(filters.chooses_topic, known))

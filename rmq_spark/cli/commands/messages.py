@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
-from rmq_spark.cli.options import MESSAGE_FILTERS, Command, Filters, filter_options, store_argument
+from rmq_spark.cli.options import (
+    MESSAGE_FILTERS,
+    Command,
+    Filters,
+    filter_options,
+    known_topics,
+    store_argument,
+)
 from rmq_spark.cli.output import Output, output_options, write_rows
 from rmq_spark.cli.progress import Progress
 from store_format.display.text import shown
@@ -50,10 +57,6 @@ def warn_of_damage(tolerance: Tolerance) -> int:
     return PARTIAL
 
 
-def _known_topics(stores: list[MessageStore]) -> set[str]:
-    return {topic for store in stores for topic in {*store.topics(), *store.configured_topics()}}
-
-
 @click.command("head")
 @store_argument()
 @skip_damage_option
@@ -75,7 +78,7 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, outpu
     if not write_rows(
         output, (batch for table in tables for batch in table.select(names).to_batches()), names
     ):
-        filters.refuse_unknown_topic(_known_topics(stores))
+        filters.refuse_unknown_topic(known_topics(stores))
     return warn_of_damage(tolerance)
 
 
@@ -132,7 +135,7 @@ def tail_(
     if not write_rows(
         output, (batch for table in tables for batch in table.select(names).to_batches()), names
     ):
-        filters.refuse_unknown_topic(_known_topics(stores))
+        filters.refuse_unknown_topic(known_topics(stores))
     return warn_of_damage(tolerance)
 
 
@@ -203,7 +206,7 @@ def find_(
         names,
     )
     if not count:
-        filters.refuse_unknown_topic(_known_topics(stores))
+        filters.refuse_unknown_topic(known_topics(stores))
     return _report_search(founds, count, "no message matches")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_spark.cli.options import Filters, filter_options, now_option, store_argument
+from rmq_spark.cli.options import Filters, filter_options, known_topics, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.view_rows import filtered, show_batches, show_view
 from store_format.names import LMQ_PREFIX
@@ -160,9 +160,7 @@ def ls_(stores: list[MessageStore], queues: bool, filters: Filters, output: Outp
         output, stores, "queues" if queues else "topics", _LS_QUEUES if queues else _LS_TOPICS, filters
     )
     if not rows and filters.topic is not None:
-        filters.refuse_unknown_topic(
-            topic for store in stores for topic in {*store.topics(), *store.configured_topics()}
-        )
+        filters.refuse_unknown_topic(known_topics(stores))
 
 
 @click.command("du")
