@@ -1,1 +1,1 @@
-"""A store watched while a broker writes: what came since the last look."""
+"""A store that is followed while a broker writes: what is new since the last look."""

@@ -1,8 +1,7 @@
-"""What tells that nothing happened to a store, before a byte of its log is read: its state, its commits, and
-its directories.
+"""The signs of a change in a store that need no read of its commitlog: state, commits and directories.
 
-Sizes and times of files tell nothing, because a broker writes into mapped files of full size; a directory's
-time tells of files and queues that came or went.
+Sizes and times of files show nothing, because a broker writes into mapped files of full length. A directory's
+time shows new or deleted files and queues.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ _YOUNG_NS = 50_000_000  # a directory may change again within a tick of its cloc
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """Equal to those of another look when nothing that shows here happened in between."""
+    """The signs at one look: equal to those of another look if no such change happened in between."""
 
     state: StoreState
     commit: CommitState
     queue_directories: tuple[_Identity, ...]
     log_directories: tuple[_Identity, ...]
-    lock: _Identity = None  # another time: a broker was started since, and may have cut the log
+    lock: _Identity = None  # its time changes when a broker starts, which may cut the log
 
     def is_another_store(self, before: Signs) -> bool:
-        """Whether a directory is not the one it was: the store was put back from a copy, say."""
+        """Whether a directory was replaced: the store was restored from a copy, for example."""
         pairs = zip(
             (*before.queue_directories, *before.log_directories),
             (*self.queue_directories, *self.log_directories),
@@ -40,8 +39,10 @@ class Signs:
         return any(one is not None and other is not None and one[0] != other[0] for one, other in pairs)
 
     def settled(self, now_ns: int) -> Signs:
-        """What to compare the next look's with: a directory that changed just now may do so again without
-        showing it.
+        """The signs to compare with the next look.
+
+        A directory that changed just now may change again within the same tick of its clock, so its time is
+        left out.
         """
         directories = (self.queue_directories, self.log_directories)
         queues, logs = (
@@ -56,7 +57,7 @@ def _settled(identity: _Identity, young_ns: int) -> _Identity:
 
 
 def read_signs(store: Store) -> Signs:
-    """The signs at this moment. Costs about ten calls of the system."""
+    """The signs now. Costs about ten system calls."""
     return Signs(
         store.state,
         read_commit_state(store.path),

@@ -1,9 +1,8 @@
-"""One store of a stream, followed: the chosen queues as of the last look, and which of them that look
-changed.
+"""A store that is followed while a broker writes: the chosen queues as of the last look, and what changed.
 
-A look compares what tells that nothing happened: the store's signs, and the bytes where the next unit of the
-log will stand. What was appended names the queues to look at; everything else, a crash, damage, a store
-without consume queues, is looked at as a batch read does.
+A look first compares what would show a change: the store's signs, and the bytes at the end of the commitlog.
+New messages in the commitlog name the queues to look at. Everything else (a crash, damage, a store without
+consume queues) is read as a batch read does.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ from store_format.read.snapshot import take_queue
 from store_format.read.store import Queue, Store
 from store_format.read.store_queues import QueueChoice, find_queues
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
-
-# so many bytes of the log are read before the queues themselves are asked, and more where they are many
+# bytes of new messages that a look reads before it reads the queues instead; more for many queues
 _NEWS_SIZE = 8 << 20
 _NEWS_SIZE_OF_QUEUE = 64 << 10
 _STUCK_NS, _STUCK_NS_MAX = 1_000_000_000, 10_000_000_000
-_CATCHING_UP_NS = 1_000_000_000  # between looks at consume queues that a broker makes again
-_PENDING_MAX = 20_000  # a log may name any number of queues that no broker has
+_CATCHING_UP_NS = 1_000_000_000  # between looks at consume queues that a broker rebuilds
+_PENDING_MAX = 20_000  # a hostile log may name any number of queues
 
 
 class StoreFollower:
-    """`queues` are the chosen ones by (topic, queue id); `changed` those that the last look that returned
-    True found different.
+    """The chosen queues of one store, from look to look.
 
-    `replaced` are those of them that have other messages at offsets that an earlier look knew.
+    `queues` are the chosen queues by (topic, queue id). `changed` are those that the last look that returned
+    True found different, None for a queue that is gone. `replaced` are the queues that now have other
+    messages at offsets that an earlier look knew.
     """
 
     def __init__(
@@ -59,24 +58,24 @@ class StoreFollower:
         self._clock_ns = clock_ns
         self._signs: Signs | None = None
         self._log = store.log
-        self._end = 0  # of the log; everything before it is in `queues`, but for what is `_pending`
+        self._end = 0  # of the log; all messages before it are in `queues`, except the `_pending` ones
         self._head = b""
         self._samples = LogSamples()
-        self._grows = False  # although it looks crashed
-        # messages of the log that their consume queues do not hold yet
+        self._grows = False  # whether the warning of a growing crashed store was logged
+        # messages of the log that are not in their consume queues yet
         self._pending: dict[QueueKey, Newest] = {}
         self._follows = False
-        # a file that was made, and is not yet as long as it will be, changes no directory when it is
+        # a file that was created and is still growing changes no directory when it reaches its length
         self._is_full = False
         self._stuck_since = self._stuck_wait = 0
         self._catching_up_since: int | None = None
 
     def look(self, *, anew: bool = False) -> bool:
-        """Whether anything is different now. `anew` trusts nothing seen before."""
+        """Whether anything has changed since the last look. `anew` trusts nothing seen before."""
         signs = self._read_signs()
         known, intact = self._signs, None
         if known is not None and not self._samples.is_intact(self._log):
-            # perhaps retention deleted its file
+            # retention may have deleted its file
             self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
             intact = None if self._samples.is_intact(self._log) else self._samples.take_intact(self._log)
         is_live = signs.state is StoreState.LIVE
@@ -103,7 +102,7 @@ class StoreFollower:
             and signs.state is not StoreState.CRASHED
             and (self._stuck_wait < _STUCK_NS or not is_live)
         )
-        # else a broker was started, which may have set the log's end back
+        # another lock time: a broker was started, and may have cut the log
         can_follow = can_follow and signs.lock == known.lock
         if can_follow and self._follow(signs, self._size_max()):
             return bool(self.changed)
@@ -113,13 +112,11 @@ class StoreFollower:
         return read_signs(self.store)
 
     def _is_due(self) -> bool:
-        """Whether a log that goes on with no unit is to be looked at again: one that is being written will be
-        whole soon.
-        """
+        """Whether to check an incomplete message at the log's end again: it may be complete soon."""
         return self._stuck_wait > 0 and self._clock_ns() - self._stuck_since >= self._stuck_wait
 
     def _is_torn(self) -> bool:
-        """Whether the log goes on with bytes that are no whole message."""
+        """Whether the log continues with bytes that are not a whole message."""
         try:
             walk = self._log.walk(self._end, verify_crc=True)
             return (
@@ -129,11 +126,12 @@ class StoreFollower:
                 and walk.end.offset == self._end
             )
         except StoreError:
-            return False  # files went: a look at all of it says what is left
+            return False  # files were deleted: a look at the whole store finds what is left
 
     def _has_longer_file(self) -> bool:
-        """Whether the log goes on in its last file, which was full: a copy that is refreshed grows without a
-        sign in its directory.
+        """Whether the last file, which was full, has become longer.
+
+        A copy that is refreshed grows without a sign in its directory.
         """
         if self._log.file_at(self._end) is not None or not self._log.files:
             return False
@@ -144,20 +142,22 @@ class StoreFollower:
     def _look_anew(
         self, signs: Signs, changed: dict[QueueKey, Queue | None], intact: int | None = None
     ) -> bool:
-        """`changed` is what an attempt to follow has found already; from `intact` on the log is another one,
-        if it is given.
+        """Looks at the whole store, as a batch read does.
+
+        `changed` is what an attempt to follow has found already. With `intact`, the log is another one from
+        that physical offset.
         """
         self._log = CommitLog.open(self.store.commit_log_paths, self.store.files)
         self.store = replace(self.store, log=self._log)
         crashed = signs.state is StoreState.CRASHED
         near = end = 0
-        if not crashed:  # before the queues are looked at: what comes later is told by the log
+        if not crashed:  # before the queues are read: later messages are read from the log
             try:
                 near, end = find_start(self.store, self._log, signs, self._end if self._follows else None)
-            except StoreNotFoundError:  # retention took the file before it was read
+            except StoreNotFoundError:  # retention deleted the file before it was read
                 self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
                 near, end = find_start(self.store, self._log, signs, self._end if self._follows else None)
-        # once
+        # a warning at the first look only
         there = find_queues(
             self.store, self._choice, level=logging.DEBUG if self._signs is not None else logging.WARNING
         )
@@ -188,7 +188,7 @@ class StoreFollower:
         if crashed or there.scanned or there.has_remains:
             near = last if there.log_end is None else there.log_end
         elif last >= end:
-            near = last  # a queue's entry leads over damage that a walk does not get over
+            near = last  # a queue entry points behind damage where the walk ended
         moved, self._end = near != self._end, near
         self.changed = changed
         self._samples.add(self._log, last)
@@ -198,8 +198,9 @@ class StoreFollower:
         return bool(self.changed)
 
     def _catching_up(self, signs: Signs, found: dict[QueueKey, Queue]) -> dict[QueueKey, Queue]:
-        """Queues that were scanned for, and that a broker makes again: what was seen of them counts until
-        they are as long.
+        """Queues that were scanned and that a broker is rebuilding.
+
+        Their scanned state counts until the rebuilt queue is as long.
         """
         known = self._signs
         if known is None or signs.state is StoreState.CLEAN or signs.is_another_store(known):
@@ -218,9 +219,7 @@ class StoreFollower:
         return since is not None and self._clock_ns() - since >= _CATCHING_UP_NS
 
     def _warn_of_growth(self, signs: Signs, found: dict[QueueKey, Queue]) -> None:
-        """Once, where a store that looks crashed gets messages: whoever writes them cannot be seen to hold
-        its lock.
-        """
+        """Warns once if a store that looks crashed gets messages: the lock of its writer cannot be seen."""
         was_crashed = self._signs is not None and self._signs.state is signs.state is StoreState.CRASHED
         if (
             was_crashed
@@ -228,7 +227,7 @@ class StoreFollower:
             and any(key not in self.queues or _grew(self.queues[key], found[key]) for key in found)
         ):
             self._grows = True
-            _logger.warning(
+            _log.warning(
                 "%s grows although it looks crashed (abort exists, and no process is seen to hold the file "
                 "lock): a running broker "
                 "whose lock cannot be seen here (NFS, a mirror, not Linux)? Each look scans the end of its "
@@ -242,7 +241,7 @@ class StoreFollower:
     def _remember(self, signs: Signs, *, was_unwritten: bool = False) -> None:
         self._signs = signs.settled(self._clock_ns())
         head = read_head(self._log, self._end)
-        # A unit that came since the end was found must not be taken for what stood there.
+        # A message written since the end was found must not pass for the earlier bytes.
         self._head = b"" if was_unwritten and any(head[:WORD_SIZE]) else head
 
     # ---- what came -----------------------------------------------------------------------------------------
@@ -251,8 +250,9 @@ class StoreFollower:
         return _NEWS_SIZE + _NEWS_SIZE_OF_QUEUE * len(self.queues)
 
     def _follow(self, signs: Signs, size_max: int | None) -> bool:
-        """Takes in what came since the last look. False when that cannot be told this way, or not for
-        `size_max` bytes.
+        """Takes in the messages since the last look.
+
+        False if that is not possible this way, or not within `size_max` bytes of the log.
         """
         known = self._signs
         try:
@@ -263,20 +263,20 @@ class StoreFollower:
             if self._is_full or not was_quiet:
                 self._list_log(signs.state)
             if self._end < self._log.min_offset:
-                return False  # retention deleted everything up to a later file
+                return False  # retention deleted all files up to a later one
             if (
                 known is not None
                 and signs.queue_directories != known.queue_directories
                 and self._has_vanished()
             ):
-                return False  # a topic that was deleted, or consume queues that were lost
+                return False  # a topic was deleted, or consume queues were lost
             news, ends = self._news(signs, size_max)
         except (CorruptStoreError, StoreNotFoundError, OffsetOutOfRangeError):
-            return False  # damage, or files that went meanwhile
+            return False  # damage, or files that were deleted meanwhile
         if news is None or (
             news.is_torn and news.end == self._end and known is not None and signs.commit != known.commit
         ):
-            return False  # too much; or something was committed behind bytes that are no unit
+            return False  # too much; or a commit follows bytes that are not a message
         for key, queue in ends.items():
             if not _same(self.queues.get(key), queue):
                 self.queues[key] = self.changed[key] = queue
@@ -292,8 +292,9 @@ class StoreFollower:
         return True
 
     def _news(self, signs: Signs, size_max: int | None) -> tuple[News | None, dict[QueueKey, Queue]]:
-        """The log's news and the ends that follow. When a commit of ours went on meanwhile: of what was
-        complete before.
+        """The log's new messages, and the queue ends that follow from them.
+
+        If a commit of ours made progress meanwhile: only what was complete before.
         """
         stop = signs.commit.base
         for _ in range(2):
@@ -307,15 +308,17 @@ class StoreFollower:
                 return news, ends
             stop = committed_end(self.store.path)
             self._list_log(signs.state)
-        # Less than all of it, because damage is in between or files came meanwhile, could be a part of a
-        # commit.
+        # Less than everything, because of damage or of new files, could be a part of a commit.
         is_part = news is not None and stop is not None and news.end < stop
         return (None, {}) if is_part else (news, ends)
 
     def _ends(
         self, newest: dict[QueueKey, Newest], state: StoreState, stop: int | None, *, is_first: bool
     ) -> dict[QueueKey, Queue]:
-        """`is_first`: the queues were looked at just now, so the log's newest messages are mostly in them."""
+        """The new ends of the queues that `newest` names.
+
+        `is_first`: the queues were read just now, so that most of these messages are in them.
+        """
         ends = {}
         for (topic, queue_id), told in newest.items():
             known = self.queues.get((topic, queue_id))
@@ -347,8 +350,10 @@ class StoreFollower:
         )
 
     def _note_stuck(self, is_torn: bool, moved: bool) -> None:
-        """A log that goes on with what is no unit is read again at once, then ever more seldom: it may be old
-        and stay so.
+        """Schedules the next check of an incomplete message at the log's end.
+
+        The next check comes at once, later ones less and less often: such bytes may be old and stay as they
+        are.
         """
         if not is_torn:
             self._stuck_wait = 0
@@ -363,8 +368,9 @@ class StoreFollower:
     # ---- files that came and went --------------------------------------------------------------------------
 
     def _list_log(self, state: StoreState) -> None:
-        """The commitlog's files anew. Where retention deleted some, the queues that had messages there begin
-        later.
+        """Lists the commitlog files again.
+
+        Where retention deleted files, the queues with messages in them begin later.
         """
         before = self._log.min_offset
         self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
@@ -392,7 +398,7 @@ class StoreFollower:
 
 
 def _is_behind(before: Queue, now: Queue | None) -> bool:
-    """Whether the queue has a part of the messages that a scan found, and no others."""
+    """Whether the rebuilt queue has only a part of the messages that a scan found, and no others."""
     if now is None:
         return True
     stop = 0 if before.scanned is None else before.scanned.physical_stop

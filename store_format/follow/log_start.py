@@ -1,7 +1,7 @@
 """Where a follower begins to read the commitlog: shortly before its end, at the start of a message.
 
-A broker writes the log first and its consume queues later, so that the newest messages may have no queue entry
-yet. The follower reads them from the log.
+A broker writes the commitlog first and its consume queues later, so that the newest messages may have no
+queue entry yet. The follower reads them from the commitlog.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _QUEUES_TRIED = 8
 def find_start(store: Store, log: CommitLog, signs: Signs, known: int | None) -> tuple[int, int]:
     """Returns (start, end): the physical offset to read from, and the log's end.
 
-    A message begins at `start`, at least 16 MiB before the end where the log is that long. `known` is where an
-    earlier look found the end, None without one.
+    A message begins at `start`, at least 16 MiB before the end if the log is that long. `known` is the end
+    that an earlier look found, None without one.
     """
     begun = [file.start for file in log.files if any(read_head(log, file.start)[:WORD_SIZE])]
     if not begun:

@@ -1,9 +1,7 @@
-"""What was appended to a commitlog since a known end: which queues got messages, and what their newest
-entries must say.
+"""The new messages at the end of the commitlog: which queues got them, and what their newest entries must be.
 
-The log only names the queues to look at; where they end is what their consume queues hold. So a reader that
-follows a store costs one read where nothing came, and the units that did come otherwise, however many queues
-there are.
+The commitlog only names the queues to look at; their ends are those of their consume queues. So a look costs
+one read if nothing is new, and the new messages otherwise, however many queues the store has.
 """
 
 from __future__ import annotations
@@ -29,18 +27,17 @@ from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import UnitRefs
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 
-# the fixed part of a unit and some of its body: place, offsets and times differ from whatever stood there
-# before
+# the fixed part of a message and some of its body: offsets and times differ from any earlier message there
 _HEAD_SIZE = 96
-_READ_BACK_MAX = 16 << 10  # bytes of a consume queue that are read at once rather than two entries one by one
+_READ_BACK_MAX = 16 << 10  # bytes of a consume queue in one read, instead of two reads of an entry
 _UNIT = as_struct(CQ_UNIT)
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest message of a queue, as the log has it. `stop` is the queue offset behind it.
+    """The newest message of a queue, as the log has it. `stop` is the queue offset after the message.
 
-    `tags_code` None: its queue entry cannot be told from the message alone (a light queue, a message batch).
+    `tags_code` None: the queue entry does not follow from the message alone (a light queue, a message batch).
     `is_whole` says that the body's CRC is right.
     """
 
@@ -53,10 +50,11 @@ class Newest:
 
 @dataclass(slots=True)
 class News:
-    """Queues that got messages, and where the log ends now: with nothing (`is_unwritten`), or with what is no
-    unit yet (`is_torn`).
+    """The queues that got messages, and where the log ends now.
 
-    `last` is the physical offset of the last unit, -1 when nothing came.
+    After `end` there is nothing (`is_unwritten`) or an incomplete message (`is_torn`). `last` is the physical
+    offset of the last message, -1 if there is none. `is_full`: the last file with messages is full; an empty
+    file does not count.
     """
 
     queues: dict[QueueKey, Newest] = field(default_factory=dict)
@@ -64,13 +62,13 @@ class News:
     last: int = -1
     is_torn: bool = False
     is_unwritten: bool = False
-    # the last file is, as far as files were listed: one that was empty then does not count
     is_full: bool = False
 
 
 def read_head(log: CommitLog, offset: int) -> bytes:
-    """The bytes at a physical offset where the next unit will stand; b"" where no file is. Other bytes mean
-    that something came.
+    """The bytes at a physical offset where the next message will begin; b"" without a file there.
+
+    Other bytes at a later look mean that a message was written.
     """
     file = log.file_at(offset)
     if file is None:
@@ -84,16 +82,17 @@ def read_head(log: CommitLog, offset: int) -> bytes:
 def read_news(
     log: CommitLog, start: int, stop: int | None, select: Callable[[str], bool], size_max: int | None = None
 ) -> News | None:
-    """Walks the log from `start`, where a unit begins or will begin, up to `stop` or its end. None for more
-    than `size_max` bytes.
+    """Walks the log from `start`, where a message begins or will begin, to `stop` or the end.
+
+    None if that is more than `size_max` bytes.
     """
     news = News(end=start, is_full=True)
     if log.file_at(start) is None:
         return news
     walk = log.walk(start, stop)
     for run in walk:
-        assert not isinstance(run, Damage)  # that is for walks which look for the next unit
-        _add(news.queues, log.refs_of(run), select)
+        assert not isinstance(run, Damage)  # only a walk with resync has damage
+        _add_newest(news.queues, log.refs_of(run), select)
         news.end, news.last = run.file.start + run.stop, run.file.start + int(run.positions[-1])
         if size_max is not None and news.end - start > size_max:
             return None
@@ -106,10 +105,9 @@ def read_news(
 
 
 def near_end(log: CommitLog, start: int, stop: int | None, margin_size: int) -> tuple[int, int]:
-    """(a place where a unit begins at least `margin_size` bytes before the end of the log, the end), neither
-    before `start`.
+    """(place, end): the start of a message at least `margin_size` bytes before the log's end, and the end.
 
-    A unit begins at `start`. Only lengths and heads are looked at.
+    Neither is before `start`, where a message must begin. Only sizes and heads of messages are read.
     """
     if log.file_at(start) is None:
         return start, start
@@ -122,7 +120,8 @@ def near_end(log: CommitLog, start: int, stop: int | None, margin_size: int) -> 
     return begins[0], begins[-1]
 
 
-def _add(queues: dict[QueueKey, Newest], refs: UnitRefs, select: Callable[[str], bool]) -> None:
+def _add_newest(queues: dict[QueueKey, Newest], refs: UnitRefs, select: Callable[[str], bool]) -> None:
+    """Takes the newest message of each selected queue into `queues`."""
     units, _ = locate(refs, verify_crc=False)
     if not len(units):
         return
@@ -143,7 +142,7 @@ def _add(queues: dict[QueueKey, Newest], refs: UnitRefs, select: Callable[[str],
 
 
 def _codes(refs: UnitRefs, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(tags code, whether the CRC is right) of some units of `refs`."""
+    """(tags code, whether the CRC is right) of some messages of `refs`."""
     units, bad = locate(refs.select(rows), verify_crc=True)
     whole = np.ones(len(rows), bool)
     whole[[unit.index for unit in bad]] = False
@@ -154,10 +153,10 @@ def _codes(refs: UnitRefs, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
 
 
 def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
-    """The queue with its newest entry counted, by one read of that entry and the last known one.
+    """The queue with its newest entry, by one read of that entry and of the last known one.
 
-    None when the entry is not there yet or says something else, when the last known one leads elsewhere now,
-    or when the queue is not of the plain kind: then its files tell.
+    None if the entry is missing or differs from the message, if the last known entry has changed, or if the
+    queue is not a plain consume queue: then its files must be read.
     """
     bounds = queue.bounds
     plain = (
@@ -203,7 +202,7 @@ def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
 
 
 def _read_entries(bounds: QueueBounds, start: int, stop: int) -> bytes:
-    """The bytes `start` to `stop` of the queue, all of one file; b"" when the file is not there or not whole."""
+    """The bytes `start` to `stop` of the queue, all in one file; b"" if the file is missing or incomplete."""
     file_start = start - start % bounds.file_size
     try:
         with FileView(f"{bounds.directory}/{offset_file_name(file_start)}") as view:

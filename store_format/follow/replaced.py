@@ -1,8 +1,8 @@
-"""Other messages at offsets that were read before: store files put back in place, a topic deleted and created
-again, a tail written anew.
+"""Queues that have other messages at offsets that were read before.
 
-Queue offsets cannot show it. What shows it is a message that was seen at an earlier look and is another one
-now: the last of the log, by its first bytes, and the last of each queue, by where its entry leads.
+Store files were restored, a topic was deleted and created again, or the tail of the log was written again.
+Queue offsets cannot show it. A message of an earlier look that is another one now shows it: the last message
+of the log by its first bytes, the last of each queue by the place to which its entry points.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SAMPLES_MAX = 8
 class Replaced:
     """A queue that has other messages at offsets below `stop`, its end at the earlier look.
 
-    From offset `begin` on all its messages are new, because the topic was deleted and created again; None
-    where files were replaced.
+    From offset `begin` all its messages are new, because the topic was deleted and created again; None if
+    files were replaced.
     """
 
     stop: int
@@ -35,13 +35,13 @@ class Replaced:
 
 
 class LogSamples:
-    """A few messages of a commitlog, the last at each of the last looks, as (physical offset, first bytes)."""
+    """The last message of the commitlog at each of the last looks: (physical offset, first bytes)."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, bytes]] = deque(maxlen=_SAMPLES_MAX)
 
     def add(self, log: CommitLog, physical_offset: int) -> None:
-        """Remembers the message that begins there; the last one again costs nothing."""
+        """Remembers the message at the offset; the same message again costs nothing."""
         if physical_offset < 0 or (self._samples and self._samples[-1][0] == physical_offset):
             return
         head = read_head(log, physical_offset)
@@ -49,13 +49,11 @@ class LogSamples:
             self._samples.append((physical_offset, head[: int.from_bytes(head[:4])]))
 
     def is_intact(self, log: CommitLog) -> bool:
-        """Whether the newest sample is what it was. True, too, where retention has deleted it."""
+        """Whether the newest sample is unchanged, or was deleted by retention."""
         return not self._samples or _is_same(log, *self._samples[-1])
 
     def take_intact(self, log: CommitLog) -> int:
-        """The physical offset of the newest sample that is what it was, -1 without any. Those after it are
-        forgotten.
-        """
+        """The physical offset of the newest unchanged sample, -1 without one; later samples are forgotten."""
         while self._samples and not _is_same(log, *self._samples[-1]):
             self._samples.pop()
         return self._samples[-1][0] if self._samples else -1
@@ -66,8 +64,9 @@ def _is_same(log: CommitLog, physical_offset: int, head: bytes) -> bool:
 
 
 def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | None:
-    """What the queue of an earlier look became, if it does not go on. `intact`: only the log up to here is
-    the same; None: all of it.
+    """How the queue of an earlier look was replaced; None if the queue continues.
+
+    `intact`: only the log up to this physical offset is the same; None: all of it.
     """
     stop = before.max_offset
     if before.scanned is not None or now.scanned is not None:
@@ -82,11 +81,11 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
     if intact is not None and last > intact:
         return Replaced(stop, None)
     bounds = now.range.bounds
-    if bounds is None or now.min_offset >= stop:  # retention took the entry
+    if bounds is None or now.min_offset >= stop:  # retention deleted the entry
         return None
     if bounds.first_physical_offset > last:
         return Replaced(stop, now.min_offset)
-    # A queue that ends earlier is what offsets show.
+    # Offsets show a queue that ends earlier.
     return (
         Replaced(stop, None)
         if now.max_offset >= stop and _physical_offset(now.range, stop - 1) not in (last, None)
@@ -95,7 +94,7 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
 
 
 def last_physical_offset(queue: QueueRange) -> int:
-    """Of the last message; -1 without one, or where only the queue's files could say it."""
+    """The physical offset of the last message; -1 without one, or if only the queue's files could tell."""
     if queue.extra:
         units = np.frombuffer(queue.extra, BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT)
         return int(units["physical_offset"][-1])
@@ -104,7 +103,7 @@ def last_physical_offset(queue: QueueRange) -> int:
 
 
 def _physical_offset(queue: QueueRange, offset: int) -> int | None:
-    """Where the entry of a queue offset leads; None where that cannot be read."""
+    """The physical offset that the entry of a queue offset points to; None if it cannot be read."""
     try:
         _, units = read_slice(queue.piece(offset, offset + 1))
     except StoreError:

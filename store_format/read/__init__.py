@@ -1,3 +1,5 @@
-"""From a store directory to record batches: the handle `Store`/`Queue`, snapshot, recovery in memory, queue
-reader, log reader.
+"""From a store directory to record batches.
+
+The handles `Store` and `Queue`, snapshots, recovery in memory, and the readers of queues and of the
+commitlog.
 """

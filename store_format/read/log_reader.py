@@ -1,9 +1,8 @@
-"""Reading without consume queues (RocksDB keeps them, or they are deleted or damaged): the commitlog itself
-names the queues.
+"""Reading without consume queues: the commitlog itself names the queues.
 
-`survey` walks the log once and says which queues it holds and where each begins and ends; `LogReader` gives
-the rows of a physical range. Where a queue offset repeats, because its topic was deleted and made again, the
-later message counts.
+RocksDB keeps the consume queues, or they are deleted or damaged. `survey` walks the commitlog once and finds
+its queues and their offsets; `LogReader` returns the rows of a physical range. If a queue offset repeats,
+because its topic was deleted and created again, the later message counts.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from store_format.read.tolerance import Tolerance
 _log = logging.getLogger(__name__)
 
 _UNIT_CHUNK = 1 << 14
-_EPOCHS_MAX = 1000  # each costs a pass over the entries; a topic is deleted and made again now and then
+_EPOCHS_MAX = 1000  # each costs a pass over the entries; topics are rarely deleted and created again
 _FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
 
 _Ints = NDArray[np.int64]
@@ -43,12 +42,12 @@ _Ints = NDArray[np.int64]
 
 @dataclass(slots=True)
 class LogQueue:
-    """A queue as the log shows it: offsets [min_offset, max_offset) of its messages.
+    """A queue as the commitlog shows it: offsets [min_offset, max_offset) of its messages.
 
-    `epochs` has one element each time the queue's offsets began anew: the physical offset where that
-    happened, the first queue offset and the one behind the last. One element is the rule; more mean the topic
-    was deleted and made again. `last` is the physical offset of the last message, `last_old` of the last one
-    before the newest epoch.
+    `epochs` has one element for each time that the queue's offsets started again: the physical offset of that
+    place, the first queue offset and the offset after the last. Usually there is one; more mean that the
+    topic was deleted and created again. `last` is the physical offset of the last message, `last_old` that of
+    the last message before the newest epoch.
     """
 
     topic: str
@@ -66,19 +65,20 @@ class LogQueue:
 
     @property
     def max_offset(self) -> int:
-        """Behind the last message, since the queue last began with offset 0: what a deleted topic had counts
-        no more.
+        """The offset after the last message since the queue last started at 0.
+
+        Messages of a deleted topic do not count.
         """
         starts = [number for number, (_, first, _) in enumerate(self.epochs) if first == 0]
         return max(stop for _, _, stop in self.epochs[starts[-1] if starts else 0 :])
 
     @property
     def hides_messages(self) -> bool:
-        """Whether messages of before it began again had offsets that it does not have now."""
+        """Whether messages from before the queue restarted have offsets that the queue does not have now."""
         return any(stop > self.max_offset for _, _, stop in self.epochs)
 
     def add(self, physical: _Ints, offset: _Ints, stop: _Ints) -> None:
-        """Take in messages in the order of the log; at least one."""
+        """Takes in messages in commitlog order; at least one."""
         starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
         for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(offset)], strict=True):
             first, last = int(offset[low]), int(stop[high - 1])
@@ -91,7 +91,7 @@ class LogQueue:
         self.last = int(physical[-1])
 
     def join(self, later: LogQueue) -> None:
-        """Takes in what another walk found behind this one."""
+        """Takes in what another walk found after this part of the commitlog."""
         for number, (begin, first, stop) in enumerate(later.epochs):
             if self.epochs and first >= self.epochs[-1][2]:
                 self.epochs[-1] = (*self.epochs[-1][:2], stop)
@@ -110,8 +110,10 @@ class LogQueue:
 
 @dataclass(slots=True)
 class Survey:
-    """What a walk over the log found. `cuts` are physical offsets at which units begin, about evenly spaced,
-    first and end included.
+    """The result of a walk over the commitlog.
+
+    `log` is the commitlog as it was listed for the walk. `cuts` are physical offsets at which messages begin,
+    about evenly spaced, the first and the end included.
     """
 
     log: CommitLog
@@ -129,11 +131,10 @@ def survey(
     cut_bytes: int = 64 << 20,
     is_live: bool = False,
 ) -> Survey:
-    """The queues of the selected topics. Damage is stepped over and listed; reading it fails or not as the
-    reader's mode says.
+    """The queues of the selected topics. Damage is skipped and listed; a read decides whether it is an error.
 
-    From the log's first byte, or from `start`, where no message need begin. `is_live`: a broker is writing.
-    What it has not finished at the end does not count.
+    From the log's first byte, or from `start`, where no message need begin. With `is_live`, a broker is
+    writing: an incomplete message at the end does not count.
     """
     end = log.min_offset if start is None else start
     result = Survey(log, {}, [end], [])
@@ -163,7 +164,7 @@ def scan_units(
     *,
     is_live: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Every unit of the log in its order, whatever queue it is in or not. `is_live` as for `survey`."""
+    """Every message record of the commitlog in order, in any queue or none. `is_live` as for `survey`."""
     for refs in _units(log, stop, is_live):
         if isinstance(refs, Damage):
             tolerance.damage(CorruptStoreError(refs.file.path, refs.start, refs.expected, refs.found))
@@ -177,7 +178,7 @@ def scan_units(
 def _units(
     log: CommitLog, stop: int | None, is_live: bool, start: int | None = None
 ) -> Iterator[UnitRefs | Damage]:
-    """The log from its start or from `start`: units in pieces, and the damage between them."""
+    """The commitlog from its start or from `start`: runs of messages, and the damage between them."""
     for step in log.walk(log.min_offset if start is None else start, stop, resync=True):
         if isinstance(step, Damage):
             if not (is_live and step.at_tail):
@@ -190,10 +191,10 @@ def _units(
 
 
 def is_written(refs: UnitRefs) -> bool:
-    """Whether the last unit is there to its last byte. No sum covers properties, so one that is being
-    appended can look right.
+    """Whether the last message is complete to its last byte.
 
-    Something behind it, or a last byte that is not zero, says that it is whole.
+    No checksum covers properties, so that a message that is being appended can look valid. Bytes after the
+    message, or a last byte that is not zero, show that it is complete.
     """
     stop = int(refs.positions[-1] + refs.sizes[-1])
     if refs.buffer[stop : stop + _FOLLOWING_SIZE].any():
@@ -218,9 +219,9 @@ def _collect(queues: dict[QueueKey, LogQueue], found: FoundEntries, units: Units
         queue.add(found.physical[rows], found.offset[rows], found.offset[rows] + found.count[rows])
         if len(queue.epochs) > _EPOCHS_MAX:
             position = queue.epochs[-1][0] - units.refs.base
-            expected = f"queue offsets of {topic}-{queue_id} that begin anew at most {_EPOCHS_MAX} times"
+            expected = f"at most {_EPOCHS_MAX} restarts of the queue offsets of {topic}-{queue_id}"
             raise CorruptStoreError(
-                units.refs.path, position, expected, f"more, now with {queue.epochs[-1][1]}"
+                units.refs.path, position, expected, f"more, the newest from offset {queue.epochs[-1][1]}"
             )
         queue.bytes += int(found.size[rows].sum())
         queue.is_batch = queue.is_batch or bool((found.count[rows] > 1).any())
@@ -234,7 +235,7 @@ def _refs(log: CommitLog, run: UnitRun) -> Iterator[UnitRefs]:
 
 
 def _without_place(units: Units, select: Callable[[str], bool]) -> list[BadUnit]:
-    """Units of selected topics whose queue offset no queue can have: nothing else says where they belong."""
+    """Messages of selected topics with a queue offset that no queue can have; they belong nowhere."""
     offsets = units.integers("queue_offset").astype(np.int64)
     bad = []
     for i in np.flatnonzero(~has_queue_offset(offsets)).tolist():
@@ -259,9 +260,10 @@ def _without_place(units: Units, select: Callable[[str], bool]) -> list[BadUnit]
 
 @dataclass(slots=True)
 class LogReader:
-    """Reads chosen queues out of a physical range of the log, for stores without consume queues.
+    """Reads selected queues from a physical range of the commitlog, for stores without consume queues.
 
-    `slices` say which offsets of which queues, `queues` (from the survey) which of repeated offsets count.
+    `slices` are the offsets of the queues to read. `queues`, from the survey, decide which of repeated
+    offsets count.
     """
 
     reader: QueueReader
@@ -269,8 +271,9 @@ class LogReader:
     queues: dict[QueueKey, LogQueue]
 
     def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """The rows of units that begin in [start, stop), in the order of the log. `start` is one of the
-        survey's cuts.
+        """The rows of messages that begin in [start, stop), in commitlog order.
+
+        `start` is one of the survey's cuts.
         """
         pieces = {(piece.topic, piece.queue_id): i for i, piece in enumerate(self.slices)}
         topics = {topic for topic, _ in pieces}
@@ -287,7 +290,7 @@ class LogReader:
                 yield from self._rows(find_entries(units, topics.__contains__), pieces)
 
     def _without_deleted(self, start: int, stop: int) -> int:
-        """Where to begin, of a range whose first files retention may have deleted since planning."""
+        """Where to begin, if retention has deleted the first files of the range since planning."""
         minimum = self.reader.log.min_offset
         if start >= minimum:
             return start
@@ -296,8 +299,10 @@ class LogReader:
             f"the log now begins at {minimum}"
         )
         if self.reader.tolerance.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{what}. Plan anew, or set failOnDataLoss=false to go on without it")
-        _log.warning("messages lost, uncounted because only the deleted bytes could tell: %s", what)
+            raise OffsetOutOfRangeError(
+                f"{what}. Plan the read again, or set failOnDataLoss=false to continue without these messages"
+            )
+        _log.warning("messages lost, in unknown number because their bytes are deleted: %s", what)
         return minimum
 
     def _rows(self, found: FoundEntries, pieces: dict[QueueKey, int]) -> Iterator[pa.RecordBatch]:

@@ -1,5 +1,7 @@
-"""The queues that the first and the last bytes of a commitlog show: a walk over all of a large log takes too
-long for a question that every open store asks.
+"""The queues that the first and the last bytes of a commitlog show.
+
+Every open store asks which queues have lost their files; a walk over a whole large log would take too long
+for that.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from store_format.read.written_end import written_stop
 
 
 class OpenStore(Protocol):
-    """What is needed of an open `Store`, which imports this module."""
+    """The part of an open `Store` that is needed here; `Store` itself imports this module."""
 
     @property
     def path(self) -> str: ...
@@ -34,15 +36,16 @@ class OpenStore(Protocol):
 def queues_in_windows(
     store: OpenStore, taken: Snapshot, topics: frozenset[str], window: int | None
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
-    """The queues of the topics as the log shows them, and whether all of it was looked at. `window` None: all
-    of it.
+    """The queues of the topics as the log shows them, and whether the whole log was read.
+
+    `window` is the number of bytes read at each end; None reads the whole log.
     """
     before = read_commit_state(store.path)
     stop = taken.log_end if before.base is None else before.base
     found = _queues_in(store, taken, topics, window, stop)
     if read_commit_state(store.path) == before:
         return found
-    # a commit went on: what was complete before
+    # a commit made progress meanwhile: only what was complete before
     return _queues_in(store, taken, topics, window, committed_end(store.path))
 
 
@@ -55,7 +58,7 @@ def _queues_in(
     limit = high if window is None else min(high, log.min_offset + window)
     head = survey(log, topics.__contains__, stop=limit, is_live=is_live)
     end = head.cuts[-1]
-    if window is None or _ends(log, end, limit, high):
+    if window is None or _reaches_end(log, end, limit, high):
         return head.queues, True
     newest = min(written_stop(log), high)
     start = max(end, newest - window)
@@ -63,12 +66,13 @@ def _queues_in(
     tail = survey(log, topics.__contains__, start=start, stop=limit, is_live=is_live)
     for key, queue in tail.queues.items():
         head.queues.setdefault(key, LogQueue(*key)).join(queue)
-    return head.queues, start == end and _ends(log, tail.cuts[-1], limit, high)
+    return head.queues, start == end and _reaches_end(log, tail.cuts[-1], limit, high)
 
 
-def _ends(log: CommitLog, end: int, limit: int, high: int) -> bool:
-    """Whether a walk up to `limit`, which met its last message before `end`, has seen all of a log that ends
-    before `high`.
+def _reaches_end(log: CommitLog, end: int, limit: int, high: int) -> bool:
+    """Whether a walk has seen all of a log.
+
+    The walk went up to `limit`, its last message ends at `end`; the log ends at `high` or before.
     """
     file = log.file_at(end)
     return limit >= high or (file is not None and not any(log.view(file).read(end - file.start, 8)))

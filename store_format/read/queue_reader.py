@@ -1,9 +1,8 @@
-"""From ranges of queues to RecordBatches: queue units lead to messages, messages are checked and decoded in
-batches.
+"""From slices of queues to record batches: queue entries point to messages, messages are checked and decoded.
 
-One reader serves many queues at once: their entries are put in the order of the commitlog, so that thousands
-of small queues cost about as much as one large one, and the file is walked from front to back. The order
-within a queue is kept.
+One reader reads many queues at once. Their entries are sorted into commitlog order, so that thousands of
+small queues cost about as much as one large queue, and each file is read from front to back. The order within
+a queue is kept.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ _SliceUnits = tuple[_Ints, NDArray[np.void]]  # queue offsets and units
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What queue units say, one element a unit; `piece` is the index of the slice it belongs to.
+    """Queue entries as arrays; `piece` is the index of the slice to which an entry belongs.
 
-    `tags_code` is None where no queue unit led there (a scan of the commitlog): the message says it then.
-    `count` is how many queue offsets each unit covers, None where that is one.
+    `tags_code` is None for a scan of the commitlog, where no entry gives it. `count` is the number of queue
+    offsets of each entry, None if all have one.
     """
 
     piece: NDArray[np.int32]
@@ -74,8 +73,9 @@ class Entries:
 
 @dataclass(slots=True)
 class QueueReader:
-    """Reads slices of queues of one store. `tags_codes` skips entries by their hash before the message is
-    touched.
+    """Reads slices of queues of one store.
+
+    With `tags_codes`, entries of other tags are skipped by their hash before the message is read.
     """
 
     log: CommitLog
@@ -87,10 +87,10 @@ class QueueReader:
     chunk_entries: int = CHUNK_ENTRIES
 
     def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
-        """Batches of about 2 MB. Rows of one queue come in queue order; queues read together may interleave.
+        """Batches of about 2 MB. Rows of one queue are in queue order; queues read together may interleave.
 
-        Raises CorruptStoreError for a bad unit in mode FAILFAST, OffsetOutOfRangeError or StoreNotFoundError
-        for what is gone.
+        Raises CorruptStoreError for a damaged message in mode FAILFAST, OffsetOutOfRangeError or
+        StoreNotFoundError for a deleted one.
         """
         for chunk, entries in self._chunks(slices):
             yield from self.read_entries(chunk, entries)
@@ -98,7 +98,7 @@ class QueueReader:
     # ---- entries -------------------------------------------------------------------------------------------
 
     def _chunks(self, slices: Sequence[QueueSlice]) -> Iterator[tuple[list[QueueSlice], Entries]]:
-        """Entries of as many slices as fit a chunk; a slice larger than that comes in several."""
+        """The entries of as many slices as fit a chunk; a larger slice comes in several chunks."""
         pieces: list[QueueSlice] = []
         parts: list[_SliceUnits] = []
         held = 0
@@ -121,8 +121,9 @@ class QueueReader:
             return read_slice(self._after_loss(piece, error))
 
     def _entries(self, pieces: Sequence[QueueSlice], parts: Sequence[_SliceUnits]) -> Entries:
-        """The entries of all slices, those of a kind of queue in one go: slices may be thousands, of a few
-        units each.
+        """The entries of all slices, one kind of queue at a time.
+
+        There may be thousands of slices of a few entries each.
         """
         kinds = [
             np.array([i for i, piece in enumerate(pieces) if piece.queue.is_batch == is_batch], np.int32)
@@ -133,15 +134,15 @@ class QueueReader:
             for index in kinds
             if len(index)
         ]
-        return made[0] if len(made) == 1 else _join(made)
+        return made[0] if len(made) == 1 else _joined_entries(made)
 
     def _entries_of(
         self, index: NDArray[np.int32], pieces: Sequence[QueueSlice], parts: Sequence[_SliceUnits]
     ) -> Entries:
-        """Of the slices at `index`, all of one kind."""
+        """The entries of the slices at `index`, all of one kind of queue."""
         is_batch = pieces[int(index[0])].queue.is_batch
         offsets = np.concatenate([offsets for offsets, _ in parts])
-        # Without a type numpy joins records in native byte order.
+        # Without a dtype, numpy concatenates records in native byte order.
         units = np.concatenate([units for _, units in parts], dtype=BATCH_CQ_UNIT if is_batch else CQ_UNIT)
         piece_of = np.repeat(index, [len(units) for _, units in parts])
         tags = units["tags_code"].astype(np.int64)
@@ -187,7 +188,7 @@ class QueueReader:
     # ---- messages ------------------------------------------------------------------------------------------
 
     def read_entries(self, pieces: Sequence[QueueSlice], entries: Entries) -> Iterator[pa.RecordBatch]:
-        """The messages that entries of these slices point at."""
+        """The messages to which entries of these slices point."""
         names = tuple(dict.fromkeys(piece.topic for piece in pieces))
         entries = self._in_log(pieces, entries)
         if not len(entries):
@@ -195,7 +196,7 @@ class QueueReader:
         if len(pieces) > 1:
             entries = _in_log_order(entries)
         files = self.log.file_index(entries.physical_offset)
-        for start, stop in _runs(files):
+        for start, stop in _file_runs(files):
             yield from self._read_file(int(files[start]), pieces, names, entries.select(slice(start, stop)))
 
     def _in_log(self, pieces: Sequence[QueueSlice], entries: Entries) -> Entries:
@@ -212,7 +213,7 @@ class QueueReader:
                 f"{int(entries.physical_offset[first])} was "
                 f"deleted (retention); the log now begins at {self.log.min_offset}"
             ),
-            "Start later, or set failOnDataLoss=false to go on",
+            "Start later, or set failOnDataLoss=false to continue without these messages",
         )
         return entries.select(~gone)
 
@@ -242,7 +243,7 @@ class QueueReader:
                 queue_of_piece[part.piece],
                 part.queue_offset,
                 light,
-                _wanted(pieces, part),
+                _wanted_offsets(pieces, part),
                 part.count,
             )
             refs = UnitRefs(
@@ -257,7 +258,7 @@ class QueueReader:
             yield from self._decode(refs)
 
     def _outside(self, pieces: Sequence[QueueSlice], entries: Entries) -> Iterator[pa.RecordBatch]:
-        """Entries that point where no file is: damage of the queue, not loss."""
+        """Entries that point outside all commitlog files: damage of the queue, not loss."""
         end = self.log.stop
         expected = f"a commitlog offset between {self.log.min_offset} and {end}, inside a file"
         bad = []
@@ -283,7 +284,9 @@ class QueueReader:
 
     def _cuts(self, sizes: _Ints) -> Iterator[tuple[int, int]]:
         """Ranges of about 2 MB, more where that is few rows (`_BATCH_SIZES`), at least one row."""
-        sizes = np.maximum(sizes, MESSAGE_SIZE_MIN)  # less is damage, and must not make room for others
+        sizes = np.maximum(
+            sizes, MESSAGE_SIZE_MIN
+        )  # a smaller size is damage, and must not let more rows into the batch
         if not _CONTENT.intersection(self.decode_options.names):
             sizes = np.maximum(sizes >> _WITHOUT_CONTENT_SHIFT, _ROW_BYTES_WITHOUT_CONTENT)
         ends = np.cumsum(sizes)
@@ -307,7 +310,7 @@ class QueueReader:
                 yield batch
 
     def _with_corrupt_rows(self, refs: UnitRefs, bad: list[BadUnit]) -> Iterator[pa.RecordBatch]:
-        """The same units again, with a row for each bad one in its place."""
+        """The same messages again, with a row for each damaged one in its place."""
         start = 0
         for unit in bad:
             yield from self._good(refs, start, unit.index)
@@ -324,7 +327,7 @@ class QueueReader:
                     yield batch
 
 
-def _join(parts: list[Entries]) -> Entries:
+def _joined_entries(parts: list[Entries]) -> Entries:
     if len(parts) == 1:
         return parts[0]
     names = ("piece", "queue_offset", "physical_offset", "size", "tags_code")
@@ -340,24 +343,22 @@ def _join(parts: list[Entries]) -> Entries:
 
 
 def _in_log_order(entries: Entries) -> Entries:
-    """Entries by physical offset, if that keeps the order of every queue (it does in every log a broker
-    wrote).
-    """
+    """Entries by physical offset, if that keeps the order of every queue, as in all logs of brokers."""
     same_queue = entries.piece[1:] == entries.piece[:-1]
     if (entries.physical_offset[1:] <= entries.physical_offset[:-1])[same_queue].any():
         return entries
     return entries.select(np.argsort(entries.physical_offset, kind="stable"))
 
 
-def _runs(files: _Ints) -> Iterator[tuple[int, int]]:
-    """Ranges of equal file."""
+def _file_runs(files: _Ints) -> Iterator[tuple[int, int]]:
+    """Ranges of equal file numbers."""
     edges = np.flatnonzero(np.diff(files)) + 1
     starts = [0, *edges.tolist()]
     yield from zip(starts, [*edges.tolist(), len(files)], strict=True)
 
 
-def _wanted(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints, _Ints] | None:
-    """The range asked for, for entries that cover several offsets."""
+def _wanted_offsets(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints, _Ints] | None:
+    """The range of the slice for each entry, for entries of several offsets; None if there are none."""
     if not any(piece.queue.is_batch for piece in pieces):
         return None
     starts, stops = np.array([piece.start for piece in pieces]), np.array([piece.stop for piece in pieces])
@@ -365,7 +366,7 @@ def _wanted(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints, _Ints] 
 
 
 def _corrupt_row(refs: UnitRefs, unit: BadUnit, names: tuple[str, ...], broker_name: str) -> pa.RecordBatch:
-    """A row for a unit that could not be decoded: what led there, and why it failed; everything else is null."""
+    """A row for a message that could not be decoded: its place and the error; all other columns are null."""
     known: dict[str, object] = {
         "brokerName": broker_name,
         "physicalOffset": refs.base + int(refs.positions[unit.index]),

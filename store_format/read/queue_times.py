@@ -1,6 +1,4 @@
-"""The queue offset of a point in time (MessageStore.getOffsetInQueueByTime), also where files or messages of the
-queue are damaged.
-"""
+"""The queue offset of a point in time (MessageStore.getOffsetInQueueByTime), also in damaged queues."""
 
 from __future__ import annotations
 

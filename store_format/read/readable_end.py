@@ -57,14 +57,14 @@ _CLOCK_STEP_MAX_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ReadableEnd:
-    """The log can be read up to `offset`; a broker that starts cuts it at `cut`, and loses `messages` whole
-    ones between the two.
+    """How far the log of a crashed store can be read, and what a broker that starts would lose.
 
-    `damage` says what is wrong at `cut`; None where nothing whole follows. `damage_bytes` counts all bytes
-    between `cut` and `offset` that are no message. `remains` counts the whole messages behind `offset` that
-    do not continue the log; they are within `remains_range`, physical offsets. `is_recovery_known`: an entry
-    shows that a broker has given queue offsets of theirs again. `disputed` says what is wrong at `offset`
-    where they may continue the log all the same.
+    The log can be read up to `offset`. A broker that starts cuts it at `cut` and loses the `messages` whole
+    messages between the two. `damage` says what is wrong at `cut`; None if nothing whole follows.
+    `damage_bytes` counts all bytes between `cut` and `offset` that are not a message. `remains` counts the
+    whole messages after `offset` that do not continue the log, within the physical offsets `remains_range`.
+    `is_recovery_known`: an entry shows that a broker has given their queue offsets again. `disputed` says
+    what is wrong at `offset` if these messages may continue the log all the same.
     """
 
     cut: int
@@ -83,7 +83,7 @@ class ReadableEnd:
 
     @property
     def loss(self) -> str:
-        """What a broker that starts on the store does to the messages behind the damage."""
+        """What a broker that starts on the store does to the messages after the damage."""
         return (
             f"A broker that starts on this store cuts the commitlog at {self.cut} and loses the "
             f"{self.messages} messages behind it"
@@ -91,10 +91,10 @@ class ReadableEnd:
 
 
 def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
-    """How far the log can be read, of which a broker's recovery finds the end `end`.
+    """How far the log can be read, if a broker's recovery ends it at `end`.
 
-    On a store without damage this costs one look for data behind the end. Behind damage every message is
-    checked, CRC included, as the recovery would have checked it without the damage.
+    Without damage this costs one check for bytes after the end. After damage every message is checked, CRC
+    included, as the recovery would have checked it without the damage.
     """
     last_timestamp = log.store_timestamp_at(end.last_unit_offset)
     found = _Behind(root, log, end, end.offset, last_timestamp)
@@ -118,7 +118,7 @@ def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
 
 @dataclass(slots=True)
 class _Behind:
-    """What has been found so far behind the end that recovery finds."""
+    """What was found so far after the end that recovery finds."""
 
     root: str
     log: CommitLog
@@ -168,9 +168,7 @@ class _Behind:
             self.messages += len(step.positions) if damage is not None else 0
 
     def _continues(self, run: UnitRun) -> bool:
-        """The rule of this module, for the first messages behind damage (the walk gives the first few
-        kilobytes).
-        """
+        """Whether the first messages after damage continue the log, by the rule of this module."""
         first = run.file.start + int(run.positions[0])
         is_older = self.log.store_timestamp_at(first) < self.last_timestamp - _CLOCK_STEP_MAX_MS
         self.may_continue = False
@@ -198,14 +196,14 @@ class _Behind:
 
 
 def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[QueueKey, int, int]]:
-    """(queue, queue offset, physical offset) of every entry that the messages have in their queues."""
+    """(queue, queue offset, physical offset) of every entry of the messages in their queues."""
     found = _found_entries(log, run)
     rows = zip(found.key.tolist(), found.offset.tolist(), found.physical.tolist(), strict=True)
     return [(found.keys[key], offset, physical) for key, offset, physical in rows]
 
 
 def has_own_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
-    """Whether entries lead to the whole message there: one in each queue that the message itself names."""
+    """Whether entries point to the whole message there: one in each queue that the message names."""
     for run in log.walk(physical_offset, physical_offset + 1):
         assert isinstance(run, UnitRun)
         entries = _entries_of(log, run)
@@ -221,7 +219,7 @@ def _found_entries(log: CommitLog, run: UnitRun) -> FoundEntries:
 
 
 def _entry_at(root: str, queue: QueueKey, offset: int) -> int | None:
-    """The physical offset in a queue's entry on disk; None where the queue has no valid one."""
+    """The physical offset in a queue's entry on disk; None without a valid entry."""
     topic, queue_id = queue
     if not can_be_queue(topic, queue_id):  # a name from the log, not from a listing
         return None
@@ -237,7 +235,7 @@ def _entry_at(root: str, queue: QueueKey, offset: int) -> int | None:
 
 
 def _max_offsets(log: CommitLog, end: LogEnd) -> dict[QueueKey, int]:
-    """The offset behind the last message of each queue, of the messages that recovery scans."""
+    """The offset after the last message of each queue, among the messages that recovery scans."""
     known: dict[QueueKey, LogQueue] = {}
     for run in _runs(log, end):
         found = _found_entries(log, run)
@@ -261,7 +259,7 @@ _warned: WeakKeyDictionary[FileCache, set[QueueKey]] = WeakKeyDictionary()
 
 
 def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
-    """Logs what lies behind the end, once for each store that was opened: `cache` is its own."""
+    """Warns of what follows the log's end, once for each opened store: `cache` is the store's own."""
     key = (root, found.cut)
     said = _warned.setdefault(cache, set())
     if key in said or not (found.damage or found.remains):

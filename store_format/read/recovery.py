@@ -1,9 +1,8 @@
-"""What a crash left: where the commitlog really ends, and which messages have no consume queue entry yet.
-Nothing is written.
+"""What a crash left: where the commitlog ends, and which messages have no consume queue entry yet.
 
-A broker that was killed has neither trimmed its files nor finished its queues. It repairs both when it starts
-(DefaultMessageStore.recover, spec 7.3 and 7.4); a reader finds the same end and makes the same entries in
-memory.
+No byte is changed. A broker that was killed has neither cut its files nor finished its queues. It repairs
+both when it starts (DefaultMessageStore.recover, spec 7.3 and 7.4); a reader finds the same end and makes the
+same entries in memory.
 """
 
 from __future__ import annotations
@@ -82,10 +81,10 @@ def _end_from(log: CommitLog, offset_max: int, timestamp_max: int, margin_max: i
 
 
 def _start_file(commit_log: CommitLog, newest: int, oldest: int, offset_max: int, timestamp_max: int) -> int:
-    """The index of the newest file whose first unit is good, timed and neither behind `offset_max` nor after
-    `timestamp_max`.
+    """The index of the newest file whose first message is good and within both limits; else `oldest`.
 
-    `oldest` when there is none (CommitLog.isMappedFileMatchedRecover).
+    The limits: its offset is not after `offset_max`, its store time is not 0 and not after `timestamp_max`
+    (CommitLog.isMappedFileMatchedRecover).
     """
     for index in range(newest, oldest, -1):
         start = commit_log.files[index].start
@@ -97,9 +96,7 @@ def _start_file(commit_log: CommitLog, newest: int, oldest: int, offset_max: int
 
 
 def scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
-    """The end of the log, found by checking unit after unit from `start`, where one begins; `scan_start` is
-    passed on.
-    """
+    """The end of the log, found by checking message after message from `start`; `scan_start` is passed on."""
     if not commit_log.files:
         return LogEnd(
             start, scan_start, -1, 0, WalkEnd(EndKind.MISSING, start, "", 0, "a commitlog file", "none")
@@ -131,15 +128,14 @@ def missing_entries(
     known_damage_bytes: int = 0,
     hidden: Sequence[tuple[int, int]] = (),
 ) -> dict[QueueKey, MissingEntries]:
-    """The consume queue entries of messages in `scan_start` to `end` that their queues do not have, by
-    (topic, queue id).
+    """The queue entries of messages in `scan_start` to `end` that are missing on disk, by (topic, queue id).
 
-    `max_offsets`: of each queue as it is on disk without the units at or behind `end`; a queue that is not
-    named has none. An entry is missing when its queue offset is at or behind that. `last_physical_offsets`
-    holds back what is not newer than the queue's last message: the remains of a topic that was deleted and
-    made again (ConsumeQueue.putMessagePositionInfo). `batch_topics` are those with queue.type=BatchCQ. Where
-    the log is damaged inside the range, the scan goes on behind the damage, and logs a warning unless the
-    caller has: about `known_damage_bytes`. Messages in the stretches `hidden` do not count.
+    `max_offsets`: of each queue as it is on disk, without the units at or after `end`; a queue that is not
+    named has no entries. An entry is missing if its queue offset is at or after that. `last_physical_offsets`
+    excludes messages that are not newer than the queue's last one: remains of a topic that was deleted and
+    created again (ConsumeQueue.putMessagePositionInfo). `batch_topics` have queue.type=BatchCQ. Damage in the
+    range is skipped, with a warning unless the caller has warned of `known_damage_bytes`. Messages in the
+    `hidden` ranges do not count.
     """
     dispatch = Dispatch(
         max_offsets, last_physical_offsets or {}, frozenset(batch_topics), tuple(delay_levels_ms)

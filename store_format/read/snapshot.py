@@ -1,9 +1,9 @@
-"""Where every queue of a store begins and ends at this moment: clean, in use by a broker, or left by a crash.
+"""The first and last offsets of every queue of a store at this moment.
 
-Clean: the consume queue's own end, without what an earlier recovery has cut (see written_end.py and
-stale_entries.py). In use: the same, but the newest entries count only once the log agrees with them. Crashed:
-the broker's recovery is done in memory, hiding entries behind the log's end and adding those that are
-missing; only damage in the middle does not end the log (see readable_end.py).
+Clean store: the consume queue's own end, without entries that an earlier recovery has cut (written_end.py,
+stale_entries.py). Store in use: the same, but the newest entries count only if the commitlog agrees with
+them. Crashed store: the broker's recovery is done in memory. Entries after the log's end are hidden, missing
+entries are added (recovered_queues.py); only damage in the middle does not end the log (readable_end.py).
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from store_format.read.written_end import WrittenEnd, warn_of_hidden
 _log = logging.getLogger(__name__)
 
 _SIZE_MAX = 2**31 - 1
-_SIZES_SAMPLED = 16  # queues whose file sizes say what is usual, where fewer are asked for
+_SIZES_SAMPLED = 16  # queues whose file sizes show the usual size, if fewer are selected
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The queues asked for, by (topic, queue id), and what went wrong with others.
+    """The selected queues by (topic, queue id), and what is wrong with others.
 
-    `log_end` is the end of the commitlog where planning had to find it (after a crash, during a commit of
-    ours, or because whole messages lie behind it that a recovery has cut: `has_remains`), else None.
-    `damaged` are queues whose files cannot be used, with the reason: only a scan of the commitlog can serve
-    them. `lost` are those among them that have no files, as `MessageStore.snapshot` finds and names them.
+    `log` is the commitlog with the files that these queues need. `log_end` is the end of the commitlog if it
+    had to be determined: after a crash, during a commit of ours, or because an earlier recovery has cut whole
+    messages after it (`has_remains`); else None. `damaged` are queues whose files cannot be used, with the
+    reason: only a scan of the commitlog can read them. `lost` are those of them without files, which
+    `Store.snapshot` finds and names in a warning.
     """
 
     state: StoreState
@@ -60,12 +61,12 @@ class Snapshot:
 def take_snapshot(
     root: str, log: CommitLog, state: StoreState, select: Callable[[str], bool], refused: Refused = refuse
 ) -> Snapshot:
-    """The selected queues. Costs one listing and a few reads a queue; after a crash also a scan of the log's
-    tail.
+    """The selected queues now.
 
-    While a commit of ours is under way, or was broken off, log and queues end at its base. One that went on
-    meanwhile makes this look again, at what was committed before: so no part of a batch is ever seen. What
-    may not be read is `refused`, as by `list_queues`.
+    Costs one listing and a few reads a queue; after a crash also a scan of the log's tail. While a commit of
+    ours is under way or broken off, log and queues end at its base. If a commit made progress meanwhile, the
+    snapshot is taken again up to what was committed before: no part of a batch is ever visible. What may not
+    be read is `refused`, as by `list_queues`.
     """
     before = read_commit_state(root)
     if state is StoreState.CRASHED and not before.is_own:
@@ -119,24 +120,23 @@ def _settled_queues(
     queues: dict[QueueKey, QueueRange],
     end: WrittenEnd | None,
 ) -> dict[QueueKey, QueueRange]:
-    """Without newest entries that count not yet, or not any more."""
+    """The queues without newest entries that do not count yet, or no longer."""
     if state is StoreState.LIVE:
         queues = {key: settled(queue, log) for key, queue in queues.items()}
     stop = end.offset if end is not None else log.stop
     try:
         return without_stale(root, log, queues, stop, is_live=state is StoreState.LIVE)
     except StorePermissionError:
-        return queues  # a read of messages fails on that file; views do without it
+        return queues  # a read of its messages raises the error; views do not need the file
 
 
 def take_queue(
     root: str, log: CommitLog, state: StoreState, topic: str, queue_id: int, log_end: int | None = None
 ) -> QueueRange | None:
-    """One queue of a store that no crash left, as `take_snapshot` sees it; None without its directory or its
-    files.
+    """One queue of a store without a crash, as `take_snapshot` sees it; None without its directory or files.
 
-    With `log_end` nothing at or behind it counts. Raises CorruptStoreError where the files cannot be used.
-    The name may come from a message: one that a listing of directories could not give leads nowhere.
+    With `log_end`, nothing at or after that offset counts. Raises CorruptStoreError if the files cannot be
+    used. The name may come from a message: a name that cannot be a directory gives None.
     """
     if not can_be_queue(topic, queue_id):
         return None
@@ -198,8 +198,9 @@ def _queues_on_disk(
     *,
     clean: bool = False,
 ) -> tuple[dict[QueueKey, QueueRange], dict[QueueKey, StoreError]]:
-    """What the consume queue files say, and which of them cannot be used. With `log_end` nothing at or behind
-    it counts.
+    """What the consume queue files say, and which of them cannot be used.
+
+    With `log_end`, nothing at or after that offset counts.
     """
     queues: dict[QueueKey, QueueRange] = {}
     damaged: dict[QueueKey, StoreError] = {}
@@ -235,10 +236,9 @@ def _refuse_links(*paths: str) -> None:
 
 
 def _cut_queues(root: str, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey, StoreError]:
-    """Queues whose files are shorter than those of the other queues, which all have one size
-    (mappedFileSizeConsumeQueue).
+    """Queues whose files are shorter than those of the other queues: all have mappedFileSizeConsumeQueue.
 
-    A file cut at a multiple of a unit looks whole when it is alone.
+    A file that was cut at a multiple of a unit looks whole if it is alone.
     """
     cut: dict[QueueKey, StoreError] = {}
     for kind in FOLDERS:
@@ -266,15 +266,15 @@ def _cut_queues(root: str, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey,
 
 
 def _sampled_sizes(root: str, kind: QueueKind) -> Iterator[int]:
-    """File sizes of a queue of each of a few topics."""
-    for _, topic_path in list_directories(f"{root}/{FOLDERS[kind]}", refused=_pass_over)[:_SIZES_SAMPLED]:
-        with suppress(CorruptStoreError, StorePermissionError):  # told to who asks for that topic
+    """The file sizes of one queue of each of a few topics."""
+    for _, topic_path in list_directories(f"{root}/{FOLDERS[kind]}", refused=_skip_sample)[:_SIZES_SAMPLED]:
+        with suppress(CorruptStoreError, StorePermissionError):  # a read of that topic raises the error
             for _, path in list_directories(topic_path)[:1]:
                 yield from {file.size for file in list_store_files(path)}
 
 
-def _pass_over(error: StoreError) -> None:
-    """For what is only a sample."""
+def _skip_sample(error: StoreError) -> None:
+    """A sample does not need this topic."""
 
 
 # ---- after a crash -----------------------------------------------------------------------------------------
@@ -300,8 +300,9 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
 
 
 def _listed_for(log: CommitLog, queues: Iterable[QueueRange]) -> CommitLog:
-    """The log, listed anew when queues lead behind its files: those were made since. Else a part of a batch
-    would count as "not yet".
+    """The log, listed again if queues point after its files: those files were created since.
+
+    Otherwise a part of a batch would count as not yet written.
     """
     stop = log.stop
     return (

@@ -1,8 +1,8 @@
-"""Entries at the end of a consume queue whose messages are gone: a recovery cut them from the commitlog, and
-others lie there now.
+"""Entries at the end of a consume queue whose messages were cut from the commitlog by a recovery.
 
-A broker's recovery sets the end of its queues back in memory and clears no entry. Those that lead behind the
-log's end are told by the end; those that lead into messages written since are told by these messages.
+A broker's recovery sets the end of its queues back in memory and clears no entry. Entries that point after
+the log's end are found by that end; entries that point into messages written since are found by these
+messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from store_format.message.unit_refs import Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.read.readable_end import has_own_entry
 
-_UNSETTLED_MAX = 64  # newest entries of a live queue that may still be half written
+_UNSETTLED_MAX = 64  # newest entries of a queue in use that may be half written
 _READ_SIZE = 1024
 _SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads elsewhere
 
@@ -65,7 +65,10 @@ def agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
 
 
 def settled(queue: QueueRange, log: CommitLog) -> QueueRange:
-    """Without newest entries that are half written or ahead of the log: "not yet", not damage."""
+    """The queue without newest entries that are half written or ahead of the log.
+
+    These are not written yet; they are not damage.
+    """
     stop = queue.max_offset
     floor = max(queue.min_offset, stop - _UNSETTLED_MAX)
     while stop > floor and not agrees(queue, stop - 1, log):
@@ -76,11 +79,11 @@ def settled(queue: QueueRange, log: CommitLog) -> QueueRange:
 def without_overwritten(
     log: CommitLog, queues: dict[QueueKey, QueueRange], start: int, stop: int
 ) -> tuple[dict[QueueKey, QueueRange], set[QueueKey]]:
-    """After a crash: without newest entries whose messages are written over. The log was recovered from
-    `start` to `stop`.
+    """After a crash: the queues without newest entries whose messages are overwritten.
 
-    An entry that leads into damage stays, and is an error or counted when it is read. The second result are
-    the queues whose newest entry on disk did not agree with the log.
+    The log was recovered from `start` to `stop`. An entry that points into damage stays, and is an error or
+    counted when it is read. The second result are the queues whose newest entry on disk did not agree with
+    the log.
     """
     cut = {
         key: queue
@@ -96,12 +99,11 @@ def without_overwritten(
 
 
 def without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, MissingEntries]:
-    """The queue up to the first entry on disk that does not lead to the message of that offset, and what is
-    missing behind it.
+    """The queue up to the first entry that does not point to its message, and what is missing after it.
 
-    `found` has entries of all messages in the log's tail that were stored behind the queue's last one, or of
-    all in the tail. An entry that leads elsewhere was written for a message that an earlier recovery has cut,
-    and so was every one behind it.
+    `found` has entries of all messages in the log's tail that were stored after the queue's last one, or of
+    all in the tail. An entry that points elsewhere was written for a message that an earlier recovery has
+    cut, and so were all entries after it.
     """
     offsets = found.queue_offsets
     known = offsets[offsets < queue.max_offset]
@@ -127,12 +129,12 @@ def without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, M
 def without_stale(
     root: str, log: CommitLog, queues: dict[QueueKey, QueueRange], stop: int, *, is_live: bool = False
 ) -> dict[QueueKey, QueueRange]:
-    """The same for a store without a crash, whose log ends at `stop`: a read a queue, and more only where its
-    newest entry is wrong.
+    """The same for a store without a crash, whose log ends at `stop`.
 
-    The entry is damaged instead, and stays, if its message is elsewhere in the log. The message that it leads
-    to is damaged if no entry leads there that the message itself names; in a store that a broker writes
-    (`is_live`) that may be missing yet.
+    Costs one read a queue, and more only if its newest entry is wrong. If the entry's message is elsewhere in
+    the log, the entry is damaged instead, and stays. The message to which it points is damaged if no entry of
+    the queue that the message names points there; in a store that a broker writes (`is_live`) that entry may
+    not be written yet.
     """
     whole = _Whole(log)
 
@@ -142,7 +144,7 @@ def without_stale(
 
     changed = {}
     for key, queue in queues.items():
-        is_light = is_light_queue(queue.topic)  # its messages are those of other queues
+        is_light = is_light_queue(queue.topic)  # its messages belong to other queues
         if (
             is_light
             or not _is_plain(queue)
@@ -166,7 +168,7 @@ def _is_plain(queue: QueueRange) -> bool:
 
 
 def _last_in(queue: QueueRange, start: int) -> bool:
-    """Whether the newest entry leads to `start` or behind it."""
+    """Whether the newest entry points to `start` or after it."""
     return _is_plain(queue) and queue.bounds is not None and queue.bounds.last_physical_offset >= start
 
 
@@ -206,7 +208,7 @@ def _leads_to_own(queue: QueueRange, log: CommitLog) -> bool:
 
 @dataclass(slots=True)
 class _Whole:
-    """Whole messages, CRC included: of [start, stop) of the log, or of each file that is asked about."""
+    """Whole messages, CRC included: of [start, stop) of the log, or of each file that `at` asks for."""
 
     log: CommitLog
     start: int | None = None
@@ -215,7 +217,7 @@ class _Whole:
     known: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
 
     def at(self, physical: int) -> int:
-        """Where the whole message begins that has the byte at this offset; -1 without one."""
+        """Where the whole message with the byte at this physical offset begins; -1 without one."""
         if self.start is not None:
             first, stop = self.start, self.stop
         else:
@@ -248,7 +250,7 @@ def _cut_overwritten(queue: QueueRange, log: CommitLog, is_overwritten: Callable
 
 
 def _cut_at(queue: QueueRange, stop: int) -> QueueRange:
-    """The queue without its entries at and behind offset `stop`."""
+    """The queue without its entries from offset `stop` on."""
     assert queue.bounds is not None
     physical, size = -1, 0
     if stop > queue.min_offset:
@@ -265,8 +267,9 @@ def _cut_at(queue: QueueRange, stop: int) -> QueueRange:
 
 
 def _is_elsewhere(queue: QueueRange, cut: QueueRange, log: CommitLog, stop: int) -> bool:
-    """Whether the log has a message of the queue at an offset that was cut. Where too much would have to be
-    looked at: it may.
+    """Whether the log has a message of the queue at an offset that was cut.
+
+    True if the search would be too long.
     """
     assert cut.bounds is not None
     first = max(cut.bounds.last_physical_offset, log.min_offset)

@@ -1,4 +1,4 @@
-"""What becomes of messages that cannot be given: damaged ones, and those that are gone."""
+"""What happens to messages that cannot be returned: damaged ones, and deleted ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Tolerance:
-    """What happens to messages that cannot be given, and how many there were.
+    """How a read treats damaged and deleted messages, and how many there were.
 
-    `mode` (FAILFAST, DROPMALFORMED, PERMISSIVE) is for bytes that are wrong, `fail_on_data_loss` for bytes
-    that are gone.
+    `mode` (FAILFAST, DROPMALFORMED, PERMISSIVE) is for damaged bytes, `fail_on_data_loss` for deleted ones.
     """
 
     mode: str = "FAILFAST"
@@ -26,19 +25,20 @@ class Tolerance:
     lost: int = 0
 
     def lose(self, count: int, error: OffsetOutOfRangeError | StoreNotFoundError, advice: str = "") -> None:
-        """`advice` ends the text of the error; a warning says what was found, and no more."""
+        """Counts deleted messages with a warning, or raises the error, with `advice` at its end."""
         if self.fail_on_data_loss:
             raise type(error)(f"{error}. {advice}") if advice else error
         self.lost += count
         _log.warning("%d messages lost: %s", count, error)
 
     def damage(self, error: CorruptStoreError) -> None:
-        """Bytes that are no message at all: in FAILFAST an error, else counted as one."""
+        """Bytes that are not a message: raises in FAILFAST, else counts them as one message."""
         self.drop([BadUnit(0, error)])
         if self.mode == "PERMISSIVE":
-            _log.warning("stepped over damage: %s", error)  # no row says it
+            _log.warning("skipped damaged bytes: %s", error)  # no row shows them
 
     def drop(self, bad: Sequence[BadUnit]) -> None:
+        """Counts damaged messages with a warning, or raises the error of the first one."""
         if self.mode == "FAILFAST" and bad:
             raise bad[0].error
         self.dropped += len(bad)

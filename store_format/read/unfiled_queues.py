@@ -1,15 +1,13 @@
-"""Configured queues without consume queue files: which of them have messages in the commitlog, decided once
-for an open store.
+"""Configured queues without consume queue files: which of them have messages in the commitlog.
 
-A broker makes a queue's directory with its first message, so a missing directory is normal for a queue
-without messages. Only messages in the log say that a consume queue was lost, and walking through all of a
-large log at each load would cost too much. So the log's first and last bytes are looked at. All of it is only
-where something else says that the queue had messages: an offset that a group has committed, or messages after
-a crash whose first queue offset is above 0.
+A broker creates a queue's directory with its first message, so a missing directory is normal for a queue
+without messages. Only messages in the commitlog show that a consume queue was lost, and a walk over a large
+log at each load would take too long. So the first and the last bytes of the log are read. The whole log is
+read only if something else shows that the queue had messages: an offset that a group has committed, or
+messages after a crash whose first queue offset is above 0.
 
-A broker dispatches in the order of the log. Beside one that is running, a queue is lost only where messages
-behind its own are in their queues already; before that its messages are not dispatched yet, and that is asked
-again at each look.
+A broker dispatches messages in commitlog order. While it runs, a queue is lost only if later messages are in
+their queues already. Otherwise its messages may not be dispatched yet, and every look checks again.
 """
 
 from __future__ import annotations
@@ -37,43 +35,40 @@ from store_format.read.written_end import last_unit
 
 _log = logging.getLogger(__name__)
 
-_WINDOW_SIZE = 32 << 20  # looked at, at the beginning and at the end of a log
+_WINDOW_SIZE = 32 << 20  # bytes read at the beginning and at the end of a log
 _NAMED_MAX = 8
 _DISPATCH_MAX_MS = 1_000
-_REBUILD = "A write of rmqlog to these topics rebuilds them from the commitlog"
+_REBUILD = "Writing to these topics with rmqlog rebuilds the files from the commitlog"
 _REBUILD_LATER = (
-    "Once the broker has stopped, a write of rmqlog to these topics rebuilds them from the commitlog"
+    "Once the broker has stopped, writing to these topics with rmqlog rebuilds the files from the commitlog"
 )
 _DOUBT = (
-    ". A topic without any consume queue file may also have been deleted and created again: its old "
-    "messages are then among those that "
-    "are read, and a write to it asks which it was (rebuildLostQueues)"
+    ". A topic without any consume queue file may also have been deleted and created again; then its old "
+    "messages are read too, and a write to the topic asks which of the two happened (rebuildLostQueues)"
 )
 
 
 @dataclass(slots=True)
 class UnfiledQueues:
-    """What one open store knows about its configured queues without files. Empty until the first look needs
-    it.
-    """
+    """What one open store knows about its configured queues without files; empty until the first look."""
 
     _lost: dict[QueueKey, LogQueue] = field(default_factory=dict)
-    # what the log, as far as it was looked at, has of topics that lack queues
+    # queues of the log, as far as it was read, of topics that lack queue files
     _seen: dict[QueueKey, LogQueue] | None = None
-    _is_complete: bool = False  # all of the log was looked at
+    _is_complete: bool = False  # the whole log was read
     _decided: set[QueueKey] = field(default_factory=set)
-    # of them: a broker may dispatch their messages soon
+    # those of them whose messages a broker may dispatch soon
     _behind: dict[QueueKey, LogQueue] = field(default_factory=dict)
     _hiding: set[QueueKey] = field(default_factory=set)
     _has_warned: bool = False
     _has_waited: bool = False
-    # what topics.json was, and the number of queues of its topics
+    # the identity of topics.json, and the number of queues of its topics
     _topics: tuple[object, dict[str, int]] = (None, {})
 
     def among(
         self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]
     ) -> dict[QueueKey, StoreError]:
-        """The queues of the selected topics that only a scan of the commitlog can serve, with the reason.
+        """The queues of the selected topics that only a scan of the commitlog can read, with the reason.
 
         `taken` is the store's snapshot of these topics.
         """
@@ -92,30 +87,32 @@ class UnfiledQueues:
             if self._lost
             else []
         )
-        return {key: _error(store, taken, key) for key in mine if not _covers(taken, key, self._lost[key])}
+        return {
+            key: _lost_error(store, taken, key) for key in mine if not _covers(taken, key, self._lost[key])
+        }
 
     def warn_of_none(self, store: OpenStore) -> None:
-        """Says once that the store has no consume queue files at all."""
+        """Warns once that the store has no consume queue files at all."""
         if not self._has_warned and not has_rocksdb_queues(store.path):
             self._has_warned = True
             told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
             _log.warning(told, store.path, _advice(store.state))
 
     def warn_of_hidden(self, store: OpenStore, found: Mapping[QueueKey, LogQueue]) -> None:
-        """Says once of which queues the commitlog has messages that no offset leads to any more."""
+        """Warns once of queues with messages in the commitlog that no offset points to any more."""
         hiding = {
             key: queue for key, queue in found.items() if key not in self._hiding and queue.hides_messages
         }
         self._hiding |= hiding.keys()
         if hiding:
             told = (
-                "%s: %d queues began again with offset 0 (topics that were deleted and created again?): %s. "
-                "Their messages from before that are not read; a consume queue does not have them either"
+                "%s: the offsets of %d queues restart at 0 (topics deleted and created again?): %s. "
+                "Their earlier messages are not read; the consume queues do not hold them either"
             )
-            _log.warning(told, store.path, len(hiding), _named(hiding))
+            _log.warning(told, store.path, len(hiding), _queue_names(hiding))
 
     def _configured(self, store: OpenStore, select: Callable[[str], bool]) -> list[QueueKey]:
-        """The queues that topics.json names, of selected topics."""
+        """The queues of the selected topics that topics.json names."""
         return [
             (topic, queue_id)
             for topic, number in self._queue_numbers(store).items()
@@ -129,7 +126,7 @@ class UnfiledQueues:
             return self._topics[1]
         try:
             topics = read_topics(store.path) if now is not None else None
-        except (StoreError, OSError):  # whoever needs the file says so
+        except (StoreError, OSError):  # a read that needs the file raises the error
             topics = None
         numbers = (
             {}
@@ -146,7 +143,7 @@ class UnfiledQueues:
             )
         unfiled = [key for key in undecided if not _has_entries(taken, key)]
         if not self._is_complete and any(_had_messages(taken, key) for key in unfiled) | bool(
-            _committed(store) & set(unfiled)
+            _consumed_queues(store) & set(unfiled)
         ):
             topics = frozenset(topic for topic, _ in unfiled)
             seen, _ = queues_in_windows(store, taken, topics, None)
@@ -158,9 +155,9 @@ class UnfiledQueues:
                 if self._is_complete
                 else [key for key in undecided if key not in self._seen and not is_system_topic(key[0])]
             )
-            unknown = [key for key in unknown if not _files(store.path, key)]
+            unknown = [key for key in unknown if not _has_files_now(store.path, key)]
         self._decided.update(undecided)
-        filed = {key for key in taken.queues if _has_files(taken, key)}
+        filed = {key for key in taken.queues if _has_has_files_now(taken, key)}
         seen = {
             key: self._seen[key]
             for key in undecided
@@ -170,15 +167,17 @@ class UnfiledQueues:
         if unknown:
             told = (
                 "%s: %d configured queues have no consume queue files: %s. Only the first and the last %d "
-                "MiB of the commitlog were "
-                "looked at; they have no message of these queues. `rmqlog verify` looks at all of it"
+                "MiB of the commitlog were checked; they hold no message of these queues. `rmqlog verify` "
+                "checks the whole commitlog"
             )
-            _log.warning(told, store.path, len(unknown), _named(dict.fromkeys(unknown)), _WINDOW_SIZE >> 20)
+            _log.warning(
+                told, store.path, len(unknown), _queue_names(dict.fromkeys(unknown)), _WINDOW_SIZE >> 20
+            )
 
     def _take_lost(self, store: OpenStore, taken: Snapshot, seen: dict[QueueKey, LogQueue]) -> None:
-        """Notes which of the queues that the log has are lost, and which may only wait for a broker."""
+        """Decides which queues of the log are lost, and which may only wait for a broker."""
         candidates, self._behind = {**self._behind, **seen}, {}
-        # first: what was dispatched before has its files then
+        # found first: messages dispatched before that have their files now
         dispatched = _dispatched(store, taken) if candidates else 0
         lost: dict[QueueKey, LogQueue] = {}
         short = {
@@ -186,7 +185,7 @@ class UnfiledQueues:
             for key, queue in candidates.items()
             if _lacks_entries(taken, key) and not _covers(taken, key, queue)
         }
-        # The log was looked at after the snapshot: a commit in between is not missing.
+        # The log was read after the snapshot: a commit in between is not missing.
         now = (
             take_snapshot(
                 store.path, store.log.relisted(), taken.state, {topic for topic, _ in short}.__contains__
@@ -195,7 +194,7 @@ class UnfiledQueues:
             else taken
         )
         for key, queue in candidates.items():
-            if (key in short or not _files(store.path, key)) and not _covers(
+            if (key in short or not _has_files_now(store.path, key)) and not _covers(
                 now if key in short else taken, key, queue
             ):
                 (lost if queue.epochs[-1][0] < dispatched else self._behind)[key] = queue
@@ -204,31 +203,33 @@ class UnfiledQueues:
         if lacking:
             told = (
                 "%s: the consume queue files of %d queues lack entries of messages in the commitlog: %s. "
-                "The commitlog is scanned for them"
+                "These queues are read by a scan of the commitlog"
             )
-            _log.warning(told, store.path, len(lacking), _named(lacking))
+            _log.warning(told, store.path, len(lacking), _queue_names(lacking))
         lost = {key: queue for key, queue in lost.items() if key not in lacking}
         if self._behind and not self._has_waited and _is_overdue(store.log, self._behind.values()):
             self._has_waited = True
             told = (
                 "%s: %d queues have messages in the commitlog and no consume queue files: %s. The running "
-                "broker has not dispatched them "
-                "yet; they are not read until it has"
+                "broker has not dispatched these messages yet; they are read once it has"
             )
-            _log.warning(told, store.path, len(self._behind), _named(self._behind))
+            _log.warning(told, store.path, len(self._behind), _queue_names(self._behind))
         if lost:
             told = (
-                "%s: %d queues have messages in the commitlog and no consume queue files: %s. The "
-                "commitlog is scanned for them. %s%s"
+                "%s: %d queues have messages in the commitlog and no consume queue files: %s. "
+                "These queues are read by a scan of the commitlog. %s%s"
             )
-            filed = {topic for topic, queue_id in taken.queues if _has_files(taken, (topic, queue_id))}
+            filed = {
+                topic for topic, queue_id in taken.queues if _has_has_files_now(taken, (topic, queue_id))
+            }
             doubt = "" if {topic for topic, _ in lost} <= filed else _DOUBT
-            _log.warning(told, store.path, len(lost), _named(lost), _advice(taken.state), doubt)
+            _log.warning(told, store.path, len(lost), _queue_names(lost), _advice(taken.state), doubt)
 
 
 def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:
-    """Whether the log has messages that are much later than the first of these: a broker dispatches within
-    milliseconds.
+    """Whether the log has much later messages than the first of these.
+
+    A broker dispatches within milliseconds.
     """
     last = last_unit(log)
     return last is not None and any(
@@ -236,18 +237,18 @@ def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:
     )
 
 
-def _error(store: OpenStore, taken: Snapshot, key: QueueKey) -> StoreError:
+def _lost_error(store: OpenStore, taken: Snapshot, key: QueueKey) -> StoreError:
     directory = f"{store.path}/consumequeue/{key[0]}/{key[1]}"
     if _lacks_entries(taken, key):
         there = taken.queues[key]
-        found = f"those of {there.min_offset} to {there.max_offset}"
+        found = f"entries for offsets {there.min_offset} to {there.max_offset}"
         return CorruptStoreError(
-            directory, 0, "entries of all messages that the commitlog has of the queue", found
+            directory, 0, "entries for all messages of the queue in the commitlog", found
         )
-    return CorruptStoreError(directory, 0, "consume queue files", "none, and messages in the commitlog")
+    return CorruptStoreError(directory, 0, "consume queue files", "none, but messages in the commitlog")
 
 
-def _named(keys: Mapping[QueueKey, object]) -> str:
+def _queue_names(keys: Mapping[QueueKey, object]) -> str:
     names = [f"{topic}-{queue_id}" for topic, queue_id in sorted(keys)]
     return ", ".join(names[:_NAMED_MAX]) + (", …" if len(names) > _NAMED_MAX else "")
 
@@ -259,7 +260,7 @@ def _advice(state: StoreState) -> str:
 # ---- what a snapshot has -----------------------------------------------------------------------------------
 
 
-def _has_files(taken: Snapshot, key: QueueKey) -> bool:
+def _has_has_files_now(taken: Snapshot, key: QueueKey) -> bool:
     queue = taken.queues.get(key)
     return queue is not None and queue.bounds is not None
 
@@ -274,16 +275,16 @@ def _unit_size(bounds: QueueBounds) -> int:
 
 
 def _is_whole(taken: Snapshot, key: QueueKey) -> bool:
-    """Whether nothing cheap says that the queue may lack files or entries: then the log is not looked at."""
-    return _has_files(taken, key) and not _lacks_entries(taken, key)
+    """Whether the snapshot shows no sign that the queue lacks files or entries: then the log is not read."""
+    return _has_has_files_now(taken, key) and not _lacks_entries(taken, key)
 
 
 def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
-    """Whether files of a queue may be lost, or zeros.
+    """Whether files of a queue may be lost or zeroed.
 
     Its files have no entry; or its first file is not that of offset 0, although the log has lost nothing; or
-    it ends with a full file, as where the next one is gone. Beside a broker that is no sign: what is missing
-    may not be dispatched yet.
+    it ends with a full file, as if the next file were lost. While a broker runs this shows nothing: the
+    missing entries may not be dispatched yet.
     """
     bounds = taken.queues[key].bounds if key in taken.queues else None
     if bounds is None or taken.state is StoreState.LIVE:
@@ -293,8 +294,9 @@ def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
 
 
 def _covers(taken: Snapshot, key: QueueKey, queue: LogQueue) -> bool:
-    """Whether the snapshot has the queue from the first message on that the log was seen to have; without a
-    broker, to the last one.
+    """Whether the snapshot has the queue from its first message in the log on.
+
+    Without a broker also up to the last message.
     """
     there = taken.queues.get(key)
     if there is None or not there.max_offset > there.min_offset <= queue.min_offset:
@@ -304,10 +306,10 @@ def _covers(taken: Snapshot, key: QueueKey, queue: LogQueue) -> bool:
 
 
 def _dispatched(store: OpenStore, taken: Snapshot) -> int:
-    """A physical offset before which all is dispatched: that of the newest message in a consume queue.
-    Without a broker: no limit.
+    """The physical offset before which a broker has dispatched all messages.
 
-    A writer of this project that holds the lock dispatches nothing that was in the log before.
+    That is the newest message in a consume queue. No limit without a broker. A writer of this project that
+    holds the lock does not dispatch earlier messages.
     """
     if (
         taken.state is not StoreState.LIVE
@@ -327,14 +329,15 @@ def _dispatched(store: OpenStore, taken: Snapshot) -> int:
 
 
 def _had_messages(taken: Snapshot, key: QueueKey) -> bool:
-    """Whether messages came before those that a crash left without an entry."""
+    """Whether earlier messages came before those that a crash left without an entry."""
     queue = taken.queues.get(key)
     return queue is not None and queue.min_offset > 0
 
 
-def _files(root: str, key: QueueKey) -> bool:
-    """Whether the queue has files now: a broker may have made them since the snapshot. Those that may not be
-    read are there.
+def _has_files_now(root: str, key: QueueKey) -> bool:
+    """Whether the queue has files now: a broker may have created them since the snapshot.
+
+    Files that may not be read count.
     """
     try:
         return any(
@@ -346,12 +349,11 @@ def _files(root: str, key: QueueKey) -> bool:
 
 
 def is_left_over(seen: Mapping[QueueKey, LogQueue], key: QueueKey, filed: Collection[QueueKey]) -> bool:
-    """Whether the queue's messages are older than the topic, which was deleted and created again since, as
-    the log shows.
+    """Whether the queue's messages are older than its topic, which was deleted and created again.
 
-    The offsets of one of its queues go back. That is no new beginning of the topic, but of a queue that had
-    lost its files or its last entries, where another queue of the topic goes on over that place, or has files
-    (`filed`) with older messages: deleting a topic removes the files of all its queues.
+    The offsets of one of the topic's queues go back. That is no new start of the topic, but of a queue that
+    had lost its files or its last entries, if another queue of the topic continues across that place, or has
+    files (`filed`) with older messages: deleting a topic removes the files of all its queues.
     """
     mine = {other: queue for other, queue in seen.items() if other[0] == key[0]}
     return any(
@@ -365,8 +367,8 @@ def is_left_over(seen: Mapping[QueueKey, LogQueue], key: QueueKey, filed: Collec
     )
 
 
-def _committed(store: OpenStore) -> set[QueueKey]:
-    """Queues of which a group has consumed messages. What the broker commits for pop's revival is no sign."""
+def _consumed_queues(store: OpenStore) -> set[QueueKey]:
+    """Queues of which a group has consumed messages; the broker's own revive group does not count."""
     try:
         offsets = read_committed(store.path).offsets
     except (StoreError, OSError):

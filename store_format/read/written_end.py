@@ -1,18 +1,16 @@
-"""Where the commitlog ends that a broker writes to, or that it has left in order: behind it there may be
-remains of a recovery.
+"""Where the commitlog ends of a store that a broker uses or has shut down: remains of a recovery may follow.
 
-A recovery sets the log's end back and clears no byte, neither of the log nor of the consume queues; what a
-broker writes from then on lies over the first of the cut messages. So the last whole message of the file need
-not be the log's last message. These say that it is, each for the price of a few reads:
+A recovery sets the log's end back and clears no byte, neither of the log nor of the consume queues. A broker
+then writes over the first of the cut messages. So the last whole message of the file need not be the log's
+last message. Each of these signs shows that it is, for a few reads:
 
-- A broker writes `lock` when it has recovered the store, so what was stored since then was written by this
-  run, and nothing follows it.
-- The broker's last recovery ended with the message (`confirmPhyOffset`), or the message was the last that was
-  indexed.
+- A broker writes `lock` after it has recovered the store, so a message stored since then was written by
+  this run, and nothing follows it.
+- The broker's last recovery ended with the message (`confirmPhyOffset`), or the message was indexed last.
 - It is the last message of a commit of ours (the ledger).
 
-Else the last file is walked through, once for an open store. In older files nothing is stale: a recovery
-deletes what is behind its end.
+Without a sign the last file is walked, once for each opened store. Older files hold no remains: a recovery
+deletes the files after its end.
 """
 
 from __future__ import annotations
@@ -43,8 +41,8 @@ from store_format.read.recovery import end_after_stop
 _log = logging.getLogger(__name__)
 
 _BLOCK_SIZE = 1 << 16
-_LOOK_SIZE = 1 << 12  # zeros for so long: nothing was written there
-# how far before the last written byte its message is looked for
+_LOOK_SIZE = 1 << 12  # so many zeros: nothing was written there
+# bytes before the last written byte in which its message is searched
 _BACK_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 40)
 _FOLLOWING_SIZE = 16 << 20
 _WORD_SIZE = 8
@@ -62,11 +60,11 @@ class LastUnit:
 
 @dataclass(frozen=True, slots=True)
 class WrittenEnd:
-    """The log ends at `offset`. `is_certain`: what leads there or behind it is stale, and not the way to
-    damaged messages.
+    """The log ends at `offset`.
 
-    `remains` counts the whole messages behind it that an earlier recovery has cut. `last_timestamp`: of the
-    last message before it.
+    `is_certain`: entries that point there or after it are stale, and do not point to damaged messages.
+    `remains` counts the whole messages after it that an earlier recovery has cut. `last_timestamp`: ms, of
+    the last message before it.
     """
 
     offset: int
@@ -89,8 +87,9 @@ _warned: WeakKeyDictionary[FileCache, set[str]] = WeakKeyDictionary()
 
 
 def written_end(root: str, log: CommitLog, *, is_live: bool, has_more: bool = False) -> WrittenEnd | None:
-    """None for a log without messages. `has_more`: entries of consume queues lead behind what is its end at a
-    quick look.
+    """The log's end; None for a log without messages.
+
+    `has_more`: consume queue entries point after the end that a few reads show.
     """
     last = last_unit(log)
     if last is None:
@@ -104,9 +103,7 @@ def written_end(root: str, log: CommitLog, *, is_live: bool, has_more: bool = Fa
 
 
 def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) -> None:
-    """Once for each store that was opened. `hidden` entries of consume queues lead behind the end, or to
-    other messages.
-    """
+    """Warns once for each opened store of `hidden` entries that point after the end or to other messages."""
     said = _warned.setdefault(cache, set())
     if root in said or not (end.remains or hidden):
         return
@@ -124,9 +121,7 @@ def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) ->
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The broker's last run, as far as files tell of it. `start` in ms; None where no broker is known to have
-    started.
-    """
+    """The broker's last run, as far as files show it. `start` in ms; None if no start is known."""
 
     root: str
     is_live: bool
@@ -135,17 +130,17 @@ class _Run:
 
     @staticmethod
     def read(root: str, *, is_live: bool) -> _Run:
-        is_live = is_live and abort_mark(root) == ""  # else it is a commit of ours that holds the lock
+        is_live = is_live and abort_mark(root) == ""  # else a commit of ours holds the lock
         # Written into at each start, behind the recovery (DefaultMessageStore.start); writers of this project
         # leave it as it is.
         status = file_status(f"{root}/lock")
         checkpoint = Checkpoint()
-        with suppress(StoreError, OSError):  # whoever needs it says so
+        with suppress(StoreError, OSError):  # a read that needs the file raises the error
             checkpoint = read_checkpoint(f"{root}/checkpoint") or checkpoint
         return _Run(root, is_live, None if status is None else status[1], checkpoint)
 
     def ended_with(self, log: CommitLog, last: LastUnit) -> bool:
-        """Whether the log surely ends with its last whole message, or goes on with nothing but damage."""
+        """Whether the log certainly ends with its last whole message, or continues with damage only."""
         if self.start is not None and last.timestamp >= self.start:
             return True
         if self.is_live and self.checkpoint.confirm_phy_offset:
@@ -160,13 +155,13 @@ class _Run:
         )
 
     def surely_ended_with(self, log: CommitLog, last: LastUnit) -> bool:
-        """Whether nothing of the log was lost behind its last whole message since the broker stopped."""
+        """Whether nothing after the last whole message was lost since the broker stopped."""
         indexed = self._indexed()
         if indexed > last.offset:
             return False
         if indexed == last.offset or self._is_ours(log, last):
             return True
-        return self._is_newest_by_checkpoint(last) and not any(_head(log, last.stop)[:_WORD_SIZE])
+        return self._is_newest_by_checkpoint(last) and not any(_head_at(log, last.stop)[:_WORD_SIZE])
 
     def _is_newest_by_checkpoint(self, last: LastUnit) -> bool:
         checkpoint = self.checkpoint
@@ -175,7 +170,7 @@ class _Run:
         return last.timestamp in (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
 
     def _indexed(self) -> int:
-        """The last message of the newest index file; -1 without."""
+        """The physical offset of the last message in the newest index file; -1 without one."""
         with suppress(StoreError, OSError):
             files = list_index_files(f"{self.root}/index")
             if files:
@@ -192,7 +187,7 @@ class _Run:
 
 
 def last_unit(log: CommitLog) -> LastUnit | None:
-    """The last whole message, by a bisection of the zeros behind it and a look at the bytes before them."""
+    """The last whole message: a bisection of the zeros after it, then a search in the bytes before them."""
     stop = written_stop(log)
     for file in reversed(log.files):
         if file.start >= stop:
@@ -213,9 +208,7 @@ def last_unit(log: CommitLog) -> LastUnit | None:
 
 
 def written_stop(log: CommitLog) -> int:
-    """About where the log's last bytes are: files have their full length from the start, and zeros behind
-    what is written.
-    """
+    """About where the log's last bytes are: files have their full length, with zeros after the last bytes."""
     for file in reversed(log.files):
         view = log.view(file)
         if not any(view.read(0, _LOOK_SIZE)):
@@ -247,14 +240,15 @@ def is_unwritten(log: CommitLog, offset: int) -> bool:
     return not head.strip(b"\0") and written_stop(log) <= offset + _BLOCK_SIZE
 
 
-def _head(log: CommitLog, offset: int) -> bytes:
+def _head_at(log: CommitLog, offset: int) -> bytes:
     file = log.file_at(offset)
     return b"" if file is None else log.view(file).read(offset - file.start, _HEAD_SIZE)
 
 
 def _follows(log: CommitLog, indexed: int, last: LastUnit) -> bool:
-    """Whether only messages of the same run lie between the one that was indexed last and the last one: what
-    was cut is older.
+    """Whether only messages of the same run lie between the last indexed message and the last one.
+
+    Messages that a recovery has cut would be older.
     """
     if not last.offset - _FOLLOWING_SIZE < indexed < last.offset or log.file_at(indexed) is None:
         return False
@@ -269,7 +263,7 @@ def _follows(log: CommitLog, indexed: int, last: LastUnit) -> bool:
 
 
 def _goes_on(log: CommitLog, last: LastUnit) -> bool:
-    """Whether a whole message follows after all, behind zeros where a file was not written to its end, say."""
+    """Whether a whole message follows all the same, for example after zeros of an unwritten page."""
     if log.file_at(last.stop) is None:
         return False
     return any(isinstance(step, UnitRun) for step in log.walk(last.stop, verify_crc=True, resync=True))
@@ -283,7 +277,7 @@ def _walked(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
     key = (root, run.is_live)
     signs = (last, run.start, run.checkpoint.confirm_phy_offset)
     before = known.get(key)
-    if before is not None and before.signs == signs and before.head == _head(log, before.end.offset):
+    if before is not None and before.signs == signs and before.head == _head_at(log, before.end.offset):
         return before.end
     if (
         before is not None
@@ -294,12 +288,12 @@ def _walked(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
         end = _grown(log, run, before.end)
     else:
         end = _whole_look(root, log, run, last)
-    known[key] = _Known(signs, _head(log, end.offset), end)
+    known[key] = _Known(signs, _head_at(log, end.offset), end)
     return end
 
 
 def _is_new(run: _Run, timestamp: int) -> bool:
-    """Whether a message was written in the broker's present run."""
+    """Whether a message was written in the broker's current run."""
     return run.is_live and run.start is not None and timestamp >= run.start
 
 
@@ -316,7 +310,7 @@ def _whole_look(root: str, log: CommitLog, run: _Run, last: LastUnit) -> Written
         return result
     turn = _turn(log, run.start, end.scan_start, found.offset)
     if turn is not None:
-        return WrittenEnd(turn[0], True, _count(log, turn[0]), turn[1])
+        return WrittenEnd(turn[0], True, _messages_from(log, turn[0]), turn[1])
     # Nothing was written in this run, whose recovery ended before the damage: what is behind was cut then. A
     # confirmPhyOffset of 0 says nothing: it may be the first message, or of a broker that does not write it.
     if found.offset > end.offset and run.checkpoint.confirm_phy_offset == end.last_unit_offset > 0:
@@ -327,10 +321,10 @@ def _whole_look(root: str, log: CommitLog, run: _Run, last: LastUnit) -> Written
 
 
 def _turn(log: CommitLog, start_ms: int, first: int, stop: int) -> tuple[int, int] | None:
-    """(where a message of this run is directly followed by an older one, its store time): the log ends there.
+    """(end of the log, its store time): where an older message directly follows one of this run; else None.
 
-    A new message may end exactly where a cut one begins. While the clock has not come to the new message's
-    time again, it may have been set back instead.
+    A new message may end exactly where a cut one begins. Until the clock has passed the new message's time,
+    the clock may have been set back instead.
     """
     newest = -1
     for run in _runs(log, first, stop):
@@ -349,7 +343,7 @@ def _turn(log: CommitLog, start_ms: int, first: int, stop: int) -> tuple[int, in
 
 
 def _grown(log: CommitLog, run: _Run, before: WrittenEnd) -> WrittenEnd:
-    """The end after what was written since it was found."""
+    """The end after the messages that were written since it was found."""
     end = before
     assert run.start is not None
     if log.file_at(before.offset) is None:
@@ -377,6 +371,6 @@ def _times(log: CommitLog, run: UnitRun) -> NDArray[np.int64]:
     return units.integers("store_timestamp").astype(np.int64)
 
 
-def _count(log: CommitLog, start: int) -> int:
+def _messages_from(log: CommitLog, start: int) -> int:
     walk = log.walk(start, resync=True) if log.file_at(start) is not None else ()
     return sum(len(step.positions) for step in walk if isinstance(step, UnitRun))

@@ -18,7 +18,9 @@ from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError
 from store_format.follow.follower import StoreFollower
 from tests.store_format.read.test_readable_end import Broker
-from tests.store_format.read.test_written_end import recovered, start
+from tests.store_format.read.test_written_end import broker, live, recovered, start
+
+__all__ = ["broker", "live"]  # fixtures
 
 Live = Callable[[Path, bool], None]
 

@@ -106,11 +106,11 @@ def test_of_a_topic_created_again_the_later_messages_count(
     queue = store.queue("T", 0)
     assert (queue.min_offset, queue.max_offset) == (0, 3)
     assert bodies(store) == [(0, b"new 0"), (1, b"new 1"), (2, b"new 2")]
-    told = [record.getMessage() for record in caplog.records if "began again" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "restart at 0" in record.getMessage()]
     assert [text.partition(": ")[2] for text in told] == [
         (
-            "1 queues began again with offset 0 (topics that were deleted and created again?): T-0. "
-            "Their messages from before that are not read; a consume queue does not have them either"
+            "the offsets of 1 queues restart at 0 (topics deleted and created again?): T-0. "
+            "Their earlier messages are not read; the consume queues do not hold them either"
         )
     ]
 
@@ -138,7 +138,7 @@ def test_offsets_that_never_rise_are_refused_and_cost_no_hour(tmp_path: Path) ->
     count = 3000
     units = [Message(b"T", queue_offset=count - i) for i in range(count)]
     store = write_log(tmp_path, units, 4 << 20)
-    with pytest.raises(CorruptStoreError, match="T-0 that begin anew at most 1000 times"):
+    with pytest.raises(CorruptStoreError, match="at most 1000 restarts of the queue offsets of T-0"):
         store.queues()
 
 

@@ -210,8 +210,8 @@ def test_only_the_ends_of_a_large_log_are_looked_at(
     told = warnings(caplog)
     assert len(told) == 1
     assert f"{topic}-0" in told[0]
-    assert ("The commitlog is scanned for them" in told[0]) == is_seen
-    assert ("`rmqlog verify` looks at all of it" in told[0]) != is_seen
+    assert ("These queues are read by a scan of the commitlog" in told[0]) == is_seen
+    assert ("`rmqlog verify` checks the whole commitlog" in told[0]) != is_seen
 
 
 def test_a_committed_offset_says_that_there_were_messages(
@@ -222,7 +222,9 @@ def test_a_committed_offset_says_that_there_were_messages(
         json.dumps({"offsetTable": {"Middle@group": {"0": 7}}})
     )
     assert len(rows(MessageStore.open(str(large)))) == 120
-    assert ["Middle-0. The commitlog is scanned for them" in text for text in warnings(caplog)] == [True]
+    assert [
+        "Middle-0. These queues are read by a scan of the commitlog" in text for text in warnings(caplog)
+    ] == [True]
 
 
 def test_a_topic_made_again_does_not_get_its_old_messages_back(
@@ -270,7 +272,7 @@ def test_a_queue_whose_messages_a_broker_has_passed_is_lost(
     assert len(rows(store)) == 8
     told = warnings(caplog)
     assert ["T-1" in told[0], "U-0, U-1" in told[1], len(told)] == [True, True, 2]
-    assert "Once the broker has stopped, a write of rmqlog" in told[0]
+    assert "Once the broker has stopped, writing to these topics with rmqlog" in told[0]
 
 
 def test_messages_that_a_broker_does_not_dispatch_are_named(
