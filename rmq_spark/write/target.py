@@ -37,9 +37,7 @@ class TargetStore:
 
     root: str
     settings: StoreSettings
-    crc_property: bool = (
-        False  # as the last message has (enabledAppendPropCRC), new messages get a CRC property
-    )
+    crc_property: bool = False  # whether messages get a CRC property, as the last one has
     closed: str | None = None  # why the store cannot be written to now
     is_new: bool = False
     was_missing: bool = False

@@ -19,7 +19,7 @@ def test_a_queue_replaced_twice_in_the_same_way_is_reported_twice(
 ) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 8, queues=1))
-    queue = MessageStore.open(root).queue("T", 0)
+    queue = MessageStore.open(str(root)).queue("T", 0)
     name, losses = MessageQueue.of(queue), Losses(fail_on_data_loss=False)
     with caplog.at_level(logging.WARNING, "rmq_spark"):
         for position in (5, 6):  # two looks before the micro-batch begins
