@@ -66,6 +66,46 @@ print(spark.table("streamed").count())
 )
 
 
+ARTIFACT = (
+    SESSION
+    + """
+import importlib
+import zipfile
+from pyspark.sql.datasource import DataSource
+spark = builder.getOrCreate()
+with zipfile.ZipFile("artifact_of_a_test.zip", "w") as file:
+    file.writestr("artifact_of_a_test.py", "")
+spark.addArtifacts("artifact_of_a_test.zip", pyfile=True)
+
+class Importing(DataSource):
+    @classmethod
+    def name(cls):
+        return "importing"
+
+    def schema(self):
+        return "n bigint"
+
+    def reader(self, schema):
+        importlib.import_module("artifact_of_a_test")
+        raise ValueError("the artifact was imported")
+
+    streamReader = reader
+
+def outcome(action):
+    try:
+        action()
+    except Exception as error:
+        texts = ("the artifact was imported", "No module named 'artifact_of_a_test'")
+        print(next(text for text in texts if text in str(error)))
+
+spark.dataSource.register(Importing)
+outcome(spark.read.format("importing").load().collect)
+writing = spark.readStream.format("importing").load().writeStream.format("memory").queryName("importing")
+outcome(lambda: writing.option("checkpointLocation", "checkpoint").start().awaitTermination())
+"""
+)
+
+
 def expected() -> str:
     rows = told(STORE, lambda row: row["topic"] == "Orders")
     return f"{len(rows)} {sum(row['properties'].get('TAGS') == 'BB' for row in rows)}"
@@ -101,3 +141,13 @@ def test_the_code_travels_where_it_is_not_installed(
         BY_VALUE, str(golden(STORE)), str(ROOT), directory=tmp_path, python_path=site, workers=python
     ).splitlines()
     assert printed[-4:] == ["numpy pyarrow", "True", expected(), expected().split()[0]]
+
+
+def test_artifacts_do_not_reach_the_source_of_a_stream_4_3(tmp_path: Path) -> None:
+    """A zip added to the session is importable where a batch read is planned, and not where a stream is.
+
+    On the day a stream finds it too, `rmq_spark.spark.by_value` can become `addArtifacts`. Connect does the
+    same, with `addArtifacts` and with archives. A session keeps its artifacts, so this one is a process.
+    """
+    printed = run(ARTIFACT, directory=tmp_path).splitlines()
+    assert printed == ["the artifact was imported", "No module named 'artifact_of_a_test'"]

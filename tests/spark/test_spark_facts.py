@@ -7,9 +7,7 @@ again. The sources are defined in functions, so that Spark pickles them by value
 
 from __future__ import annotations
 
-import importlib
 import json
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -322,40 +320,3 @@ def test_the_unix_socket_setting_exists_and_is_ours_4_3(spark: SparkSession, gol
     """
     assert spark.sparkContext.getConf().get("spark.python.unix.domain.socket.enabled") == "true"
     assert read(spark, golden("basic-5.5.0"), columns=PLACE, subscribe="Audit").count() == 351
-
-
-# ---- code on the workers -----------------------------------------------------------------------------------
-
-
-def test_artifacts_do_not_reach_the_source_of_a_stream_4_3(spark: SparkSession, tmp_path: Path) -> None:
-    """A zip added to the session is importable where a batch read is planned, and not where a stream is.
-
-    On the day a stream finds it too, `rmq_spark.spark.by_value` can become `addArtifacts`. Connect does the
-    same, with `addArtifacts` and with archives.
-    """
-    with zipfile.ZipFile(tmp_path / "artifact_of_a_test.zip", "w") as file:
-        file.writestr("artifact_of_a_test.py", "")
-    spark.addArtifacts(str(tmp_path / "artifact_of_a_test.zip"), pyfile=True)
-
-    class Importing(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "importing"
-
-        def schema(self) -> str:
-            return "n bigint"
-
-        def reader(self, schema: StructType) -> DataSourceReader:
-            importlib.import_module("artifact_of_a_test")
-            raise ValueError("the artifact was imported")
-
-        def streamReader(self, schema: StructType) -> Any:
-            importlib.import_module("artifact_of_a_test")
-            raise ValueError("the artifact was imported")
-
-    spark.dataSource.register(Importing)
-    with pytest.raises(PySparkException, match="the artifact was imported"):
-        spark.read.format("importing").load().collect()
-    writer = spark.readStream.format("importing").load().writeStream.format("memory").queryName("importing")
-    with pytest.raises(PySparkException, match="No module named 'artifact_of_a_test'"):
-        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
