@@ -258,11 +258,11 @@ def strategy(
             return _AveragelyByCircle()
         case "CONFIG":
             if config is None:
-                raise _missing("allocateConfig", "the queues of each client", name)
+                raise _lacks_option("allocateConfig", "the queues of each client", name)
             return _ByConfig(config)
         case "MACHINE_ROOM":
             if consumer_idcs is None:
-                raise _missing("consumerIdcs", "the machine rooms whose queues are read", name)
+                raise _lacks_option("consumerIdcs", "the machine rooms whose queues are read", name)
             return _ByMachineRoom(frozenset(consumer_idcs))
         case "MACHINE_ROOM_NEARBY":
             nested = _inner(inner, virtual_node_count) if isinstance(inner, str) else inner
@@ -275,7 +275,7 @@ def strategy(
     raise OptionError(f"allocateMessageQueueStrategy: unknown strategy {name!r}; {hint}")
 
 
-def _missing(option: str, expected: str, name: str) -> OptionError:
+def _lacks_option(option: str, expected: str, name: str) -> OptionError:
     return OptionError(
         f"{option}: expected {expected} for allocateMessageQueueStrategy={name}, found none; set {option}"
     )
