@@ -111,7 +111,7 @@ class MessageStore(Store):
 
         flush(self.path, options=CommitOptions(log_directories=self.commit_log_paths))
 
-    # ---- questions beyond reading ------------------------------------------------------------------------------
+    # ---- questions beyond reading --------------------------------------------------------------------------
 
     def find(
         self,

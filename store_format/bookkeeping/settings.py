@@ -71,8 +71,8 @@ class StoreSettings:
             f"maxHashSlotNum={self.max_hash_slot_num}",
             f"maxIndexNum={self.max_index_num}",
             (
-                "# After writes with ASYNC_FLUSH, call MessageStore.open(path).flush() before a broker starts: "
-                "queries by key need it."
+                "# After writes with ASYNC_FLUSH, call MessageStore.open(path).flush() before a broker starts"
+                ": queries by key need it."
             ),
         ]
         return ("\n".join(lines) + "\n").encode()

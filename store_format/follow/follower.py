@@ -15,13 +15,12 @@ from dataclasses import replace
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.listing import FOLDERS
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.files.read import FileCache, entry_names
 from store_format.follow.fingerprint import Signs, read_signs
 from store_format.follow.log_start import WORD_SIZE, find_start
-from store_format.follow.log_tail import Newest, News, follow_queue, read_head, read_news
+from store_format.follow.log_tail import Newest, News, follow_queue, is_torn, read_head, read_news
 from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
 from store_format.names import QueueKey
 from store_format.read.snapshot import take_queue
@@ -89,7 +88,7 @@ class StoreFollower:
             and not self._has_longer_file()
         ):
             return False
-        if quiet and not is_live and self._is_torn():
+        if quiet and not is_live and is_torn(self._log, self._end):
             self._note_stuck(True, False)
             self._remember(signs)
             return False
@@ -114,19 +113,6 @@ class StoreFollower:
     def _is_due(self) -> bool:
         """Whether to check an incomplete message at the log's end again: it may be complete soon."""
         return self._stuck_wait > 0 and self._clock_ns() - self._stuck_since >= self._stuck_wait
-
-    def _is_torn(self) -> bool:
-        """Whether the log continues with bytes that are not a whole message."""
-        try:
-            walk = self._log.walk(self._end, verify_crc=True)
-            return (
-                next(walk, None) is None
-                and walk.end is not None
-                and walk.end.kind is EndKind.TORN
-                and walk.end.offset == self._end
-            )
-        except StoreError:
-            return False  # files were deleted: a look at the whole store finds what is left
 
     def _has_longer_file(self) -> bool:
         """Whether the last file, which was full, has become longer.
@@ -224,7 +210,9 @@ class StoreFollower:
         if (
             was_crashed
             and not self._grows
-            and any(key not in self.queues or _grew(self.queues[key], found[key]) for key in found)
+            and any(
+                key not in self.queues or found[key].max_offset > self.queues[key].max_offset for key in found
+            )
         ):
             self._grows = True
             _log.warning(
@@ -405,10 +393,6 @@ def _is_behind(before: Queue, now: Queue | None) -> bool:
     return (
         now.scanned is None and now.max_offset < before.max_offset and last_physical_offset(now.range) < stop
     )
-
-
-def _grew(before: Queue, now: Queue) -> bool:
-    return now.max_offset > before.max_offset
 
 
 def _same(before: Queue | None, now: Queue) -> bool:

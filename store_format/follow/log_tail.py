@@ -104,6 +104,20 @@ def read_news(
     return news
 
 
+def is_torn(log: CommitLog, end: int) -> bool:
+    """Whether the log continues at the physical offset `end` with bytes that are not a whole message."""
+    try:
+        walk = log.walk(end, verify_crc=True)
+        return (
+            next(walk, None) is None
+            and walk.end is not None
+            and walk.end.kind is EndKind.TORN
+            and walk.end.offset == end
+        )
+    except StoreError:
+        return False  # files were deleted: a look at the whole store finds what is left
+
+
 def near_end(log: CommitLog, start: int, stop: int | None, margin_size: int) -> tuple[int, int]:
     """(place, end): the start of a message at least `margin_size` bytes before the log's end, and the end.
 

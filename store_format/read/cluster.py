@@ -12,11 +12,11 @@ from store_format.read.store_root import looks_like_store
 
 
 def store_roots(path: str, refused: Refused = refuse, *, missing_ok: bool = False) -> list[str]:
-    """The roots that `path` means: its members, sorted by name, if it is the directory of a cluster, else [path].
+    """The store roots of `path`: its members sorted by name if it is the directory of a cluster, else [path].
 
-    The path itself need not be a store: whoever opens it says what is missing. Members that cannot be read,
-    or look like a store without a commitlog, are `refused` and left out; without any other member they are
-    an error. Raises OptionError if two members are one store.
+    The path itself need not be a store: opening it says what is missing. Members that cannot be read, or look
+    like a store without a commitlog, are `refused` and left out; without any other member they are an error.
+    Raises OptionError if two members are one store.
     """
     names = entry_names(path, missing_ok=missing_ok)
     if "commitlog" in names:
@@ -52,10 +52,11 @@ def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) 
 
 
 def refuse_repeated(stores: Iterable[tuple[str, str, Sequence[str]]]) -> None:
-    """Raises OptionError if two of the stores are one: (path as given, store root, commitlog directories) each.
+    """Raises OptionError if two of the stores are one.
 
-    A store is its commitlog: reached by two paths, through a link, a mount or the directory of a cluster, it
-    would return every message twice.
+    `stores` are (path as given, store root, commitlog directories). A store is its commitlog: if it is
+    reached by two paths, through a link, a mount or the directory of a cluster, every message would be read
+    twice.
     """
     seen: dict[object, tuple[int, str]] = {}
     for number, (path, root, directories) in enumerate(stores):

@@ -1,11 +1,11 @@
 """How far the commitlog of a crashed store can be read: over damage in its middle, but not into what an
 earlier recovery cut off.
 
-A broker's recovery ends the log at its first bytes that are no message (`recovery.end_after_crash`), and cuts off
-everything behind them. At the log's true end nothing follows those bytes. Where whole messages follow, either
-the middle of the log is damaged, or the messages are remains: recovery sets the log's end back and does not
-clear a byte (MappedFileQueue.truncateDirtyFiles), and a broker that goes on writes over the first of the cut
-messages only.
+A broker's recovery ends the log at the first bytes that are not a message (`recovery.end_after_crash`) and
+cuts off everything after them. At the log's true end nothing follows those bytes. If whole messages follow,
+either the middle of the log is damaged, or the messages are remains: recovery sets the log's end back and
+clears no byte (MappedFileQueue.truncateDirtyFiles), and a broker that continues writes over the first of the
+cut messages only.
 
 The rule. Whole messages behind damaged bytes continue the log when both of these hold:
 
@@ -268,15 +268,14 @@ def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
     if found.damage is not None:
         _log.warning(
             "%s was left by a crash, and its commitlog is damaged in the middle: %s. The %d whole messages "
-            "behind the damage, up to %d, "
-            "are read too. %s: export them before a broker starts (rmqlog export --skip-damage)",
+            "behind the damage, up to %d, are read too. "
+            "%s: export them before a broker starts (rmqlog export --skip-damage)",
             root, found.damage, found.messages, found.offset, found.loss,
         )  # fmt: skip
     if found.remains:
         _log.warning(
             "%s was left by a crash, and its commitlog ends at %d: %d whole messages behind the end are "
-            "older than the last one before "
-            "it, or repeat queue offsets. %s not read",
+            "older than the last one before the end, or repeat queue offsets. %s not read",
             root, found.offset, found.remains,
             "An earlier recovery has cut them; they are" if found.is_recovery_known else "They are",
         )  # fmt: skip

@@ -281,7 +281,7 @@ def _skip_sample(error: StoreError) -> None:
 
 
 def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused: Refused) -> Snapshot:
-    """The queues as the broker's recovery would leave them (CommitLog.recoverAbnormally); no byte is changed."""
+    """The queues as the broker's recovery would leave them (CommitLog.recoverAbnormally), in memory."""
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     end, readable = ends_after_crash(root, log, checkpoint)
     _log.info(

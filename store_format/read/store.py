@@ -106,7 +106,7 @@ class Store:
 
     @property
     def has_consume_queues(self) -> bool:
-        """False where RocksDB keeps the consume queues, or they were deleted: then the commitlog is scanned."""
+        """False if RocksDB keeps the consume queues or they were deleted: the commitlog is scanned then."""
         return has_queue_files(self.path) or not self.log.relisted().files
 
     def snapshot(self, select: Callable[[str], bool] = lambda topic: True) -> Snapshot:

@@ -110,8 +110,7 @@ def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) ->
     said.add(root)
     _log.warning(
         "%s: the commitlog ends at %d. A broker's recovery has cut what is behind it: %d whole messages, "
-        "which are not read, and %d "
-        "entries at the ends of consume queues, which are passed over",
+        "which are not read, and %d entries at the ends of consume queues, which are skipped",
         root, end.offset, end.remains, hidden,
     )  # fmt: skip
 
