@@ -37,7 +37,7 @@ class TargetStore:
 
     root: str
     settings: StoreSettings
-    crc_property: bool = False  # whether messages get a CRC property, as the last one has
+    crc_property: bool = False  # add a CRC property, as the last message has (enabledAppendPropCRC)
     closed: str | None = None  # why the store cannot be written to now
     is_new: bool = False
     was_missing: bool = False

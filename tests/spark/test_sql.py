@@ -133,10 +133,10 @@ def test_a_table_with_a_column_list_says_why_not(sql: Sql, golden: Golden) -> No
     sql(COLUMN_LIST.format(golden(STORE)))  # Spark asks nobody here
     message = refused(sql, "SELECT * FROM t")
     assert (
-        "A table is created without a column list, as in CREATE TABLE t USING rmqlog OPTIONS (path '/data/store')"
+        "Create a table without a column list, as in CREATE TABLE t USING rmqlog OPTIONS (path '/data/store')"
         in message
     )
-    assert "with one, Spark does not keep the options" in message
+    assert "with a column list, Spark does not keep the options" in message
 
 
 def test_a_table_without_a_path(sql: Sql) -> None:
