@@ -66,4 +66,4 @@ def test_where_no_record_is(rmqlog: Runner, golden: Golden) -> None:
         "the commitlog has no offset 1099511627776; its offsets are 0 to "
     )
     assert "is no physical offset" in rmqlog.fails(2, "dump", golden(STORE), "nobody")
-    assert "a place in one store" in rmqlog.fails(1, "dump", golden("cluster-5.5.0"), 0)
+    assert "belongs to one store" in rmqlog.fails(1, "dump", golden("cluster-5.5.0"), 0)

@@ -152,7 +152,7 @@ def test_contradictions(golden: Golden) -> None:
     store = MessageStore.open(str(golden("basic-5.5.0")))
     with pytest.raises(OptionError, match="key and message_id are given together"):
         store.find(key="a", message_id="b")
-    with pytest.raises(OptionError, match="an empty message id"):
+    with pytest.raises(OptionError, match="the message id is empty"):
         store.find(message_id="")
     with pytest.raises(OptionError, match="unknown column 'tag'"):
         store.find(message_id="b", columns=["tag"])
