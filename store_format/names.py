@@ -12,11 +12,11 @@ QueueKey = tuple[str, int]  # a queue of one store: its topic and its queue id
 
 # ---- prefixes of topics (MixAll, TopicValidator) ----
 
-RETRY_PREFIX = "%RETRY%"  # + group: the messages that the group could not consume, to be consumed again
-DLQ_PREFIX = "%DLQ%"  # + group: the messages that the group gave up on
-LMQ_PREFIX = "%LMQ%"  # a light queue: its entries lead to messages of other topics
+RETRY_PREFIX = "%RETRY%"  # + group: messages that the group failed to consume, and will consume again
+DLQ_PREFIX = "%DLQ%"  # + group: messages that failed too often: dead letters
+LMQ_PREFIX = "%LMQ%"  # a light queue: its entries point to messages of other topics
 SYSTEM_PREFIX = "rmq_sys_"
-# + the broker's name. TopicConfigManager: each broker that starts puts this topic into topics.json
+# + broker name: a topic that each broker adds to topics.json at start-up (TopicConfigManager)
 SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 # ---- topics (TopicValidator, TimerMessageStore) ----
@@ -25,14 +25,14 @@ DEFAULT_TOPIC = "TBW102"  # the template of topics that are created on demand
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # messages with a delay level wait here, one queue a level
 TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a time of delivery wait here
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # half messages of transactions
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which half messages are decided
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which half messages are committed or rolled back
 ROCKSDB_HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"  # 5.4 and later
 ROCKSDB_OP_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 HALF_TOPICS = (HALF_TOPIC, ROCKSDB_HALF_TOPIC)
 DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages that were checked too often
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-TRACE_PREFIXES = (TRACE_TOPIC, "rmq_sys_TRACE_DATA_")  # the broker's own, and those of regions
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"  # every broker that starts puts it into topics.json
+TRACE_PREFIXES = (TRACE_TOPIC, "rmq_sys_TRACE_DATA_")  # of the broker, and of regions
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"  # each broker adds this topic to topics.json at start-up
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 
 # TopicValidator.SYSTEM_TOPIC_SET
@@ -74,23 +74,23 @@ REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"  # the broker's reader of pop checkpoi
 
 # ---- message properties (MessageConst) that several rooms read or write ----
 
-KEYS = "KEYS"  # the user's keys, with spaces between them
+KEYS = "KEYS"  # the user's keys, separated by spaces
 TAGS = "TAGS"
-UNIQ_KEY = "UNIQ_KEY"  # the message id that the client makes
+UNIQ_KEY = "UNIQ_KEY"  # the message id that the client assigns
 WAIT = "WAIT"
 DELAY = "DELAY"  # the delay level, from 1
-REAL_TOPIC = "REAL_TOPIC"  # where a message goes that waits in a system topic, and its queue id there
+REAL_TOPIC = "REAL_TOPIC"  # topic and queue id of delivery, while a message waits in a system topic
 REAL_QID = "REAL_QID"
 TIMER_OUT_MS = "TIMER_OUT_MS"  # when the timer delivers the message
-RETRY_TOPIC = "RETRY_TOPIC"  # the topic that a message of a retry topic was first sent to
+RETRY_TOPIC = "RETRY_TOPIC"  # the original topic of a message in a retry topic
 PGROUP = "PGROUP"  # the producer group of a transaction
-INNER_NUM = "INNER_NUM"  # how many messages an inner batch holds
-INNER_BASE = "INNER_BASE"  # the queue offset of the first of them
-INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # further queues of the message, with commas between them
-INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"  # its queue offset in each of them
+INNER_NUM = "INNER_NUM"  # the number of messages of an inner batch
+INNER_BASE = "INNER_BASE"  # the queue offset of its first message
+INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # further queues of the message, separated by commas
+INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"  # the queue offsets in these queues
 
 # MessageConst, without the properties that a client sets on an ordinary message (spec 2.5). Exact names:
-# ORIGIN_COUNTRY is a user's.
+# ORIGIN_COUNTRY is a user's property.
 RESERVED_PROPERTIES = frozenset(
     (
         # retry and dead letters
@@ -131,7 +131,7 @@ RESERVED_PROPERTIES = frozenset(
         # a broker puts messages with these properties into other queues than the producer names
         "_SYS_MSG_PRIORITY_",
         "__LITE_TOPIC",
-        # the store's and the proxy's
+        # set by the store and the proxy
         INNER_NUM,
         INNER_BASE,
         INNER_MULTI_DISPATCH,
@@ -157,7 +157,7 @@ def retry_topic(group: str) -> str:
 
 
 def dead_letter_topic(group: str) -> str:
-    """The topic of the messages that a group gave up on (MixAll.getDLQTopic)."""
+    """The topic of a group's dead letters (MixAll.getDLQTopic)."""
     return DLQ_PREFIX + group
 
 
@@ -191,7 +191,7 @@ def perm_text(perm: int) -> str:
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate that a misspelt name most likely means, in any case; None when none is near."""
-    import difflib  # here: errors alone need it, and `rmqlog` starts faster without it
+    import difflib  # imported here: only errors need it, and `rmqlog` starts faster without it
 
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     close = difflib.get_close_matches(name.lower(), by_lower, 1, _NEAREST_RATIO_MIN)

@@ -1,4 +1,4 @@
-"""`tail -f`: the last messages of stores, then what is written to them, until somebody interrupts.
+"""`tail -f`: the last messages of stores, then each new message, until an interrupt.
 
 The store follower reports which queues changed; this module reads their new messages. Positions that a store
 no longer has are handled as a stream with failOnDataLoss=false handles them: a warning with a count.

@@ -1,7 +1,6 @@
-"""A group's options as values, and what they are made into: a strategy, an offset store, and who a query is
-in its group.
+"""The options of a consumer group, and what they build: the strategy, the offset store, the membership.
 
-The texts are read here, one function an option; `group_option_table` has the rows.
+Each option has a parser here; `group_table` has the rows.
 """
 
 from __future__ import annotations

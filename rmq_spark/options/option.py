@@ -22,13 +22,13 @@ class Option:
     """One option: its name, how its text is parsed, its default, and the queries that it applies to.
 
     `default` is text, and is parsed like the caller's text. Without a default the value is None, and
-    `otherwise` says for the reference what then happens. `stream` has the parser and the default of a
-    streaming query where they differ.
+    `otherwise` describes the effect for the reference. `stream` has the parser and the default of a
+    streaming query, if they differ.
     """
 
     name: str
     kind: str
-    parse: Callable[[Given], Any]  # Any: the field of ReadOptions that takes the value has its type
+    parse: Callable[[Given], Any]  # Any: the field of the options class has the type
     about: str
     default: str | None = None
     otherwise: str = ""
