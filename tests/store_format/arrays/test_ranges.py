@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.arrays import ranges as gather
-from store_format.arrays.ranges import as_bytes, gather_ranges, gather_units, gather_words, mapped_array
+from store_format.arrays.ranges import (
+    as_bytes,
+    fixed_width,
+    flat_bytes,
+    from_flat,
+    gather_ranges,
+    gather_units,
+    gather_words,
+    mapped_array,
+)
 from store_format.layouts import BLANK_HEAD
 
 DATA = bytes(range(256))
@@ -58,3 +67,21 @@ def test_arrays_are_mapped_where_they_begin() -> None:
 
 def test_as_bytes() -> None:
     assert as_bytes(BUFFER, 3, 6) == b"\3\4\5"
+
+
+# ---- Arrow arrays as bytes and offsets ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+@given(st.lists(st.binary(max_size=5)), st.integers(0, 4), st.integers(0, 4))
+def test_there_and_back_on_any_slice(kind: pa.DataType, values: list[bytes], front: int, back: int) -> None:
+    array = pa.array(values, kind)[front:]
+    array = array[: max(len(array) - back, 0)]
+    data, offsets = flat_bytes(array)
+    assert (offsets[0], offsets[-1]) == (0, len(data))
+    assert from_flat(data, offsets).to_pylist() == array.to_pylist()
+
+
+def test_records_become_values() -> None:
+    assert fixed_width(np.array([1, -2], ">i2")).to_pylist() == [b"\0\1", b"\xff\xfe"]
+    assert fixed_width(np.empty(0, "V88")).to_pylist() == []
