@@ -103,7 +103,7 @@ class StoreFollower:
         )
         # another lock time: a broker was started, and may have cut the log
         can_follow = can_follow and signs.lock == known.lock
-        if can_follow and self._follow(signs, self._size_max()):
+        if can_follow and self._follow(signs, _NEWS_SIZE + _NEWS_SIZE_OF_QUEUE * len(self.queues)):
             return bool(self.changed)
         return self._look_anew(signs, self.changed)
 
@@ -152,14 +152,7 @@ class StoreFollower:
         self._catching_up_since = self._clock_ns() if behind else None
         found |= behind
         self.cuts = self.cuts if behind and not there.scanned else there.cuts
-        changed |= {key: queue for key, queue in found.items() if not _same(self.queues.get(key), queue)}
-        changed |= dict.fromkeys(self.queues.keys() - found.keys())
-        for key in (
-            found.keys() if intact is not None else changed.keys() & found.keys()
-        ) & self.queues.keys():
-            replaced = replaced_by(self.queues[key], found[key], intact)
-            if replaced is not None:
-                self.replaced[key], changed[key] = replaced, found[key]
+        self._note_changes(found, changed, intact)
         self._warn_of_growth(signs, found)
         self.queues = found
         self._pending, self._is_full = {}, False
@@ -179,9 +172,22 @@ class StoreFollower:
         self.changed = changed
         self._samples.add(self._log, last)
         if not self._follows or not self._follow(signs, None):
-            self._note_stuck(self._log_goes_on(), moved)
+            self._note_stuck(any(read_head(self._log, self._end)[:WORD_SIZE]), moved)
             self._remember(signs)
         return bool(self.changed)
+
+    def _note_changes(
+        self, found: dict[QueueKey, Queue], changed: dict[QueueKey, Queue | None], intact: int | None
+    ) -> None:
+        """Adds to `changed` and `replaced` how the queues differ from those of the last look."""
+        changed |= {key: queue for key, queue in found.items() if not _same(self.queues.get(key), queue)}
+        changed |= dict.fromkeys(self.queues.keys() - found.keys())
+        for key in (
+            found.keys() if intact is not None else changed.keys() & found.keys()
+        ) & self.queues.keys():
+            replaced = replaced_by(self.queues[key], found[key], intact)
+            if replaced is not None:
+                self.replaced[key], changed[key] = replaced, found[key]
 
     def _catching_up(self, signs: Signs, found: dict[QueueKey, Queue]) -> dict[QueueKey, Queue]:
         """Queues that were scanned and that a broker is rebuilding.
@@ -223,9 +229,6 @@ class StoreFollower:
                 self.store.path,
             )
 
-    def _log_goes_on(self) -> bool:
-        return any(read_head(self._log, self._end)[:WORD_SIZE])
-
     def _remember(self, signs: Signs, *, was_unwritten: bool = False) -> None:
         self._signs = signs.settled(self._clock_ns())
         head = read_head(self._log, self._end)
@@ -233,9 +236,6 @@ class StoreFollower:
         self._head = b"" if was_unwritten and any(head[:WORD_SIZE]) else head
 
     # ---- what came -----------------------------------------------------------------------------------------
-
-    def _size_max(self) -> int:
-        return _NEWS_SIZE + _NEWS_SIZE_OF_QUEUE * len(self.queues)
 
     def _follow(self, signs: Signs, size_max: int | None) -> bool:
         """Takes in the messages since the last look.

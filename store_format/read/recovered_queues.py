@@ -43,7 +43,7 @@ def recovered_queues(
         key for key, queue in queues.items() if queue.max_offset > queue.min_offset and not queue.is_batch
     }
     damaged = dict(damaged)
-    for key, found in _missing(log, queues, filled, doubtful, end, readable).items():
+    for key, found in _missing_on_disk(log, queues, filled, doubtful, end, readable).items():
         if not select(key[0]) or key in damaged:
             continue
         queue = queues.get(key) or QueueRange(*key, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
@@ -57,7 +57,7 @@ def recovered_queues(
     return {key: queue for key, queue in queues.items() if key not in damaged}, damaged
 
 
-def _missing(
+def _missing_on_disk(
     log: CommitLog,
     queues: _Queues,
     filled: set[QueueKey],

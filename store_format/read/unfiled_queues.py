@@ -157,7 +157,7 @@ class UnfiledQueues:
             )
             unknown = [key for key in unknown if not _has_files_now(store.path, key)]
         self._decided.update(undecided)
-        filed = {key for key in taken.queues if _has_has_files_now(taken, key)}
+        filed = {key for key in taken.queues if _has_queue_files(taken, key)}
         seen = {
             key: self._seen[key]
             for key in undecided
@@ -199,6 +199,10 @@ class UnfiledQueues:
             ):
                 (lost if queue.epochs[-1][0] < dispatched else self._behind)[key] = queue
         self._lost |= lost
+        self._warn_of_lost(store, taken, lost)
+
+    def _warn_of_lost(self, store: OpenStore, taken: Snapshot, lost: dict[QueueKey, LogQueue]) -> None:
+        """Warns of queues that are lost now, and once of those that wait for a broker for too long."""
         lacking = {key: queue for key, queue in lost.items() if _lacks_entries(taken, key)}
         if lacking:
             told = (
@@ -219,9 +223,7 @@ class UnfiledQueues:
                 "%s: %d queues have messages in the commitlog and no consume queue files: %s. "
                 "These queues are read by a scan of the commitlog. %s%s"
             )
-            filed = {
-                topic for topic, queue_id in taken.queues if _has_has_files_now(taken, (topic, queue_id))
-            }
+            filed = {topic for topic, queue_id in taken.queues if _has_queue_files(taken, (topic, queue_id))}
             doubt = "" if {topic for topic, _ in lost} <= filed else _DOUBT
             _log.warning(told, store.path, len(lost), _queue_names(lost), _advice(taken.state), doubt)
 
@@ -260,7 +262,7 @@ def _advice(state: StoreState) -> str:
 # ---- what a snapshot has -----------------------------------------------------------------------------------
 
 
-def _has_has_files_now(taken: Snapshot, key: QueueKey) -> bool:
+def _has_queue_files(taken: Snapshot, key: QueueKey) -> bool:
     queue = taken.queues.get(key)
     return queue is not None and queue.bounds is not None
 
@@ -276,7 +278,7 @@ def _unit_size(bounds: QueueBounds) -> int:
 
 def _is_whole(taken: Snapshot, key: QueueKey) -> bool:
     """Whether the snapshot shows no sign that the queue lacks files or entries: then the log is not read."""
-    return _has_has_files_now(taken, key) and not _lacks_entries(taken, key)
+    return _has_queue_files(taken, key) and not _lacks_entries(taken, key)
 
 
 def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
