@@ -67,8 +67,10 @@ class Report:
         if not self.spark:
             return
         yield (
-            "Spark, `local[2]`, into the noop sink: millions of rows a second beside the transport ceiling, a data source that gives "
-            "ready Arrow batches of the same columns and sizes; the ratio of the two in the same round (median, minimum), and the ratio of "
+            "Spark, `local[2]`, into the noop sink: millions of rows a second beside the transport ceiling,"
+            " a data source that gives "
+            "ready Arrow batches of the same columns and sizes; the ratio of the two in the same round "
+            "(median, minimum), and the ratio of "
             "rows by CPU time of all processes:"
         )
         for size, (comparisons, memory) in self.spark.items():
@@ -77,14 +79,18 @@ class Report:
                 map(_compared, comparisons),
             )
             yield (
-                f"Most memory of one Python worker: {_mib(memory.own_bytes)} of its own, {_mib(memory.resident_bytes)} with the "
+                f"Most memory of one Python worker: {_mib(memory.own_bytes)} of its own, "
+                f"{_mib(memory.resident_bytes)} with the "
                 "pages of store files that are mapped."
             )
 
     def _queues(self) -> Iterable[str]:
         for few, many, ratio in self.queues:
             shown = f"{ratio.median:.2f} (minimum {ratio.minimum:.2f})"
-            yield f"The same messages in {many:,} queues take {shown} times as long as in {few:,}, planning included."
+            yield (
+                f"The same messages in {many:,} queues take {shown} times as long as in {few:,}, planning "
+                f"included."
+            )
 
     def _planning(self) -> Iterable[str]:
         if self.planning:
@@ -99,7 +105,10 @@ class Report:
 
     def _writing(self) -> Iterable[str]:
         if self.encode:
-            yield "Writing without Spark, in millions of messages a second (median, minimum); a commit is the driver's part, one thread:"
+            yield (
+                "Writing without Spark, in millions of messages a second (median, minimum); a commit is "
+                "the driver's part, one thread:"
+            )
             names = list(next(iter(self.commit.values())))
             rows = [["encode", *(_millions(rates.rate()) for rates in self.encode.values())]]
             rows += [
@@ -108,7 +117,8 @@ class Report:
             yield _table(["", *(f"{_size(size)} bodies" for size in self.encode)], rows)
         if self.spark_write:
             yield (
-                "Spark, `local[2]`, from a cached DataFrame into a new store: millions of rows a second beside a sink that takes the same "
+                "Spark, `local[2]`, from a cached DataFrame into a new store: millions of rows a second "
+                "beside a sink that takes the same "
                 "Arrow batches and only counts:"
             )
         for size, (comparisons, memory) in self.spark_write.items():
@@ -120,7 +130,10 @@ class Report:
 
     def _small_commits(self) -> Iterable[str]:
         if self.small_commits:
-            yield "Commits of ten messages, one after another, in milliseconds (median), and the part that waited for the disk:"
+            yield (
+                "Commits of ten messages, one after another, in milliseconds (median), and the part that "
+                "waited for the disk:"
+            )
             rows = []
             for each in self.small_commits:
                 times = [f"{figure.median:.1f}" for figure in (each.milliseconds, each.fsync_milliseconds)]
@@ -130,7 +143,8 @@ class Report:
     def _streaming(self) -> Iterable[str]:
         if self.catching_up:
             yield (
-                "A stream with `AvailableNow` that catches up in ten batches, from its start to its end, 100 B bodies: millions of rows a "
+                "A stream with `AvailableNow` that catches up in ten batches, from its start to its end, "
+                "100 B bodies: millions of rows a "
                 "second beside the same stream of ready Arrow batches in two partitions:"
             )
             yield _table(["", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, self.catching_up))
@@ -152,7 +166,9 @@ class Report:
 
 
 def write_block(path: Path, text: str) -> None:
-    """Replace what stands between the marks of `path` by `text`. Raises ValueError for a file without them."""
+    """Replace what stands between the marks of `path` by `text`. Raises ValueError for a file without
+    them.
+    """
     old = path.read_text(encoding="utf-8")
     head, begin, rest = old.partition(_BEGIN)
     _, end, tail = rest.partition(_END)

@@ -40,7 +40,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The most that one Python worker held: everything resident (mapped store files included), and its own."""
+    """The most that one Python worker held: everything resident (mapped store files included), and its
+    own.
+    """
 
     resident_bytes: int
     own_bytes: int

@@ -33,7 +33,9 @@ _UNIT_BYTES = 512  # a message without its body, with its entries in queue and i
 
 @dataclass(frozen=True, slots=True)
 class SmallCommits:
-    """Milliseconds of a commit of ten messages, staging aside, and of it the part that waited for the disk."""
+    """Milliseconds of a commit of ten messages, staging aside, and of it the part that waited for the
+    disk.
+    """
 
     flush_disk_type: str
     commits: int

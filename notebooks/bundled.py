@@ -38,7 +38,9 @@ def unpack(name: str, to: str | None = None) -> str:
 
 
 def start_spark(cores: int = 2) -> SparkSession:
-    """Spark in this process, in UTC, with the format registered. What its JVM prints is in `data/spark.log`."""
+    """Spark in this process, in UTC, with the format registered. What its JVM prints is in
+    `data/spark.log`.
+    """
     from pyspark.sql import SparkSession
 
     import rmq_spark

@@ -96,7 +96,9 @@ def _relative(value: Any, prefix: str) -> Any:  # Any: JSON
 
 
 def _tidy(output: Any) -> Any:  # Any: JSON
-    """Without the text that stands in for a page: it is a repr, with addresses that are others in every run."""
+    """Without the text that stands in for a page: it is a repr, with addresses that are others in every
+    run.
+    """
     if "text/html" in output.get("data", {}):
         output["data"].pop("text/plain", None)
     return output

@@ -39,7 +39,9 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:  # Any: whatever the name is
-    """Numpy and pyarrow are imported only when the store is used: command line help must not wait for them."""
+    """Numpy and pyarrow are imported only when the store is used: command line help must not wait for
+    them.
+    """
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
     if name in __all__:

@@ -90,7 +90,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Adds the markers `spark` and `golden` to the tests that use these fixtures; deselects by the options."""
+    """Adds the markers `spark` and `golden` to the tests that use these fixtures; deselects by the
+    options.
+    """
     for item in items:
         for name in ("spark", "golden"):
             if name in getattr(item, "fixturenames", ()):

@@ -26,17 +26,56 @@ PACKAGES = ("store_format", "rmq_spark")
 # A room imports itself and the rooms before it. A module of the top level is a room of its own; "" is the
 # package's __init__.
 ROOMS = [
-    *(f"store_format.{room}" for room in (
-        "errors", "names", "layouts", "format_tables", "kernels", "arrays", "java", "display", "files",
-        "message", "metadata", "commitlog", "consumequeue", "index", "bookkeeping", "read", "search", "follow",
-        "commit", "diagnose", "views", "notebook", "store", "",
-    )),
-    *(f"rmq_spark.{room}" for room in (
-        "consume", "produce", "options", "plan", "stream", "write", "services", "pop", "charts", "show",
-        "spark", "", "cli", "reference",
-    )),
+    *(
+        f"store_format.{room}"
+        for room in (
+            "errors",
+            "names",
+            "layouts",
+            "format_tables",
+            "kernels",
+            "arrays",
+            "java",
+            "display",
+            "files",
+            "message",
+            "metadata",
+            "commitlog",
+            "consumequeue",
+            "index",
+            "bookkeeping",
+            "read",
+            "search",
+            "follow",
+            "commit",
+            "diagnose",
+            "views",
+            "notebook",
+            "store",
+            "",
+        )
+    ),
+    *(
+        f"rmq_spark.{room}"
+        for room in (
+            "consume",
+            "produce",
+            "options",
+            "plan",
+            "stream",
+            "write",
+            "services",
+            "pop",
+            "charts",
+            "show",
+            "spark",
+            "",
+            "cli",
+            "reference",
+        )
+    ),
     "pyspark_rmqlog.",  # what Spark imports to register the data source
-]  # fmt: skip
+]
 
 # Third-party modules that one room alone imports. `reference` prints the command line's help as a page.
 ONE_ROOM = {
@@ -245,7 +284,10 @@ def test_pyspark_click_and_numba_have_one_room_each() -> None:
 
 
 def test_importing_the_packages_does_not_import_pyspark() -> None:
-    code = "import sys, rmq_spark, store_format; print(*(m for m in ('pyspark', 'py4j', 'pandas') if m in sys.modules))"
+    code = (
+        "import sys, rmq_spark, store_format; print(*(m for m in ('pyspark', 'py4j', 'pandas') if m in "
+        "sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
 
@@ -253,7 +295,10 @@ def test_importing_the_packages_does_not_import_pyspark() -> None:
 @pytest.mark.parametrize("missing", ["pyspark", "rmq_spark", "rmq_spark.spark.data_source"])
 def test_the_automatic_registration_survives_a_broken_installation(missing: str) -> None:
     # None in sys.modules makes every import of that name an ImportError: what a missing package does.
-    code = f"import sys; sys.modules[{missing!r}] = None; import pyspark_rmqlog; print(hasattr(pyspark_rmqlog, 'DefaultSource'))"
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; import pyspark_rmqlog; "
+        f"print(hasattr(pyspark_rmqlog, 'DefaultSource'))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 

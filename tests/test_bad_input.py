@@ -274,7 +274,8 @@ def test_what_stands_before_the_cut_of_a_copied_log_is_read(store: SmallStore) -
     (finding,) = MessageStore.open(str(store.root)).log.findings
     assert (
         str(finding)
-        == f"{path} at byte {first + size}: expected a file of {FILE_SIZE} bytes, like the others, found {first + size} bytes"
+        == f"{path} at byte {first + size}: expected a file of {FILE_SIZE} bytes, like the others, found "
+        f"{first + size} bytes"
     )
 
 
@@ -503,7 +504,8 @@ def test_links_below_the_root_level_are_refused(store: SmallStore, path: str) ->
     if error is not None:
         assert (
             str(error)
-            == f"{link} at byte 0: expected a file or directory, found a symbolic link, which is not followed below the root level"
+            == f"{link} at byte 0: expected a file or directory, found a symbolic link, which is not "
+            f"followed below the root level"
         )
 
 

@@ -1,4 +1,6 @@
-"""The benchmarks in their smallest form: that they run and tell the truth about what they read, not how fast."""
+"""The benchmarks in their smallest form: that they run and tell the truth about what they read, not how
+fast.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,10 @@ def test_a_case_that_loses_rows_is_an_error() -> None:
 
 def test_cpu_time_of_processes_below_is_counted_also_when_they_have_ended() -> None:
     before = cpu_seconds()
-    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(20_000_000))']); print('done', flush=True); input()"
+    parent = (
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(20_000_000))']); "
+        "print('done', flush=True); input()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:

@@ -119,7 +119,8 @@ def test_a_python_without_its_venv_module_is_named(tools: Path, tmp_path: Path) 
     error = _one_error(_make(tools, "check-python", f"PYTHON={python}"))
     assert (
         error
-        == f"error: {python} cannot make virtual environments; install its venv module (Debian: apt-get install python3-venv)"
+        == f"error: {python} cannot make virtual environments; install its venv module (Debian: apt-get "
+        f"install python3-venv)"
     )
 
 

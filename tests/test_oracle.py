@@ -275,7 +275,9 @@ def test_checkpoint() -> None:
 
 
 def test_index_worked_default() -> None:
-    """The default file is 420 MB: only its header, slot and units are made, which is what the vector holds."""
+    """The default file is 420 MB: only its header, slot and units are made, which is what the vector
+    holds.
+    """
     vector = VECTORS["index_worked_default"]
     builder = oracle.IndexFileBuilder(5_000_000, 20_000_000)
     for number, put in enumerate((vector["first_put"], vector["second_put"]), 1):

@@ -51,7 +51,9 @@ def test_a_plain_installation_has_all_that_the_command_imports() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_docs_use_what_an_installation_brings(page: Path) -> None:
-    """pandas is in no extra of ours; the tests' own environment has it only because Spark Connect wants it."""
+    """pandas is in no extra of ours; the tests' own environment has it only because Spark Connect wants
+    it.
+    """
     text = page.read_text(encoding="utf-8")
     extras = PROJECT["optional-dependencies"]
     brought = _names(

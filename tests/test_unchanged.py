@@ -1,4 +1,6 @@
-"""The proof itself is tried: each change that a reader could make by mistake must fail it, and none must not."""
+"""The proof itself is tried: each change that a reader could make by mistake must fail it, and none must
+not.
+"""
 
 from __future__ import annotations
 

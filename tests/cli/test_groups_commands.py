@@ -116,7 +116,10 @@ def test_a_reset_by_time_and_a_copy_are_written(rmqlog: Runner, store: Path) -> 
 
 
 def test_offsets_are_refused_beside_a_broker(rmqlog: Runner, store: Path) -> None:
-    code = f"import fcntl; f = open({str(store / 'lock')!r}, 'r+'); fcntl.lockf(f, {fcntl.LOCK_EX}, 1, 0); print(flush=True); input()"
+    code = (
+        f"import fcntl; f = open({str(store / 'lock')!r}, 'r+'); fcntl.lockf(f, {fcntl.LOCK_EX}, 1, 0); "
+        f"print(flush=True); input()"
+    )
     before = (store / "config" / "consumerOffset.json").read_bytes()
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -92,7 +92,10 @@ def test_the_example_stores_are_there() -> None:
 
 
 def test_blocks_and_their_output_are_told_apart() -> None:
-    page = "a\n\n```sh\none\n```\n\n```text\nout\n```\n\n```python\ntwo\n```\n\nprose\n\n```text\nnot of two\n```\n"
+    page = (
+        "a\n\n```sh\none\n```\n\n```text\nout\n```\n\n```python\ntwo\n```\n\nprose\n\n```text\nnot of "
+        "two\n```\n"
+    )
     assert list(blocks(page)) == [Block(3, "sh", "one\n", "out\n"), Block(11, "python", "two\n", None)]
 
 

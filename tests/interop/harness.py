@@ -121,7 +121,9 @@ class Broker:
         return self
 
     def load(self) -> None:
-        """Up to where the store is loaded and recovered, and its lock file open; only `start` takes the lock."""
+        """Up to where the store is loaded and recovered, and its lock file open; only `start` takes the
+        lock.
+        """
         self._program = self._rocketmq.program("BrokerMain", [str(self._store), self._config])
         self._program.lines("loaded", _START_SECONDS_MAX)
 

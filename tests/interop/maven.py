@@ -58,7 +58,8 @@ def _build(version: str, project: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         _give_up(
-            "Maven (mvn) is not installed (Debian: apt-get install maven), so RocketMQ cannot be fetched from Maven Central"
+            "Maven (mvn) is not installed (Debian: apt-get install maven), so RocketMQ cannot be fetched "
+            "from Maven Central"
         )
     # -U: a download that failed the last time is tried again.
     options = ["-q", "-B", "-U", "-f", str(project / "pom.xml"), f"-Drocketmq.version={version}"]

@@ -34,7 +34,8 @@ SMALL_FILES = {
 
 _SCHEMA = (
     "topic string, body binary, tags string, keys array<string>, flag int, properties map<string,string>, "
-    "queueId int, shardingKey string, bornTimestamp timestamp, bornHost string, delayTimeLevel int, deliverTimestamp timestamp"
+    "queueId int, shardingKey string, bornTimestamp timestamp, bornHost string, delayTimeLevel int, "
+    "deliverTimestamp timestamp"
 )
 _BORN = datetime(2024, 2, 29, 23, 59, 59, 123000, tzinfo=UTC)
 _TAGS = ("TagA", "TagB", None, "标签 mit Leerzeichen", "TagA")

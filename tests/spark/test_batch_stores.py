@@ -28,7 +28,9 @@ Golden = Callable[[str], Path]
 
 
 def warnings_of_planning(caplog: pytest.LogCaptureFixture, path: Path, **options: str) -> str:
-    """Planning runs in a process of Spark's whose log is not ours to read; the same call here says the same."""
+    """Planning runs in a process of Spark's whose log is not ours to read; the same call here says the
+    same.
+    """
     with caplog.at_level(logging.WARNING):
         plan(parse_read_options({"path": str(path), "includeSystemTopics": "true", **options}))
     return caplog.text

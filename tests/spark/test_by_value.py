@@ -27,7 +27,7 @@ SESSION = """
 import sys
 from pyspark.sql import SparkSession
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.sql.session.timeZone", "UTC")
-"""
+"""  # noqa: E501
 
 AUTOMATIC = (
     SESSION
@@ -62,7 +62,7 @@ frame = spark.readStream.format("rmqlog").option("subscribe", "Orders").option("
 writing = frame.select("queueOffset").writeStream.format("memory").queryName("streamed").option("checkpointLocation", "checkpoint")
 writing.trigger(availableNow=True).start().awaitTermination()
 print(spark.table("streamed").count())
-"""
+"""  # noqa: E501
 )
 
 

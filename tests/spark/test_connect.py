@@ -57,7 +57,7 @@ print(json.dumps({
     "error": error,
 }))
 spark.stop()
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow

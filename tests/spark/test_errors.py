@@ -44,7 +44,10 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     ),
     "contradiction": (
         {"subscribe": "Orders", "subscribePattern": "O.*"},
-        "OptionError: subscribe and subscribePattern are given together; use only one of subscribe, subscribePattern, assign",
+        (
+            "OptionError: subscribe and subscribePattern are given together; use only one of subscribe, "
+            "subscribePattern, assign"
+        ),
     ),
     "key and id": (
         {"key": "a", "messageId": "b"},
@@ -64,7 +67,10 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     ),
     "SQL92": (
         {"expressionType": "SQL92", "subExpression": "a > 'x'"},
-        "OptionError: subExpression: expected a number or a property beside >, found 'x' at character 5: a > 'x' <-- HERE; ",
+        (
+            "OptionError: subExpression: expected a number or a property beside >, found 'x' at character 5: a "  # noqa: E501
+            "> 'x' <-- HERE; "
+        ),
     ),
     "unknown column": (
         {"columns": "queueOfset"},
@@ -72,7 +78,10 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a column as property": (
         {"propertyColumns": "TAGS"},
-        "OptionError: propertyColumns: expected names of message properties, found 'TAGS'; tags is already a column",
+        (
+            "OptionError: propertyColumns: expected names of message properties, found 'TAGS'; tags is already "  # noqa: E501
+            "a column"
+        ),
     ),
     "misspelt topic": (
         {"subscribe": "Order"},
@@ -84,15 +93,24 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     ),
     "offsets of a topic not read": (
         {"subscribe": "Orders", "startingOffsets": '{"Audit":{"0":1}}'},
-        "OptionError: startingOffsets: Audit/*/0 is not one of the queues read; the queues read are Orders/broker-a/0, ",
+        (
+            "OptionError: startingOffsets: Audit/*/0 is not one of the queues read; the queues read are "
+            "Orders/broker-a/0, "
+        ),
     ),
     "offsets of another broker": (
         {"subscribe": "Audit", "startingOffsets": '{"Audit":{"broker-b":{"0":1}}}'},
-        "OptionError: startingOffsets: Audit/broker-b/0 is not one of the queues read; the queues read are Audit/broker-a/0",
+        (
+            "OptionError: startingOffsets: Audit/broker-b/0 is not one of the queues read; the queues read are "  # noqa: E501
+            "Audit/broker-a/0"
+        ),
     ),
     "an offset that is not there": (
         {"subscribe": "Audit", "startingOffsets": '{"Audit":{"0":352}}'},
-        "OffsetOutOfRangeError: Audit-0 of broker-a: startingOffsets 352 is not in the queue, which holds 0 to 351; correct it, or set",
+        (
+            "OffsetOutOfRangeError: Audit-0 of broker-a: startingOffsets 352 is not in the queue, which holds "  # noqa: E501
+            "0 to 351; correct it, or set"
+        ),
     ),
 }
 
@@ -115,7 +133,8 @@ SCHEMAS = {
     "queueOffset int": "schema: expected queueOffset bigint, found queueOffset int",
     "body string": "schema: expected body binary, found body string",
     "tags string not null": "schema: expected tags to allow null, found tags NOT NULL; remove NOT NULL",
-    "region string": "schema: unknown column 'region'; to get a message property as a column, name it in the option propertyColumns",
+    "region string": "schema: unknown column 'region'; to get a message property as a column, name it in "
+    "the option propertyColumns",
 }
 
 
@@ -140,7 +159,10 @@ def test_no_path(spark: SparkSession) -> None:
 
 
 def test_a_missing_path(spark: SparkSession, tmp_path: Path) -> None:
-    expected = f"StoreNotFoundError: {tmp_path}/stor does not exist; give the broker's store directory (storePathRootDir)"
+    expected = (
+        f"StoreNotFoundError: {tmp_path}/stor does not exist; give the broker's store directory "
+        f"(storePathRootDir)"
+    )
     assert expected in sentence_of(spark, tmp_path / "stor")
     assert f"{tmp_path}/a/b does not exist; {tmp_path}/a does not exist either" in sentence_of(
         spark, tmp_path / "a" / "b"
@@ -149,7 +171,10 @@ def test_a_missing_path(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_path_that_is_no_store(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
-    expected = f"StoreNotFoundError: {tmp_path} is not a store root: expected a directory `commitlog` in it, found photos"
+    expected = (
+        f"StoreNotFoundError: {tmp_path} is not a store root: expected a directory `commitlog` in it,"
+        f" found photos"
+    )
     assert expected in sentence_of(spark, tmp_path)
     assert (
         f"{tmp_path}/photos is not a store root: expected a directory `commitlog` in it, found nothing"

@@ -39,15 +39,22 @@ Message = tuple[int, int]  # queue, offset
 
 
 class Query:
-    """One query, its checkpoint and what it wrote; `start` again is another process with the same checkpoint."""
+    """One query, its checkpoint and what it wrote; `start` again is another process with the same
+    checkpoint.
+    """
 
     def __init__(self, store: Path, base: Path, name: str, strategy: str) -> None:
         self.store, self.base, self.name = store, base / name, name
         self.base.mkdir()
         self.options = [
-            "group=g", f"clientId={name}", "consumeFromWhere=CONSUME_FROM_FIRST_OFFSET", f"leaseTime={LEASE_S}s",
-            "persistConsumerOffsetInterval=0s", f"maxOffsetsPerTrigger={RATE}", f"allocateMessageQueueStrategy={strategy}",
-        ]  # fmt: skip
+            "group=g",
+            f"clientId={name}",
+            "consumeFromWhere=CONSUME_FROM_FIRST_OFFSET",
+            f"leaseTime={LEASE_S}s",
+            "persistConsumerOffsetInterval=0s",
+            f"maxOffsetsPerTrigger={RATE}",
+            f"allocateMessageQueueStrategy={strategy}",
+        ]
 
     def start(self) -> None:
         environment = dict(
@@ -56,9 +63,13 @@ class Query:
         arguments = [str(self.store), str(self.base / "checkpoint"), str(self.base / "output"), *self.options]
         with (self.base / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.spark.group_process", *arguments], cwd=ROOT, env=environment, stdout=log, stderr=log,
+                [sys.executable, "-m", "tests.support.spark.group_process", *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     def signal(self, number: signal.Signals) -> None:
         """To all that the query started: Spark gives its Python workers process groups of their own."""
@@ -214,7 +225,8 @@ def test_a_killed_query_is_succeeded_and_comes_back(shared: Shared) -> None:
     replayed = {event.queue for event in events if event.event == "replay"}
     assert replayed == (set() if was_committed else {queue for queue, _ in in_flight})
     print(
-        f"taken over {taken_at - killed_at:.2f} s after the kill; in flight {len(in_flight)}, committed {was_committed}"
+        f"taken over {taken_at - killed_at:.2f} s after the kill; in flight {len(in_flight)}, committed "
+        f"{was_committed}"
     )
 
 

@@ -245,7 +245,10 @@ def test_each_client_reads_everything_when_broadcasting(
 
 
 # As a Java broker holds a store.
-_HOLD = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); print(flush=True); sys.stdin.read()"
+_HOLD = (
+    "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); "
+    "print(flush=True); sys.stdin.read()"
+)
 
 
 @contextmanager

@@ -29,12 +29,15 @@ COLUMNS = "topic,body,tags,keys,flag,properties,msgId,bornTimestampMs,bornHost"
 BEYOND = {
     "expected at most 127 characters": "length(topic) > 127",
     "expected a body of at least 1 byte, found an empty one": "length(body) = 0",
-    "expected properties of at most": "size(filter(map_values(properties), value -> length(value) > 30000)) > 0",
+    "expected properties of at most": "size(filter(map_values(properties), value -> length(value) > "
+    "30000)) > 0",
 }
 
 
 def _same(row: Row) -> str:
-    """A message as its producer made it. Without a UNIQ_KEY its id was its place, and a client gives it one."""
+    """A message as its producer made it. Without a UNIQ_KEY its id was its place, and a client gives it
+    one.
+    """
     properties = {
         name: value
         for name, value in row.properties.items()

@@ -41,7 +41,8 @@ Sql = Callable[[str], list[tuple[object, ...]]]
 
 def test_a_view_keeps_its_options(sql: Sql, golden: Golden) -> None:
     sql(
-        f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', subExpression 'BB || Aa')"
+        f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', "
+        f"subExpression 'BB || Aa')"
     )
     rows = told(STORE, lambda row: row["topic"] == "Orders" and row["properties"].get("TAGS") in ("Aa", "BB"))
     counts = {tag: sum(row["properties"]["TAGS"] == tag for row in rows) for tag in ("Aa", "BB")}
@@ -78,7 +79,8 @@ def test_a_table_at_a_location(spark: SparkSession, sql: Sql, golden: Golden) ->
 
 def test_a_statement_overrides_what_the_table_has(sql: Sql, golden: Golden) -> None:
     sql(
-        f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', startingOffsets '{{\"Orders\":{{\"0\":200}}}}')"
+        f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', startingOffsets "
+        f'\'{{"Orders":{{"0":200}}}}\')'
     )
     whole = len(told(STORE, lambda row: row["topic"] == "Orders"))
     count = "SELECT count(*) FROM t"
@@ -99,11 +101,13 @@ def test_another_path_is_another_read(sql: Sql, golden: Golden) -> None:
 def test_tables_join(spark: SparkSession, sql: Sql, golden: Golden) -> None:
     sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders')")
     sql(
-        f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', subExpression 'TagA')"
+        f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', "
+        f"subExpression 'TagA')"
     )
     rows = told(STORE, lambda row: row["topic"] == "Orders" and row["properties"].get("TAGS") == "TagA")
     joined = spark.sql(
-        "SELECT t.topic, t.queueId, t.queueOffset FROM t JOIN v USING (queueId, queueOffset) WHERE t.tags = v.tags"
+        "SELECT t.topic, t.queueId, t.queueOffset FROM t JOIN v USING (queueId, queueOffset) WHERE t.tags "
+        "= v.tags"
     )
     assert places(joined) == told_places(rows)
 
@@ -114,7 +118,8 @@ def test_two_parts_of_one_view_do_not_filter_each_other(
     """What pushed filters would break (test_spark_facts)."""
     sql(f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Audit')")
     assert sql(
-        "SELECT count(*) FROM (SELECT * FROM v WHERE queueOffset < 10 UNION ALL SELECT * FROM v WHERE queueOffset >= 340)"
+        "SELECT count(*) FROM (SELECT * FROM v WHERE queueOffset < 10 UNION ALL SELECT * FROM v WHERE "
+        "queueOffset >= 340)"
     ) == [(21,)]
     frame = spark.table("v")
     assert frame.where("queueOffset < 3").union(frame.where("queueOffset > 348")).count() == 5
@@ -142,8 +147,8 @@ def test_a_table_with_a_column_list_says_why_not(sql: Sql, golden: Golden) -> No
 def test_a_table_without_a_path(sql: Sql) -> None:
     message = refused(sql, "CREATE TABLE t USING rmqlog OPTIONS (subscribe 'Orders')")
     assert (
-        "path is not given; give the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')"
-        in message
+        "path is not given; give the broker's store directory, as in load('/data/store') or OPTIONS (path "
+        "'/data/store')" in message
     )
 
 

@@ -118,7 +118,8 @@ def test_in_one_pass_over_the_files(spark: SparkSession, golden: Golden) -> None
 
 def test_through_sql(spark: SparkSession, golden: Golden) -> None:
     spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW north USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', "
+        f"CREATE OR REPLACE TEMPORARY VIEW north USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe "
+        f"'Orders', "
         "expressionType 'SQL92', subExpression \"region IN ('eu-1', 'eu-3') AND NOT (a IS NULL)\")"
     )
     rows = told(

@@ -126,7 +126,10 @@ def test_data_loss_is_an_error_or_counted(tmp_path: Path, stream: Callable[..., 
     low = MessageStore.open(str(root)).queue("T", 0).min_offset
     with pytest.raises(StreamingQueryException) as caught:
         query.run()
-    said = f"T-0 of broker-a: the next offset is 10 and the queue holds {low} to 100: retention deleted {low - 10} messages"
+    said = (
+        f"T-0 of broker-a: the next offset is 10 and the queue holds {low} to 100: retention deleted "
+        f"{low - 10} messages"
+    )
     assert said in str(caught.value)
     assert "set failOnDataLoss=false to continue" in str(caught.value)
     rows = query.run(failOnDataLoss="false")
@@ -238,7 +241,8 @@ def _delete_read_files(root: Path, offset: int) -> int:
 
 def test_a_table_in_the_catalog_is_a_stream_too(spark: SparkSession, root: Path, tmp_path: Path) -> None:
     spark.sql(
-        f"CREATE TABLE streamed USING rmqlog OPTIONS (path '{root}', startingOffsets 'earliest', maxOffsetsPerTrigger '9')"
+        f"CREATE TABLE streamed USING rmqlog OPTIONS (path '{root}', startingOffsets 'earliest', "
+        f"maxOffsetsPerTrigger '9')"
     )
     try:
         writing = spark.readStream.table("streamed").writeStream.format("memory").queryName("from_table")

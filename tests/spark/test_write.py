@@ -95,7 +95,9 @@ def test_empty_collections_say_nothing_and_a_row_is_named_with_its_partition(
 
 
 def test_threads_of_the_driver_write_when_each_registers(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark 4.3 looks up the format of a write in the JVM thread's active session, and a new thread has none."""
+    """Spark 4.3 looks up the format of a write in the JVM thread's active session, and a new thread has
+    none.
+    """
     frame = spark.range(5).selectExpr("cast(id AS string) AS body")
 
     def write(topic: str) -> None:

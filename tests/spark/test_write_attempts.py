@@ -90,7 +90,7 @@ def write(what):
 
 
 print(json.dumps({what: write(what) for what in ("raises", "killed", "beside", "always")}))
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")

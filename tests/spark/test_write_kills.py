@@ -29,7 +29,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]  #
 
 _ROWS = 40  # of a batch: new files of all kinds every other one
 _TIMEOUT_S = 230  # less than what makes pytest print where it waits
-_SCRIPT = "import sys; from pathlib import Path; from tests.support.spark.doomed_query import main; main(Path(sys.argv[1]))"
+_SCRIPT = (
+    "import sys; from pathlib import Path; from tests.support.spark.doomed_query import main; "
+    "main(Path(sys.argv[1]))"
+)
 
 # Where to kill (`doomed_query.KILL`); whether a journal stands then, and whether readers are kept from what
 # is behind its base.

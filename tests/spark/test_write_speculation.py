@@ -89,7 +89,7 @@ finally:
     for process in reversed(daemons):
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.skipif(

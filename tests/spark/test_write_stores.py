@@ -120,7 +120,8 @@ def test_a_store_that_takes_no_messages_is_told_before_any_task_runs(
         _write(frame, root)
     with pytest.raises(
         Exception,
-        match=r"StoreWriteError: .*store: the file system .* is \d+ % full, above the limit of 0 % for writes; free ",
+        match=r"StoreWriteError: .*store: the file system .* is \d+ % full, above the limit of 0 % for "
+        r"writes; free ",
     ):
         _write(frame, root, diskSpaceWarningLevelRatio=0)
     assert seen.value == 0

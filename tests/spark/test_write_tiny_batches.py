@@ -33,7 +33,10 @@ _COMMIT_MS_MAX = 30
 _COMMITS = 1000
 _MICRO_BATCHES = 100  # Spark itself takes half a second for each
 _LEDGER_GROWTH_MAX = 64  # bytes: numbers get more digits
-_SCRIPT = "import sys; from pathlib import Path; from tests.support.spark.tiny_batches import main; main(Path(sys.argv[1]))"
+_SCRIPT = (
+    "import sys; from pathlib import Path; from tests.support.spark.tiny_batches import main; "
+    "main(Path(sys.argv[1]))"
+)
 
 
 def _own(root: Path) -> set[str]:
@@ -42,11 +45,16 @@ def _own(root: Path) -> set[str]:
 
 def _figures(name: str, milliseconds: Sequence[float]) -> str:
     ordered = sorted(milliseconds)
-    return f"{name}: median {statistics.median(ordered):.1f} ms, 99 % {ordered[len(ordered) * 99 // 100]:.1f} ms, max {ordered[-1]:.1f} ms"
+    return (
+        f"{name}: median {statistics.median(ordered):.1f} ms, 99 % "
+        f"{ordered[len(ordered) * 99 // 100]:.1f} ms, max {ordered[-1]:.1f} ms"
+    )
 
 
 def _clocked(lines: Sequence[str]) -> tuple[list[float], list[float]]:
-    """From the sink's own lines: milliseconds of each commit but for the disk, and those of waiting for it."""
+    """From the sink's own lines: milliseconds of each commit but for the disk, and those of waiting for
+    it.
+    """
     found = [
         re.search(
             r": 10 messages into .*; committed in ([\d.]+) ms, of which ([\d.]+) ms waiting for the disk",

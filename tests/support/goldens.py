@@ -46,7 +46,9 @@ def config(name: str) -> dict[str, str]:
 
 
 def brokers(name: str, root: pathlib.Path) -> dict[str, tuple[pathlib.Path, dict[str, Any]]]:
-    """Broker name -> (its store root, its answers); one entry named "" where the archive is a single store."""
+    """Broker name -> (its store root, its answers); one entry named "" where the archive is a single
+    store.
+    """
     answers = expected(name)
     if "brokers" not in answers:
         return {"": (root, answers)}

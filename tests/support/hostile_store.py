@@ -21,7 +21,10 @@ HOSTILE_PROPERTIES = [
     ("<script>alert(1)<", '\x9b1m" onmouseover="alert(1)'),
     ("&lt;img src=x onerror=alert(1)>", "</style><script>alert(2)<"),
 ]
-MARKUP_BODY = b"\xff\xfe\x1b[2J</pre></style><script>alert('body')</script><img src=x onerror=\"alert(1)\">\xe2\x80\xaetxt.exe\n\r\x00"
+MARKUP_BODY = (
+    b"\xff\xfe\x1b[2J</pre></style><script>alert('body')</script><img src=x "
+    b'onerror="alert(1)">\xe2\x80\xaetxt.exe\n\r\x00'
+)
 LARGE_BODY_SIZE = 4 << 20
 FILE_SIZE = 8 << 20
 

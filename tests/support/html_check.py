@@ -19,9 +19,14 @@ _STYLE = r"[a-z0-9#:;.%(), -]*"
 # project's.
 _ALLOWED: dict[str, dict[str, str]] = {
     **{name: {} for name in ("style", "dt", "dd", "thead", "tbody", "tr", "b", "bdi", "br")},
-    "div": {"class": _CLASS, "style": _STYLE}, "span": {"class": _CLASS, "style": _STYLE}, "dl": {"class": "f"}, "pre": {"class": "b"},
-    "table": {"class": "r"}, "th": {"class": "n", "title": r"[^<>]*"}, "td": {"class": _CLASS},
-}  # fmt: skip
+    "div": {"class": _CLASS, "style": _STYLE},
+    "span": {"class": _CLASS, "style": _STYLE},
+    "dl": {"class": "f"},
+    "pre": {"class": "b"},
+    "table": {"class": "r"},
+    "th": {"class": "n", "title": r"[^<>]*"},
+    "td": {"class": _CLASS},
+}
 _EMPTY = {"br"}
 _ISOLATES = "\u2068\u2069"
 

@@ -1,5 +1,5 @@
-"""A query by key as a broker answers it (IndexService.queryOffset, DefaultMessageStore.queryMessage), with its
-limits: the witness for the order of chains and the times of units, which the goldens' answers check.
+"""A query by key as a broker answers it (IndexService.queryOffset, DefaultMessageStore.queryMessage), with
+its limits: the witness for the order of chains and the times of units, which the goldens' answers check.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ def query_message(
     has_message: Callable[[int], bool],
     index_type: str | None = None,
 ) -> list[int]:
-    """Physical offsets of the messages that DefaultMessageStore.queryMessage returns: ascending, with repetitions.
+    """Physical offsets of the messages that DefaultMessageStore.queryMessage returns: ascending, with
+    repetitions.
 
-    The broker makes up to three rounds while it has found nothing, each up to the store time of the last round's
-    first message. If that message has a store time, it was found; if not, the next round is the same. So one
-    round gives the answer of three.
+    The broker makes up to three rounds while it has found nothing, each up to the store time of the last
+    round's first message. If that message has a store time, it was found; if not, the next round is the same.
+    So one round gives the answer of three.
     """
     offsets = query_offsets(files, topic, key, max_num, begin, end, index_type)
     return [offset for offset in sorted(offsets) if has_message(offset)]

@@ -339,9 +339,23 @@ def decode_message(buffer: bytes, position: int, base_offset: int, verify_crc: b
     if verify_crc and body and stored_crc(body) != body_crc:
         raise OracleError(f"body CRC {body_crc}")
     return Message(
-        topic_bytes, body, properties_bytes, queue_id, queue_offset, physical_offset, flag, sys_flag, born_timestamp, born_host,
-        store_timestamp, store_host, reconsume_times, prepared_transaction_offset, magic, body_crc,
-    )  # fmt: skip
+        topic_bytes,
+        body,
+        properties_bytes,
+        queue_id,
+        queue_offset,
+        physical_offset,
+        flag,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        magic,
+        body_crc,
+    )
 
 
 def with_crc_property(message: Message) -> Message:

@@ -232,7 +232,9 @@ def _not(value: bool | None) -> bool | None:
 
 
 def _logic(decisive: bool, left: Tree, right: Tree, properties: Mapping[str, str]) -> bool | None:
-    """AND, decided by a False, or OR, decided by a True; the right side only where the left does not decide."""
+    """AND, decided by a False, or OR, decided by a True; the right side only where the left does not
+    decide.
+    """
     one = _evaluate(left, properties)
     if one is decisive:
         return decisive

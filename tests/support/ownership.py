@@ -1,4 +1,6 @@
-"""The ownership log of a group read back: its events, the queues that had two owners, the queues of a client."""
+"""The ownership log of a group read back: its events, the queues that had two owners, the queues of a
+client.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def read_events(directory: str) -> list[OwnershipEvent]:
 
 
 def double_ownership(events: Iterable[OwnershipEvent]) -> list[str]:
-    """A sentence for each queue that got an owner while it had one, or an epoch that is not greater than before."""
+    """A sentence for each queue that got an owner while it had one, or an epoch that is not greater than
+    before.
+    """
     owner: dict[MessageQueue, OwnershipEvent] = {}
     epoch: dict[MessageQueue, int] = {}
     found = []

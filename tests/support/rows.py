@@ -66,7 +66,9 @@ def expected_row(message: Message, *, tags_code: int = 0, **place: Any) -> dict[
 
 
 def inner_rows(unit: Message, *, tags_code: int = 0, **place: Any) -> list[dict[str, Any]]:
-    """The rows of an inner batch: the unit's own columns, but for what each message of the batch has itself."""
+    """The rows of an inner batch: the unit's own columns, but for what each message of the batch has
+    itself.
+    """
     rows = []
     first = place.pop("queueOffset", unit.queue_offset)
     for i, part in enumerate(oracle.split_inner_batch(unit.decompressed)):

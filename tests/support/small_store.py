@@ -58,10 +58,22 @@ KINDS: dict[str, Message] = {
 
 # Header fields by the byte they begin at, for IPv4 hosts; an IPv6 host moves what follows by 12.
 FIELDS = (
-    ("total_size", 4), ("magic", 4), ("body_crc", 4), ("queue_id", 4), ("flag", 4), ("queue_offset", 8), ("physical_offset", 8),
-    ("sys_flag", 4), ("born_timestamp", 8), ("born_host", 8), ("store_timestamp", 8), ("store_host", 8), ("reconsume_times", 4),
-    ("prepared_transaction_offset", 8), ("body_length", 4),
-)  # fmt: skip
+    ("total_size", 4),
+    ("magic", 4),
+    ("body_crc", 4),
+    ("queue_id", 4),
+    ("flag", 4),
+    ("queue_offset", 8),
+    ("physical_offset", 8),
+    ("sys_flag", 4),
+    ("born_timestamp", 8),
+    ("born_host", 8),
+    ("store_timestamp", 8),
+    ("store_host", 8),
+    ("reconsume_times", 4),
+    ("prepared_transaction_offset", 8),
+    ("body_length", 4),
+)
 
 
 def field_at(message: Message, byte: int) -> str:

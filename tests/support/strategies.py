@@ -85,9 +85,22 @@ _VALUES = [
     "3",
 ]
 _RAW_SEGMENTS = [
-    b"", b"noseparator", b"\x01", b"\x01v", b"k\x01", b"ab", b"\x01a\x01b", b"k\x01\x01",
-    b"\xff\x01\xfe", b"k\x01\xc3", b"\xed\xa0\x80\x01v", b"k\x01\xf0\x9f\x98", b"\xe4\xb8\x01\xad", b"a\x01\x00", b"KEYS\x01\xed\xa0",
-]  # fmt: skip
+    b"",
+    b"noseparator",
+    b"\x01",
+    b"\x01v",
+    b"k\x01",
+    b"ab",
+    b"\x01a\x01b",
+    b"k\x01\x01",
+    b"\xff\x01\xfe",
+    b"k\x01\xc3",
+    b"\xed\xa0\x80\x01v",
+    b"k\x01\xf0\x9f\x98",
+    b"\xe4\xb8\x01\xad",
+    b"a\x01\x00",
+    b"KEYS\x01\xed\xa0",
+]
 
 
 def _pair(name: str, value: str) -> bytes:
@@ -197,7 +210,10 @@ class StoredLog:
             f"{m.physical_offset}+{m.total_size} {m.topic[:12]}/{m.queue_id}@{m.queue_offset}"
             for m in self.messages
         )
-        return f"StoredLog(files={sorted(self.files)} of {self.file_size}, stop={self.stop}, messages=[{placed}])"
+        return (
+            f"StoredLog(files={sorted(self.files)} of {self.file_size}, stop={self.stop}, "
+            f"messages=[{placed}])"
+        )
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # Any: hypothesis does not export its printer
         printer.text(repr(self))  # else it prints every field, and refuses when files make that too long
@@ -216,7 +232,9 @@ class StoredLog:
         }
 
     def write(self, root: Path) -> None:
-        """The store of a broker that was shut down cleanly: commitlog, consume queues, checkpoint and lock."""
+        """The store of a broker that was shut down cleanly: commitlog, consume queues, checkpoint and
+        lock.
+        """
         contents = {root / "commitlog" / oracle.file_name(start): data for start, data in self.files.items()}
         for topic, queue_id in self.queues:
             directory = root / "consumequeue" / topic / str(queue_id)

@@ -1,4 +1,6 @@
-"""The chart of a store's files: each part has its bytes, the smallest damage is visible, and the rows are bounded."""
+"""The chart of a store's files: each part has its bytes, the smallest damage is visible, and the rows are
+bounded.
+"""
 
 from __future__ import annotations
 

@@ -156,7 +156,10 @@ def test_topics_of_a_group_without_offsets(store: MessageStore) -> None:
     _applied(plan)
 
 
-_HOLD = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); print(flush=True); sys.stdin.read()"
+_HOLD = (
+    "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); "
+    "print(flush=True); sys.stdin.read()"
+)
 
 
 def test_refused_beside_a_broker(
@@ -218,9 +221,12 @@ def test_members_that_are_running_jump_along(store: MessageStore, place: GroupPl
     expected = {queue: offset + 1 for queue, offset in further.items()} | _orders(store, 0, 1)
     member.leave({})
     assert place.offsets.read() == expected
-    assert [(e.event, e.queue, e.position, e.at) for e in read_events(place.directory or "") if e.event == "reset"] == [
-        ("reset", 0, 0, 1), ("reset", 1, 1, 1),
-    ]  # fmt: skip
+    assert [
+        (e.event, e.queue, e.position, e.at) for e in read_events(place.directory or "") if e.event == "reset"
+    ] == [
+        ("reset", 0, 0, 1),
+        ("reset", 1, 1, 1),
+    ]
 
 
 def test_queues_that_have_no_message_yet(store: MessageStore) -> None:

@@ -32,7 +32,8 @@ def test_topics_and_brokers_by_name_and_queues_by_number() -> None:
         {MessageQueue("b", "x", 10): 0},
     )
     assert json.dumps(offset.to_json()) == (
-        '{"a": {"y": {"0": 1}}, "b": {"a": {"1": 5}, "x": {"9": 2, "10": 3}}, "$from": {"b": {"x": {"10": 0}}}}'
+        '{"a": {"y": {"0": 1}}, "b": {"a": {"1": 5}, "x": {"9": 2, "10": 3}}, "$from": {"b": {"x": {"10": '
+        "0}}}}"
     )
 
 
@@ -65,7 +66,10 @@ def test_without_starts_there_is_no_key_for_them() -> None:
     [
         (
             {"$to": {}},
-            "expected no key '$to'; a later version wrote the checkpoint: use that version, or a new checkpoint",
+            (
+                "expected no key '$to'; a later version wrote the checkpoint: use that version, or a new "
+                "checkpoint"
+            ),
         ),
         ({"t": 5}, "expected an object at /t, found 5"),
         ({"t": {"b": [1]}}, "expected an object at /t/b, found [1]"),

@@ -42,11 +42,23 @@ def test_defaults_are_rocketmqs() -> None:
 
 def test_every_row_has_a_field_and_no_other_row_its_name() -> None:
     made = _group(
-        consumers="2", clientId="c", allocateMessageQueueStrategy="CONFIG", allocateConfig='[{"T":[0]},{"T":[1]}]', consumerIdcs="a,b",
-        machineRoomNearbyInner="AVG_BY_CIRCLE", virtualNodeCount="3", messageModel="CLUSTERING", consumeFromWhere="consume_from_timestamp",
-        consumeTimestamp="20230101080000", consumeYoungQueueFromZero="true", offsetStore="local", offsetStorePath="/o", groupPath="/p",
-        leaseTime="10s", persistConsumerOffsetInterval="0s",
-    )  # fmt: skip
+        consumers="2",
+        clientId="c",
+        allocateMessageQueueStrategy="CONFIG",
+        allocateConfig='[{"T":[0]},{"T":[1]}]',
+        consumerIdcs="a,b",
+        machineRoomNearbyInner="AVG_BY_CIRCLE",
+        virtualNodeCount="3",
+        messageModel="CLUSTERING",
+        consumeFromWhere="consume_from_timestamp",
+        consumeTimestamp="20230101080000",
+        consumeYoungQueueFromZero="true",
+        offsetStore="local",
+        offsetStorePath="/o",
+        groupPath="/p",
+        leaseTime="10s",
+        persistConsumerOffsetInterval="0s",
+    )
     plain = GroupOptions("other")
     same = [
         each.name for each in fields(GroupOptions) if getattr(made, each.name) == getattr(plain, each.name)

@@ -120,7 +120,10 @@ SHAPE_ADVICE = '; write it as {"TopicTest":{"broker-a":{"0":23}}} or {"TopicTest
         ),
         (
             "latest",
-            "expected earliest or JSON in a batch read, found 'latest'; a batch read with startingOffsets=latest is always empty",
+            (
+                "expected earliest or JSON in a batch read, found 'latest'; a batch read with "
+                "startingOffsets=latest is always empty"
+            ),
         ),
         ('{"t":{"0":-1}}', 'expected an offset or -2 (earliest) at "t" → "0" in a batch read, found -1'),
         ('{"t":{"0":-3}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found -3'),
@@ -165,7 +168,10 @@ def test_starting_offsets_that_are_refused(text: str, message: str) -> None:
     [
         (
             "earliest",
-            "expected latest or JSON in a batch read, found 'earliest'; a batch read with endingOffsets=earliest is always empty",
+            (
+                "expected latest or JSON in a batch read, found 'earliest'; a batch read with "
+                "endingOffsets=earliest is always empty"
+            ),
         ),
         (
             '{"t":{"b":{"3":-2}}}',
@@ -186,7 +192,10 @@ def test_ending_offsets_that_are_refused(text: str, message: str) -> None:
         ('{"t":{"0":"soon"}}', '(-2 hours) at "t" → "0", found "soon"'),
         (
             '{"t":{"0":1.0}}',
-            'expected a time at "t" → "0", found 1.0; write it as {"TopicTest":{"broker-a":{"0":"-2 hours"}}} or',
+            (
+                'expected a time at "t" → "0", found 1.0; write it as {"TopicTest":{"broker-a":{"0":"-2 '
+                'hours"}}} or'
+            ),
         ),
         ('{"t":{"0":false}}', 'expected a time at "t" → "0", found false; write it as'),
         ("earliest", "expected JSON (Expecting value at character 0), found 'earliest'; write it as"),

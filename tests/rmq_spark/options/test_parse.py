@@ -159,7 +159,10 @@ def test_times(value: str, ms: int) -> None:
 def test_what_is_no_time_is_refused(value: str, advice: str) -> None:
     with pytest.raises(OptionError) as caught:
         timestamp_ms(given(value))
-    expected = "someOption: expected ms since the epoch, ISO 8601 (2024-05-01T12:00:00Z) or a time back from now (-2 hours), found "
+    expected = (
+        "someOption: expected ms since the epoch, ISO 8601 (2024-05-01T12:00:00Z) or a time back "
+        "from now (-2 hours), found "
+    )
     assert str(caught.value) == f"{expected}{value!r}{advice}"
 
 
@@ -186,7 +189,10 @@ def test_any_text_is_a_time_or_an_option_error(value: str) -> None:
     [
         (
             "{'t': 1}",
-            "expected JSON (Expecting property name enclosed in double quotes at character 1), found \"{'t': 1}\"",
+            (
+                "expected JSON (Expecting property name enclosed in double quotes at character 1), found "
+                "\"{'t': 1}\""
+            ),
         ),
         ("", "expected JSON (Expecting value at character 0), found ''"),
         ("[1]", "expected a JSON object, found '[1]'"),

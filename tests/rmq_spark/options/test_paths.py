@@ -47,7 +47,10 @@ REMOTE = "file systems such as {}: cannot be read; copy or mount the store"
         ),
         (
             "a\0b",
-            "path: expected a path, found 'a\\x00b'; give the broker's store directory, as in load('/data/store')",
+            (
+                "path: expected a path, found 'a\\x00b'; give the broker's store directory, as in "
+                "load('/data/store')"
+            ),
         ),
     ],
 )

@@ -207,7 +207,10 @@ def test_what_spark_adds_passes() -> None:
         ({"path": "/a", "Path": "/b"}, "path is given twice, in upper and lower case; give it once"),
         (
             {},
-            "path is not given; give the broker's store directory, as in load('/data/store') or OPTIONS (path '/data/store')",
+            (
+                "path is not given; give the broker's store directory, as in load('/data/store') or OPTIONS "
+                "(path '/data/store')"
+            ),
         ),
         ({"path": "/a", "paths": '["/b"]'}, "path and paths are given together; use only one of path, paths"),
         (
@@ -224,11 +227,17 @@ def test_what_spark_adds_passes() -> None:
         ),
         (
             {"paths": '["/a","/b"]', "storePathCommitLog": "/c"},
-            "storePathCommitLog is for one store, but paths has several; load the stores one by one and union them",
+            (
+                "storePathCommitLog is for one store, but paths has several; load the stores one by one and "
+                "union them"
+            ),
         ),
         (
             {"path": "/a", "startingTimestamp": "5", "endingTimestamp": "4"},
-            "startingTimestamp 5 (1970-01-01T00:00:00.005Z) is after endingTimestamp 4 (1970-01-01T00:00:00.004Z); swap them",
+            (
+                "startingTimestamp 5 (1970-01-01T00:00:00.005Z) is after endingTimestamp 4 "
+                "(1970-01-01T00:00:00.004Z); swap them"
+            ),
         ),
         (
             {"path": "/a", "view": "queue"},
@@ -239,7 +248,10 @@ def test_what_spark_adds_passes() -> None:
         ),
         (
             {"path": "/a", "view": "queues", "subscribe": "a"},
-            "subscribe has no effect with view=queues, which shows the whole store; leave it out and filter the DataFrame",
+            (
+                "subscribe has no effect with view=queues, which shows the whole store; leave it out and "
+                "filter the DataFrame"
+            ),
         ),
         (
             {"path": "/a", "mode": "lenient"},
@@ -269,13 +281,17 @@ def test_what_spark_adds_passes() -> None:
         (
             {"path": "/a", "expressionType": "SQL92", "subExpression": "price > 'much'"},
             (
-                "subExpression: expected a number or a property beside >, found 'much' at character 9: price > 'much' <-- HERE; "
+                "subExpression: expected a number or a property beside >, found 'much' at character 9: "
+                "price > 'much' <-- HERE; "
                 "strings, TRUE, FALSE and conditions cannot be ordered"
             ),
         ),
         (
             {"path": "/a", "subExpression": "||"},
-            "subExpression: expected tags such as TagA || TagB, found '||', which names no tag; use * for all messages",
+            (
+                "subExpression: expected tags such as TagA || TagB, found '||', which names no tag; use * for "  # noqa: E501
+                "all messages"
+            ),
         ),
     ],
 )

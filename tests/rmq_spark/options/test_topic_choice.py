@@ -71,7 +71,8 @@ def test_subscribe() -> None:
     with pytest.raises(OptionError) as caught:
         parse_subscribe(Given("subscribe", "*", 0))
     assert str(caught.value) == (
-        'subscribe: expected names of topics, found "*"; leave subscribe out to read every topic, or use subscribePattern'
+        'subscribe: expected names of topics, found "*"; leave subscribe out to read every topic, or use '
+        "subscribePattern"
     )
 
 

@@ -150,7 +150,10 @@ def test_a_row_says_all_there_is_to_say() -> None:
         ),
         (
             {"writerLockTimeout": "30"},
-            "writerLockTimeout: expected a length of time such as 30s, 10m or 24h, found '30'; the units are ms, s,",
+            (
+                "writerLockTimeout: expected a length of time such as 30s, 10m or 24h, found '30'; the units "
+                "are ms, s,"
+            ),
         ),
         (
             {"stagingRetention": "1 fortnight"},

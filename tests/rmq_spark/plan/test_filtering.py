@@ -30,7 +30,9 @@ LOG_SIZE = 4096
 
 
 def write(root: Path, *, extended: bool = False) -> Path:
-    """The store; where `extended`, every second unit of the queue holds an address (enableConsumeQueueExt)."""
+    """The store; where `extended`, every second unit of the queue holds an address
+    (enableConsumeQueueExt).
+    """
     messages = []
     for i, (tag, price) in enumerate(zip(TAGS, PRICES, strict=True)):
         properties = [("TAGS", tag), ("price", price)]
@@ -173,7 +175,9 @@ def rows(root: Path, condition: str, mode: str) -> list[tuple[int, bytes | None,
 @pytest.mark.parametrize("colours", ["rbbRbbBrbb", "bbbbbbbrBR", "RrrrrrrrrB", "BRBRrbrbRR"])
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
 def test_only_bodies_that_are_wanted_are_opened(tmp_path: Path, colours: str, mode: str) -> None:
-    """Few or many of them: what is wrong is told of the right message, of others nothing where they are few."""
+    """Few or many of them: what is wrong is told of the right message, of others nothing where they are
+    few.
+    """
     root = write_broken(tmp_path, colours)
     found = rows(root, "colour = 'r'", mode)
     fine = [(i, b"fine", False) for i, colour in enumerate(colours) if colour == "r"]

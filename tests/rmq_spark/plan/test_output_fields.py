@@ -13,12 +13,15 @@ from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS
 
 DEFAULT = (
-    "topic string, flag int, body binary, properties map<string,string>, brokerName string, queueId int, queueOffset bigint, "
+    "topic string, flag int, body binary, properties map<string,string>, brokerName string, queueId int, "
+    "queueOffset bigint, "
     "bornTimestamp timestamp, storeTimestamp timestamp, tags string, keys array<string>, msgId string"
 )
 ON_REQUEST = (
-    "bornTimestampMs bigint, storeTimestampMs bigint, offsetMsgId string, bornHost string, storeHost string, sysFlag int, bodyCRC int, "
-    "reconsumeTimes int, preparedTransactionOffset bigint, physicalOffset bigint, storeSize int, tagsCode bigint, storedTopic string, "
+    "bornTimestampMs bigint, storeTimestampMs bigint, offsetMsgId string, bornHost string, storeHost "
+    "string, sysFlag int, bodyCRC int, "
+    "reconsumeTimes int, preparedTransactionOffset bigint, physicalOffset bigint, storeSize int, tagsCode "
+    "bigint, storedTopic string, "
     "rawBody binary, _corrupt_record string"
 )
 
@@ -91,7 +94,10 @@ def test_permissive_adds_the_reason_at_the_end_unless_columns_are_named() -> Non
         ),
         (
             {"propertyColumns": "Region,region"},
-            "propertyColumns: expected each column once, found 'Region' and 'region', which are one column to Spark",
+            (
+                "propertyColumns: expected each column once, found 'Region' and 'region', which are one column "  # noqa: E501
+                "to Spark"
+            ),
         ),
         ({"propertyColumns": "a,a"}, "propertyColumns: expected each column once, found 'a' twice"),
     ],

@@ -89,7 +89,10 @@ def test_a_member_whose_commitlog_is_elsewhere_is_not_left_out(
     os.rename(member / "commitlog", cluster.parent / "disk2")
     if left == "broken link":
         (member / "commitlog").symlink_to("/mnt/not-mounted")
-    told = f"^{member} looks like a store, but has no directory `commitlog`. If its commitlog is elsewhere, read this store alone with "
+    told = (
+        f"^{member} looks like a store, but has no directory `commitlog`. If its commitlog is elsewhere, "
+        f"read this store alone with "
+    )
     with pytest.raises(StoreNotFoundError, match=told):
         opened(cluster)
     with pytest.raises(StoreNotFoundError, match=told):
@@ -124,7 +127,8 @@ def test_a_directory_of_commitlog_files_that_is_not_there(cluster: Path, beside:
     paths = [str(store / "commitlog")] * beside + ["/mnt/not-mounted"]
     with pytest.raises(
         StoreError,
-        match=r"^storePathCommitLog: /mnt/not-mounted is not a directory; list all directories that hold commitlog files",
+        match=r"^storePathCommitLog: /mnt/not-mounted is not a directory; list all directories that hold "
+        r"commitlog files",
     ):
         opened(store, storePathCommitLog=",".join(paths))
 
@@ -146,5 +150,6 @@ def test_a_stream_says_that_a_store_came(cluster: Path, caplog: pytest.LogCaptur
     came, odd = caplog.messages
     assert came == f"{cluster}/broker-c was added while the query runs; the query reads it after a restart"
     assert odd.startswith(
-        f"{cluster}/broker-d was added while the query runs, and cannot be read: {cluster}/broker-d looks like a store, "
+        f"{cluster}/broker-d was added while the query runs, and cannot be read: {cluster}/broker-d looks "
+        f"like a store, "
     )

@@ -83,7 +83,10 @@ def test_types_that_say_the_same_are_taken(name: str, kind: pa.DataType) -> None
         (pa.field("BODY", pa.binary()), "columns: expected each column once, found body and BODY"),
         (
             pa.field("tag", pa.string()),
-            "columns: unknown column 'tag'; did you mean tags? The columns of a write are body, topic, tags, keys, flag,",
+            (
+                "columns: unknown column 'tag'; did you mean tags? The columns of a write are body, topic, "
+                "tags, keys, flag,"
+            ),
         ),
         (pa.field("xyzzy", pa.string()), "columns: unknown column 'xyzzy'; the columns of a write are body,"),
         (

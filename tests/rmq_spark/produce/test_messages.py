@@ -84,8 +84,14 @@ def test_every_column() -> None:
         queueId=3,
     )
     assert message.properties | {"UNIQ_KEY": ""} == {
-        "TAGS": "TagA", "KEYS": "k1 k2", "region": "eu", "MSG_REGION": "r", "__SHARDINGKEY": "user-1", "WAIT": "true", "UNIQ_KEY": "",
-    }  # fmt: skip
+        "TAGS": "TagA",
+        "KEYS": "k1 k2",
+        "region": "eu",
+        "MSG_REGION": "r",
+        "__SHARDINGKEY": "user-1",
+        "WAIT": "true",
+        "UNIQ_KEY": "",
+    }
     assert (message.flag, message.queue_id, message.born_timestamp) == (-7, 3, 1_600_000_000_000)
     assert message.born_host == ("10.1.2.3", 5678)
 
@@ -178,9 +184,15 @@ def test_many_topics_and_slices() -> None:
         properties=[{"p": "1"}, None, {}, {"q": "2"}],
     )
     whole, part = decoded(produce(batch)), decoded(produce(batch.slice(1, 2)))
-    assert [(m.topic, m.body, m.properties.get("TAGS"), m.properties.get("p"), m.properties.get("q")) for m in whole] == [
-        ("a", b"1", "x", "1", None), ("b", b"2", None, None, None), ("a", b"3", "y", None, None), ("c", b"4", "z", None, "2"),
-    ]  # fmt: skip
+    assert [
+        (m.topic, m.body, m.properties.get("TAGS"), m.properties.get("p"), m.properties.get("q"))
+        for m in whole
+    ] == [
+        ("a", b"1", "x", "1", None),
+        ("b", b"2", None, None, None),
+        ("a", b"3", "y", None, None),
+        ("c", b"4", "z", None, "2"),
+    ]
     assert [(m.topic, m.body) for m in part] == [("b", b"2"), ("a", b"3")]
 
 
@@ -290,17 +302,26 @@ def test_nothing_left_out_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) 
         (
             "DELAY",
             "1",
-            "topic TopicTest: property 'DELAY': RocketMQ sets this property itself (strictProperties=true); leave it out",
+            (
+                "topic TopicTest: property 'DELAY': RocketMQ sets this property itself "
+                "(strictProperties=true); leave it out"
+            ),
         ),
         (
             "a",
             "",
-            "topic TopicTest: property 'a': the store cannot hold an empty name or value (strictProperties=true); leave it out",
+            (
+                "topic TopicTest: property 'a': the store cannot hold an empty name or value "
+                "(strictProperties=true); leave it out"
+            ),
         ),
         (
             "",
             "a",
-            "topic TopicTest: property '': the store cannot hold an empty name or value (strictProperties=true); leave it out",
+            (
+                "topic TopicTest: property '': the store cannot hold an empty name or value "
+                "(strictProperties=true); leave it out"
+            ),
         ),
     ],
 )
@@ -422,7 +443,10 @@ def test_a_batch_is_its_rows_one_by_one(rows: list[dict[str, Any]]) -> None:
         ),
         (
             {"tags": "1\x022"},
-            "topic TopicTest: property TAGS: expected a value without 0x02, which ends a property in the store",
+            (
+                "topic TopicTest: property TAGS: expected a value without 0x02, which ends a property in the "
+                "store"
+            ),
         ),
         (
             {"keys": pa.array([["a", "b c"]])},
@@ -436,11 +460,17 @@ def test_a_batch_is_its_rows_one_by_one(rows: list[dict[str, Any]]) -> None:
         ({"bornHost": "localhost:1"}, "topic TopicTest: bornHost 'localhost:1' is not a host"),
         (
             {"bornTimestamp": pa.array([1 << 60], pa.timestamp("s", tz="UTC"))},
-            "topic TopicTest: bornTimestamp: expected a time that fits 64 bits in ms, found 1152921504606846976 s",
+            (
+                "topic TopicTest: bornTimestamp: expected a time that fits 64 bits in ms, found "
+                "1152921504606846976 s"
+            ),
         ),
         (
             {"topic": None},
-            "row 0 (body b'hello'): expected a topic, found null; fill the column topic, or set the option topic",
+            (
+                "row 0 (body b'hello'): expected a topic, found null; fill the column topic, or set the option "  # noqa: E501
+                "topic"
+            ),
         ),
         ({"topic": ""}, "topic: expected at least one character, found none"),
         ({"topic": "a.b"}, "topic: expected letters, digits, %, |, - and _, found 'a.b'"),
@@ -481,7 +511,10 @@ def test_a_row_is_named_by_its_number_in_the_partition_and_by_its_keys() -> None
     keys = [["order-1"], ["order-2", "customer-7"]]
     with pytest.raises(IllegalMessageError) as caught:
         making.produce(batch_of(topic=["a"] * 2, body=[b"x", b""], keys=keys), NOW_MS)
-    sentence = "topic a, row 11 of partition 3 (keys 'order-2 customer-7'): expected a body of at least 1 byte, found an empty one"
+    sentence = (
+        "topic a, row 11 of partition 3 (keys 'order-2 customer-7'): expected a body of at least 1 "
+        "byte, found an empty one"
+    )
     assert str(caught.value) == sentence
     making = producer(partition=0)
     with pytest.raises(

@@ -199,7 +199,10 @@ def test_in_a_cluster_a_queue_has_a_broker() -> None:
             Routes.of([StoreTopics("s0")]),
             {"queueId": [1024]},
             IllegalMessageError,
-            "expected 0 to 1023 in s0 (defaultTopicQueueNums, for a new topic), found 1024; without the column queueId",
+            (
+                "expected 0 to 1023 in s0 (defaultTopicQueueNums, for a new topic), found 1024; without the "
+                "column queueId"
+            ),
         ),
         (
             cluster(2, 4),
@@ -241,7 +244,9 @@ def test_a_queue_that_is_not_there_is_named(
 
 def test_a_topic_that_is_missing_in_the_named_store() -> None:
     routes = Routes.of([StoreTopics("s0", {"t": TopicConfig("t")}), StoreTopics("s1")])
-    assert "expected a store of the topic, s0, found s1" in refused(QueueSelector(routes), queueId=[0], brokerName=["s1"])
+    assert "expected a store of the topic, s0, found s1" in refused(
+        QueueSelector(routes), queueId=[0], brokerName=["s1"]
+    )
 
 
 def test_many_topics_with_different_stores() -> None:

@@ -78,7 +78,8 @@ def test_without_creation_only_retry_topics_come_into_being() -> None:
         with pytest.raises(IllegalMessageError) as caught:
             ask("new")
         assert str(caught.value) == (
-            "topic new: no store has this topic and autoCreateTopicEnable is false; create the topic, or set autoCreateTopicEnable=true"
+            "topic new: no store has this topic and autoCreateTopicEnable is false; create the topic, or "
+            "set autoCreateTopicEnable=true"
         )
 
 
@@ -103,19 +104,28 @@ def test_closed_stores_stay_in_the_list_and_get_no_new_topics() -> None:
             Routes.of([store("a", topic(4, perm=4)), store("b", topic(0, perm=3))]),
             "t",
             IllegalMessageError,
-            "topic t: expected write permission and at least one write queue, found perm 4 (R--) and 4 queues in a, perm 3 (-WX) and 0 queues in b",
+            (
+                "topic t: expected write permission and at least one write queue, found perm 4 (R--) and 4 "
+                "queues in a, perm 3 (-WX) and 0 queues in b"
+            ),
         ),
         (
             Routes.of([store("a", topic(queue_type="BatchCQ"))]),
             "t",
             UnsupportedFormatError,
-            "topic t: expected queue.type=SimpleCQ, found BatchCQ, which is not supported: its consume queues hold batches",
+            (
+                "topic t: expected queue.type=SimpleCQ, found BatchCQ, which is not supported: its consume "
+                "queues hold batches"
+            ),
         ),
         (
             Routes.of([store("a", topic(cleanup_policy="COMPACTION"))]),
             "t",
             UnsupportedFormatError,
-            "topic t: expected cleanup.policy=DELETE, found COMPACTION, which is not supported: its messages are compacted",
+            (
+                "topic t: expected cleanup.policy=DELETE, found COMPACTION, which is not supported: its "
+                "messages are compacted"
+            ),
         ),
         (
             Routes.of([store("a", topic(message_type="LITE"))]),

@@ -105,7 +105,10 @@ def test_a_string_of_any_collation_is_a_string() -> None:
         (
             schema(("properties", MapType(STRING, STRING, False))),
             {},
-            "schema: expected properties map<string,string>, found properties map<string,string> whose elements may not be null",
+            (
+                "schema: expected properties map<string,string>, found properties map<string,string> whose "
+                "elements may not be null"
+            ),
         ),
         (
             schema(("tags", STRING, False)),

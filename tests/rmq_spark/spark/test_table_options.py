@@ -74,8 +74,10 @@ def test_a_table_made_with_a_column_list_says_why_it_cannot_be_read() -> None:
     with pytest.raises(OptionError) as caught:
         recall_options(SCHEMA, {"subscribe": "a"})
     assert str(caught.value) == (
-        "path is not given; give the broker's store directory, as in load('/data/store'). Create a table without a column list, "
-        "as in CREATE TABLE t USING rmqlog OPTIONS (path '/data/store'): with a column list, Spark does not keep the options"
+        "path is not given; give the broker's store directory, as in load('/data/store'). Create a table "
+        "without a column list, "
+        "as in CREATE TABLE t USING rmqlog OPTIONS (path '/data/store'): with a column list, Spark does "
+        "not keep the options"
     )
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     with pytest.raises(OptionError, match=r"^path is not given"):
@@ -87,7 +89,8 @@ def test_metadata_that_somebody_else_wrote(kept: object) -> None:
     schema = StructType([StructField("topic", StringType(), True, {METADATA_KEY: kept})])
     with pytest.raises(
         OptionError,
-        match=r"in the metadata rmqlog\.options of its first column, found something else; create the table again$",
+        match=r"in the metadata rmqlog\.options of its first column, found something else; create the table "
+        r"again$",
     ):
         recall_options(schema, {})
 

@@ -113,7 +113,10 @@ def test_a_pattern_that_matches_nothing_is_a_warning(
     assert stream.step() is None
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert said == [
-        "subscribePattern Ordr.* matches no topic; the topics are Audit, Orders. The stream waits for a topic that matches"
+        (
+            "subscribePattern Ordr.* matches no topic; the topics are Audit, Orders. The stream waits for a "
+            "topic that matches"
+        )
     ]
     append(root, numbered("Ordr1", 0, 1))
     assert stream.step() == [("Ordr1", 0, 0)]

@@ -217,8 +217,10 @@ def test_files_put_back_that_are_noticed_only_later_too(
             with pytest.raises(OffsetOutOfRangeError) as caught:
                 stream.step()
             assert str(caught.value) == (
-                "T-0 of broker-a: the next offset is 5 and the queue holds 0 to 8, but other messages than at the last look: the "
-                "store's files were replaced, or a broker overwrote them after a crash; the messages 0 to 5 are not read (and 3 more queues); "
+                "T-0 of broker-a: the next offset is 5 and the queue holds 0 to 8, but other messages than "
+                "at the last look: the "
+                "store's files were replaced, or a broker overwrote them after a crash; the messages 0 to "
+                "5 are not read (and 3 more queues); "
                 "start with a new checkpoint, or set failOnDataLoss=false to continue at offset 5"
             )
         else:

@@ -63,9 +63,15 @@ class Query:
 
     def __init__(self, root: Path, base: Path, clock: Clock, name: str, **options: str) -> None:
         self.given = {
-            "path": str(root), "group": "g", "clientId": name, "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "offsetStore": "local",
-            "offsetStorePath": str(base / "offsets"), "persistConsumerOffsetInterval": "0s", **options,
-        }  # fmt: skip
+            "path": str(root),
+            "group": "g",
+            "clientId": name,
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "offsetStore": "local",
+            "offsetStorePath": str(base / "offsets"),
+            "persistConsumerOffsetInterval": "0s",
+            **options,
+        }
         self.clock = clock
         self.log: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.restart()
@@ -292,7 +298,10 @@ def test_a_member_with_another_subscription_is_refused(world: World) -> None:
 
 
 # As a Java broker holds a store.
-_HOLD = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); print(flush=True); sys.stdin.read()"
+_HOLD = (
+    "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); "
+    "print(flush=True); sys.stdin.read()"
+)
 
 
 def test_beside_a_broker_a_group_reads_for_itself_and_says_so_once(
@@ -312,7 +321,10 @@ def test_beside_a_broker_a_group_reads_for_itself_and_says_so_once(
             world.query("b", offsetStore="store").step()
         broker.communicate()
     assert [record.message for record in caplog.records if "broker runs" in record.message] == [
-        "group g: a broker runs on the store. Its consumers and this query do not share queues: both read every message"
+        (
+            "group g: a broker runs on the store. Its consumers and this query do not share queues: both read "  # noqa: E501
+            "every message"
+        )
     ]
 
 
@@ -491,7 +503,10 @@ def test_a_topic_that_was_created_again_and_has_no_message_yet(
     query = world.query("a", failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
         assert query.step() == expected("T", *[(0, 5)] * 4)
-    said = "is moved back from offset 5 to 0, by 5: Again-0 of broker-a: the next offset is 5 and the store no longer has the queue"
+    said = (
+        "is moved back from offset 5 to 0, by 5: Again-0 of broker-a: the next offset is 5 and the "
+        "store no longer has the queue"
+    )
     assert said in caplog.text
     assert file.read()[MessageQueue("Again", BROKER, 0)] == 0
     append(world.root, numbered("Again", 0, 3, queues=1))
@@ -607,10 +622,14 @@ def test_what_waits_for_its_time_shows_the_topic_it_was_sent_to(
 ) -> None:
     options = parse_read_options(
         {
-            "path": str(golden("retry-dlq-5.5.0")), "group": "g", "subscribe": "SCHEDULE_TOPIC_XXXX", "offsetStore": "none",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "columns": "topic,storedTopic",
+            "path": str(golden("retry-dlq-5.5.0")),
+            "group": "g",
+            "subscribe": "SCHEDULE_TOPIC_XXXX",
+            "offsetStore": "none",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "columns": "topic,storedTopic",
         }
-    )  # fmt: skip
+    )
     scan = Scan(fields_from_options(options), options)
     rows = [row for split in plan(options).splits for batch in scan.read(split) for row in batch.to_pylist()]
     assert rows == [{"topic": "Jobs", "storedTopic": "SCHEDULE_TOPIC_XXXX"}] * 20

@@ -369,7 +369,8 @@ def test_retention_that_overtakes_the_reader(tmp_path: Path, caplog: pytest.LogC
     with pytest.raises(OffsetOutOfRangeError) as caught:
         stream.step()
     assert str(caught.value) == (
-        f"T-0 of broker-a: the next offset is 10 and the queue holds {low} to 100: retention deleted {low - 10} messages "
+        f"T-0 of broker-a: the next offset is 10 and the queue holds {low} to 100: retention deleted "
+        f"{low - 10} messages "
         f"(and 3 more queues); set failOnDataLoss=false to continue at offset {low}"
     )
     stream.restart(failOnDataLoss="false")
@@ -415,7 +416,8 @@ def test_offsets_that_go_back(root: Path, tmp_path: Path, caplog: pytest.LogCapt
     with pytest.raises(OffsetOutOfRangeError) as caught:
         stream.step()
     assert str(caught.value) == (
-        "T-0 of broker-a: the next offset is 10 and the queue holds 0 to 5: its offsets went back by 5 (is the store an older copy, or "
+        "T-0 of broker-a: the next offset is 10 and the queue holds 0 to 5: its offsets went back by 5 (is "
+        "the store an older copy, or "
         "was the topic deleted and created again?) (and 3 more queues); start with a new checkpoint, or set "
         "failOnDataLoss=false to continue at offset 5"
     )
@@ -437,7 +439,8 @@ def test_a_queue_that_vanishes(root: Path, caplog: pytest.LogCaptureFixture, res
     with pytest.raises(OffsetOutOfRangeError) as caught:
         stream.step()
     assert str(caught.value) == (
-        "U-0 of broker-a: the next offset is 2 and the store no longer has the queue (was the topic deleted?); "
+        "U-0 of broker-a: the next offset is 2 and the store no longer has the queue (was the topic "
+        "deleted?); "
         "set failOnDataLoss=false to continue without it"
     )
     stream.restart(failOnDataLoss="false")

@@ -142,7 +142,8 @@ def test_without_any_store_that_takes_messages_nothing_is_written(cluster: Path)
         for topic in ("T", "New"):
             with pytest.raises(
                 StoreInUseError,
-                match=rf"topic {topic}: expected a store that takes messages now, found none \(broker-a: in use by ",
+                match=rf"topic {topic}: expected a store that takes messages now, found none \(broker-a: in "
+                rf"use by ",
             ):
                 write(cluster, numbered_rows(0, 1, topic=topic))
 

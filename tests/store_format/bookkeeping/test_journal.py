@@ -38,9 +38,29 @@ from tests.support.staged import append, make_store, numbered
 _FILES = FileWrites(sync=False)
 _STAGED = StagedFile("w", "n", 3, 300, 1, 80, 2, (("T", 0), ("Ü", 7)), False, 120)
 _JOURNAL = Journal(
-    "id1", ("q", 5), (_STAGED,), 0, 4096, 65536, 400, _STAGED.queues, (0, 12), {"T": 4}, 17, None, True, True, 50, 200,
-    ("20231114221320123", "00" * 40), 1_700_000_000_000, 3600, ("/somewhere/commitlog",), ("/a", "/b"), False,
-)  # fmt: skip
+    "id1",
+    ("q", 5),
+    (_STAGED,),
+    0,
+    4096,
+    65536,
+    400,
+    _STAGED.queues,
+    (0, 12),
+    {"T": 4},
+    17,
+    None,
+    True,
+    True,
+    50,
+    200,
+    ("20231114221320123", "00" * 40),
+    1_700_000_000_000,
+    3600,
+    ("/somewhere/commitlog",),
+    ("/a", "/b"),
+    False,
+)
 _ENTRY = LedgerEntry(5, "id1", 0, 100, 40, 60, 99)
 
 

@@ -111,8 +111,12 @@ def test_bounds_are_those_of_a_naive_reading(queue: Queue, commit_log_min: int, 
     with tempfile.TemporaryDirectory() as name:
         bounds = _bounds(queue.write(Path(name)), commit_log_min, scan=scan)
     found = (
-        bounds.min_offset, bounds.max_offset, bounds.first_physical_offset, bounds.last_physical_offset, bounds.last_size,
-    )  # fmt: skip
+        bounds.min_offset,
+        bounds.max_offset,
+        bounds.first_physical_offset,
+        bounds.last_physical_offset,
+        bounds.last_size,
+    )
     assert found == _naive(queue, commit_log_min)
     assert (bounds.unit_start, bounds.unit_stop) == (bounds.min_offset, bounds.max_offset)
     assert (bounds.file_size, bounds.first_file) == (queue.per_file * 20, queue.start * 20)
@@ -277,7 +281,8 @@ def _refused(directory: Path) -> CorruptStoreError:
 def test_a_length_that_is_no_multiple_of_the_unit_is_refused(directory: Path) -> None:
     (directory / f"{0:020d}").write_bytes(bytes(30))
     assert str(_refused(directory)) == (
-        f"{directory}/00000000000000000000 at byte 30: expected a length that is a multiple of 20 and at most 2147483647, found 30 bytes"
+        f"{directory}/00000000000000000000 at byte 30: expected a length that is a multiple of 20 and at "
+        f"most 2147483647, found 30 bytes"
     )
 
 

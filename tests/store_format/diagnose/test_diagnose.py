@@ -522,7 +522,10 @@ def test_a_configuration_file_that_cannot_be_read(copy: Path) -> None:
 
 # ---- while a broker runs -----------------------------------------------------------------------------------
 
-_HOLD_LOCK = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); print('held', flush=True); sys.stdin.read()"
+_HOLD_LOCK = (
+    "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); "
+    "print('held', flush=True); sys.stdin.read()"
+)
 
 
 def test_what_a_broker_is_writing_is_no_damage(copy: Path) -> None:

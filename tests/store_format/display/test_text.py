@@ -1,4 +1,6 @@
-"""Text of a hostile store becomes plain characters: escapes, controls, overrides, broken UTF-8, long bodies."""
+"""Text of a hostile store becomes plain characters: escapes, controls, overrides, broken UTF-8, long
+bodies.
+"""
 
 from __future__ import annotations
 

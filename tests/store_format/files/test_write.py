@@ -98,7 +98,9 @@ def test_what_root_makes_in_a_brokers_store_belongs_to_the_broker(tmp_path: Path
 @_AS_ROOT
 @pytest.mark.parametrize("lost", ["consumequeue/T/1", "consumequeue"])
 def test_consume_queues_that_are_rebuilt_belong_to_the_broker_too(tmp_path: Path, lost: str) -> None:
-    """Only what is in `consumequeue` shows whose it is: `.rmqlog` is root's, of a version that did not look."""
+    """Only what is in `consumequeue` shows whose it is: `.rmqlog` is root's, of a version that did not
+    look.
+    """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40))
     for path in _all(root):

@@ -230,7 +230,9 @@ def test_what_a_look_changed_is_told(tmp_path: Path) -> None:
 
 
 def test_retention_that_deletes_the_file_of_the_last_look(tmp_path: Path) -> None:
-    """The log begins behind the end of the last look: the next look has all queues, and later looks follow."""
+    """The log begins behind the end of the last look: the next look has all queues, and later looks
+    follow.
+    """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40))
     follower = followed(root)
@@ -264,7 +266,10 @@ class _Broker:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        code = "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); "
+        code = (
+            "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR); fcntl.lockf(f, "
+            "fcntl.LOCK_EX, 1, 0); "
+        )
         code += "print(flush=True); sys.stdin.read()"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, str(root / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -338,7 +338,9 @@ SMALL_STORES = [
 
 @pytest.mark.parametrize(("name", "broker"), SMALL_STORES)
 def test_the_brokers_own_files(golden: Callable[[str], Path], name: str, broker: str) -> None:
-    """From the commitlog, all files; where the first messages are gone, all but the first file. Names aside."""
+    """From the commitlog, all files; where the first messages are gone, all but the first file. Names
+    aside.
+    """
     store = goldens.brokers(name, golden(name))[broker][0]
     written = {path.name: path.read_bytes() for path in sorted((store / "index").iterdir())}
     directory = Directory(_golden_geometry(name))

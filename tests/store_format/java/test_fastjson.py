@@ -130,7 +130,10 @@ def test_forms(text: str, expected: Any) -> None:
 
 def test_objects_as_keys() -> None:
     """A client's offsets.json (consumption 3.6)."""
-    text = '{\n\t"offsetTable":{{\n\t\t\t"queueId":1,\n\t\t\t"topic":"T{1:2}"\n\t\t}:7,{"topic":"T","queueId":0}:12\n\t}\n}'
+    text = (
+        '{\n\t"offsetTable":{{\n\t\t\t"queueId":1,\n\t\t\t"topic":"T{1:2}"\n\t\t}:7,{"topic":"T",'
+        '"queueId":0}:12\n\t}\n}'
+    )
     assert loads(text.encode(), "f") == {
         "offsetTable": {'{"queueId":1,"topic":"T{1:2}"}': 7, '{"queueId":0,"topic":"T"}': 12}
     }

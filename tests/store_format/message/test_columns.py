@@ -226,7 +226,10 @@ def test_light_queues_name_the_message_in_its_properties() -> None:
     assert [(unit.index, str(unit.error)) for unit in bad] == [
         (
             1,
-            f"log/0 at byte {stored[1].physical_offset + 104}: expected light queue %LMQ%a at offset 6, found %LMQ%b at 6",
+            (
+                f"log/0 at byte {stored[1].physical_offset + 104}: expected light queue %LMQ%a at offset 6, "
+                f"found %LMQ%b at 6"
+            ),
         )
     ]
 
@@ -326,7 +329,10 @@ def test_bodies_that_inflate_to_much_come_in_several_batches(monkeypatch: pytest
     ]
     reason = "Error -3 while decompressing data: incorrect header check"
     assert [str(unit.error) for _, _, bad in parts for unit in bad] == [
-        f"log/0 at byte {stored[4].physical_offset + 88}: expected a body compressed with ZLIB, found other bytes: {reason}"
+        (
+            f"log/0 at byte {stored[4].physical_offset + 88}: expected a body compressed with ZLIB, found other "  # noqa: E501
+            f"bytes: {reason}"
+        )
     ]
 
 

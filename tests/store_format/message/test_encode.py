@@ -54,11 +54,18 @@ def columns_of(messages: list[oracle.Message]) -> MessageColumns:
         **{
             name: numbers(name)
             for name in (
-                "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag", "born_timestamp", "store_timestamp",
-                "reconsume_times", "prepared_transaction_offset",
+                "queue_id",
+                "flag",
+                "queue_offset",
+                "physical_offset",
+                "sys_flag",
+                "born_timestamp",
+                "store_timestamp",
+                "reconsume_times",
+                "prepared_transaction_offset",
             )
         },
-    )  # fmt: skip
+    )
 
 
 def commit_log_files(store: Path) -> dict[int, bytes]:
@@ -175,10 +182,22 @@ def stored_messages(draw: st.DrawFn) -> oracle.Message:
     topic, born, store = draw(_TOPIC), draw(_HOST), draw(_HOST)
     flags = 0x10 * (":" in born[0]) | 0x20 * (":" in store[0])
     return oracle.Message(
-        topic.encode(), draw(st.binary(max_size=20)), draw(_PROPERTIES), draw(_I4), draw(_I8), draw(_I8), draw(_I4),
-        draw(_I4) & ~0x30 | flags, draw(_I8), born, draw(_I8), store, draw(_I4), draw(_I8),
+        topic.encode(),
+        draw(st.binary(max_size=20)),
+        draw(_PROPERTIES),
+        draw(_I4),
+        draw(_I8),
+        draw(_I8),
+        draw(_I4),
+        draw(_I4) & ~0x30 | flags,
+        draw(_I8),
+        born,
+        draw(_I8),
+        store,
+        draw(_I4),
+        draw(_I8),
         magic=0xDAA320AB if len(topic) > 127 else 0xDAA320A7,
-    )  # fmt: skip
+    )
 
 
 @given(st.lists(stored_messages(), max_size=6))
@@ -204,8 +223,14 @@ def test_a_crc_property_is_deleted_as_a_text(given_: bytes, kept: bytes) -> None
 
 def test_addresses_of_one_family_decide_the_host_bits() -> None:
     def sys_flags(born: Any, store: Any) -> list[int]:
-        message = MessageColumns(topic="T", body=pa.array([b""] * 2), properties=pa.array([None] * 2, pa.binary()), sys_flag=0x31,
-                                 born_ip=born, store_ip=store)  # fmt: skip
+        message = MessageColumns(
+            topic="T",
+            body=pa.array([b""] * 2),
+            properties=pa.array([None] * 2, pa.binary()),
+            sys_flag=0x31,
+            born_ip=born,
+            store_ip=store,
+        )
         return [oracle.decode_message(unit, 0, 0).sys_flag for unit in encode(message)]
 
     four, sixteen = np.array([b"\1\2\3\4"] * 2, "V4"), np.array([bytes(16)] * 2, "V16")
@@ -244,11 +269,14 @@ def small(**changes: Any) -> MessageColumns:
         ({"topic": "t" * 256}, f"topic {'t' * 256}: 256 bytes long, at most 255 are allowed"),
         ({"topic": "é" * 64}, f"topic {'é' * 64}: 128 bytes long, at most 127 are allowed"),
         ({"topic": pa.array(["T", None])}, "topic null: every message needs a topic"),
-        ({"body": pa.array([b"", b"x" * 101]), "topic": pa.array(["T", "U"])}, "topic U: a body of 101 bytes, at most 100 are allowed"),
-        ({"properties": pa.array([b"", b"x" * 32_768])}, "topic T: properties of 32768 bytes, at most 32767 are allowed"),
+        ({"body": pa.array([b"", b"x" * 101]), "topic": pa.array(["T", "U"])}, ("topic U: a body of 101 "
+        "bytes, at most 100 are allowed")),
+        ({"properties": pa.array([b"", b"x" * 32_768])}, ("topic T: properties of 32768 bytes, at most "
+        "32767 are allowed")),
         ({"queue_id": 2**31}, "queue_id 2147483648 does not fit its field of 4 bytes"),
         ({"flag": np.array([0, -(2**31) - 1])}, "flag -2147483649 does not fit its field of 4 bytes"),
-        ({"store_timestamp": np.array([0, 2**63], np.uint64)}, "store_timestamp 9223372036854775808 does not fit its field of 8 bytes"),
+        ({"store_timestamp": np.array([0, 2**63], np.uint64)}, ("store_timestamp 9223372036854775808 does "
+        "not fit its field of 8 bytes")),
     ],
 )  # fmt: skip
 def test_limits_are_named(changes: dict[str, Any], message: str) -> None:

@@ -1,4 +1,6 @@
-"""The fields of a unit: all bytes once, in order, whatever the bytes are; and the values that were encoded."""
+"""The fields of a unit: all bytes once, in order, whatever the bytes are; and the values that were
+encoded.
+"""
 
 from __future__ import annotations
 

@@ -81,7 +81,8 @@ def test_a_group_of_its_own_beside_the_others(golden: Callable[[str], Path], tmp
 def test_a_new_file_in_both_dialects() -> None:
     offsets = {("T", 0): 3, ("T", 1): 0}
     assert merge_consumer_offsets(None, "g", offsets, timestamp=NOW) == (
-        b'{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":1800000000000\n\t},\n'
+        b'{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":1800000000000\n\t},'
+        b"\n"
         b'\t"offsetTable":{\n\t\t"T@g":{\n\t\t\t0:3,\n\t\t\t1:0\n\t\t}\n\t},\n'
         b'\t"groupTopicMap":{\n\t\t"g":[\n\t\t\t"T"\n\t\t]\n\t}\n}'
     )
@@ -105,7 +106,10 @@ def test_an_offset_goes_down_by_a_reset_only() -> None:
 
 
 def test_a_light_group_has_a_table_of_its_own() -> None:
-    data = b'{"dataVersion":{"counter":4,"stateVersion":0,"timestamp":1},"lmqOffsetTable":{"%LMQ%t@%LMQ%g":8},"offsetTable":{}}'
+    data = (
+        b'{"dataVersion":{"counter":4,"stateVersion":0,"timestamp":1},'
+        b'"lmqOffsetTable":{"%LMQ%t@%LMQ%g":8},"offsetTable":{}}'
+    )
     file = "config/lmqConsumerOffset.json"
     after = merge_consumer_offsets(data, "%LMQ%g", {("%LMQ%t", 0): 9}, timestamp=NOW, file=file)
     assert after is not None

@@ -298,7 +298,7 @@ def test_queue_ids_of_a_topic(read: int, write: int, read_ids: int, all_ids: int
 
 def test_groups(tmp_path: Path) -> None:
     text = """{"forbiddenTable":{"GID_a":{"TopicTest":1}},"subscriptionGroupTable":{"GID_a":{"attributes":{"priority.factor":"7"},
-    "consumeEnable":false,"retryMaxTimes":3,"groupRetryPolicy":{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[1000]}},"subscriptionDataSet":[]}}}"""
+    "consumeEnable":false,"retryMaxTimes":3,"groupRetryPolicy":{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[1000]}},"subscriptionDataSet":[]}}}"""  # noqa: E501
     groups = read_subscription_groups(_root(tmp_path, "subscriptionGroup.json", text))
     assert groups is not None
     group = groups["GID_a"]
@@ -365,7 +365,7 @@ def test_queue_mappings(tmp_path: Path) -> None:
 					{"bname":"broker-a","endOffset":-1,"gen":0,"logicOffset":0,
 					"queueId":3,"startOffset":0,"timeOfEnd":-1,"timeOfStart":-1}
 				]
-			},"scope":"__global__","topic":"StaticT","totalQueues":2}}}"""
+			},"scope":"__global__","topic":"StaticT","totalQueues":2}}}"""  # noqa: E501
     mappings = read_queue_mappings(_root(tmp_path, "topicQueueMapping.json", text))
     assert mappings is not None
     mapping = mappings["StaticT"]
@@ -382,7 +382,7 @@ def test_queue_mappings(tmp_path: Path) -> None:
 def test_consumer_filters(tmp_path: Path) -> None:
     text = """{"filterDataByTopic":{"TopicTest":{"groupFilterData":{"GID_a":{"bloomFilterData":{"bitNum":112,"bitPos":[46,22,110]},
 	"bornTime":1700000000000,"clientVersion":1700000000001,"consumerGroup":"GID_a","dead":false,"deadTime":0,"expression":"a > 1 {0:1}",
-	"expressionType":"SQL92","topic":"TopicTest"}},"topic":"TopicTest"}}}"""
+	"expressionType":"SQL92","topic":"TopicTest"}},"topic":"TopicTest"}}}"""  # noqa: E501
     filters = read_consumer_filters(_root(tmp_path, "consumerFilter.json", text))
     assert filters is not None
     one = filters["TopicTest"]["GID_a"]
@@ -398,7 +398,7 @@ def test_order_infos_with_absolute_offsets(tmp_path: Path) -> None:
     text = """{"orderInfoCount":1,"table":{"TopicTest@GID_a":{0:{"a":"attempt-2","cm":2,"i":30000,"l":1700000030000,"o":[10,1,3],
 	"oc":{10:1,11:1,13:1
 	},"ot":{13:1700000099000
-	},"popTime":1700000030001},1:{"o":[],"popTime":5}}}}"""
+	},"popTime":1700000030001},1:{"o":[],"popTime":5}}}}"""  # noqa: E501
     infos = read_order_infos(_root(tmp_path, "consumerOrderInfo.json", text))
     expected = OrderInfo(
         (10, 11, 13),
@@ -414,7 +414,10 @@ def test_order_infos_with_absolute_offsets(tmp_path: Path) -> None:
 
 
 def test_request_modes(tmp_path: Path) -> None:
-    text = '{"messageRequestModeMap":{"T":{"G":{"consumerGroup":"G","mode":"POP","popShareQueueNum":-1,"topic":"T"}}}}'
+    text = (
+        '{"messageRequestModeMap":{"T":{"G":{"consumerGroup":"G","mode":"POP","popShareQueueNum":-1,'
+        '"topic":"T"}}}}'
+    )
     assert read_request_modes(_root(tmp_path, "messageRequestMode.json", text)) == {
         "T": {"G": RequestMode("T", "G", "POP", -1)}
     }
@@ -443,7 +446,10 @@ def test_metrics_of_both_dialects(tmp_path: Path, topic: str) -> None:
 		}:12
 	}
 }""",
-        '{"offsetTable":{{"brokerName":"broker-a","queueId":1,"topic":"T"}:7,{"brokerName":"broker-a","queueId":0,"topic":"T"}:12}}',
+        (
+            '{"offsetTable":{{"brokerName":"broker-a","queueId":1,"topic":"T"}:7,{"brokerName":"broker-a",'
+            '"queueId":0,"topic":"T"}:12}}'
+        ),
     ],
 )
 def test_a_clients_offsets(tmp_path: Path, text: str) -> None:

@@ -223,7 +223,10 @@ NEW_MEMBERS = """		"New":{
 
 @pytest.mark.parametrize("data", [None, b""])
 def test_a_first_topic(data: bytes | None) -> None:
-    expected = '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000\n\t},\n\t"topicConfigTable":{\n'
+    expected = (
+        '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,'
+        '\n\t\t"timestamp":1700000000000\n\t},\n\t"topicConfigTable":{\n'
+    )
     assert add_topics(data, [NEW], NOW) == f"{expected}{NEW_MEMBERS}\t}}\n}}".encode()
 
 

@@ -237,8 +237,8 @@ def test_numbers_and_times_of_a_table() -> None:
     source = table_card(rows.to_batches(), rows.schema, "rows", total=2).source
     assert '<th class="n">count</th><th class="n">ratio</th><th>yes</th><th>when</th>' in source
     assert (
-        '<td class="n">1,234,567</td><td class="n">0.25</td><td>yes</td><td class="t">2023-11-14T22:13:20.123Z</td>'
-        in source
+        '<td class="n">1,234,567</td><td class="n">0.25</td><td>yes</td><td '
+        'class="t">2023-11-14T22:13:20.123Z</td>' in source
     )
     assert '<td class="n z">–</td><td class="n">1,234.5</td>' in source
     assert "2 rows" in read_page(source).text

@@ -211,7 +211,8 @@ def test_messages_deleted_after_planning(small: SmallStore, caplog: pytest.LogCa
     ) as caught:
         list(reader_of(later).read(pieces))
     assert str(caught.value).endswith(
-        "; the log now begins at 2048. Start later, or set failOnDataLoss=false to continue without these messages"
+        "; the log now begins at 2048. Start later, or set failOnDataLoss=false to continue without these "
+        "messages"
     )
     reader = reader_of(later, fail_on_data_loss=False)
     kept = [row for row in small.rows["Orders", 0] if row["physicalOffset"] >= 2048]

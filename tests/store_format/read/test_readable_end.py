@@ -234,7 +234,9 @@ class Broker:
         body: bytes = b"n" * 77,
         dispatched: bool = True,
     ) -> None:
-        """Messages of another length, so that their edges are no edges of the messages they are written over."""
+        """Messages of another length, so that their edges are no edges of the messages they are written
+        over.
+        """
         for number in range(count):
             queue_id = queue_ids[number % len(queue_ids)]
             offset = self.offsets.get(queue_id, 0)
@@ -523,7 +525,9 @@ def test_a_writer_does_not_cut_what_can_be_read(broker: Broker, crashed: bool) -
 
 
 def older_behind_damage(broker: Broker) -> tuple[int, int]:
-    """Nobody has recovered the store: the clock was set back by a minute behind the message that is damaged."""
+    """Nobody has recovered the store: the clock was set back by a minute behind the message that is
+    damaged.
+    """
     broker.write(2, later_ms=120_000)
     damaged = broker.end
     broker.write(1, later_ms=130_000)

@@ -314,7 +314,10 @@ def test_damage_in_the_range_is_stepped_over_with_a_warning(
     assert entries["TopicTest", 0].queue_offsets.tolist() == [i for i in range(FILES) if i not in (2, 5)]
     assert entries["TopicTest", 0].max_offset == FILES
     assert caplog.messages == [
-        "commitlog 0 to 7168: 104 bytes are damaged and 512 missing; messages there have no consume queue entry"
+        (
+            "commitlog 0 to 7168: 104 bytes are damaged and 512 missing; messages there have no consume queue "  # noqa: E501
+            "entry"
+        )
     ]
 
 

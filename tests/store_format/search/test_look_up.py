@@ -28,7 +28,9 @@ STORES = [(name, broker) for name in goldens.NAMES for broker in goldens.brokers
 
 
 def _rows(name: str, broker: str = "") -> list[dict[str, Any]]:
-    """The broker's rows in the order of the log, without those of light queues, which show others' messages."""
+    """The broker's rows in the order of the log, without those of light queues, which show others'
+    messages.
+    """
     rows = [
         row
         for row in goldens.expected_rows(name)
@@ -251,7 +253,9 @@ def _scan(store: MessageStore, *, is_live: bool) -> list[int]:
 
 
 def test_a_half_written_last_unit_is_not_yet_there(tmp_path: Path) -> None:
-    """No sum covers properties: a unit whose end is still zeros looks right, with the key in what is there."""
+    """No sum covers properties: a unit whose end is still zeros looks right, with the key in what is
+    there.
+    """
     store, path, start = _log(tmp_path / "store", [KEYED] * 3)
     whole = path.read_bytes()
     size = KEYED.total_size

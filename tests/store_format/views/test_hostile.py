@@ -91,9 +91,11 @@ def test_hostile_offsets(golden: Golden, tmp_path: Path, text: str) -> None:
 
 
 TOPICS = {
-    "a billion queues": '{"topicConfigTable":{"Tx":{"readQueueNums":2147483647,"writeQueueNums":2147483647,"perm":6}}}',
+    "a billion queues": '{"topicConfigTable":{"Tx":{"readQueueNums":2147483647,"writeQueueNums":2147483647,'
+    '"perm":6}}}',
     "more than a billion": '{"topicConfigTable":{"Tx":{"readQueueNums":9223372036854775807,"perm":-1}}}',
-    "names of all kinds": '{"topicConfigTable":{"../../etc":{},"<script>":{},"\\ud800":{},"\\u202e":{},"":{},"a\\u0000b":{}}}',
+    "names of all kinds": '{"topicConfigTable":{"../../etc":{},"<script>":{},"\\ud800":{},"\\u202e":{},'
+    '"":{},"a\\u0000b":{}}}',
 }
 
 

@@ -73,7 +73,8 @@ def test_a_negative_offset_is_an_error_with_its_queue(root: Path, read: Callable
     with pytest.raises(OffsetOutOfRangeError) as caught:
         read(root)
     assert str(caught.value) == (
-        "T-2 of broker-a: the committed offset of group audit is -5, expected 0 or more, or -1 for none; reset the group on this queue "
+        "T-2 of broker-a: the committed offset of group audit is -5, expected 0 or more, or -1 for none; "
+        "reset the group on this queue "
         "(rmqlog offsets), or set failOnDataLoss=false to begin where consumeFromWhere says"
     )
 
@@ -86,7 +87,10 @@ def test_a_negative_offset_counts_as_none_without_fail_on_data_loss(
     with caplog.at_level(logging.WARNING):
         assert _batch(root, **options) == {0: (2, 5), 1: (0, 5), 2: (0, 5), 3: (4, 5)}
         assert _stream(root, **options) == {"0": 2, "1": 0, "2": 0, "3": 4}
-    said = "T-2 of broker-a: the committed offset of group audit is -5, expected 0 or more, or -1 for none; beginning where consumeFromWhere"
+    said = (
+        "T-2 of broker-a: the committed offset of group audit is -5, expected 0 or more, or -1 for "
+        "none; beginning where consumeFromWhere"
+    )
     assert caplog.text.count(said) >= 2
 
 
@@ -99,8 +103,10 @@ def test_a_misspelt_group_is_warned_about(root: Path, caplog: pytest.LogCaptureF
         assert caplog.text == ""
         assert _batch(root, group="adit") == {}
     assert (
-        "group adit has no committed offset in the queues read, so a batch read begins at their ends and returns no rows; "
-        "did you mean audit? To read the messages of a new group, set consumeFromWhere=CONSUME_FROM_FIRST_OFFSET"
+        "group adit has no committed offset in the queues read, so a batch read begins at their ends and "
+        "returns no rows; "
+        "did you mean audit? To read the messages of a new group, set "
+        "consumeFromWhere=CONSUME_FROM_FIRST_OFFSET"
     ) in caplog.text
     caplog.clear()
     assert _batch(root, group="another") == {}

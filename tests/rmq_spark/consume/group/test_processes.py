@@ -46,7 +46,9 @@ _QUICK = ("AVG", "CONFIG")
 
 @dataclass
 class Worker:
-    """A process of `tests.support.group_worker`; what it said is in a file, so that nobody has to read along."""
+    """A process of `tests.support.group_worker`; what it said is in a file, so that nobody has to read
+    along.
+    """
 
     options: dict[str, Any]
     output: Path

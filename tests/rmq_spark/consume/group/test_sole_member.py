@@ -82,7 +82,10 @@ def test_it_records_every_interval_when_forced_and_when_it_leaves(offsets: Local
 
 
 # As a Java broker holds a store.
-_HOLD = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); print(flush=True); sys.stdin.read()"
+_HOLD = (
+    "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); "
+    "print(flush=True); sys.stdin.read()"
+)
 
 
 def test_what_could_not_be_saved_is_tried_again_but_not_at_each_look(tmp_path: Path) -> None:
