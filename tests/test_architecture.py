@@ -490,3 +490,9 @@ def test_nothing_names_a_directory_of_somebodys_machine() -> None:
             f"{path.relative_to(ROOT)}:{number}" for number, line in enumerate(lines, 1) if _HOME.search(line)
         ]
     assert found == []
+
+
+def test_no_file_is_long() -> None:
+    """A file of more than 400 lines holds two things; move one of them to a module of its own."""
+    lengths = {module: len((ROOT / module).read_text(encoding="utf-8").splitlines()) for module in MODULES}
+    assert {module: lines for module, lines in lengths.items() if lines > 400} == {}

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -69,12 +70,29 @@ class Worker:
         _until(lambda: self.count("read") > before + 2)
 
     def signal(self, number: signal.Signals) -> None:
-        """When a batch has just begun, so that it is in flight and the group's lock is free."""
-        before = self.count("begun")
-        _until(lambda: self.count("begun") > before)
+        """While a batch is in flight and the group's lock is free.
+
+        On a busy machine the batch may have ended by the time that the signal arrives, so the process is
+        stopped first and asked again.
+        """
+        while True:
+            before = self.count("begun")
+            _until(partial(self._has_begun_after, before))
+            self.process.send_signal(signal.SIGSTOP)
+            _until(self._is_stopped)
+            if "begun" in [each for each in self.said() if "begun" in each or "read" in each][-1]:
+                break
+            self.process.send_signal(signal.SIGCONT)
         self.process.send_signal(number)
         self.killed_at = time.monotonic()
         self.in_flight = self.last_batch
+
+    def _has_begun_after(self, before: int) -> bool:
+        return self.count("begun") > before
+
+    def _is_stopped(self) -> bool:
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] == "T"
 
     def end(self) -> None:
         assert self.process.stdin is not None
