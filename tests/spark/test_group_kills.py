@@ -172,7 +172,7 @@ class Shared:
         return all(found.get(MessageQueue("T", BROKER, queue)) == self.total for queue in range(QUEUES))
 
 
-@pytest.fixture(params=["AVG", "CONSISTENT_HASH"])
+@pytest.fixture(params=[pytest.param("AVG", marks=pytest.mark.whole), "CONSISTENT_HASH"])
 def strategy(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

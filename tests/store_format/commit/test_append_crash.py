@@ -100,7 +100,7 @@ def test_killed_at_many_changes(before: Path, tmp_path: Path, what: str, mode: s
         return None
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(kill, range(1, changes + 1, 1 if whole else 4 if "beside" in mode else 2)))
+        list(pool.map(kill, range(1, changes + 1, 1 if whole else 4 if "beside" in mode else 3)))
 
 
 def _check_killed(root: Path) -> None:
