@@ -58,7 +58,7 @@ def _is(row: dict[str, Any], unique: str | None = None, msg_id: str | None = Non
     return row["properties"].get("UNIQ_KEY") == unique if unique is not None else row["msgId"] == msg_id
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["basic-5.5.0", "basic-4.9.7", "cleaned-5.5.0", "crash-5.5.0", "batchcq-5.5.0", "rocksdb-5.5.0"]
 )

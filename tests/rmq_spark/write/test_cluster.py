@@ -259,7 +259,7 @@ def _check_killed_at(cluster: Path, at: int, closed: str | None) -> None:
         assert topics["T"].write_queue_nums == 4
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_killed_at_some_changes(cluster: Path, tmp_path: Path) -> None:
     write(cluster, numbered_rows(0, 40), key=("q", 0))
     changes = int(_run(shutil.copytree(cluster, tmp_path / "whole"), 0).stdout)

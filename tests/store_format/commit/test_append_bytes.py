@@ -36,7 +36,7 @@ def _files(directory: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.golden
 @pytest.mark.parametrize("commits", [1, 7])
 @pytest.mark.parametrize("name", _CLEAN)

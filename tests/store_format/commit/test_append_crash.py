@@ -122,7 +122,7 @@ def test_killed_at_some_changes(before: Path, tmp_path: Path) -> None:
         _check_killed(root)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1"])
 def test_killed_while_lost_queues_are_rebuilt(before: Path, tmp_path: Path, lost: str) -> None:
     """Every reader and the next writer see all messages, and the store does not look crashed to a broker."""
@@ -270,7 +270,7 @@ def _kill_and_let_a_broker_run(
     return True
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves_abort", [None, "its own", "ours"])
 def test_a_broker_ran_between_the_kill_and_the_next_commit(
     before: Path, tmp_path: Path, leaves_abort: str | None

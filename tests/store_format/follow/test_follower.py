@@ -72,7 +72,7 @@ def no_further(one: Ends, other: Ends) -> bool:
 # ---- the same as a batch -----------------------------------------------------------------------------------
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice", [TopicChoice(), TopicChoice(names=("Other",))], ids=["all", "a quiet topic"]
 )
@@ -97,7 +97,7 @@ def test_beside_a_broker_each_look_lies_between_two_batches(tmp_path: Path, choi
     assert {stop for _, stop in ends(follower).values()} == {150}
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_beside_a_broker_looks_follow_the_log_alone(tmp_path: Path) -> None:
     """Looking at all queues anew would cost a second where there are 10,000."""
     root = tmp_path / "store"

@@ -55,7 +55,7 @@ def _offsets(found: Found) -> list[int]:
     return offsets
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "broker"), STORES)
 def test_every_key_query_of_a_broker(golden: Golden, name: str, broker: str) -> None:
     store, answers = _open(golden, name, broker)
@@ -164,7 +164,7 @@ def _some_keys(root: Path) -> list[tuple[str, str]]:
     return sorted(by_key, key=lambda pair: min(by_key[pair]))[:: len(by_key) // 60]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["all", "first", "middle", "last", "stale header", "foreign"])
 def test_without_some_index_files_the_answer_is_the_same(copy: Path, lost: str) -> None:
     keys = _some_keys(copy)

@@ -44,7 +44,7 @@ def _look(root: Path) -> int:
     return answered
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(6))
 def test_flipped_bytes_of_every_file(golden: Golden, tmp_path: Path, seed: int) -> None:
