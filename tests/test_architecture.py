@@ -240,6 +240,7 @@ _PLANTS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("plant", _PLANTS.values(), ids=_PLANTS)
 def test_a_planted_import_is_found(tmp_path: Path, plant: str) -> None:
     for package in PACKAGES:
@@ -442,6 +443,7 @@ def _documented() -> list[str]:
     return MODULES + sorted(str(path.relative_to(ROOT)) for path in more)
 
 
+@pytest.mark.process
 def test_every_room_says_what_lives_in_it() -> None:
     docstrings = {module: ast.get_docstring(_tree(module)) or "" for module in _documented()}
     found = [module for module, docstring in docstrings.items() if len(docstring.split()) < 5]

@@ -215,6 +215,7 @@ QUEUE_FILES = [
 ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("directory", "start"), QUEUE_FILES)
 def test_some_flipped_bits_of_queue_entries(store: SmallStore, directory: str, start: int) -> None:
     flip_queue(store, store.root / directory / oracle.file_name(start), 13)
@@ -249,6 +250,7 @@ CUT = [
 ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("directory", "start", "step"), CUT)
 def test_a_file_cut_at_many_places(store: SmallStore, directory: str, start: int, step: int) -> None:
     cut_everywhere(store, store.root / directory / oracle.file_name(start), step)
@@ -310,6 +312,7 @@ def test_garbage_in_topics_json_does_not_hide_messages(store: SmallStore, conten
 NUMBERS = [2**31 - 1, 2**31 - 2, -(2**31), -1, 0, 1, 90, 91, FILE_SIZE, FILE_SIZE * 2]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("value", NUMBERS)
 def test_absurd_lengths(store: SmallStore, value: int) -> None:
     for name in ("plain", "v2", "batch"):

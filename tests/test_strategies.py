@@ -82,6 +82,7 @@ FEATURES: dict[str, Callable[[Message], bool]] = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("feature", FEATURES)
 def test_messages_draw(feature: str) -> None:
     message = find(messages(), FEATURES[feature], settings=QUICKLY, random=Random(0))

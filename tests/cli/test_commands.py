@@ -72,6 +72,7 @@ def _complete(words: str, number: int) -> list[str]:
     return [line.partition(",")[2] for line in done.out.splitlines() if line]
 
 
+@pytest.mark.process
 def test_topics_and_groups_are_completed_from_the_store(golden: Golden, tmp_path: Path) -> None:
     store = golden(STORE)
     assert _complete(f"rmqlog ls {store} --topic Or", 4) == ["Orders"]

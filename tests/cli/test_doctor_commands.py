@@ -42,6 +42,7 @@ def test_a_sound_environment(rmqlog: Runner, golden: Golden, monkeypatch: pytest
     assert re.search(r"^ok +pyarrow +version \d", text, re.MULTILINE)
 
 
+@pytest.mark.process
 def test_what_is_in_the_way_is_found(tmp_path: Path) -> None:
     (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('no luck today')")
     path = f"{ROOT}{os.pathsep}{tmp_path}"
@@ -66,6 +67,7 @@ def test_what_is_in_the_way_is_found(tmp_path: Path) -> None:
     assert states["workers' Python"][0] == "fails"
 
 
+@pytest.mark.process
 def test_a_store_that_is_none(rmqlog: Runner, tmp_path: Path) -> None:
     done = rmqlog("doctor", tmp_path, "-o", "json")
     assert done.code == 2

@@ -136,6 +136,7 @@ def test_a_topic_that_is_created_again_is_followed_from_its_beginning(tmp_path: 
     assert looks.look() == _queues(0, 2)
 
 
+@pytest.mark.process
 def test_everything_that_is_written_comes_once(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with writer(root, MESSAGES) as done:

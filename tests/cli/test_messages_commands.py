@@ -42,6 +42,7 @@ def test_head_and_tail_are_the_ends_of_the_log(rmqlog: Runner, golden: Golden, t
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("tag", ["TagB", "标签"])
 @pytest.mark.parametrize("count", [3, 5000])
 def test_head_and_tail_with_a_tag(rmqlog: Runner, golden: Golden, tag: str, count: int) -> None:

@@ -24,6 +24,7 @@ Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
 
 
+@pytest.mark.process
 def test_exit_codes(golden: Golden, tmp_path: Path) -> None:
     assert process("ls", golden(STORE)).code == 0
     assert process("ls").code == 1
@@ -38,6 +39,7 @@ def test_exit_codes(golden: Golden, tmp_path: Path) -> None:
     assert process("--help").code == process("export", "--help").code == process("--version").code == 0
 
 
+@pytest.mark.process
 def test_a_closed_pipe_is_no_error(golden: Golden) -> None:
     for form in ("jsonl", "csv", "table", "raw"):
         arguments = command("find", golden(STORE), "-o", form)

@@ -50,6 +50,7 @@ def _subtitle(chart: Any) -> list[str]:
 # ---- rate --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", STORES)
 def test_the_rate_counts_the_messages_that_the_broker_has(name: str, golden: Golden) -> None:
     expected = goldens.expected_rows(name)

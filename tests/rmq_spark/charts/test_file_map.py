@@ -148,6 +148,7 @@ def _write_many(root: Path, count: int, size: int) -> None:
             queue.write_bytes(oracle.cq_unit(i * size, len(data), 0).ljust(200, b"\0"))
 
 
+@pytest.mark.process
 def test_more_files_than_are_drawn(tmp_path: Path) -> None:
     count, size = 800, 256
     _write_many(tmp_path / "store", count, size)

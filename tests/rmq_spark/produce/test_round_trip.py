@@ -78,6 +78,7 @@ def check(batch: pa.RecordBatch, messages: list[Message]) -> None:
             assert message.msg_id == row["msgId"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", [name for name in goldens.NAMES if name not in (EDGE, "batchcq-5.5.0")])
 def test_golden_user_topics_are_written_as_they_were_read(golden: Callable[[str], Path], name: str) -> None:
     count = 0
@@ -141,6 +142,7 @@ def why(error: IllegalMessageError) -> str:
     return re.sub(r"\d+", "N", reason)
 
 
+@pytest.mark.process
 def test_the_edge_stores_rows_are_written_or_refused_by_name(golden: Callable[[str], Path]) -> None:
     routes = Routes.of([StoreTopics("broker-a")], default_topic_queue_nums=(1 << 31) - 1)
     refusals: Counter[str] = Counter()

@@ -163,6 +163,7 @@ def test_the_first_offset_is_one_answer(root: Path) -> None:
     assert json.dumps(stream.positions.initial()) == first
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "options", [{"splitBy": "commitlog"}, {"minPartitions": 3}, {"splitBy": "commitlog", "minPartitions": 4}]
 )

@@ -447,6 +447,7 @@ def test_threads_wait_for_each_other(root: Path) -> None:
         assert places == list(range(places[0], places[0] + 10))
 
 
+@pytest.mark.process
 def test_a_reader_sees_whole_batches_only(root: Path) -> None:
     """Commits follow one another while a reader looks: every count is that of whole batches, and none goes
     back.

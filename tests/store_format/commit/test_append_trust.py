@@ -79,6 +79,7 @@ def test_messages_without_the_crc_property_are_refused_behind_one_that_has_it(
 # ---- queues that no consumer reads -------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_a_queue_that_the_topic_does_not_have_is_refused(tmp_path: Path) -> None:
     store = MessageStore.create(str(tmp_path / "store"))
     store.append(_columns("Orders", b"one"))

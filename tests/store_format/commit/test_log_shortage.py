@@ -150,6 +150,7 @@ def test_entries_that_a_recovery_left_are_removed(root: Path) -> None:
     assert _problems(root) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("hole", [1 << 12, 80 << 10, 300 << 10])
 def test_messages_of_a_broker_behind_lost_pages_are_not_overwritten(tmp_path: Path, hole: int) -> None:
     """A broker went on behind our commit; the first pages of what it wrote are zeros now. A reader sees its
@@ -204,6 +205,7 @@ def test_a_copy_without_its_last_files_is_refused(short: Path, checkpoint: bool)
     assert _files(short) == before
 
 
+@pytest.mark.process
 @pytest.mark.golden
 @pytest.mark.parametrize("by_append", [True, False])
 def test_the_messages_of_missing_files_can_be_given_up(

@@ -93,6 +93,7 @@ def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]
     return made
 
 
+@pytest.mark.process
 @pytest.mark.golden
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "defaults-5.5.0", "basic-4.9.7"])
@@ -126,6 +127,7 @@ def test_a_clean_store_without_queues_gets_them_before_the_append(
             assert (root / path).read_bytes() == data, path
 
 
+@pytest.mark.process
 def test_where_queues_and_index_are_gone_both_are_rebuilt(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 100))
@@ -140,6 +142,7 @@ def test_where_queues_and_index_are_gone_both_are_rebuilt(tmp_path: Path) -> Non
     assert store.diagnose().of("damage", "warning") == []
 
 
+@pytest.mark.process
 @pytest.mark.golden
 @pytest.mark.parametrize("lost", ["directory", "files", "last file"])
 def test_one_lost_queue_of_the_topic_is_rebuilt(copy: Callable[[str], Path], lost: str) -> None:
@@ -171,6 +174,7 @@ def test_a_queue_without_the_last_message_is_completed(copy: Callable[[str], Pat
     _check_appended(root, before, 50)
 
 
+@pytest.mark.process
 @pytest.mark.golden
 @pytest.mark.parametrize("act", [recover, flush])
 def test_recover_and_flush_rebuild_too(copy: Callable[[str], Path], act: Callable[..., None]) -> None:
@@ -351,6 +355,7 @@ def _queued_or_lost(root: Path) -> set[tuple[str, int]]:
     return set(MessageStore.open(str(root)).snapshot().queues)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("first", [0, 1, 3])
 @pytest.mark.parametrize("queue_id", [0, 1, 3])
 def test_a_lost_queue_of_a_topic_that_was_created_again_has_its_new_messages_only(
@@ -442,6 +447,7 @@ def _death(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     monkeypatch.setattr(FileWrites, "move", move)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1", "1 and 2"])
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_store_does_not_look_crashed_while_queues_are_rebuilt(
@@ -707,6 +713,7 @@ def test_many_messages_are_rebuilt_in_parts(
 # ---- a commitlog that is not there -------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.golden
 @pytest.mark.parametrize("how", ["empty directory", "no directory", "empty file", "only zeros"])
 def test_a_lost_commitlog_is_refused_and_nothing_changed(copy: Callable[[str], Path], how: str) -> None:

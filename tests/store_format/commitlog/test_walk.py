@@ -341,6 +341,7 @@ def test_nested_units_with_wrong_sums_cost_linear_time(tmp_path: Path) -> None:
     assert _seconds(_log(tmp_path, {0: bytes(data)})) < 10
 
 
+@pytest.mark.process
 def test_a_good_unit_before_each_bad_one_costs_linear_time(tmp_path: Path) -> None:
     size = 1 << 20
     data = bytearray(b"\xff" * size)
@@ -367,6 +368,7 @@ def _accounted(walk: Walk, found: list[UnitRun | Damage], log: CommitLog, start:
     assert sums.total_bytes == sum(file.size for file in files) - (start - files[0].start)
 
 
+@pytest.mark.process
 @settings(max_examples=150)
 @given(strategies.commit_logs(messages_max=8), st.data())
 def test_any_damage_ends_in_right_units_and_exact_sums(
@@ -438,6 +440,7 @@ def _negative_body(walk: oracle.Walk, files: dict[int, bytes], file_size: int) -
     return int.from_bytes(head[at : at + 4], "big", signed=True) < 0
 
 
+@pytest.mark.process
 def test_truncation_at_every_byte(tmp_path: Path) -> None:
     data, units = _file(0, [b"a", b"bb" * 20, b"", b"d"], 600)
     for length in range(1, 601):
@@ -449,6 +452,7 @@ def test_truncation_at_every_byte(tmp_path: Path) -> None:
             assert walk.sums.total_bytes == length
 
 
+@pytest.mark.process
 def test_every_bit_of_a_small_log(tmp_path: Path) -> None:
     data, units = _file(0, [b"a", b"bb" * 20, b"d"], 400)
     stop = sum(units[-1])

@@ -205,6 +205,7 @@ def test_a_unit_longer_than_a_window_gets_its_entry(tmp_path: Path) -> None:
     assert entries.units.tobytes() == oracle.cq_unit(0, len(data), 2598919)
 
 
+@pytest.mark.process
 @settings(max_examples=80)
 @given(stored=strategies.commit_logs())
 def test_entries_of_any_log_are_those_of_the_oracle(

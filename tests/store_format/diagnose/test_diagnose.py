@@ -552,6 +552,7 @@ def test_what_a_broker_is_writing_is_no_damage(copy: Path) -> None:
 # ---- whatever the bytes ------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", range(6))
 def test_any_bytes_end_in_a_list(golden: Golden, tmp_path: Path, seed: int) -> None:
     """Ten stores a seed, each with a few flips, absurd numbers, cuts and lost files: no exception, and the

@@ -132,6 +132,7 @@ def committing(root: Path, commits: int) -> Iterator[Callable[[], bool]]:
         assert process.wait(60) == 0
 
 
+@pytest.mark.process
 def test_commits_are_seen_whole(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40))
@@ -345,6 +346,7 @@ def test_old_bytes_behind_the_end_are_looked_at_ever_more_seldom(tmp_path: Path)
         assert len(reads) < 40
 
 
+@pytest.mark.process
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     flips=st.lists(st.tuples(st.integers(0, 700), st.integers(1, 255)), max_size=6),

@@ -255,6 +255,7 @@ def test_inferred_geometry_is_the_real_one_or_none(
     assert inferred in (None, IndexGeometry(hash_slot_num, index_num))
 
 
+@pytest.mark.process
 def test_other_numbers_of_the_default_size_are_found(tmp_path: Path) -> None:
     """A million slots and 20,800,000 units have the default size: the search runs over twenty million
     candidates.

@@ -147,6 +147,7 @@ def test_unknown_types_are_named(number: int) -> None:
         decompress(b"x", 1 | number << 8, size_max=10)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", _NAMES)
 @settings(max_examples=200)
 @given(data=st.data())

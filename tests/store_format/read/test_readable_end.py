@@ -146,6 +146,7 @@ def test_what_is_torn_at_the_end_stays_the_end(copy: Copy, caplog: pytest.LogCap
     assert caplog.records == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("lost", [(300, 100), (4096, 5000), (4096, 0), (0, 5000)])
 @pytest.mark.parametrize("state", ["crashed", "no consume queues", "clean, no consume queues"])
 def test_zeros_across_the_boundary_of_two_files_hide_nothing(

@@ -132,6 +132,7 @@ def test_messages_in_batches_are_found_by_their_own_keys_and_by_that_of_the_batc
     ].to_pylist() == sorted(whole)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "edge-5.5.0", "crash-5.5.0"])
 def test_any_topic_is_every_topic(golden: Golden, name: str) -> None:
     store = MessageStore.open(str(golden(name)))
@@ -224,6 +225,7 @@ def test_each_row_has_its_place_and_the_columns_asked_for(golden: Golden) -> Non
     assert store.find(key=key, topic="NoSuchTopic").table.num_rows == 0
 
 
+@pytest.mark.process
 def test_with_and_without_the_index_the_rows_are_equal(golden: Golden) -> None:
     store = MessageStore.open(str(golden("edge-5.5.0")))
     for topic, key in _some_keys(golden("edge-5.5.0")):

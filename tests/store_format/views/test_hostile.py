@@ -77,6 +77,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("text", CONFIGS.values(), ids=CONFIGS.keys())
 def test_hostile_offsets(golden: Golden, tmp_path: Path, text: str) -> None:
     root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))

@@ -200,6 +200,7 @@ def oracles_outcome(tree: oracle.Tree, properties: dict[str, str]) -> str:
         return "eval_error"
 
 
+@pytest.mark.process
 @given(trees, messages, st.randoms(use_true_random=False))
 @settings(max_examples=1000)
 def test_columns_give_what_the_oracle_gives_one_by_one(
@@ -389,6 +390,7 @@ def test_hostile_expressions(name: str) -> None:
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("link", [" IS NULL", " = TRUE", " OR a = 1", " AND NOT (a = 2)", " CONTAINS 'x'"])
 def test_long_chains_do_not_recurse(link: str) -> None:
     parsed = parse_sql92("a = 1" + link * 5000)
