@@ -274,6 +274,7 @@ def test_store_format_needs_only_numpy_pyarrow_and_the_standard_library() -> Non
     assert found == {}
 
 
+@pytest.mark.process
 def test_pyspark_click_and_numba_have_one_room_each() -> None:
     """Others import them for the type checker alone."""
     found = []
@@ -368,6 +369,7 @@ def _opens_files(tree: ast.Module) -> Iterator[str]:
                 yield f"line {node.lineno}: calls {name}"
 
 
+@pytest.mark.process
 def test_files_are_opened_in_one_room() -> None:
     found = {
         module: calls

@@ -70,6 +70,7 @@ def found_rows(store: MessageStore) -> dict[Key, list[Row]]:
     return found
 
 
+@pytest.mark.process
 def test_every_row_and_column(case: Case, unchanged: Unchanged) -> None:
     assert set(NAMES) == set(COLUMNS) - {"_corrupt_record"}
     with unchanged(case.root):
@@ -153,6 +154,7 @@ def test_scan_and_walk_see_every_unit_of_the_log(case: Case, unchanged: Unchange
         assert store.snapshot().log_end == log["maxOffset"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["basic-5.5.0", "batchcq-5.5.0", "edge-5.5.0", "crash-torn-5.5.0"])
 def test_without_consume_queues_the_commitlog_gives_the_same_rows(
     golden: Golden, tmp_path: Path, name: str

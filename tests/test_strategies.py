@@ -130,6 +130,7 @@ def test_commit_logs_have_their_queues(log: StoredLog) -> None:
             )
 
 
+@pytest.mark.process
 def test_a_log_with_several_files_and_a_late_queue_turns_up() -> None:
     wanted = find(
         commit_logs(),

@@ -52,6 +52,7 @@ print(*(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)
     assert done.stderr.splitlines()[-1] == ""
 
 
+@pytest.mark.process
 def test_a_process_of_its_own_needs_no_pandas(golden: Golden) -> None:
     code = f"""
 import sys

@@ -56,6 +56,7 @@ def test_a_closed_pipe_is_no_error(golden: Golden) -> None:
         assert "BrokenPipe" not in said
 
 
+@pytest.mark.process
 def test_an_output_without_chinese(golden: Golden) -> None:
     done = process(
         "find", golden(STORE), "--tag", "标签", "-n", "1", PYTHONIOENCODING="ascii", PYTHONUTF8="0"
@@ -91,6 +92,7 @@ def _terminal(*arguments: object, interrupt_at: bytes = b"", **more: str) -> tup
         return terminal.wait(60), seen.decode("utf-8", "replace")
 
 
+@pytest.mark.process
 def test_colour_on_a_terminal_alone_and_not_with_no_color(golden: Golden) -> None:
     code, seen = _terminal("ls", golden(STORE))
     assert code == 0
@@ -100,6 +102,7 @@ def test_colour_on_a_terminal_alone_and_not_with_no_color(golden: Golden) -> Non
     assert "\x1b" not in process("ls", golden(STORE), TERM="xterm").out
 
 
+@pytest.mark.process
 def test_raw_bodies_are_spelled_out_on_a_terminal(golden: Golden) -> None:
     code, seen = _terminal("head", golden(STORE), "-n", "1", "-o", "raw")
     assert code == 0
@@ -167,6 +170,7 @@ def test_a_scan_shows_how_far_it_is(alike_store: Path) -> None:
     )
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_an_export_and_leaves_nothing(long_store: Path, tmp_path: Path) -> None:
     code, seen = _terminal("export", long_store, tmp_path / "a.jsonl", interrupt_at=b" %)")
     assert code == 130

@@ -82,6 +82,7 @@ def test_every_class_of_error_has_its_place() -> None:
     assert {name for name in named if not name.startswith("ModuleNotFound")} <= set(errors.__all__)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("quote", MESSAGES)
 def test_the_code_says_it(quote: str) -> None:
     pattern = _pattern(quote)

@@ -6,6 +6,8 @@ import ast
 import doctest
 from pathlib import Path
 
+import pytest
+
 from store_format import names
 from store_format.names import (
     NOT_ALLOWED_SEND_TOPICS,
@@ -61,6 +63,7 @@ def test_the_examples_hold() -> None:
     assert doctest.testmod(names).failed == 0
 
 
+@pytest.mark.process
 def test_no_other_module_spells_a_reserved_name() -> None:
     """A second spelling of a topic, a prefix or a group, or of the advice, is a rule written twice."""
     reserved = SYSTEM_TOPICS | {

@@ -311,6 +311,7 @@ def test_table_batch_and_batches_give_the_same_picture(chart: Callable[..., Any]
     assert _drawn(chart(batches)) == _drawn(chart(table)) == _drawn(chart(one)) == _drawn(chart(iter(pieces)))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("chart", CHARTS)
 def test_timestamps_do_as_well_as_ms(chart: Callable[..., Any], golden: Golden) -> None:
     store = MessageStore.open(str(golden("retry-dlq-5.5.0")))
@@ -372,6 +373,7 @@ def test_without_altair_the_error_names_the_extra() -> None:
     assert "pip install 'rmq-spark[notebook]'" in done.stdout
 
 
+@pytest.mark.process
 def test_importing_the_charts_imports_no_altair() -> None:
     code = "import sys; from rmq_spark import charts; charts.rate_data([]); print('altair' in sys.modules)"
     done = subprocess.run(

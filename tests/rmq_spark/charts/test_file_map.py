@@ -209,6 +209,7 @@ def test_hostile_names_cannot_leave_the_page(tmp_path: Path) -> None:
     assert "\\\\u003csvg onload" in page  # the topic's name, spelled out
 
 
+@pytest.mark.process
 def test_damaged_bytes_never_raise(golden: Golden, tmp_path: Path) -> None:
     root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
     chance = random.Random(7)

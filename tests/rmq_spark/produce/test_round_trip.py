@@ -89,6 +89,7 @@ def test_golden_user_topics_are_written_as_they_were_read(golden: Callable[[str]
     assert count > 0
 
 
+@pytest.mark.process
 def test_properties_strings_are_the_brokers_own_bytes(golden: Callable[[str], Path]) -> None:
     """Not only the same properties, the same order too. Messages of a client's batch are stored as the client
     wrote them, and are not.

@@ -247,6 +247,7 @@ def test_an_older_copy_of_the_same_store_that_grew_otherwise(tmp_path: Path) -> 
 # ---- a topic deleted and created again ---------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("count", [4, 20, 24, 40])
 def test_a_topic_deleted_and_created_again_between_two_looks(tmp_path: Path, count: int) -> None:
     """With fewer messages, as many, and more than before."""

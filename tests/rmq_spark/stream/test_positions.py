@@ -551,6 +551,7 @@ def test_a_checkpoint_that_tells_no_start_or_goes_back_is_refused(root: Path) ->
         assert str(caught.value).startswith(said)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "name", [name for name in goldens.NAMES if name not in ("cluster-5.5.0", "defaults-5.5.0")]
 )

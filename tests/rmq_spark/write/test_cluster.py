@@ -136,6 +136,7 @@ def test_a_queue_that_is_fixed_is_not_exchanged_for_another(cluster: Path) -> No
     assert bodies(*_stores(cluster)) == _once(range(9))
 
 
+@pytest.mark.process
 def test_without_any_store_that_takes_messages_nothing_is_written(cluster: Path) -> None:
     write(cluster, numbered_rows(0, 8))
     with held(cluster / "broker-a"), held(cluster / "broker-b"):
@@ -158,6 +159,7 @@ def test_another_writer_is_waited_for_and_not_passed_over(cluster: Path) -> None
     assert bodies(*_stores(cluster)) == {}
 
 
+@pytest.mark.process
 def test_a_key_counts_whichever_stores_took_part(cluster: Path) -> None:
     write(cluster, numbered_rows(100, 108))
     with held(cluster / "broker-a"):

@@ -32,6 +32,7 @@ def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]
 # ---- the CRC property --------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["propcrc-5.5.0", "basic-5.5.0"])
 def test_messages_get_the_crc_property_where_the_last_message_has_it(
     copy: Callable[[str], Path], name: str

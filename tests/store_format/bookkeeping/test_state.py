@@ -56,6 +56,7 @@ def _broken_off(before: Path, root: Path, at: int) -> bool:
     return read_commit_state(str(root)).base is not None
 
 
+@pytest.mark.process
 def test_a_commit_that_was_broken_off_is_no_crash_for_anybody(tmp_path: Path) -> None:
     """Readers hide it; diagnose reports the journal and nothing of the batch's own bytes."""
     before = make_store(tmp_path / "before")

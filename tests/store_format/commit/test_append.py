@@ -500,6 +500,7 @@ def test_a_batch_that_was_overwritten_since_is_reported(root: Path) -> None:
 _OPENER = "import sys; file = open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="who has the lock open is seen in /proc")
 def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(
     root: Path, tmp_path: Path

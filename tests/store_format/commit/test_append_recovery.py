@@ -132,6 +132,7 @@ def test_recovery_alone_changes_no_row_and_can_be_repeated(copy: Callable[[str],
     assert _rows(root) == _told(name)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["crash-5.5.0", "basic-5.5.0"])
 def test_a_store_without_queues_gets_them_from_the_first_message_on(
     copy: Callable[[str], Path], name: str
@@ -147,6 +148,7 @@ def test_a_store_without_queues_gets_them_from_the_first_message_on(
     _check_files(root, name)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "basic-4.9.7", "pop-5.5.0"])
 def test_a_clean_store_goes_on(copy: Callable[[str], Path], name: str) -> None:
     root = copy(name)
@@ -197,6 +199,7 @@ def _last_unit(directory: Path) -> tuple[Path, int]:
     return path, max(at for at in range(0, len(data), 46) if any(data[at : at + 46]))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("gone", ["the last entry", "the directory"])
 def test_a_crashed_brokers_batch_queue_that_lacks_entries_is_refused_and_nothing_changed(
     copy: Callable[[str], Path], gone: str

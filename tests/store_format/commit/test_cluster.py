@@ -112,6 +112,7 @@ def _break_off(cluster: Path, *, told: str) -> Journal:
     return first
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("told", _NAMES)
 def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Path, told: str) -> None:
     """The other one was, completed its own, and has gone on since."""

@@ -321,6 +321,7 @@ def test_a_topic_without_any_queue_file_asks_which_it_was(tmp_path: Path) -> Non
     assert _numbers(root) == {0: [0], 1: [0], 2: [0], 3: [0]}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("tells", ["the option", "consumer offsets"])
 def test_a_topic_whose_queues_were_lost_gets_them_back(tmp_path: Path, tells: str) -> None:
     root = make_store(tmp_path / "store")
@@ -337,6 +338,7 @@ def test_a_topic_whose_queues_were_lost_gets_them_back(tmp_path: Path, tells: st
     assert _numbers(root) == {queue_id: list(range(11)) for queue_id in range(4)}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("lost", [None, True, False])
 def test_a_write_to_another_topic_brings_no_deleted_message_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: bool | None
@@ -414,6 +416,7 @@ def test_files_with_older_messages_show_that_the_topic_was_not_deleted(tmp_path:
     _check_appended(root, before, 4)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("files", ["one", "several"])
 def test_queue_files_of_zeros_are_filled_before_the_append(tmp_path: Path, files: str) -> None:
     root = make_store(tmp_path / "store")
@@ -543,6 +546,7 @@ def test_queues_on_another_filesystem_are_written_in_place(
     _check_appended(root, before, 4)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("lost", ["consumequeue/T", "consumequeue/T/1"])
 def test_a_reader_that_looks_while_queues_are_moved_in_sees_all_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str

@@ -328,6 +328,7 @@ def test_many_magic_codes_cost_linear_time(tmp_path: Path) -> None:
     assert _seconds(_log(tmp_path, {0: data})) < 5
 
 
+@pytest.mark.process
 def test_nested_units_with_wrong_sums_cost_linear_time(tmp_path: Path) -> None:
     """Each claims nearly the whole file as its body, and all that precedes the sum is right: 20,000 sums over
     4 MB if all were made.
@@ -495,6 +496,7 @@ with open(units, "rb") as log:
 """
 
 
+@pytest.mark.process
 def test_a_log_that_another_process_appends_to_reads_as_a_prefix(tmp_path: Path) -> None:
     size = 1 << 20
     contents = {}

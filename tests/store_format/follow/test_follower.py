@@ -230,6 +230,7 @@ def test_what_a_look_changed_is_told(tmp_path: Path) -> None:
     assert not follower.look()
 
 
+@pytest.mark.process
 def test_retention_that_deletes_the_file_of_the_last_look(tmp_path: Path) -> None:
     """The log begins behind the end of the last look: the next look has all queues, and later looks
     follow.
@@ -248,6 +249,7 @@ def test_retention_that_deletes_the_file_of_the_last_look(tmp_path: Path) -> Non
     assert {queue.max_offset for queue in follower.queues.values()} == {101}
 
 
+@pytest.mark.process
 def test_damage_in_the_log_does_not_hide_what_is_committed_behind_it(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
@@ -459,6 +461,7 @@ def test_a_first_look_does_not_trust_an_entry_that_leads_to_no_message(
     assert walked == [0]
 
 
+@pytest.mark.process
 def test_an_idle_look_opens_no_queue(tmp_path: Path) -> None:
     """Its cost does not grow with the queues; `python -m benchmarks --only streaming` says what it is."""
     for topics in (2, 40):

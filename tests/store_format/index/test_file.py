@@ -490,6 +490,7 @@ def test_a_crashed_store_as_it_lies_holds_every_answer(golden: Callable[[str], P
             assert candidates & valid == set(probe["physicalOffsets"])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", goldens.NAMES)
 def test_find_gives_every_message_under_all_of_its_keys(golden: Callable[[str], Path], name: str) -> None:
     """Every key and tag of every message of the store leads to it, beyond the broker's cap of 64.

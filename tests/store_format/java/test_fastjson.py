@@ -189,6 +189,7 @@ def test_depth_is_bounded_for_json_and_for_the_dialects() -> None:
         assert str(DEPTH_MAX) in caught.value.expected
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "data",
     [

@@ -130,6 +130,7 @@ def test_hostile_names_of_columns(hostile: MessageStore) -> None:
     assert "<script>" in read_page(message_cards([dict.fromkeys(names, "x")]).source).text
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("text_", ["<>&\"'" * 40, "\x1b\u202e" * 100, "a\x00" * 100, "订单عربى" * 25])
 def test_a_page_has_an_end(text_: str) -> None:
     rows = pa.table({f"column{i}": pa.array([text_] * 3000) for i in range(6)})
@@ -138,6 +139,7 @@ def test_a_page_has_an_end(text_: str) -> None:
     assert page.rows > 20
 
 
+@pytest.mark.process
 def test_a_message_has_an_end() -> None:
     row = {f"column{i}{'<' * 90}": "\x1ba" * 500 for i in range(1000)} | {
         "properties": {f"{i}": "&" * 500 for i in range(9000)}
@@ -173,6 +175,7 @@ def test_a_timeline_has_an_end() -> None:
     assert "of 20,000 events" in page.text
 
 
+@pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))
 def test_flipped_bytes_of_every_file(golden: Golden, tmp_path: Path, seed: int) -> None:
@@ -208,6 +211,7 @@ def _page(html: Html) -> Page:
     return read_page(html.source)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", SINGLE)
 def test_the_forms_of_a_broker_s_store(golden: Golden, name: str, unchanged: Unchanged) -> None:
     root = golden(name)

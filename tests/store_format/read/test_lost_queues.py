@@ -82,6 +82,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["one", "topic", "all"])
 @pytest.mark.parametrize("name", [*_STORES, "basic-5.5.0 killed"])
 def test_every_row_is_read(

@@ -100,6 +100,7 @@ TOPICS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("text", TOPICS.values(), ids=TOPICS.keys())
 def test_hostile_topics(golden: Golden, tmp_path: Path, text: str) -> None:
