@@ -138,10 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except click.UsageError as error:
-        _say(
-            f"{shown(error.format_message())}"
-            + (f"; see {error.ctx.command_path} --help" if error.ctx is not None else "")
-        )
+        text = shown(error.format_message())
+        see = " See" if text.endswith("?") else "; see"
+        _say(text + (f"{see} {error.ctx.command_path} --help" if error.ctx is not None else ""))
         return USAGE
     except click.exceptions.Exit as error:
         return error.exit_code

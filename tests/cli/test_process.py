@@ -30,7 +30,7 @@ def test_exit_codes(golden: Golden, tmp_path: Path) -> None:
     assert process("ls").code == 1
     assert (
         process("lss", golden(STORE)).err
-        == "rmqlog: unknown command 'lss'; did you mean ls?; see rmqlog --help\n"
+        == "rmqlog: unknown command 'lss'; did you mean ls? See rmqlog --help\n"
     )
     missing = process("get", golden(STORE), "nobody")
     assert (missing.code, missing.out) == (2, "")
