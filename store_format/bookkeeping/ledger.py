@@ -64,7 +64,7 @@ class LedgerEntry:
         return self._damage_within(log) if self.suspect and self.start >= log.min_offset else None
 
     def _damage_within(self, log: CommitLog) -> str | None:
-        """Whether a broker wrote its messages over the first of ours; the rest of ours follows them."""
+        """How a broker overwrote the batch's first messages but not its last; None if it did not."""
         found = 0
         for run in log.walk(self.start, self.stop, verify_crc=True):
             if isinstance(run, Damage):
@@ -130,15 +130,15 @@ class Ledger:
         A log is cut or overwritten from some place up to its end. So if the last batch is intact, all are;
         else those before the last intact one are. Suspect batches are always checked.
         """
-        found, stands = [], False
+        found, is_intact = [], False
         for key, entry in sorted(self._entries(), key=lambda each: each[1].stop, reverse=True):
-            if stands and not entry.suspect:
+            if is_intact and not entry.suspect:
                 continue
             report = _batch_report(key, entry, log)
             if report is not None:
                 found.append(report)
             elif entry.last_size:
-                stands = True
+                is_intact = True
         return found[::-1]
 
     def _entries(self) -> Collection[tuple[str, LedgerEntry]]:

@@ -282,7 +282,7 @@ class StoreFollower:
     def _news(self, signs: Signs, size_max: int | None) -> tuple[News | None, dict[QueueKey, Queue]]:
         """The log's new messages, and the queue ends that follow from them.
 
-        If a commit of ours made progress meanwhile: only what was complete before.
+        If our own commit made progress meanwhile: only what was complete before.
         """
         stop = signs.commit.base
         for _ in range(2):

@@ -13,7 +13,7 @@ The rule. Whole messages behind damaged bytes continue the log when both of thes
    A broker stamps messages in the order of the log, so a message that was cut is older than every message
    that was written after the recovery. A broker needs more than a second to die and to start again; a clock
    that is corrected goes back by less.
-2. The consume queue's entry of that queue offset leads to the message, or no message in front of the damaged
+2. The consume queue's entry of that queue offset points to the message, or no message in front of the damaged
    bytes has its queue offset or a later one. A broker that goes on after a recovery gives the queue offsets
    of cut messages again. A queue whose topic was deleted and created again counts from where it last began
    with offset 0.

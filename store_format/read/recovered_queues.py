@@ -87,7 +87,7 @@ def _missing_on_disk(
 def _with_lost(
     queue: QueueRange, entries: MissingEntries, damaged: Sequence[tuple[int, int]]
 ) -> MissingEntries:
-    """Also an entry for each queue offset between them that no message has: it leads to the damaged bytes
+    """Also an entry for each queue offset between them that no message has: it points to the damaged bytes
     that may have held it.
 
     So a read in mode FAILFAST fails, and the other modes count the message, as where the entry is on disk.

@@ -43,7 +43,7 @@ class Snapshot:
     """The selected queues by (topic, queue id), and what is wrong with others.
 
     `log` is the commitlog with the files that these queues need. `log_end` is the end of the commitlog if it
-    had to be determined: after a crash, during a commit of ours, or because an earlier recovery has cut whole
+    had to be determined: after a crash, during our own commit, or because an earlier recovery has cut whole
     messages after it (`has_remains`); else None. `damaged` are queues whose files cannot be used, with the
     reason: only a scan of the commitlog can read them. `lost` are those of them without files, which
     `Store.snapshot` finds and names in a warning.

@@ -173,7 +173,7 @@ def _last_in(queue: QueueRange, start: int) -> bool:
 
 
 def _leads_to_own(queue: QueueRange, log: CommitLog) -> bool:
-    """Whether the newest entry leads to a message with the queue's name, number and offset: one read of its
+    """Whether the newest entry points to a message with the queue's name, number and offset: one read of its
     first bytes.
     """
     bounds = queue.bounds

@@ -7,7 +7,7 @@ last message. Each of these signs shows that it is, for a few reads:
 - A broker writes `lock` after it has recovered the store, so a message stored since then was written by
   this run, and nothing follows it.
 - The broker's last recovery ended with the message (`confirmPhyOffset`), or the message was indexed last.
-- It is the last message of a commit of ours (the ledger).
+- It is the last message of one of our own commits (the ledger).
 
 Without a sign the last file is walked, once for each opened store. Older files hold no remains: a recovery
 deletes the files after its end.
@@ -129,7 +129,7 @@ class _Run:
 
     @staticmethod
     def read(root: str, *, is_live: bool) -> _Run:
-        is_live = is_live and abort_mark(root) == ""  # else a commit of ours holds the lock
+        is_live = is_live and abort_mark(root) == ""  # else our own commit holds the lock
         # Written into at each start, behind the recovery (DefaultMessageStore.start); writers of this project
         # leave it as it is.
         status = file_status(f"{root}/lock")

@@ -2,7 +2,7 @@
 
 Each question takes the shortest way that finds all messages. An offset message id contains the place of the
 message. A key or a UNIQ_KEY is looked up in the index, and scanned for in the rest of the commitlog. Without
-key and id, consume queues lead to the messages with the tags.
+key and id, consume queues point to the messages with the tags.
 """
 
 from __future__ import annotations
