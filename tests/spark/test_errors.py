@@ -68,8 +68,8 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     "SQL92": (
         {"expressionType": "SQL92", "subExpression": "a > 'x'"},
         (
-            "OptionError: subExpression: expected a number or a property beside >, found 'x' at character 5: a "  # noqa: E501
-            "> 'x' <-- HERE; "
+            "OptionError: subExpression: expected a number or a property beside >, found 'x' at character 5: "
+            "a > 'x' <-- HERE; "
         ),
     ),
     "unknown column": (
@@ -79,8 +79,8 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     "a column as property": (
         {"propertyColumns": "TAGS"},
         (
-            "OptionError: propertyColumns: expected names of message properties, found 'TAGS'; tags is already "  # noqa: E501
-            "a column"
+            "OptionError: propertyColumns: expected names of message properties, found 'TAGS'; tags is "
+            "already a column"
         ),
     ),
     "misspelt topic": (
@@ -101,15 +101,15 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     "offsets of another broker": (
         {"subscribe": "Audit", "startingOffsets": '{"Audit":{"broker-b":{"0":1}}}'},
         (
-            "OptionError: startingOffsets: Audit/broker-b/0 is not one of the queues read; the queues read are "  # noqa: E501
-            "Audit/broker-a/0"
+            "OptionError: startingOffsets: Audit/broker-b/0 is not one of the queues read; the queues read "
+            "are Audit/broker-a/0"
         ),
     ),
     "an offset that is not there": (
         {"subscribe": "Audit", "startingOffsets": '{"Audit":{"0":352}}'},
         (
-            "OffsetOutOfRangeError: Audit-0 of broker-a: startingOffsets 352 is not in the queue, which holds "  # noqa: E501
-            "0 to 351; correct it, or set"
+            "OffsetOutOfRangeError: Audit-0 of broker-a: startingOffsets 352 is not in the queue, which "
+            "holds 0 to 351; correct it, or set"
         ),
     ),
 }

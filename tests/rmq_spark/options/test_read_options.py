@@ -289,8 +289,8 @@ def test_what_spark_adds_passes() -> None:
         (
             {"path": "/a", "subExpression": "||"},
             (
-                "subExpression: expected tags such as TagA || TagB, found '||', which names no tag; use * for "  # noqa: E501
-                "all messages"
+                "subExpression: expected tags such as TagA || TagB, found '||', which names no tag; use * "
+                "for all messages"
             ),
         ),
     ],

@@ -95,8 +95,8 @@ def test_permissive_adds_the_reason_at_the_end_unless_columns_are_named() -> Non
         (
             {"propertyColumns": "Region,region"},
             (
-                "propertyColumns: expected each column once, found 'Region' and 'region', which are one column "  # noqa: E501
-                "to Spark"
+                "propertyColumns: expected each column once, found 'Region' and 'region', which are one "
+                "column to Spark"
             ),
         ),
         ({"propertyColumns": "a,a"}, "propertyColumns: expected each column once, found 'a' twice"),

@@ -137,8 +137,8 @@ def test_columns_without_a_delay_change_nothing() -> None:
         (
             {"delayTimeLevel": 1, "deliverTimestamp": NOW_MS + 1},
             (
-                f"expected delayTimeLevel or deliverTimestamp, found both, 1 and {NOW_MS + 1}; set one of them "  # noqa: E501
-                f"to null"
+                f"expected delayTimeLevel or deliverTimestamp, found both, 1 and {NOW_MS + 1}; set one of "
+                f"them to null"
             ),
         ),
         (

@@ -468,8 +468,8 @@ def test_a_batch_is_its_rows_one_by_one(rows: list[dict[str, Any]]) -> None:
         (
             {"topic": None},
             (
-                "row 0 (body b'hello'): expected a topic, found null; fill the column topic, or set the option "  # noqa: E501
-                "topic"
+                "row 0 (body b'hello'): expected a topic, found null; fill the column topic, or set the "
+                "option topic"
             ),
         ),
         ({"topic": ""}, "topic: expected at least one character, found none"),

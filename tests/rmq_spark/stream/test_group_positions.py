@@ -322,8 +322,8 @@ def test_beside_a_broker_a_group_reads_for_itself_and_says_so_once(
         broker.communicate()
     assert [record.message for record in caplog.records if "broker runs" in record.message] == [
         (
-            "group g: a broker runs on the store. Its consumers and this query do not share queues: both read "  # noqa: E501
-            "every message"
+            "group g: a broker runs on the store. Its consumers and this query do not share queues: both "
+            "read every message"
         )
     ]
 

@@ -330,8 +330,8 @@ def test_bodies_that_inflate_to_much_come_in_several_batches(monkeypatch: pytest
     reason = "Error -3 while decompressing data: incorrect header check"
     assert [str(unit.error) for _, _, bad in parts for unit in bad] == [
         (
-            f"log/0 at byte {stored[4].physical_offset + 88}: expected a body compressed with ZLIB, found other "  # noqa: E501
-            f"bytes: {reason}"
+            f"log/0 at byte {stored[4].physical_offset + 88}: expected a body compressed with ZLIB, found "
+            f"other bytes: {reason}"
         )
     ]
 

@@ -315,8 +315,8 @@ def test_damage_in_the_range_is_stepped_over_with_a_warning(
     assert entries["TopicTest", 0].max_offset == FILES
     assert caplog.messages == [
         (
-            "commitlog 0 to 7168: 104 bytes are damaged and 512 missing; messages there have no consume queue "  # noqa: E501
-            "entry"
+            "commitlog 0 to 7168: 104 bytes are damaged and 512 missing; messages there have no consume "
+            "queue entry"
         )
     ]
 
