@@ -17,6 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+
+def command(root: Path, first: int, count: int, what: str, at: int, *more: str) -> list[str]:
+    """The command of this program, for the repository's root as directory. The key number is 1."""
+    numbers = [str(first), str(count), "1", what, str(at)]
+    return [sys.executable, "-m", "tests.support.failing_writer", str(root), *numbers, *more]
+
+
 COUNTED = ("pwrite", "ftruncate", "fsync", "unlink", "rename", "mkdir", "rmdir", "open")
 _CREATING = os.O_CREAT | os.O_TRUNC
 

@@ -7,7 +7,9 @@ are no UTF-8.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 from tests.support import oracle
 from tests.support.oracle import Message
@@ -51,3 +53,12 @@ def write_hostile_store(root: Path) -> Path:
         (root / path).mkdir(parents=True)
         (root / path / oracle.file_name(0)).write_bytes(data)
     return root
+
+
+def damage_files(files: Sequence[Path], chance: Random) -> None:
+    """Changes some bytes of six of the files, and cuts some of them in half."""
+    for path in chance.sample(files, 6):
+        data = bytearray(path.read_bytes())
+        for _ in range(chance.randrange(1, 40)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        path.write_bytes(data[: chance.choice((len(data), len(data), len(data) // 2))])

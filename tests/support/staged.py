@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitResult, commit
@@ -23,6 +24,8 @@ from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, StagingWriter
 from store_format.message.encode import MessageColumns, encode
 from tests.support import oracle
 from tests.support.oracle import Message
+
+Rows = dict[tuple[str, int], list[tuple[int, int]]]
 
 _SCHEDULED = "SCHEDULE_TOPIC_XXXX"
 _KINDS = {4: NO_QUEUE, 12: NOT_DISPATCHED}  # sysFlag & 12: prepared, rolled back
@@ -170,3 +173,13 @@ def update_topic(root: Path, topic: str, queues: int) -> None:
     config = json.loads(path.read_text())
     config["topicConfigTable"][topic] |= {"readQueueNums": queues, "writeQueueNums": queues}
     path.write_text(json.dumps(config))
+
+
+def rows_by_queue(root: Path) -> Rows:
+    """By queue: (queueOffset, physicalOffset) of every message that a reader sees."""
+    found: Rows = {}
+    for queue in MessageStore.open(str(root)).queues():
+        rows = found.setdefault((queue.topic, queue.queue_id), [])
+        for batch in queue.read(columns=["queueOffset", "physicalOffset"]):
+            rows += zip(batch["queueOffset"].to_pylist(), batch["physicalOffset"].to_pylist(), strict=True)
+    return {key: rows for key, rows in found.items() if rows}

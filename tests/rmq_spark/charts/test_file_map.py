@@ -20,7 +20,7 @@ from rmq_spark.charts.log_parts import CELLS, LogParts, Part, read_log_parts
 from store_format.errors import StoreError
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
-from tests.support.hostile_store import write_hostile_store
+from tests.support.hostile_store import damage_files, write_hostile_store
 from tests.support.oracle import Message
 from tests.support.small_store import FILE_SIZE, write_small_store
 
@@ -216,11 +216,7 @@ def test_damaged_bytes_never_raise(golden: Golden, tmp_path: Path) -> None:
     files = sorted(path for path in root.rglob("*") if path.is_file() and 0 < path.stat().st_size < 1 << 20)
     drawn = 0
     for _ in range(5):
-        for path in chance.sample(files, 6):
-            data = bytearray(path.read_bytes())
-            for _ in range(chance.randrange(1, 40)):
-                data[chance.randrange(len(data))] = chance.randrange(256)
-            path.write_bytes(data[: chance.choice((len(data), len(data), len(data) // 2))])
+        damage_files(files, chance)
         try:
             store = MessageStore.open(str(root))
         except StoreError:

@@ -33,6 +33,7 @@ from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.index.updates import IndexBatch
 from store_format.index.write import IndexFiles, last_index_file, rewind_index
+from tests.support import failing_writer
 from tests.support.staged import append, make_store, numbered
 
 _FILES = FileWrites(sync=False)
@@ -190,17 +191,7 @@ def test_a_commit_that_ends_while_its_state_is_read(tmp_path: Path, at: int) -> 
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40), key=("q", 0))
     before = read_commit_state(str(root))
-    command = [
-        sys.executable,
-        "-m",
-        "tests.support.failing_writer",
-        str(root),
-        "40",
-        "450",
-        "1",
-        "kill",
-        str(at),
-    ]
+    command = failing_writer.command(root, 40, 450, "kill", at)
     assert subprocess.run(command, cwd=Path(__file__).parents[3], check=False).returncode == -signal.SIGKILL
     assert read_commit_state(str(root)) != before
     for name in ("/journal.json", "/abort"):

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from store_format.commit.append import commit, recover
 from store_format.commit.prepare_store import CommitOptions
 from store_format.errors import StoreError
 from store_format.store import MessageStore
+from tests.support import failing_writer
 from tests.support.failing_writer import Failure, cut_small, install
 from tests.support.oracle import build_index_files
 from tests.support.staged import append, make_store, messages_of, numbered, stage
@@ -70,14 +70,8 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _run(root: Path, what: str, at: int, *more: str) -> subprocess.CompletedProcess[str]:
-    arguments = [str(root), str(_FIRST), str(_BATCH), "1", what, str(at), *more]
-    return subprocess.run(
-        [sys.executable, "-m", "tests.support.failing_writer", *arguments],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = failing_writer.command(root, _FIRST, _BATCH, what, at, *more)
+    return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow

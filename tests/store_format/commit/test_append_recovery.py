@@ -17,21 +17,9 @@ from store_format.commit.prepare_store import CommitOptions
 from store_format.errors import UnsupportedFormatError
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
-from tests.support.staged import append, messages_of, numbered, settings_from, stage
+from tests.support.staged import Rows, append, messages_of, numbered, rows_by_queue, settings_from, stage
 
 pytestmark = pytest.mark.golden
-
-Rows = dict[tuple[str, int], list[tuple[int, int]]]
-
-
-def _rows(root: Path) -> Rows:
-    """By queue: (queueOffset, physicalOffset) of every message a reader sees."""
-    found: Rows = {}
-    for queue in MessageStore.open(str(root)).queues():
-        rows = found.setdefault((queue.topic, queue.queue_id), [])
-        for batch in queue.read(columns=["queueOffset", "physicalOffset"]):
-            rows += zip(batch["queueOffset"].to_pylist(), batch["physicalOffset"].to_pylist(), strict=True)
-    return {key: rows for key, rows in found.items() if rows}
 
 
 def _told(name: str) -> Rows:
@@ -60,7 +48,7 @@ def test_a_crashed_broker_is_recovered_before_the_append(copy: Callable[[str], P
     root = copy(name)
     before = _told(name)
     result = append(root, numbered("T", 0, 50), key=("q", 0), options=_options(name))
-    after = _rows(root)
+    after = rows_by_queue(root)
     assert {key: rows for key, rows in after.items() if key[0] != "T"} == before
     assert sum(len(rows) for key, rows in after.items() if key[0] == "T") == 50
     assert result.start == goldens.expected(name)["commitLogWalkEnd"]
@@ -85,7 +73,7 @@ def _check_files(root: Path, name: str) -> None:
         )
         for m in messages
     }
-    for (topic, queue_id), rows in _rows(root).items():
+    for (topic, queue_id), rows in rows_by_queue(root).items():
         data = b"".join(
             path.read_bytes() for path in sorted((root / "consumequeue" / topic / str(queue_id)).iterdir())
         )
@@ -126,10 +114,10 @@ def _entries(data: bytes, config: dict[str, str]) -> list[tuple[int, int]]:
 def test_recovery_alone_changes_no_row_and_can_be_repeated(copy: Callable[[str], Path], name: str) -> None:
     root = copy(name)
     recover(str(root), options=_options(name))
-    assert _rows(root) == _told(name)
+    assert rows_by_queue(root) == _told(name)
     assert not (root / "abort").exists()
     recover(str(root), options=_options(name))
-    assert _rows(root) == _told(name)
+    assert rows_by_queue(root) == _told(name)
 
 
 @pytest.mark.process
@@ -144,7 +132,7 @@ def test_a_store_without_queues_gets_them_from_the_first_message_on(
     (root / "checkpoint").unlink()
     (root / "abort").touch()
     recover(str(root), options=_options(name))
-    assert _rows(root) == told
+    assert rows_by_queue(root) == told
     _check_files(root, name)
 
 
@@ -152,12 +140,12 @@ def test_a_store_without_queues_gets_them_from_the_first_message_on(
 @pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "basic-4.9.7", "pop-5.5.0"])
 def test_a_clean_store_goes_on(copy: Callable[[str], Path], name: str) -> None:
     root = copy(name)
-    before = _rows(root)
+    before = rows_by_queue(root)
     for number in range(3):
         options = CommitOptions(clock=lambda: 1_800_000_000_000, tag_keys=not name.endswith("4.9.7"))
         result = append(root, numbered("T", 30 * number, 30), key=("q", number), options=options)
         assert result.reports == ()
-    after = _rows(root)
+    after = rows_by_queue(root)
     assert {key: rows for key, rows in after.items() if key[0] != "T"} == before
     assert sum(len(rows) for key, rows in after.items() if key[0] == "T") == 90
 
@@ -234,9 +222,9 @@ def test_a_crashed_brokers_batch_queue_that_lacks_entries_is_refused_and_nothing
         path.write_bytes(data)
     assert _bytes(root) == before
     (root / "abort").unlink()
-    rows = _rows(root)
+    rows = rows_by_queue(root)
     assert commit(str(root), [staged], options=_options("batchcq-5.5.0")).committed
-    assert {key: found for key, found in _rows(root).items() if key[0] != "T"} == rows
+    assert {key: found for key, found in rows_by_queue(root).items() if key[0] != "T"} == rows
 
 
 def test_a_crashed_brokers_batch_queue_that_has_its_entries_is_no_obstacle(
@@ -245,6 +233,6 @@ def test_a_crashed_brokers_batch_queue_that_has_its_entries_is_no_obstacle(
     root = copy("batchcq-5.5.0")
     (root / "abort").write_text("4711")
     append(root, numbered("T", 0, 3), options=_options("batchcq-5.5.0"))
-    rows = _rows(root)
+    rows = rows_by_queue(root)
     assert {key: found for key, found in rows.items() if key[0] != "T"} == _told("batchcq-5.5.0")
     assert sum(len(found) for key, found in rows.items() if key[0] == "T") == 3

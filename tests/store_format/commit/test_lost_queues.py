@@ -26,22 +26,19 @@ from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.store import MessageStore
-from tests.support import goldens
-from tests.support.staged import append, deleted_topic, make_store, numbered, settings_from, stage
+from tests.support import failing_writer, goldens
+from tests.support.staged import (
+    Rows,
+    append,
+    deleted_topic,
+    make_store,
+    numbered,
+    rows_by_queue,
+    settings_from,
+    stage,
+)
 
 _ROOT = Path(__file__).resolve().parents[3]
-
-Rows = dict[tuple[str, int], list[tuple[int, int]]]
-
-
-def _rows(root: Path) -> Rows:
-    """By queue: (queueOffset, physicalOffset) of every message that its entry leads to."""
-    found: Rows = {}
-    for queue in MessageStore.open(str(root)).queues():
-        rows = found.setdefault((queue.topic, queue.queue_id), [])
-        for batch in queue.read(columns=["queueOffset", "physicalOffset"]):
-            rows += zip(batch["queueOffset"].to_pylist(), batch["physicalOffset"].to_pylist(), strict=True)
-    return {key: rows for key, rows in found.items() if rows}
 
 
 def _queued(root: Path) -> Rows:
@@ -49,7 +46,7 @@ def _queued(root: Path) -> Rows:
     snapshot = MessageStore.open(str(root)).snapshot()
     assert snapshot.lost == frozenset()
     assert snapshot.damaged == {}
-    return _rows(root)
+    return rows_by_queue(root)
 
 
 def _count(rows: Rows) -> int:
@@ -101,7 +98,7 @@ def test_a_clean_store_without_queues_gets_them_before_the_append(
     copy: Callable[[str], Path], name: str, sync: bool
 ) -> None:
     root = copy(name)
-    before = _rows(root)
+    before = rows_by_queue(root)
     _say_flushed(root, before)
     queues = {
         path.relative_to(root): path.read_bytes()
@@ -147,7 +144,7 @@ def test_where_queues_and_index_are_gone_both_are_rebuilt(tmp_path: Path) -> Non
 @pytest.mark.parametrize("lost", ["directory", "files", "last file"])
 def test_one_lost_queue_of_the_topic_is_rebuilt(copy: Callable[[str], Path], lost: str) -> None:
     root = copy("basic-5.5.0")
-    before = _rows(root)
+    before = rows_by_queue(root)
     queue = root / "consumequeue" / "Orders" / "1"
     files = sorted(queue.iterdir())
     if lost == "directory":
@@ -164,7 +161,7 @@ def test_one_lost_queue_of_the_topic_is_rebuilt(copy: Callable[[str], Path], los
 def test_a_queue_without_the_last_message_is_completed(copy: Callable[[str], Path]) -> None:
     """Also where the batch has nothing for it: a broker asks for the end of all queues together."""
     root = copy("basic-5.5.0")
-    before = _rows(root)
+    before = rows_by_queue(root)
     (topic, queue_id), rows = max(before.items(), key=lambda item: item[1][-1][1])
     path = sorted((root / "consumequeue" / topic / str(queue_id)).iterdir())[-1]
     data = path.read_bytes()
@@ -179,7 +176,7 @@ def test_a_queue_without_the_last_message_is_completed(copy: Callable[[str], Pat
 @pytest.mark.parametrize("act", [recover, flush])
 def test_recover_and_flush_rebuild_too(copy: Callable[[str], Path], act: Callable[..., None]) -> None:
     root = copy("basic-5.5.0")
-    before = _rows(root)
+    before = rows_by_queue(root)
     shutil.rmtree(root / "consumequeue")
     act(str(root), options=_options("basic-5.5.0"))
     assert _queued(root) == before
@@ -231,7 +228,7 @@ def test_a_crashed_store_without_queues_is_completed_from_its_first_message_on(
 ) -> None:
     """Its checkpoint says that the queues had been written up to near the end."""
     root = copy("basic-5.5.0")
-    before = _rows(root)
+    before = rows_by_queue(root)
     shutil.rmtree(root / "consumequeue")
     _say_flushed(root, before)
     (root / "abort").write_text("4711")
@@ -244,7 +241,7 @@ def test_a_crashed_stores_lost_queue_is_completed_from_its_first_message_on(
     copy: Callable[[str], Path],
 ) -> None:
     root = copy("basic-5.5.0")
-    before = _rows(root)
+    before = rows_by_queue(root)
     shutil.rmtree(root / "consumequeue" / "Orders" / "2")
     _say_flushed(root, before)
     (root / "abort").write_text("4711")
@@ -281,7 +278,7 @@ def test_a_topic_that_was_made_again_does_not_get_its_old_messages_back(tmp_path
     append(root, numbered("T", 40, 3, queues=1))
     path.write_text(kept)
     append(root, numbered("T", 43, 4))
-    rows = {key: [offset for offset, _ in each] for key, each in _rows(root).items() if key[0] == "T"}
+    rows = {key: [offset for offset, _ in each] for key, each in rows_by_queue(root).items() if key[0] == "T"}
     assert rows == {("T", 0): [0, 1, 2, 3], ("T", 1): [0], ("T", 2): [0], ("T", 3): [0]}
 
 
@@ -303,7 +300,9 @@ def _created_again(root: Path, *, is_last: bool = False) -> None:
 
 def _numbers(root: Path, topic: str = "T") -> dict[int, list[int]]:
     """By queue id: the queue offsets."""
-    return {key[1]: [offset for offset, _ in rows] for key, rows in _rows(root).items() if key[0] == topic}
+    return {
+        key[1]: [offset for offset, _ in rows] for key, rows in rows_by_queue(root).items() if key[0] == topic
+    }
 
 
 def test_a_topic_without_any_queue_file_asks_which_it_was(tmp_path: Path) -> None:
@@ -370,9 +369,9 @@ def test_a_lost_queue_of_a_topic_that_was_created_again_has_its_new_messages_onl
     deleted_topic(root, "T")
     append(root, numbered("T", 1000 + first, 12))
     append(root, numbered("U", 4, 4))
-    before = _rows(root)
+    before = rows_by_queue(root)
     shutil.rmtree(root / "consumequeue" / "T" / str(queue_id))
-    assert set(before[("T", queue_id)]) <= set(_rows(root)[("T", queue_id)])
+    assert set(before[("T", queue_id)]) <= set(rows_by_queue(root)[("T", queue_id)])
     append(root, [message for message in numbered("T", 2000, 4) if message.queue_id == queue_id])
     _check_appended(root, before, 1)
 
@@ -389,9 +388,9 @@ def test_a_queue_that_began_again_after_a_loss_is_no_new_beginning_of_the_topic(
         shutil.move(tmp_path / "T" / queue_id, root / "consumequeue" / "T" / queue_id)
     (root / "config" / "topics.json").write_bytes(topics)
     append(root, numbered("T", 41, 15))
-    before = _rows(root)
+    before = rows_by_queue(root)
     shutil.rmtree(root / "consumequeue" / "T" / "1")
-    assert _rows(root) == before
+    assert rows_by_queue(root) == before
     append(root, numbered("T", 56, 4))
     _check_appended(root, before, 4)
 
@@ -408,10 +407,10 @@ def test_files_with_older_messages_show_that_the_topic_was_not_deleted(tmp_path:
     stop = -(-len(units.rstrip(b"\0")) // 20) * 20
     queue.write_bytes(units[: stop - 40].ljust(len(units), b"\0"))
     append(root, [message for message in numbered("T", 1000, 16) if message.queue_id == 0])
-    before = _rows(root)
+    before = rows_by_queue(root)
     assert len(before["T", 1]) == 10
     shutil.rmtree(root / "consumequeue" / "T" / "1")
-    assert _rows(root) == before
+    assert rows_by_queue(root) == before
     append(root, [message for message in numbered("T", 2000, 16) if message.queue_id == 1])
     _check_appended(root, before, 4)
 
@@ -422,7 +421,7 @@ def test_queue_files_of_zeros_are_filled_before_the_append(tmp_path: Path, files
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, {"one": 40, "several": 120}[files]))
     append(root, numbered("U", 0, 4))
-    before = _rows(root)
+    before = rows_by_queue(root)
     for file in (root / "consumequeue" / "T" / "1").iterdir():
         file.write_bytes(bytes(file.stat().st_size))
     append(root, [message for message in numbered("T", 1000, 16) if message.queue_id == 1])
@@ -461,7 +460,7 @@ def test_a_store_does_not_look_crashed_while_queues_are_rebuilt(
     """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 200))
-    before, checkpoint = _rows(root), (root / "checkpoint").read_bytes()
+    before, checkpoint = rows_by_queue(root), (root / "checkpoint").read_bytes()
     shutil.rmtree(root / (lost if lost[0] == "c" else "consumequeue/T/1"))
     if lost == "1 and 2":
         shutil.rmtree(root / "consumequeue/T/2")
@@ -476,7 +475,7 @@ def test_a_store_does_not_look_crashed_while_queues_are_rebuilt(
                 deaths += 1
         assert not (root / "abort").exists()
         assert (root / "checkpoint").read_bytes() == checkpoint
-        assert _rows(root) == before
+        assert rows_by_queue(root) == before
         parts = {path.stat().st_size for path in (root / "consumequeue").rglob("0000*")}
         assert parts <= {400}, parts
     assert deaths == (1 if lost == "consumequeue" else 2 * (1 + (lost == "1 and 2")))
@@ -490,7 +489,7 @@ def test_queues_that_ended_too_early_are_completed_after_a_death(
     """The last message has its entry already: only the mark of the rebuild tells of the others."""
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 200))
-    before = _rows(root)
+    before = rows_by_queue(root)
     for queue_id in range(4):
         files = sorted((root / "consumequeue" / "T" / str(queue_id)).iterdir())
         files[-1].unlink()
@@ -519,7 +518,7 @@ def test_a_commit_without_flush_says_what_a_clean_store_had_flushed(copy: Callab
     log.
     """
     root = copy("basic-5.5.0")
-    last = max(offset for each in _rows(root).values() for _, offset in each)
+    last = max(offset for each in rows_by_queue(root).values() for _, offset in each)
     for number in (0, 50):  # the second one adds nothing: what the first wrote is not flushed
         append(root, numbered("Orders", number, 50), options=_options("basic-5.5.0", sync=False))
         checkpoint = read_checkpoint(f"{root}/checkpoint")
@@ -532,7 +531,7 @@ def test_queues_on_another_filesystem_are_written_in_place(
 ) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 200))
-    before = _rows(root)
+    before = rows_by_queue(root)
     original = FileWrites.move
     monkeypatch.setattr(
         FileWrites,
@@ -542,7 +541,7 @@ def test_queues_on_another_filesystem_are_written_in_place(
     for lost in ("consumequeue", "consumequeue/T/1"):
         shutil.rmtree(root / lost)
         append(root, numbered("T", 200, 4))
-        before = _rows(root) if lost == "consumequeue" else before
+        before = rows_by_queue(root) if lost == "consumequeue" else before
     _check_appended(root, before, 4)
 
 
@@ -555,7 +554,7 @@ def test_a_reader_that_looks_while_queues_are_moved_in_sees_all_messages(
     root = make_store(tmp_path / "store")
     append(root, numbered("U", 0, 4))
     append(root, numbered("T", 0, 60))
-    before = {key: rows for key, rows in _rows(root).items() if key[0] == "T"}
+    before = {key: rows for key, rows in rows_by_queue(root).items() if key[0] == "T"}
     shutil.rmtree(root / lost)
     other = MessageStore.open(str(root))
     original = UnfiledQueues.among
@@ -581,7 +580,7 @@ def test_a_reader_beside_a_writer_of_this_project_does_not_wait_for_a_broker(tmp
     root = make_store(tmp_path / "store")
     append(root, numbered("U", 0, 4))
     append(root, numbered("T", 0, 60))
-    before = _rows(root)
+    before = rows_by_queue(root)
     shutil.rmtree(root / "consumequeue" / "T")
     code = (
         "import sys; from store_format.files.lock import StoreLock\n"
@@ -592,7 +591,7 @@ def test_a_reader_beside_a_writer_of_this_project_does_not_wait_for_a_broker(tmp
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"\n"
         assert MessageStore.open(str(root)).state == "live"
-        assert _rows(root) == before
+        assert rows_by_queue(root) == before
         writer.communicate()
 
 
@@ -601,22 +600,12 @@ def test_a_reader_beside_a_writer_of_this_project_does_not_wait_for_a_broker(tmp
 def test_a_reader_beside_a_rebuild_in_another_process_sees_all_messages(tmp_path: Path, lost: str) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 2000))
-    before = _rows(root)
+    before = rows_by_queue(root)
     shutil.rmtree(root / lost)
-    arguments = [
-        sys.executable,
-        "-m",
-        "tests.support.failing_writer",
-        str(root),
-        "2000",
-        "8",
-        "1",
-        "kill",
-        "0",
-    ]
+    arguments = failing_writer.command(root, 2000, 8, "kill", 0)
     with subprocess.Popen(arguments, cwd=_ROOT, stdout=subprocess.DEVNULL) as writer:
         while writer.poll() is None:
-            seen = _rows(root)
+            seen = rows_by_queue(root)
             assert {key: rows[: len(before[key])] for key, rows in seen.items()} == before
     assert writer.returncode == 0
     _check_appended(root, before, 8)
@@ -660,7 +649,7 @@ def test_a_queue_that_never_was_is_looked_for_once(tmp_path: Path, scans: list[t
     assert len(scans) == 2
     assert _count(_queued(root)) == 48
     for lost in ("2", "0"):  # after the note, and before it
-        before = _rows(root)
+        before = rows_by_queue(root)
         shutil.rmtree(root / "consumequeue" / "T" / lost)
         append(root, numbered("T", 48, 4))
         _check_appended(root, before, 4)
@@ -674,7 +663,7 @@ def test_a_note_that_does_not_speak_of_this_log_counts_for_nothing(tmp_path: Pat
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 12, queues=2))
     append(root, numbered("T", 12, 12, queues=4))
-    before = _rows(root)
+    before = rows_by_queue(root)
     note = root / ".rmqlog" / "queues.json"
     assert note.exists()
     note.write_text(text)
@@ -689,7 +678,7 @@ def test_a_log_that_was_written_again_makes_the_note_count_for_nothing(tmp_path:
     append(one, numbered("T", 0, 12, queues=2))
     append(one, numbered("T", 12, 12, queues=3))
     append(two, numbered("T", 0, 60))
-    before = _rows(two)
+    before = rows_by_queue(two)
     shutil.copy(one / ".rmqlog" / "queues.json", two / ".rmqlog" / "queues.json")
     shutil.rmtree(two / "consumequeue" / "T" / "3")
     append(two, numbered("T", 60, 12))

@@ -36,7 +36,7 @@ from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import near_end
 from store_format.layouts import CQ_UNIT
 from store_format.read.store_queues import find_queues
-from tests.support import goldens, oracle
+from tests.support import failing_writer, goldens, oracle
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
 from tests.test_live_store import writer
 
@@ -167,17 +167,7 @@ def test_a_commit_that_was_broken_off(tmp_path: Path, at: int) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40), key=("q", 0))
     follower = followed(root)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.support.failing_writer",
-        str(root),
-        "40",
-        "450",
-        "1",
-        "kill",
-        str(at),
-    ]
+    command = failing_writer.command(root, 40, 450, "kill", at)
     assert subprocess.run(command, cwd=Path(__file__).parents[3], check=False).returncode < 0
     for _ in range(3):
         follower.look()

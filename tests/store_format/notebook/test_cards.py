@@ -25,7 +25,13 @@ from store_format.store import MessageStore
 from store_format.views.registry import VIEWS
 from store_format.views.trace import TRACE_COLUMNS
 from tests.support import goldens
-from tests.support.hostile_store import HOSTILE_ID, HOSTILE_PROPERTIES, HOSTILE_TOPIC, write_hostile_store
+from tests.support.hostile_store import (
+    HOSTILE_ID,
+    HOSTILE_PROPERTIES,
+    HOSTILE_TOPIC,
+    damage_files,
+    write_hostile_store,
+)
 from tests.support.html_check import Page, read_page
 
 Golden = Callable[[str], Path]
@@ -184,11 +190,7 @@ def test_flipped_bytes_of_every_file(golden: Golden, tmp_path: Path, seed: int) 
     files = sorted(path for path in root.rglob("*") if path.is_file() and 0 < path.stat().st_size < 1 << 20)
     looked = 0
     for _ in range(5):
-        for path in chance.sample(files, 6):
-            data = bytearray(path.read_bytes())
-            for _ in range(chance.randrange(1, 40)):
-                data[chance.randrange(len(data))] = chance.randrange(256)
-            path.write_bytes(data[: chance.choice((len(data), len(data), len(data) // 2))])
+        damage_files(files, chance)
         try:
             store = MessageStore.open(str(root))
         except StoreError:
