@@ -18,7 +18,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commitlog.log import CommitLog
 from store_format.index.geometry import DEFAULT_GEOMETRY
 from store_format.message.columns import DEFAULT_COLUMNS
 from store_format.read.store import Store, decode_options_of
@@ -82,26 +81,13 @@ class MessageStore(Store):
         With a `key` (id, number), a repeated call appends nothing: the ledger remembers the key. See
         `commit.append.commit`. To find the new messages, open the store again.
         """
-        from store_format.bookkeeping.ledger import read_ledger
         from store_format.commit.append import commit
-        from store_format.commit.appended_crc import ends_with_crc_property
-        from store_format.commit.lost_log import refuse_lost_log
         from store_format.commit.prepare_store import CommitOptions
-        from store_format.commit.staging import StagingWriter, stage_columns
+        from store_format.commit.session import stage_messages
 
         options = options or CommitOptions()
         options = replace(options, log_directories=options.log_directories or self.commit_log_paths)
-        refuse_lost_log(
-            self.path, CommitLog.open(options.log_directories, self.files), options.log_directories
-        )
-        writer = StagingWriter(self.path, os.urandom(8).hex(), sync=options.sync)
-        try:
-            crc_property = ends_with_crc_property(self.log.relisted(), read_ledger(self.path))
-            stage_columns(writer, messages, crc_property=crc_property, tag_keys=options.tag_keys)
-            staged = writer.close()
-        except BaseException:
-            writer.discard()
-            raise
+        staged = stage_messages(self.path, messages, options)
         return commit(self.path, [staged], key=key, store_timestamps=store_timestamps, options=options)
 
     def flush(self) -> None:

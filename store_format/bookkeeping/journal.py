@@ -58,6 +58,7 @@ class Journal:
     messages: int = -1
     bodies: int = -1
     keeps_key: bool = False  # the ledger keeps the key of a stream or a service forever
+    began: int | None = None  # the progress at which the turn of a service began
 
     def to_bytes(self) -> bytes:
         return json.dumps({"version": 1, **asdict(self)}).encode()

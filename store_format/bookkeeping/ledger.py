@@ -35,7 +35,8 @@ class LedgerEntry:
     `last_crc` is the CRC32 of all bytes of its last message. `suspect`: another process had the store open
     during the commit, so that all messages are checked later, not only the last one. `messages` and `bodies`
     (the sum of StagedFile.bodies) are those of the whole batch, in all stores of a cluster; -1 in a ledger of
-    an older release. `kept`: the key is never forgotten.
+    an older release. `kept`: the key is never forgotten. `began` is the progress from which a service's turn
+    went on to `number`; None for other batches.
     """
 
     number: int
@@ -50,6 +51,7 @@ class LedgerEntry:
     messages: int = _UNKNOWN
     bodies: int = _UNKNOWN
     kept: bool = False
+    began: int | None = None
 
     def damage(self, log: CommitLog) -> str | None:
         """What happened to the batch since the commit; None if it is intact or was deleted by retention."""
@@ -81,6 +83,22 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceTurn:
+    """The key of a batch that a service commits: its progress goes from `began` to `number`.
+
+    `part` names the service and what has a progress of its own, such as `schedule/3` for delay level 3.
+    """
+
+    part: str
+    number: int
+    began: int
+
+    @property
+    def key_id(self) -> str:
+        return SERVICE_PREFIX + self.part
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """`keys` by the id of a key; `last` is the last committed batch, with or without a key.
 
@@ -108,6 +126,18 @@ class Ledger:
         for key in jobs[:-JOB_KEYS_MAX]:
             del keys[key]
         return replace(self, keys=keys)
+
+    def resume(self, part: str, progress: int, log: CommitLog) -> int:
+        """Where a service goes on whose state file says `progress`.
+
+        The end of the last committed turn counts if the turn began at `progress` and its batch is whole in
+        the log: a crash came between the commit and the state file. Otherwise the state file counts, because
+        a broker or a person may have changed it.
+        """
+        entry = self.keys.get(SERVICE_PREFIX + part)
+        if entry is None or entry.began != progress or entry.damage(log) is not None:
+            return progress
+        return entry.number
 
     def with_suspect(self, journal: str) -> Ledger:
         """The same with the batch of this journal marked as suspect."""
@@ -202,6 +232,7 @@ def _ledger_entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  #
         int(value.get("messages", _UNKNOWN)),
         int(value.get("bodies", _UNKNOWN)),
         bool(value["kept"]) if "kept" in value else _may_be_query(key_id),
+        None if value.get("began") is None else int(value["began"]),
     )
 
 

@@ -16,6 +16,7 @@ from store_format.files.read import FileView, list_directories, list_store_files
 from store_format.index.file import IndexFile, list_index_files
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, confirms
 from store_format.layouts import CQ_UNIT
+from store_format.metadata.broker_conf import BrokerConf, parse_properties, read_broker_conf
 
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 _COMMIT_LOG_FILE_SIZE_MIN = 1 << 10
@@ -187,3 +188,15 @@ def _queue_file_size(root: str) -> int | None:
             if looked >= _FALLBACK_MAX:
                 return None
     return None
+
+
+def broker_conf_of(root: str, path: str | None = None) -> BrokerConf:
+    """The settings of a broker in the file `path`, else in the store's `.rmqlog/broker.conf`, else defaults.
+
+    Raises StoreNotFoundError for a `path` without a file, and OptionError for a bad value.
+    """
+    if path is not None:
+        return read_broker_conf(path)
+    own = f"{root}/{OWN_DIRECTORY}/broker.conf"
+    data = read_bytes(own)
+    return BrokerConf() if data is None else BrokerConf.of(parse_properties(data), own)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import abort_mark, journal_path
-from store_format.bookkeeping.ledger import LedgerEntry, read_ledger, write_ledger
+from store_format.bookkeeping.ledger import LedgerEntry, ServiceTurn, read_ledger, write_ledger
 from store_format.bookkeeping.settings import settings_of
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.cluster import committed_batch, write_journals
@@ -84,6 +84,26 @@ def commit(
     """
     options = options or CommitOptions()
     return _commit_all({root: staged}, key, store_timestamps, (), options, is_cluster=False)[root]
+
+
+def commit_held(
+    lock: StoreLock,
+    root: str,
+    staged: Sequence[StagedFile],
+    *,
+    turn: ServiceTurn | None,
+    store_timestamps: int | NDArray[np.int64] | None,
+    options: CommitOptions,
+) -> CommitResult:
+    """`commit` for a caller that holds the store's lock already.
+
+    A `turn` is always carried out: the service has decided under the lock where it goes on (`resume`).
+    """
+    key = None if turn is None else (turn.key_id, turn.number)
+    options = options if turn is None else replace(options, keeps_key=True)
+    return _commit_all(
+        {root: staged}, key, store_timestamps, (), options, is_cluster=False, held=lock, turn=turn
+    )[root]
 
 
 def commit_cluster(
@@ -158,11 +178,15 @@ def _commit_all(
     options: CommitOptions,
     *,
     is_cluster: bool,
+    held: StoreLock | None = None,
+    turn: ServiceTurn | None = None,
 ) -> dict[str, CommitResult]:
     files = FileWrites(sync=options.sync)
     with ExitStack() as stack:
-        members = _open_members(parts, stack, options, files)
-        repeated = None if key is None else _repeated(members, watched, key, keeps_key=options.keeps_key)
+        members = _open_members(parts, stack, options, files, held)
+        repeated = None
+        if key is not None and turn is None:
+            repeated = _repeated(members, watched, key, keeps_key=options.keeps_key)
         if repeated is not None:
             for member in members:
                 remove_staging(member.root, member.staged, files)
@@ -170,7 +194,8 @@ def _commit_all(
         for member in members:
             # A store of a cluster cannot undo its part: nothing is left to be checked in step 7.
             member.reports = check(member.root, member.opened, member.staged, records_sum=is_cluster)
-        _plan_members(members, key, store_timestamps, options, files, is_cluster=is_cluster)
+        began = None if turn is None else turn.began
+        _plan_members(members, key, store_timestamps, options, files, is_cluster=is_cluster, began=began)
         publications = [member.publication for member in members if member.publication is not None]
         write_journals({each.root: each.journal for each in publications}, files)
         for publication in publications:
@@ -182,13 +207,20 @@ def _commit_all(
 
 
 def _open_members(
-    parts: Mapping[str, Sequence[StagedFile]], stack: ExitStack, options: CommitOptions, files: FileWrites
+    parts: Mapping[str, Sequence[StagedFile]],
+    stack: ExitStack,
+    options: CommitOptions,
+    files: FileWrites,
+    held: StoreLock | None,
 ) -> list[_Member]:
-    """Steps 1 and 2."""
+    """Steps 1 and 2. `held` is the lock of the only store if the caller has it."""
     roots = sorted(parts)
     for root in roots:
         refuse_store(root)
-    locks = [stack.enter_context(StoreLock(root, timeout=options.lock_timeout)) for root in roots]
+    if held is not None:
+        locks = [held]
+    else:
+        locks = [stack.enter_context(StoreLock(root, timeout=options.lock_timeout)) for root in roots]
     for lock in locks:
         lock.refuse_other_openers()
     return [
@@ -217,6 +249,7 @@ def _plan_members(
     files: FileWrites,
     *,
     is_cluster: bool,
+    began: int | None,
 ) -> None:
     """Step 5. The journals of a cluster have one id, and name all stores that get messages."""
     filled = [member for member in members if any(each.units for each in member.staged)]
@@ -224,6 +257,7 @@ def _plan_members(
         plan(
             member.root, member.opened, member.staged,
             key=key, store_timestamps=store_timestamps, options=options, files=files,
+            began=began,
         )
         for member in filled
     ]  # fmt: skip

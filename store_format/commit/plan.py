@@ -67,6 +67,7 @@ def plan(
     store_timestamps: int | NDArray[np.int64] | None,
     options: CommitOptions,
     files: FileWrites,
+    began: int | None = None,
 ) -> Journal:
     """The journal of a commit to one store: where the log ends, and the next offset of each queue.
 
@@ -80,7 +81,8 @@ def plan(
     topics: Mapping[str, TopicConfig] = read_topics(root) or {}
     refuse_topics(root, queues, topics)
     refuse_timer(root, {topic for topic, _ in queues}, topics)
-    refuse_missing_queues(root, (*queues, *(queue for each in staged for queue in each.parked)), topics)
+    if began is None:  # A broker delivers to the queue that a message names, whatever topics.json says.
+        refuse_missing_queues(root, (*queues, *(queue for each in staged for queue in each.parked)), topics)
     _refuse_missing_crc(root, opened, staged, end.offset)
     timestamp, times_name = _store_times(root, staged, store_timestamps, now, files)
     if timestamp < end.last_timestamp <= timestamp + _CLOCK_STEP_MAX_MS:
@@ -100,7 +102,7 @@ def plan(
         queue_file_size=opened.settings.queue_file_size,
         queues=queues,
         queue_bases=bases,
-        new_topics=_new_topics(options.new_topics, queues, topics),
+        new_topics=_new_topics(options.new_topics, queues if began is None else (), topics),
         store_timestamp=timestamp,
         store_timestamps=times_name,
         sync=options.sync,
@@ -114,6 +116,7 @@ def plan(
         messages=messages,
         bodies=bodies,
         keeps_key=options.keeps_key,
+        began=began,
     )
 
 

@@ -205,6 +205,7 @@ class Publication:
             messages=journal.messages,
             bodies=journal.bodies,
             kept=journal.keeps_key,
+            began=journal.began,
         )
 
     def _with_bytes(self) -> Iterator[tuple[Chunk, NDArray[np.uint8], NDArray[np.int64]]]:

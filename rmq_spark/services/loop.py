@@ -1,0 +1,105 @@
+"""The services as a loop: beside Spark's queries in the same process, or as the command `rmqlog services`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from rmq_spark.services.registry import chosen_services
+from rmq_spark.services.turn import TurnReport, is_preview, now_of, take_turn
+from store_format.errors import OptionError, StoreError, StoreInUseError
+from store_format.metadata.broker_conf import BrokerConf
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 0.05  # between turns that follow each other: other writers look for the lock every 20 ms
+_AFTER_ERROR_SECONDS = 10.0  # ScheduleMessageService: a task that failed runs again after 10 s
+
+
+class Services:
+    """Turns of the services in a thread of their own, as long as the context lasts.
+
+    A turn begins when something is due, and at the latest `every` seconds after the last one. A turn that has
+    begun ends before the context does. While another writer has the store, the turn waits; if a broker
+    starts, the turns go on after the broker has stopped, and a warning says so.
+
+    Example::
+
+        with Services("/data/store"):
+            query.awaitTermination()
+    """
+
+    def __init__(
+        self,
+        path: str,
+        every: float = 1.0,
+        *,
+        only: Sequence[str] | None = None,
+        broker_conf: str | BrokerConf | None = None,
+        apply: bool = False,
+        on_turn: Callable[[list[TurnReport]], object] = lambda reports: None,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """Raises OptionError for a store that rmqlog did not create, unless `apply` or after a first turn."""
+        if every <= 0:
+            raise OptionError(f"every={every}: expected a number of seconds above 0")
+        if is_preview(path, apply):
+            raise OptionError(
+                f"{path}: rmqlog did not create this store, and the services would deliver all due messages. "
+                "Look at run_once(path) first; then give apply=True"
+            )
+        self._path, self._every = path, every
+        self._services = chosen_services(only)
+        self._broker_conf = broker_conf
+        self._on_turn, self._clock_ms = on_turn, clock_ms
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self.run, name="rmqlog-services", daemon=True)
+        self._failing = ""
+
+    def __enter__(self) -> Services:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._thread.join()
+
+    def stop(self) -> None:
+        """Ends the loop after the turn that is under way. May be called in a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Takes turns until `stop`. The thread runs this; a process of its own may call it directly."""
+        while not self._stopping.is_set():
+            self._stopping.wait(self._turn())
+
+    def _turn(self) -> float:
+        """Takes one turn; returns the seconds until the next one."""
+        try:
+            now = now_of(self._path, self._clock_ms(), self._broker_conf)
+            reports = take_turn(self._path, self._services, now)
+        except StoreError as error:
+            self._warn(error)
+            return self._every if isinstance(error, StoreInUseError) else _AFTER_ERROR_SECONDS
+        for each in reports:
+            if each.error is not None:
+                self._warn(each.error)
+        if all(each.error is None for each in reports):
+            self._failing = ""
+        self._on_turn(reports)
+        due = [each.next_due for each in reports if each.next_due is not None]
+        wait = (min(due) - self._clock_ms()) / 1000 if due else self._every
+        if any(each.error is not None for each in reports):
+            return max(min(wait, self._every), min(self._every, _AFTER_ERROR_SECONDS))
+        return min(max(wait, _PAUSE_SECONDS), self._every)
+
+    def _warn(self, error: StoreError) -> None:
+        """Logs an error once until the turns succeed again."""
+        if str(error) != self._failing:
+            self._failing = str(error)
+            _log.warning("services on %s: %s", self._path, error)

@@ -1,0 +1,26 @@
+"""The services by name, in the order of their turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rmq_spark.services.service import Service
+from store_format.errors import OptionError
+from store_format.names import did_you_mean
+
+# Each is made when a run begins: the modules are imported only if the service is chosen.
+_BY_NAME: dict[str, Callable[[], Service]] = {}
+NAMED_ONLY = frozenset({"clean"})  # deletes files, so it never runs unless its name is given
+
+
+def chosen_services(only: Sequence[str] | None) -> list[Service]:
+    """The services of these names; None: all that need not be named. Raises OptionError for another name."""
+    for name in only or ():
+        if name not in _BY_NAME:
+            raise OptionError(f"unknown service {name!r}; {did_you_mean(name, _BY_NAME, 'services')}")
+    names = [name for name in _BY_NAME if (name in only if only else name not in NAMED_ONLY)]
+    return [_BY_NAME[name]() for name in names]
+
+
+def service_names() -> list[str]:
+    return list(_BY_NAME)

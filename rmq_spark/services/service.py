@@ -1,0 +1,72 @@
+"""What a service of the broker is: it says what is due, and does it under the store's lock.
+
+A service first makes a plan from a reader's view of the store. A turn applies the plan at once; a preview
+only shows it. Every service reads its progress, appends with a `ServiceTurn`, and writes its state file after
+the commit: a crash in between repeats nothing (`Ledger.resume`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from store_format.bookkeeping.ledger import Ledger
+from store_format.commit.session import WriteSession
+from store_format.metadata.broker_conf import BrokerConf
+from store_format.read.store import Store
+
+# The most that a service writes in one turn. Then the other services come, and the lock is released.
+TURN_MESSAGES_MAX = 10_000
+TURN_BYTES_MAX = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The clock in ms, and the settings of the store's broker."""
+
+    ms: int
+    conf: BrokerConf = field(default_factory=BrokerConf)
+
+
+class ServicePlan(Protocol):
+    """What a service does in one turn."""
+
+    @property
+    def due(self) -> int:
+        """The number of messages (clean: files) to write or delete in this turn."""
+        ...
+
+    @property
+    def changes(self) -> bool:
+        """Whether `apply` changes a file: messages are due, or progress is not written yet."""
+        ...
+
+    @property
+    def next_due(self) -> int | None:
+        """When the service wants its next turn, in ms; None: only when somebody else has written."""
+        ...
+
+    @property
+    def late_ms(self) -> int | None:
+        """How late the oldest due message is, in ms; None if nothing is due."""
+        ...
+
+    def table(self) -> pa.Table:
+        """One row for each message or file that is due."""
+        ...
+
+    def apply(self, session: WriteSession) -> int:
+        """Does what is due, writes the progress, and returns how many messages or files were done."""
+        ...
+
+
+class Service(Protocol):
+    """One of the broker's background services. `name` is the name for `only`."""
+
+    name: str
+
+    def plan(self, store: Store, ledger: Ledger, now: Now) -> ServicePlan:
+        """What is due in the store, at most one turn of it. Changes nothing."""
+        ...

@@ -1,0 +1,184 @@
+"""One turn: the store is locked once, every chosen service does at most its share, the lock is released."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+
+from rmq_spark.services.registry import chosen_services
+from rmq_spark.services.service import Now, Service, ServicePlan
+from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.settings import broker_conf_of, read_settings
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.session import WriteSession, write_session
+from store_format.display.columns import LONG, TEXT, TIME, ViewColumn, batch_of, time_us
+from store_format.errors import StoreError
+from store_format.files.read import read_bytes
+from store_format.files.write import FileWrites
+from store_format.metadata.broker_conf import BrokerConf
+from store_format.read.store import Store
+
+_log = logging.getLogger(__name__)
+
+TURN_COLUMNS = (
+    ViewColumn("service", TEXT, "The service."),
+    ViewColumn("due", LONG, "Messages (clean: files) that were due, at most one turn of them."),
+    ViewColumn("done", LONG, "Messages (clean: files) that the turn wrote or deleted; 0 in a preview."),
+    ViewColumn("nextDue", TIME, "When the service has something to do next; null if nothing waits."),
+    ViewColumn("lateMs", LONG, "How late the oldest due message was; null if nothing was due."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReport:
+    """What a turn did for one service. `error` is why the service could not do its part."""
+
+    service: str
+    due: int = 0
+    done: int = 0
+    next_due: int | None = None
+    late_ms: int | None = None
+    error: StoreError | None = None
+
+
+def turn_table(reports: Sequence[TurnReport]) -> pa.Table:
+    """The reports with `TURN_COLUMNS`."""
+    rows = [
+        (each.service, each.due, each.done, time_us(each.next_due), each.late_ms)
+        for each in reports
+        if each.error is None
+    ]
+    return pa.Table.from_batches([batch_of(TURN_COLUMNS, rows)])
+
+
+def run_once(
+    path: str,
+    only: Sequence[str] | None = None,
+    now_ms: int | None = None,
+    *,
+    broker_conf: str | BrokerConf | None = None,
+    apply: bool = False,
+) -> pa.Table:
+    """One turn of the chosen services on the store at `path`: a table with `TURN_COLUMNS`.
+
+    `only` names services; by default all run but `clean`. `now_ms` is the clock, `broker_conf` the path of
+    the broker's settings (default: `.rmqlog/broker.conf` of the store). On a store that rmqlog did not create
+    the first turn is a preview, which writes nothing, unless `apply`.
+
+    Raises StoreInUseError while a broker has the store, and the first error of a service after the others
+    have had their turn.
+
+    Example: `run_once("/data/store", ["schedule"])`.
+    """
+    reports = take_turn(
+        path, chosen_services(only), now_of(path, now_ms, broker_conf), preview=is_preview(path, apply)
+    )
+    for each in reports:
+        if each.error is not None:
+            raise each.error
+    return turn_table(reports)
+
+
+def now_of(path: str, now_ms: int | None, broker_conf: str | BrokerConf | None) -> Now:
+    """The clock and the settings for a turn."""
+    conf = broker_conf if isinstance(broker_conf, BrokerConf) else broker_conf_of(path, broker_conf)
+    return Now(time.time_ns() // 1_000_000 if now_ms is None else now_ms, conf)
+
+
+def is_preview(path: str, apply: bool) -> bool:
+    """Whether turns on this store only show what they would do.
+
+    A copy that somebody wants to examine must not deliver all its delayed messages. So the services write to
+    stores that rmqlog created, and to others after the first turn with `apply`.
+    """
+    return not apply and read_settings(path) is None and read_bytes(_counters_path(path)) is None
+
+
+def take_turn(
+    path: str,
+    services: Sequence[Service],
+    now: Now,
+    *,
+    preview: bool = False,
+    lock_timeout: float = 10.0,
+) -> list[TurnReport]:
+    """The turn of these services; an error of one does not keep the others from theirs."""
+    if preview:
+        store = Store.open(path)
+        return [_planned(service, store, now)[0] for service in services]
+    options = CommitOptions(lock_timeout=lock_timeout, clock=lambda: now.ms)
+    with write_session(path, options) as session:
+        reports = [_done(service, session, now) for service in services]
+        _count(path, reports, now.ms, session.files)
+    return reports
+
+
+def _planned(service: Service, store: Store, now: Now) -> tuple[TurnReport, ServicePlan | None]:
+    try:
+        plan = service.plan(store, read_ledger(store.path), now)
+    except StoreError as error:
+        return TurnReport(service.name, error=error), None
+    return TurnReport(service.name, plan.due, 0, plan.next_due, plan.late_ms), plan
+
+
+def _done(service: Service, session: WriteSession, now: Now) -> TurnReport:
+    report, plan = _planned(service, session.store(), now)
+    if plan is None or not plan.changes:
+        return report
+    try:
+        done = plan.apply(session)
+    except StoreError as error:
+        return TurnReport(service.name, report.due, error=error)
+    _log.info("%s: service %s: %d done, %s ms late", session.root, service.name, done, report.late_ms)
+    return TurnReport(service.name, report.due, done, report.next_due, report.late_ms)
+
+
+# ---- counters ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceCounters:
+    """What a service has done on a store since the first turn; times in ms."""
+
+    turns: int = 0  # that did something
+    done: int = 0
+    last_turn: int = 0
+    late_ms_max: int = 0
+
+    def after(self, report: TurnReport, now_ms: int) -> ServiceCounters:
+        late = max(self.late_ms_max, report.late_ms or 0)
+        return ServiceCounters(self.turns + 1, self.done + report.done, now_ms, late)
+
+
+def _counters_path(root: str) -> str:
+    return f"{root}/{OWN_DIRECTORY}/services.json"
+
+
+def read_counters(root: str) -> dict[str, ServiceCounters]:
+    """The counters by service; empty before the first turn that did something."""
+    data = read_bytes(_counters_path(root))
+    if data is None:
+        return {}
+    try:
+        found = json.loads(data)["services"]
+        return {str(name): ServiceCounters(**each) for name, each in found.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        _log.warning("%s cannot be read; the counters begin again", _counters_path(root))
+        return {}
+
+
+def _count(root: str, reports: Sequence[TurnReport], now_ms: int, files: FileWrites) -> None:
+    did = [each for each in reports if each.done]
+    if not did and read_bytes(_counters_path(root)) is not None:
+        return
+    counters = read_counters(root)
+    for each in did:
+        counters[each.service] = counters.get(each.service, ServiceCounters()).after(each, now_ms)
+    value = {"version": 1, "services": {name: asdict(each) for name, each in counters.items()}}
+    files.replace(_counters_path(root), json.dumps(value).encode())

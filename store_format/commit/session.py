@@ -1,0 +1,108 @@
+"""A store under its lock, for several commits and changes of files in a row.
+
+A service of the broker reads where it stopped, appends what is due and writes its progress. Between these
+steps nobody else may write, so it holds the lock over all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.bookkeeping.ledger import Ledger, ServiceTurn, read_ledger
+from store_format.bookkeeping.staged_file import StagedFile
+from store_format.commit.append import CommitResult, commit_held
+from store_format.commit.appended_crc import ends_with_crc_property
+from store_format.commit.lost_log import refuse_lost_log
+from store_format.commit.prepare_store import CommitOptions, open_store
+from store_format.commit.roll_forward import open_log
+from store_format.commit.staging import StagingWriter, stage_columns
+from store_format.commit.unsupported import refuse_store
+from store_format.files.lock import StoreLock
+from store_format.files.write import FileWrites
+from store_format.message.encode import MessageColumns
+from store_format.read.store import Store
+
+
+def stage_messages(root: str, messages: MessageColumns, options: CommitOptions) -> StagedFile:
+    """Writes the messages into the staging directory, as one write of its own.
+
+    Raises IllegalMessageError as `stage_columns` does, and StoreNotFoundError for a lost commitlog.
+    """
+    log = open_log(options.log_directories or (f"{root}/commitlog",))
+    refuse_lost_log(root, log, options.log_directories or (f"{root}/commitlog",))
+    writer = StagingWriter(root, os.urandom(8).hex(), sync=options.sync)
+    try:
+        crc_property = ends_with_crc_property(log, read_ledger(root))
+        stage_columns(writer, messages, crc_property=crc_property, tag_keys=options.tag_keys)
+        return writer.close()
+    except BaseException:
+        writer.discard()
+        raise
+
+
+@dataclass(slots=True)
+class WriteSession:
+    """A locked store whose last crash is completed. Use `write_session` to make one."""
+
+    root: str
+    options: CommitOptions
+    lock: StoreLock
+    files: FileWrites
+
+    def store(self) -> Store:
+        """The store as it is now: open it again after an append."""
+        return Store.open(self.root, commit_log_paths=self.options.log_directories)
+
+    def ledger(self) -> Ledger:
+        return read_ledger(self.root)
+
+    def append(
+        self,
+        messages: MessageColumns,
+        *,
+        turn: ServiceTurn | None = None,
+        store_timestamps: int | NDArray[np.int64] | None = None,
+        new_topics: Mapping[str, int] | None = None,
+    ) -> CommitResult:
+        """Appends the messages, all or none, and notes the turn in the ledger with the same commit.
+
+        `new_topics` are topics that topics.json lacks, with their number of queues. See `commit.append`.
+        """
+        options = replace(self.options, new_topics={**self.options.new_topics, **(new_topics or {})})
+        return self.append_staged(
+            stage_messages(self.root, messages, options), turn, store_timestamps, options
+        )
+
+    def append_staged(
+        self,
+        staged: StagedFile,
+        turn: ServiceTurn | None,
+        store_timestamps: int | NDArray[np.int64] | None,
+        options: CommitOptions,
+    ) -> CommitResult:
+        return commit_held(
+            self.lock, self.root, [staged], turn=turn, store_timestamps=store_timestamps, options=options
+        )
+
+
+@contextmanager
+def write_session(root: str, options: CommitOptions | None = None) -> Iterator[WriteSession]:
+    """Locks the store, completes what a crash left, and releases the lock at the end.
+
+    Raises StoreInUseError if a broker or another writer has the store, and UnsupportedFormatError for a store
+    that is not written to.
+    """
+    options = options or CommitOptions()
+    refuse_store(root)
+    with StoreLock(root, timeout=options.lock_timeout) as lock:
+        lock.refuse_other_openers()
+        files = FileWrites(sync=options.sync)
+        open_store(root, options, files)
+        yield WriteSession(root, options, lock, files)
+        lock.refuse_other_openers()
