@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-OK, USAGE, NOT_FOUND, DAMAGE, PARTIAL, IO = range(6)
+OK, USAGE, NOT_FOUND, DAMAGE, PARTIAL, IO, IN_USE = range(7)
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 

@@ -1,7 +1,7 @@
 """`rmqlog`: the commands, and how a run ends. A command's module is imported when the command is called.
 
-Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part of the answer is missing, 5 I/O error
-or lock.
+Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part of the answer is missing, 5 I/O error,
+6 store in use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import click
 
-from rmq_spark.cli.exit_codes import DAMAGE, INTERRUPTED, IO, NOT_FOUND, OK, USAGE
+from rmq_spark.cli.exit_codes import DAMAGE, IN_USE, INTERRUPTED, IO, NOT_FOUND, OK, USAGE
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.startup import begin, leave
 from store_format.display.text import shown
@@ -47,6 +47,7 @@ COMMANDS: dict[str, str] = {
     "dlq": "waiting",
     "delay": "waiting",
     "half": "waiting",
+    "services": "services",
     "verify": "verify",
     "dump": "dump",
     "export": "export",
@@ -57,7 +58,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreNotFoundError, NOT_FOUND),
     (OffsetOutOfRangeError, NOT_FOUND),
     (CorruptStoreError, DAMAGE),
-    (StoreInUseError, IO),
+    (StoreInUseError, IN_USE),
     (StoreWriteError, IO),
     (StorePermissionError, IO),
     (StoreError, USAGE),
@@ -120,8 +121,9 @@ def _say_version(context: click.Context, parameter: click.Parameter, value: bool
 def cli(context: click.Context) -> None:
     """Read the store directory of a RocketMQ broker: running, stopped, crashed, or a copy.
 
-    Only `offsets --apply` changes a store. Data goes to stdout, remarks to stderr.
-    Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part is missing, 5 I/O.
+    Only `services` and --apply change a store. Data goes to stdout, remarks to stderr.
+    Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part is missing, 5 I/O,
+    6 store in use.
     """
     if context.invoked_subcommand is None:  # click's no_args_is_help raises an error from 8.2 on
         click.echo(context.get_help())

@@ -40,6 +40,7 @@ class Services:
         only: Sequence[str] | None = None,
         broker_conf: str | BrokerConf | None = None,
         apply: bool = False,
+        commit_log_paths: Sequence[str] = (),
         on_turn: Callable[[list[TurnReport]], object] = lambda reports: None,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -54,6 +55,7 @@ class Services:
         self._path, self._every = path, every
         self._services = chosen_services(only)
         self._broker_conf = broker_conf
+        self._commit_log_paths = tuple(commit_log_paths)
         self._on_turn, self._clock_ms = on_turn, clock_ms
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self.run, name="rmqlog-services", daemon=True)
@@ -82,7 +84,7 @@ class Services:
         """Takes one turn; returns the seconds until the next one."""
         try:
             now = now_of(self._path, self._clock_ms(), self._broker_conf)
-            reports = take_turn(self._path, self._services, now)
+            reports = take_turn(self._path, self._services, now, commit_log_paths=self._commit_log_paths)
         except StoreError as error:
             self._warn(error)
             return self._every if isinstance(error, StoreInUseError) else _AFTER_ERROR_SECONDS

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from rmq_spark.services.registry import chosen_services
 from rmq_spark.services.service import Now, Service, ServicePlan
 from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.service_counters import ServiceCounters, read_counters, write_counters
 from store_format.bookkeeping.settings import broker_conf_of, read_settings
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.display.columns import LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import StoreError
-from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read.store import Store
@@ -64,12 +62,14 @@ def run_once(
     *,
     broker_conf: str | BrokerConf | None = None,
     apply: bool = False,
+    commit_log_paths: Sequence[str] = (),
 ) -> pa.Table:
     """One turn of the chosen services on the store at `path`: a table with `TURN_COLUMNS`.
 
     `only` names services; by default all run but `clean`. `now_ms` is the clock, `broker_conf` the path of
     the broker's settings (default: `.rmqlog/broker.conf` of the store). On a store that rmqlog did not create
-    the first turn is a preview, which writes nothing, unless `apply`.
+    the first turn is a preview, which writes nothing, unless `apply`. `commit_log_paths` are the directories
+    of the commitlog if they are outside the store (storePathCommitLog).
 
     Raises StoreInUseError while a broker has the store, and the first error of a service after the others
     have had their turn.
@@ -77,7 +77,11 @@ def run_once(
     Example: `run_once("/data/store", ["schedule"])`.
     """
     reports = take_turn(
-        path, chosen_services(only), now_of(path, now_ms, broker_conf), preview=is_preview(path, apply)
+        path,
+        chosen_services(only),
+        now_of(path, now_ms, broker_conf),
+        preview=is_preview(path, apply),
+        commit_log_paths=tuple(commit_log_paths),
     )
     for each in reports:
         if each.error is not None:
@@ -97,7 +101,7 @@ def is_preview(path: str, apply: bool) -> bool:
     A copy that somebody wants to examine must not deliver all its delayed messages. So the services write to
     stores that rmqlog created, and to others after the first turn with `apply`.
     """
-    return not apply and read_settings(path) is None and read_bytes(_counters_path(path)) is None
+    return not apply and read_settings(path) is None and read_counters(path) is None
 
 
 def take_turn(
@@ -107,12 +111,13 @@ def take_turn(
     *,
     preview: bool = False,
     lock_timeout: float = 10.0,
+    commit_log_paths: tuple[str, ...] = (),
 ) -> list[TurnReport]:
     """The turn of these services; an error of one does not keep the others from theirs."""
     if preview:
-        store = Store.open(path)
+        store = Store.open(path, commit_log_paths=commit_log_paths)
         return [_planned(service, store, now)[0] for service in services]
-    options = CommitOptions(lock_timeout=lock_timeout, clock=lambda: now.ms)
+    options = CommitOptions(lock_timeout=lock_timeout, clock=lambda: now.ms, log_directories=commit_log_paths)
     with write_session(path, options) as session:
         reports = [_done(service, session, now) for service in services]
         _count(path, reports, now.ms, session.files)
@@ -139,46 +144,16 @@ def _done(service: Service, session: WriteSession, now: Now) -> TurnReport:
     return TurnReport(service.name, report.due, done, report.next_due, report.late_ms)
 
 
-# ---- counters ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceCounters:
-    """What a service has done on a store since the first turn; times in ms."""
-
-    turns: int = 0  # that did something
-    done: int = 0
-    last_turn: int = 0
-    late_ms_max: int = 0
-
-    def after(self, report: TurnReport, now_ms: int) -> ServiceCounters:
-        late = max(self.late_ms_max, report.late_ms or 0)
-        return ServiceCounters(self.turns + 1, self.done + report.done, now_ms, late)
-
-
-def _counters_path(root: str) -> str:
-    return f"{root}/{OWN_DIRECTORY}/services.json"
-
-
-def read_counters(root: str) -> dict[str, ServiceCounters]:
-    """The counters by service; empty before the first turn that did something."""
-    data = read_bytes(_counters_path(root))
-    if data is None:
-        return {}
-    try:
-        found = json.loads(data)["services"]
-        return {str(name): ServiceCounters(**each) for name, each in found.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        _log.warning("%s cannot be read; the counters begin again", _counters_path(root))
-        return {}
-
-
 def _count(root: str, reports: Sequence[TurnReport], now_ms: int, files: FileWrites) -> None:
-    did = [each for each in reports if each.done]
-    if not did and read_bytes(_counters_path(root)) is not None:
-        return
+    """Adds what the services did to the store's counters; the first turn makes the file."""
     counters = read_counters(root)
+    did = [each for each in reports if each.done or each.error is not None]
+    if not did and counters is not None:
+        return
+    counters = dict(counters or {})
     for each in did:
-        counters[each.service] = counters.get(each.service, ServiceCounters()).after(each, now_ms)
-    value = {"version": 1, "services": {name: asdict(each) for name, each in counters.items()}}
-    files.replace(_counters_path(root), json.dumps(value).encode())
+        before = counters.get(each.service, ServiceCounters())
+        counters[each.service] = before.after(
+            each.done, each.late_ms or 0, now_ms, failed=each.error is not None
+        )
+    write_counters(root, counters, files)

@@ -25,6 +25,7 @@ from store_format.views import (
     problems,
     queues,
     retention,
+    services,
     topics,
     transactions,
     usage,
@@ -47,6 +48,7 @@ VIEWS: tuple[View, ...] = (  # in the order of the reference
     delayed.VIEW,
     transactions.VIEW,
     dead_letters.VIEW,
+    services.VIEW,
     problems.VIEW,
 )
 

@@ -127,7 +127,7 @@ def test_offsets_are_refused_beside_a_broker(rmqlog: Runner, store: Path) -> Non
         assert broker.stdout is not None
         broker.stdout.readline()
         assert rmqlog("offsets", store, "CG_some", "--to-latest").code == 0
-        said = rmqlog.fails(5, "offsets", store, "CG_some", "--to-latest", "--apply")
+        said = rmqlog.fails(6, "offsets", store, "CG_some", "--to-latest", "--apply")
         broker.communicate(b"\n")
     assert "a broker overwrites consumerOffset.json while it runs" in said
     assert (store / "config" / "consumerOffset.json").read_bytes() == before
