@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from types import TracebackType
 from rmq_spark.services.registry import chosen_services
 from rmq_spark.services.turn import TurnReport, is_preview, now_of, take_turn
 from store_format.errors import OptionError, StoreError, StoreInUseError
+from store_format.files.read import entry_names
 from store_format.metadata.broker_conf import BrokerConf
 
 _log = logging.getLogger(__name__)
@@ -24,7 +26,8 @@ class Services:
 
     A turn begins when something is due, and at the latest `every` seconds after the last one. A turn that has
     begun ends before the context does. While another writer has the store, the turn waits; if a broker
-    starts, the turns go on after the broker has stopped, and a warning says so.
+    starts, the turns go on after the broker has stopped, and a warning says so. A directory that is missing
+    or empty is no error: the first write of a query creates the store.
 
     Example::
 
@@ -45,14 +48,16 @@ class Services:
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """Raises OptionError for a store that rmqlog did not create, unless `apply` or after a first turn."""
+        path = os.path.abspath(path)
         if every <= 0:
             raise OptionError(f"every={every}: expected a number of seconds above 0")
-        if is_preview(path, apply):
+        self._path, self._apply = path, apply
+        if entry_names(path, missing_ok=True) and is_preview(path, apply):
             raise OptionError(
                 f"{path}: rmqlog did not create this store, and the services would deliver all due messages. "
                 "Look at run_once(path) first; then give apply=True"
             )
-        self._path, self._every = path, every
+        self._every = every
         self._services = chosen_services(only)
         self._broker_conf = broker_conf
         self._commit_log_paths = tuple(commit_log_paths)
@@ -82,12 +87,20 @@ class Services:
 
     def _turn(self) -> float:
         """Takes one turn; returns the seconds until the next one."""
+        if not entry_names(self._path, missing_ok=True):
+            return self._every  # The first write of a query creates the store.
         try:
+            if is_preview(self._path, self._apply):
+                raise OptionError(f"{self._path}: rmqlog did not create this store; give apply=True")
             now = now_of(self._path, self._clock_ms(), self._broker_conf)
             reports = take_turn(self._path, self._services, now, commit_log_paths=self._commit_log_paths)
         except StoreError as error:
             self._warn(error)
             return self._every if isinstance(error, StoreInUseError) else _AFTER_ERROR_SECONDS
+        except Exception:
+            # The thread must not end silently, whatever a store makes of a service.
+            _log.exception("services on %s: the next turn begins in %g s", self._path, _AFTER_ERROR_SECONDS)
+            return _AFTER_ERROR_SECONDS
         for each in reports:
             if each.error is not None:
                 self._warn(each.error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ def run_once(
 
     Example: `run_once("/data/store", ["schedule"])`.
     """
+    path = os.path.abspath(path)
     reports = take_turn(
         path,
         chosen_services(only),
