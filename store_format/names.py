@@ -83,6 +83,9 @@ REAL_TOPIC = "REAL_TOPIC"  # topic and queue id of delivery, while a message wai
 REAL_QID = "REAL_QID"
 TIMER_OUT_MS = "TIMER_OUT_MS"  # when the timer delivers the message
 RETRY_TOPIC = "RETRY_TOPIC"  # the original topic of a message in a retry topic
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"  # the id of the first message, in retries and dead letters
+RECONSUME_TIME = "RECONSUME_TIME"  # of a failed message that a consumer sends as a new message
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 PGROUP = "PGROUP"  # the producer group of a transaction
 INNER_NUM = "INNER_NUM"  # the number of messages of an inner batch
 INNER_BASE = "INNER_BASE"  # the queue offset of its first message
@@ -95,9 +98,9 @@ RESERVED_PROPERTIES = frozenset(
     (
         # retry and dead letters
         RETRY_TOPIC,
-        "ORIGIN_MESSAGE_ID",
-        "RECONSUME_TIME",
-        "MAX_RECONSUME_TIMES",
+        ORIGIN_MESSAGE_ID,
+        RECONSUME_TIME,
+        MAX_RECONSUME_TIMES,
         "CONSUME_START_TIME",
         "DLQ_ORIGIN_TOPIC",
         "DLQ_ORIGIN_MESSAGE_ID",

@@ -1,0 +1,313 @@
+"""What a broker stores when a group fails to consume a message: a retry, or a dead letter.
+
+`send_back` is the rule of concurrent consumers (AbstractSendMessageProcessor.consumerSendMsgBack, spec
+consumption.md 6.3), `give_up` the rule of orderly consumers at their maximum (spec 6.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmq_spark.consume.client_ids import check_group
+from rmq_spark.produce.rows import Host
+from rmq_spark.produce.unique_ids import UniqueIds
+from store_format.errors import IllegalMessageError, OptionError, UnsupportedFormatError
+from store_format.message import sysflag
+from store_format.message.encode import MessageColumns
+from store_format.message.encode_parts import TOPIC_V1_LENGTH_MAX
+from store_format.message.hosts import offset_msg_ids
+from store_format.message.stored import StoredMessages, edited_properties
+from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.metadata.values import SubscriptionGroup
+from store_format.names import (
+    DELAY,
+    INNER_MULTI_DISPATCH,
+    INNER_NUM,
+    MAX_RECONSUME_TIMES,
+    ORIGIN_MESSAGE_ID,
+    REAL_QID,
+    REAL_TOPIC,
+    RECONSUME_TIME,
+    RETRY_TOPIC,
+    SCHEDULE_TOPIC,
+    UNIQ_KEY,
+    WAIT,
+    dead_letter_topic,
+    retry_topic,
+)
+
+_Ints = NDArray[np.int64]
+_Flags = NDArray[np.bool_]
+
+_DLQ_QUEUE_NUMS = 1  # AbstractSendMessageProcessor.DLQ_NUMS_PER_GROUP
+_SCHEDULE_QUEUE_NUMS = 18  # TopicConfigManager.init, whatever messageDelayLevel is
+_FIRST_RETRY_LEVEL = 3
+# HookUtils.checkIfTimerMessage removes these from a message with a delay level
+_TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+_ORDERLY_DEAD_LEVEL = "-1"  # SendMessageProcessor.handleRetryAndDLQ
+
+
+@dataclass(frozen=True, slots=True)
+class SentBack:
+    """Messages to append, one for each message that was sent back, in their order.
+
+    `is_dead` marks the dead letters; the others are retries, which wait in SCHEDULE_TOPIC_XXXX.
+    `new_topics` are the topics that a broker creates if topics.json lacks them, with their queues.
+    """
+
+    messages: MessageColumns
+    is_dead: _Flags
+    new_topics: Mapping[str, int]
+
+    @property
+    def retried(self) -> int:
+        return int(np.count_nonzero(~self.is_dead))
+
+    @property
+    def dead_letters(self) -> int:
+        return int(np.count_nonzero(self.is_dead))
+
+
+def send_back(
+    stored: StoredMessages,
+    group: SubscriptionGroup,
+    *,
+    delay_levels: _Ints | int = 0,
+    max_reconsume_times: int | None = None,
+    level_max: int = len(DELAY_LEVELS_MS),
+    queue_ids: _Ints | None = None,
+    store_host: Host | None = None,
+) -> SentBack:
+    """What a broker stores for messages that a consumer of `group` sends back.
+
+    A message that was delivered again `max_reconsume_times` times (default: the group's retryMaxTimes), or
+    with a negative delay level, becomes a dead letter. The others are retried after delay level
+    `delay_levels`, or after level 3 + reconsumeTimes if that is 0; a level above `level_max` is lowered.
+    `queue_ids` are queues of the retry topic; a broker takes random ones, the default is computed from the
+    place of the message. `store_host` is the broker's address, by default that of the stored message.
+
+    Raises OptionError for a group whose retryQueueNums is not above 0, IllegalMessageError and
+    UnsupportedFormatError for a message that a broker refuses or stores into other queues too.
+    """
+    topic, dlq = retry_topic(check_group(group.group_name)), dead_letter_topic(group.group_name)
+    if group.retry_queue_nums <= 0:
+        raise OptionError(
+            f"group {group.group_name}: expected retryQueueNums above 0 in subscriptionGroup.json, found "
+            f"{group.retry_queue_nums}; a broker loses the group's failed messages without an error. Raise "
+            "it (mqadmin updateSubGroup -q 1), or remove the group from the file"
+        )
+    _refuse_messages(stored)
+    times = np.asarray(stored.messages.reconsume_times, np.int64)
+    levels = np.broadcast_to(np.asarray(delay_levels, np.int64), len(stored))
+    times_max = group.retry_max_times if max_reconsume_times is None else max_reconsume_times
+    is_dead = (times >= times_max) | (levels < 0)
+    _refuse_long_topic(dlq, is_dead)
+    levels = np.where(levels == 0, _FIRST_RETRY_LEVEL + times, levels)
+    levels = np.where(is_dead, 0, np.minimum(levels, level_max))
+    if queue_ids is None:
+        queue_ids = _scattered(stored.physical_offsets, group.retry_queue_nums)
+    put = _origins(stored) | {WAIT: "false", DELAY: _texts(levels)}
+    parked = put | {REAL_TOPIC: topic, REAL_QID: _texts(queue_ids)}
+    new_topics = {topic: group.retry_queue_nums}
+    if is_dead.any():
+        new_topics[dlq] = _DLQ_QUEUE_NUMS
+    if not is_dead.all():
+        new_topics[SCHEDULE_TOPIC] = _SCHEDULE_QUEUE_NUMS
+    columns = stored.copies(
+        topic=pa.DictionaryArray.from_arrays(pa.array(is_dead.astype(np.int8)), [SCHEDULE_TOPIC, dlq]),
+        queue_id=np.where(is_dead, 0, levels - 1),
+        properties=_edited_apart(stored, is_dead, put, parked, removed_from_parked=_TIMER_PROPERTIES),
+        reconsume_times=times + 1,
+        prepared_transaction_offset=0,
+        **_store_host(store_host),
+    )
+    return SentBack(columns, is_dead, new_topics)
+
+
+def give_up(
+    stored: StoredMessages,
+    group: str,
+    *,
+    reconsume_times: _Ints | int,
+    max_reconsume_times: int,
+    now_ms: int,
+    born_host: Host,
+    offset_range: tuple[_Ints | int, _Ints | int] | None = None,
+    ids: UniqueIds | None = None,
+    store_host: Host | None = None,
+) -> SentBack:
+    """The dead letters of messages that an orderly consumer gives up after `reconsume_times` failures.
+
+    The consumer sends a new message to its retry topic, and the broker stores it as a dead letter because the
+    group holds locks of queues (ConsumeMessageOrderlyService.sendMessageBack,
+    SendMessageProcessor.handleRetryAndDLQ). So `born_host` and `now_ms` are those of the consumer, and the
+    properties differ from those of `send_back`: DELAY is -1, RECONSUME_TIME and MAX_RECONSUME_TIMES are set.
+    `offset_range` is (minimum offset, maximum offset) of each message's queue when it was pulled, which the
+    consumer adds as properties; None leaves them out. A message without UNIQ_KEY gets one from `ids`.
+
+    The messages are refused as by `send_back`.
+    """
+    topic, dlq = retry_topic(check_group(group)), dead_letter_topic(group)
+    count = len(stored)
+    is_dead = np.ones(count, bool)
+    _refuse_messages(stored)
+    _refuse_long_topic(dlq, is_dead)
+    times = np.broadcast_to(np.asarray(reconsume_times, np.int64), count) + 1
+    (unique,) = stored.properties(UNIQ_KEY)
+    origins = _origins(stored, by_unique_key=True, retry=topic)
+    put: dict[str, Any] = {  # Any: one text for all messages, or an array
+        **origins,
+        RECONSUME_TIME: _texts(times),
+        MAX_RECONSUME_TIMES: str(max_reconsume_times),
+        DELAY: _ORDERLY_DEAD_LEVEL,
+    }
+    for name, offsets in zip(("MIN_OFFSET", "MAX_OFFSET"), offset_range or (), strict=False):
+        put[name] = _texts(np.broadcast_to(np.asarray(offsets, np.int64), count))
+    if unique.null_count:
+        made = (ids or UniqueIds.of_this_process()).take(count, now_ms)
+        put[UNIQ_KEY] = pc.if_else(pc.is_null(unique), made.cast(pa.string()), pa.scalar(None, pa.string()))
+    properties = edited_properties(stored.messages.properties, put, removed=("TRAN_MSG",))
+    flags = np.asarray(stored.messages.sys_flag, np.int64)
+    born_ip, born_port = born_host
+    columns = stored.copies(
+        topic=dlq,
+        queue_id=0,
+        properties=properties,
+        sys_flag=flags & (sysflag.COMPRESSED | sysflag.COMPRESSION_MASK | sysflag.STORE_HOST_V6),
+        born_timestamp=now_ms,
+        born_ip=born_ip,
+        born_port=born_port,
+        reconsume_times=times,
+        prepared_transaction_offset=0,
+        **_store_host(store_host),
+    )
+    return SentBack(columns, is_dead, {dlq: _DLQ_QUEUE_NUMS})
+
+
+# ---- properties --------------------------------------------------------------------------------------------
+
+
+def _origins(
+    stored: StoredMessages, *, by_unique_key: bool = False, retry: str | None = None
+) -> dict[str, pa.StringArray]:
+    """RETRY_TOPIC and ORIGIN_MESSAGE_ID: the topic and the id of the first message.
+
+    A retry has both already. A broker names the first message by its offset message id; an orderly consumer
+    names it by UNIQ_KEY, and believes RETRY_TOPIC only of messages of its topic `retry`.
+    """
+    first_topic, first_id, unique = stored.properties(RETRY_TOPIC, ORIGIN_MESSAGE_ID, UNIQ_KEY)
+    topics = stored.messages.topic.cast(pa.string())
+    if retry is not None:
+        first_topic = pc.if_else(pc.equal(topics, retry), first_topic, pa.scalar(None, pa.string()))
+    blank = pc.equal(pc.utf8_trim_whitespace(pc.fill_null(first_id, "")), "")
+    own = offset_ids(stored)
+    if by_unique_key:
+        own = pc.coalesce(unique, own)
+    return {
+        RETRY_TOPIC: pc.coalesce(first_topic, topics),
+        ORIGIN_MESSAGE_ID: pc.if_else(blank, own, first_id),
+    }
+
+
+def offset_ids(stored: StoredMessages) -> pa.StringArray:
+    """The offset message ids of stored messages: store host and physical offset."""
+    messages = stored.messages
+    ip, port = np.asarray(messages.store_ip), np.asarray(messages.store_port, np.int64)
+    wide = np.asarray(messages.sys_flag, np.int64) & sysflag.STORE_HOST_V6 != 0
+    short = np.ascontiguousarray(ip).view(np.uint8).reshape(len(stored), 16)[:, :4]
+    narrow = np.ascontiguousarray(short).view("V4").reshape(len(stored))
+    if not wide.any():
+        return offset_msg_ids(narrow, port, stored.physical_offsets)
+    ids = [offset_msg_ids(each, port, stored.physical_offsets) for each in (narrow, ip)]
+    return pc.if_else(pa.array(wide), ids[1], ids[0])
+
+
+def _edited_apart(
+    stored: StoredMessages,
+    is_dead: _Flags,
+    put: Mapping[str, Any],
+    parked: Mapping[str, Any],
+    *,
+    removed_from_parked: Collection[str],
+) -> pa.LargeBinaryArray:
+    """The properties of dead letters with `put`, those of the others with `parked`."""
+    parts = [
+        edited_properties(
+            stored.messages.properties.filter(pa.array(chosen)), _filtered(changes, chosen), removed=removed
+        )
+        for chosen, changes, removed in ((is_dead, put, ()), (~is_dead, parked, removed_from_parked))
+    ]
+    places = np.argsort(np.concatenate([np.flatnonzero(is_dead), np.flatnonzero(~is_dead)]))
+    return pa.concat_arrays(parts).take(pa.array(places))
+
+
+def _filtered(put: Mapping[str, Any], chosen: _Flags) -> dict[str, Any]:
+    mask = pa.array(chosen)
+    return {name: each if isinstance(each, str) else each.filter(mask) for name, each in put.items()}
+
+
+def _texts(numbers: NDArray[Any]) -> pa.StringArray:
+    return pa.array(np.ascontiguousarray(numbers)).cast(pa.string())
+
+
+# ---- other columns -----------------------------------------------------------------------------------------
+
+
+def _store_host(host: Host | None) -> dict[str, Any]:
+    return {} if host is None else {"store_ip": host[0], "store_port": host[1]}
+
+
+def _scattered(physical_offsets: _Ints, queue_nums: int) -> _Ints:
+    """A queue below `queue_nums` for each message: spread evenly, and the same when the work is repeated."""
+    mixed = physical_offsets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return ((mixed >> np.uint64(33)) % np.uint64(queue_nums)).astype(np.int64)
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------
+
+
+def _refuse_messages(stored: StoredMessages) -> None:
+    """Refuses messages that a broker does not take back (HookUtils.checkInnerBatch), and light queues'."""
+    flags = np.asarray(stored.messages.sys_flag, np.int64)
+    inner, light = stored.properties(INNER_NUM, INNER_MULTI_DISPATCH)
+    batch = (flags & sysflag.INNER_BATCH != 0) | pc.is_valid(inner).to_numpy(zero_copy_only=False)
+    _refuse_first(
+        stored, batch, IllegalMessageError, "is a batch, which a broker does not take back (INNER_NUM)"
+    )
+    kinds = flags & sysflag.TRANSACTION_MASK
+    undecided = (kinds == sysflag.TRANSACTION_PREPARED) | (kinds == sysflag.TRANSACTION_ROLLBACK)
+    _refuse_first(
+        stored, undecided, IllegalMessageError, "is prepared or rolled back, and no consumer reads it"
+    )
+    _refuse_first(
+        stored,
+        pc.is_valid(light).to_numpy(zero_copy_only=False),
+        UnsupportedFormatError,
+        "is also in light queues (INNER_MULTI_DISPATCH), which is not supported; send it back through its "
+        "broker",
+    )
+
+
+def _refuse_first(stored: StoredMessages, wrong: _Flags, error: type[Exception], what: str) -> None:
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise error(
+            f"topic {stored.messages.topic[row].as_py()}, queue {int(stored.messages.queue_id[row])}, "
+            f"offset {int(stored.queue_offsets[row])}: the message {what}"
+        )
+
+
+def _refuse_long_topic(dlq: str, is_dead: _Flags) -> None:
+    """A broker lets only retry topics have longer names (HookUtils.checkBeforePutMessage)."""
+    if is_dead.any() and len(dlq) > TOPIC_V1_LENGTH_MAX:
+        raise IllegalMessageError(
+            f"topic {dlq}: expected at most {TOPIC_V1_LENGTH_MAX} characters, found {len(dlq)}; the group's "
+            "name is too long for dead letters"
+        )
