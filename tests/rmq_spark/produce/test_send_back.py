@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pathlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -258,5 +257,6 @@ def test_an_orderly_dead_letter_of_a_message_without_an_id() -> None:
     assert (known["UNIQ_KEY"], known["ORIGIN_MESSAGE_ID"]) == ("U", "U")
     assert (len(new["UNIQ_KEY"]), new["RETRY_TOPIC"]) == (32, "Orders")
     assert (new["RECONSUME_TIME"], known["RECONSUME_TIME"]) == ("4", "5")
-    assert "TRAN_MSG" not in new and "MIN_OFFSET" not in new
+    assert "TRAN_MSG" not in new
+    assert "MIN_OFFSET" not in new
     assert made.messages.sys_flag.tolist() == [0x301, 0]
