@@ -203,7 +203,7 @@ def _origins(
     names it by UNIQ_KEY, and believes RETRY_TOPIC only of messages of its topic `retry`.
     """
     first_topic, first_id, unique = stored.properties(RETRY_TOPIC, ORIGIN_MESSAGE_ID, UNIQ_KEY)
-    topics = stored.messages.topic.cast(pa.string())
+    topics = pc.cast(stored.messages.topic, pa.string())
     if retry is not None:
         first_topic = pc.if_else(pc.equal(topics, retry), first_topic, pa.scalar(None, pa.string()))
     blank = pc.equal(pc.utf8_trim_whitespace(pc.fill_null(first_id, "")), "")
@@ -297,11 +297,9 @@ def _refuse_messages(stored: StoredMessages) -> None:
 
 def _refuse_first(stored: StoredMessages, wrong: _Flags, error: type[Exception], what: str) -> None:
     if wrong.any():
-        row = int(wrong.argmax())
-        raise error(
-            f"topic {stored.messages.topic[row].as_py()}, queue {int(stored.messages.queue_id[row])}, "
-            f"offset {int(stored.queue_offsets[row])}: the message {what}"
-        )
+        first = stored.take(wrong)
+        topic, queue = pc.cast(first.messages.topic, pa.string())[0], np.asarray(first.messages.queue_id)[0]
+        raise error(f"topic {topic}, queue {queue}, offset {first.queue_offsets[0]}: the message {what}")
 
 
 def _refuse_long_topic(dlq: str, is_dead: _Flags) -> None:
