@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from store_format.commit.prepare_store import CommitOptions
     from store_format.diagnose.problems import Diagnosis
     from store_format.message.encode import MessageColumns
+    from store_format.metadata.broker_conf import BrokerConf
     from store_format.search.found import Found
 
 
@@ -143,14 +144,18 @@ class MessageStore(Store):
 
         return trace(self, message_id)
 
-    def view(self, name: str, *, now_ms: int | None = None) -> pa.Table:
+    def view(
+        self, name: str, *, now_ms: int | None = None, broker_conf: str | BrokerConf | None = None
+    ) -> pa.Table:
         """One view of the store as a table; the names are in `views.registry.VIEWS`.
 
-        Ages are counted up to `now_ms`, by default the clock.
+        Ages are counted up to `now_ms`, by default the clock. `broker_conf` is the path of the broker's
+        broker.conf, or its settings; without it the settings are those in the store's `.rmqlog/broker.conf`,
+        else the broker's defaults.
         """
         from store_format.views.registry import view_table
 
-        return view_table(self, name, now_ms=now_ms)
+        return view_table(self, name, now_ms=now_ms, broker_conf=broker_conf)
 
     def diagnose(self) -> Diagnosis:
         """All problems of the store. `diagnose.diagnose` also checks stores that `open` refuses."""

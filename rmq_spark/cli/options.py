@@ -86,6 +86,18 @@ def now_option(command: Command) -> Command:
     return click.option("--now", metavar="TIME", help=about)(standing_for(command, called))
 
 
+def broker_conf_option(command: Command) -> Command:
+    """The option `--broker-conf`, as `broker_conf`: the absolute path of a broker.conf, or None."""
+
+    def called(broker_conf: str | None, **others: Any) -> Any:
+        return command(broker_conf=None if broker_conf is None else os.path.abspath(broker_conf), **others)
+
+    about = "The broker's broker.conf; by default .rmqlog/broker.conf of the store, else default settings."
+    return click.option("--broker-conf", type=_PATH, metavar="FILE", help=about)(
+        standing_for(command, called)
+    )
+
+
 def open_roots(
     path: str, commit_log: tuple[str, ...] = (), left_out: list[StoreError] | None = None
 ) -> list[str]:

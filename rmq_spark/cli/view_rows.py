@@ -27,6 +27,7 @@ def show_view(
     filters: Filters | None = None,
     *,
     now_ms: int | None = None,
+    broker_conf: str | None = None,
     time_column: str | None = None,
     keep: KeepWhere | None = None,
 ) -> int:
@@ -34,7 +35,7 @@ def show_view(
     from store_format.views.registry import view_batches, view_named
 
     batches: Iterable[pa.RecordBatch] = chain.from_iterable(
-        view_batches(store, view, now_ms=now_ms) for store in stores
+        view_batches(store, view, now_ms=now_ms, broker_conf=broker_conf) for store in stores
     )
     if filters is not None:
         batches = filtered(batches, filters, time_column)

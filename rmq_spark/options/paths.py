@@ -20,6 +20,11 @@ def single_path(given: Given) -> tuple[str, ...]:
     return (_local(given, given.text),)
 
 
+def file_path(given: Given) -> str:
+    """The path of one file, absolute."""
+    return _local(given, given.text)
+
+
 def paths_json(given: Given) -> tuple[str, ...]:
     """Paths from the JSON list that Spark passes for `load([a, b])`."""
     try:

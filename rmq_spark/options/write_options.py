@@ -50,7 +50,8 @@ class WriteOptions:
     born_host: tuple[bytes, int] | None  # None: this machine's
     store_host: tuple[bytes, int] | None
     txn: tuple[str, int] | None  # txnAppId and txnVersion: the key of an idempotent batch
-    disk_used_percent_max: int
+    disk_used_percent_max: int | None  # None: that of the broker's settings
+    broker_conf: str | None  # path of a file; None: each store's own
     rebuild_lost_queues: bool | None
     writer_lock_timeout_ms: int
     staging_retention_ms: int

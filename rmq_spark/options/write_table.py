@@ -7,7 +7,7 @@ from functools import partial
 from rmq_spark.options import parse as values
 from rmq_spark.options.option import Option
 from rmq_spark.options.parse import Given
-from rmq_spark.options.paths import single_path
+from rmq_spark.options.paths import file_path, single_path
 from rmq_spark.produce.queues import SELECTORS
 from rmq_spark.produce.routes import DEFAULT_TOPIC_QUEUE_NUMS
 from store_format.message.compression import COMPRESSION_TYPES
@@ -162,7 +162,15 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         values.number(0, 100),
         "A store is not written to if a higher percentage of its file system is used, as in a broker; in a "
         "cluster, other stores are used.",
-        "90",
+        otherwise="that of `brokerConf`, from 35 to 90; else 90",
+    ),
+    _row(
+        "brokerConf",
+        "path",
+        file_path,
+        "The broker.conf of the store's broker: its messageDelayLevel, disk ratios and timer settings apply "
+        "to the write. In a cluster one file is for all stores.",
+        otherwise="the store's own `.rmqlog/broker.conf`; else the broker's defaults",
     ),
     _row(
         "rebuildLostQueues",

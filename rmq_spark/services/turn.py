@@ -93,8 +93,7 @@ def run_once(
 
 def now_of(path: str, now_ms: int | None, broker_conf: str | BrokerConf | None) -> Now:
     """The clock and the settings for a turn."""
-    conf = broker_conf if isinstance(broker_conf, BrokerConf) else broker_conf_of(path, broker_conf)
-    return Now(time.time_ns() // 1_000_000 if now_ms is None else now_ms, conf)
+    return Now(time.time_ns() // 1_000_000 if now_ms is None else now_ms, broker_conf_of(path, broker_conf))
 
 
 def is_preview(path: str, apply: bool) -> bool:
@@ -119,7 +118,9 @@ def take_turn(
     if preview:
         store = Store.open(path, commit_log_paths=commit_log_paths)
         return [_planned(service, store, now)[0] for service in services]
-    options = CommitOptions(lock_timeout=lock_timeout, clock=lambda: now.ms, log_directories=commit_log_paths)
+    options = CommitOptions(
+        lock_timeout=lock_timeout, conf=now.conf, clock=lambda: now.ms, log_directories=commit_log_paths
+    )
     with write_session(path, options) as session:
         reports = [_done(service, session, now) for service in services]
         _count(path, reports, now.ms, session.files)

@@ -235,6 +235,7 @@ def _commit_options(target: WriteTarget, staged: Sequence[Staged]) -> CommitOpti
         settings=given_settings(options, target.stores[0].settings.broker_name),
         rebuild_lost_queues=options.rebuild_lost_queues,
         is_queue_size_given=options.new_store.mapped_file_size_consume_queue is not None,
+        conf=None if options.broker_conf is None else target.stores[0].conf,  # None: each store's own
     )
 
 

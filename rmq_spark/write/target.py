@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rmq_spark.options.write_options import NewStoreOptions, WriteOptions
 from rmq_spark.produce.routes import Routes, StoreTopics
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_of
+from store_format.bookkeeping.settings import StoreSettings, broker_conf_of, read_settings, settings_of
 from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.create_store import is_store
 from store_format.commit.lost_log import refuse_lost_log
@@ -22,6 +22,7 @@ from store_format.commit.unsupported import refuse_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.files.lock import described, foreign_holder, lock_holder
 from store_format.files.status import disk_usage
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.read import read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.read.cluster import store_roots
@@ -37,6 +38,7 @@ class TargetStore:
 
     root: str
     settings: StoreSettings
+    conf: BrokerConf = field(default_factory=BrokerConf)  # of the store's broker
     crc_property: bool = False  # add a CRC property, as the last message has (enabledAppendPropCRC)
     closed: str | None = None  # why the store cannot be written to now
     is_new: bool = False
@@ -107,15 +109,16 @@ def _only(root: str, options: WriteOptions) -> TargetStore:
     if not was_missing:
         refuse_store(root)
     is_new = not is_store(root)
-    held, full = _held(root, options), _full(root, options)
+    conf = broker_conf_of(root, options.broker_conf)
+    held, full = _held(root, options), _full(root, options, conf)
     if held:
         raise StoreInUseError(f"{root} is {held}; stop the broker, or write to another store")
     if full:
         raise StoreWriteError(f"{root}: {full}; free some space, or raise diskSpaceWarningLevelRatio")
     if is_new:
         settings = given_settings(options, options.new_store.broker_name or os.path.basename(root))
-        return TargetStore(root, settings, is_new=True, was_missing=was_missing)
-    return _existing(root, options, None)
+        return TargetStore(root, settings, conf, is_new=True, was_missing=was_missing)
+    return _existing(root, options, conf, None)
 
 
 def _member(root: str, options: WriteOptions) -> TargetStore:
@@ -125,15 +128,17 @@ def _member(root: str, options: WriteOptions) -> TargetStore:
             "leave it out: each store has the name of its broker"
         )
     refuse_store(root)
-    return _existing(root, options, _held(root, options) or _full(root, options))
+    conf = broker_conf_of(root, options.broker_conf)
+    return _existing(root, options, conf, _held(root, options) or _full(root, options, conf))
 
 
-def _existing(root: str, options: WriteOptions, closed: str | None) -> TargetStore:
+def _existing(root: str, options: WriteOptions, conf: BrokerConf, closed: str | None) -> TargetStore:
     store = MessageStore.open(root, broker_name=options.new_store.broker_name)
     refuse_lost_log(root, store.log, store.commit_log_paths)
     settings = settings_of(root, store.log, store.broker_name, given_settings(options, store.broker_name))
     _refuse_other_settings(root, options.new_store, settings)
-    return TargetStore(root, settings, ends_with_crc_property(store.log, read_ledger(root)), closed)
+    crc_property = ends_with_crc_property(store.log, read_ledger(root))
+    return TargetStore(root, settings, conf, crc_property, closed)
 
 
 def _refuse_other_settings(root: str, given: NewStoreOptions, settings: StoreSettings) -> None:
@@ -181,11 +186,12 @@ def _held(root: str, options: WriteOptions) -> str | None:
     return None if holder is None else f"in use by {described(holder)}"
 
 
-def _full(root: str, options: WriteOptions) -> str | None:
+def _full(root: str, options: WriteOptions, conf: BrokerConf) -> str | None:
     """Why a broker on these disks would refuse to write
     (DefaultMessageStore.CleanCommitLogService.isSpaceToDelete).
     """
-    limit = options.disk_used_percent_max
+    given = options.disk_used_percent_max
+    limit = conf.disk_warning_percent if given is None else given
     for path in (root, f"{root}/commitlog", f"{root}/consumequeue"):
         mount, used = disk_usage(path)
         if used > limit:

@@ -190,13 +190,16 @@ def _queue_file_size(root: str) -> int | None:
     return None
 
 
-def broker_conf_of(root: str, path: str | None = None) -> BrokerConf:
-    """The settings of a broker in the file `path`, else in the store's `.rmqlog/broker.conf`, else defaults.
+def broker_conf_of(root: str, given: str | BrokerConf | None = None) -> BrokerConf:
+    """The settings of a store's broker: `given`, else those in `.rmqlog/broker.conf`, else the defaults.
 
-    Raises StoreNotFoundError for a `path` without a file, and OptionError for a bad value.
+    `given` is the path of a broker.conf, or its settings. Raises StoreNotFoundError for a path without a
+    file, and OptionError for a bad value.
     """
-    if path is not None:
-        return read_broker_conf(path)
+    if isinstance(given, BrokerConf):
+        return given
+    if given is not None:
+        return read_broker_conf(given)
     own = f"{root}/{OWN_DIRECTORY}/broker.conf"
     data = read_bytes(own)
     return BrokerConf() if data is None else BrokerConf.of(parse_properties(data), own)

@@ -42,6 +42,7 @@ from store_format.commit.unsupported import refuse_store
 from store_format.errors import StoreInUseError, StoreWriteError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import QueueKey
 
 _log = logging.getLogger(__name__)
@@ -196,10 +197,12 @@ def _commit_all(
             member.reports = check(member.root, member.opened, member.staged, records_sum=is_cluster)
         began = None if turn is None else turn.began
         _plan_members(members, key, store_timestamps, options, files, is_cluster=is_cluster, began=began)
-        publications = [member.publication for member in members if member.publication is not None]
-        write_journals({each.root: each.journal for each in publications}, files)
-        for publication in publications:
-            carry_out(publication, files)
+        published = [
+            (member.publication, member.opened.conf) for member in members if member.publication is not None
+        ]
+        write_journals({each.root: each.journal for each, _ in published}, files)
+        for publication, conf in published:
+            carry_out(publication, files, conf)
         batch = totals(each for member in members for each in member.staged)
         for member in members:
             _finish(member, key, batch, files, keeps_key=options.keeps_key)
@@ -275,7 +278,7 @@ def _plan_members(
             write_topics(member.root, options.new_topics, options.clock(), files)
 
 
-def carry_out(publication: Publication, files: FileWrites) -> None:
+def carry_out(publication: Publication, files: FileWrites, conf: BrokerConf) -> None:
     """Step 7 for one store. A failure is undone while no queue was touched, else rolled forward.
 
     The part of a cluster is always rolled forward: other stores may have published theirs.
@@ -297,7 +300,7 @@ def carry_out(publication: Publication, files: FileWrites) -> None:
                 _log.warning("%s: %s; the commit is carried out again", root, disturbance)
                 settings = settings_of(root, open_log(journal.log_directories), "")
                 # A new FileWrites: it holds no file that was removed.
-                roll_forward(root, journal, settings, FileWrites(sync=files.is_sync))
+                roll_forward(root, journal, settings, FileWrites(sync=files.is_sync), conf=conf)
                 return
             repeat(root, journal, files)
             conclude(root, journal, files)

@@ -9,7 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from store_format.bookkeeping.journal import abort_mark, journal_path, read_journal, write_abort_mark
 from store_format.bookkeeping.ledger import Ledger, read_ledger
-from store_format.bookkeeping.settings import StoreSettings, is_queue_file_size_known, settings_of
+from store_format.bookkeeping.settings import (
+    StoreSettings,
+    broker_conf_of,
+    is_queue_file_size_known,
+    settings_of,
+)
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.cluster import is_begun, note_begun
@@ -23,6 +28,7 @@ from store_format.commit.steps import sync_store
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
 from store_format.files.write import FileWrites
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 
 
@@ -42,6 +48,7 @@ class CommitOptions:
     - `keeps_key`: the key is a stream's or a service's, and the ledger never forgets it.
     - `settings` are for a broker's store whose files do not show its sizes. `is_queue_size_given` is False if
       nobody gave mappedFileSizeConsumeQueue, so that `settings` has the default.
+    - `conf` has the settings of the store's broker; None: those in the store's `.rmqlog/broker.conf`.
     - `clock` (ms) dates messages and names index files.
     """
 
@@ -56,6 +63,7 @@ class CommitOptions:
     cut_after_damage: bool = False
     rebuild_lost_queues: bool | None = None
     is_queue_size_given: bool = True
+    conf: BrokerConf | None = None
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
 
@@ -69,6 +77,7 @@ class Opened:
     ledger: Ledger
     log_directories: tuple[str, ...]
     rebuilding: Rebuilding
+    conf: BrokerConf
 
 
 def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
@@ -83,6 +92,7 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
         files.make_directories(root, "commitlog")
     files.make_directories(root, OWN_DIRECTORY)
     settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
+    conf = broker_conf_of(root, options.conf)
     journal = read_journal(root)
     if journal is not None and not is_begun(journal):
         # A cluster commit ended before every store had its journal: no store has published anything.
@@ -96,15 +106,16 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
             journal,
             settings,
             FileWrites(sync=journal.sync or options.sync),
+            conf=conf,
             cut_after_damage=options.cut_after_damage,
         )
         log = open_log(directories)
     elif abort_mark(root) == "":
-        _repair(root, log, directories, settings, options, files)
+        _repair(root, log, directories, settings, replace(options, conf=conf), files)
         log = open_log(directories)
     log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)
-    rebuilding = _rebuilding(root, log, settings, options)
-    opened = Opened(log, log_files, settings, read_ledger(root), directories, rebuilding)
+    rebuilding = _rebuilding(root, log, settings, replace(options, conf=conf))
+    opened = Opened(log, log_files, settings, read_ledger(root), directories, rebuilding, conf)
     if options.sync and abort_mark(root):
         _flush(root, opened, files)
         files.remove(f"{root}/abort")
@@ -127,6 +138,7 @@ def _repair(
         settings.queue_file_size if _is_size_known(root, log, options) else None,
         _indexing(settings, options, files) if options.message_index_enable else None,
         files,
+        conf=options.conf,
         cut_after_damage=options.cut_after_damage,
     )
     # The store is complete now, but perhaps not flushed: as after an ASYNC commit.
@@ -140,7 +152,12 @@ def _rebuilding(root: str, log: CommitLog, settings: StoreSettings, options: Com
     def file_size() -> int | None:
         return settings.queue_file_size if _is_size_known(root, log, options) else None
 
-    return Rebuilding(file_size, index if options.message_index_enable else None, options.rebuild_lost_queues)
+    return Rebuilding(
+        file_size,
+        index if options.message_index_enable else None,
+        options.rebuild_lost_queues,
+        options.conf or BrokerConf(),
+    )
 
 
 def _indexing(settings: StoreSettings, options: CommitOptions, files: FileWrites) -> Indexing:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 from zlib import crc32
@@ -30,6 +30,7 @@ from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT
 from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import read_topics
 from store_format.names import REVIVE_GROUP, QueueKey
@@ -74,12 +75,13 @@ class Rebuilding:
     `file_size` gives the size of new queue files, None if the store does not show it. `index` indexes the log
     too, as a broker would, if all queues and the index are gone. `is_lost` decides about topics without queue
     files that have messages in the log: True, they lost their queues; False, they were deleted and created
-    again; None, the store decides.
+    again; None, the store decides. `conf` has the settings of the store's broker.
     """
 
     file_size: Callable[[], int | None]
     index: Callable[[CommitLog, int, str], None] | None = None  # of the log, its end, and the directory
     is_lost: bool | None = None
+    conf: BrokerConf = field(default_factory=BrokerConf)
 
 
 # ---- what is rebuilt ---------------------------------------------------------------------------------------

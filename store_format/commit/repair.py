@@ -17,6 +17,7 @@ from store_format.commit.queue_repair import Lacking, QueueState, find_lacking, 
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
 from store_format.files.write import FileWrites
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.read.recovery import LogEnd, end_after_crash
@@ -32,17 +33,18 @@ def repair(
     indexing: Indexing | None,
     files: FileWrites,
     *,
+    conf: BrokerConf | None = None,
     mended: int | None = None,
     cut_after_damage: bool = False,
     staged: tuple[int, int] | None = None,
 ) -> LogEnd:
     """Makes log, queues and index agree. Returns the log's end. A second call changes nothing.
 
-    `queue_file_size` None is not known. `indexing` None leaves the index files as they are. Index files
-    that reach to the physical offset `mended` are rebuilt: the message there is not the one that was
-    indexed. Raises, before any change, UnsupportedFormatError if a batch consume queue lacks entries,
-    OptionError if no queue is left and `queue_file_size` is None, and what `refuse_cut` raises unless
-    `cut_after_damage` gives up the messages behind damage.
+    `conf` has the settings of the store's broker. `queue_file_size` None is not known. `indexing` None
+    leaves the index files as they are. Index files that reach to the physical offset `mended` are rebuilt:
+    the message there is not the one that was indexed. Raises, before any change, UnsupportedFormatError if
+    a batch consume queue lacks entries, OptionError if no queue is left and `queue_file_size` is None, and
+    what `refuse_cut` raises unless `cut_after_damage` gives up the messages behind damage.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     end = end_after_crash(log, checkpoint)

@@ -35,6 +35,7 @@ from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.index.write import last_index_file, rewind_index
 from store_format.layouts import MESSAGE_HEADS
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.recovery import LogEnd, end_after_crash, scan_to_end
 
@@ -42,7 +43,13 @@ _log = logging.getLogger(__name__)
 
 
 def roll_forward(
-    root: str, journal: Journal, settings: StoreSettings, files: FileWrites, *, cut_after_damage: bool = False
+    root: str,
+    journal: Journal,
+    settings: StoreSettings,
+    files: FileWrites,
+    *,
+    conf: BrokerConf | None = None,
+    cut_after_damage: bool = False,
 ) -> None:
     """Completes the journal's commit under the caller's lock, and removes its staged files.
 
@@ -79,6 +86,7 @@ def roll_forward(
             present,
             settings,
             files,
+            conf=conf,
             crashed=crashed,
             cut_after_damage=cut_after_damage,
         )
@@ -170,6 +178,7 @@ def _complete_behind_broker(
     settings: StoreSettings,
     files: FileWrites,
     *,
+    conf: BrokerConf | None,
     crashed: bool,
     cut_after_damage: bool,
 ) -> None:
@@ -193,6 +202,7 @@ def _complete_behind_broker(
             settings.queue_file_size,
             indexing,
             files,
+            conf=conf,
             cut_after_damage=cut_after_damage,
             staged=staged,
             mended=None if torn is None else present.position,

@@ -17,7 +17,8 @@ from store_format.message.tags_code import DELAY_LEVELS_MS
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([0-9]{1,9})([smhd])\Z", re.ASCII)
-_INTEGER = re.compile(r"-?[0-9]{1,18}\Z", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}\Z", re.ASCII)
+_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
@@ -40,20 +41,22 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 
 def _integer(text: str) -> int:
-    if _INTEGER.match(text.strip()) is None:
-        raise ValueError(f"expected a whole number, found {text!r}")
+    """A Java int. MixAll.properties2Object ignores others, and numbers with a space: the default is used."""
+    if _INTEGER.match(text) is None or not _INT_MIN <= int(text) <= _INT_MAX:
+        raise ValueError(f"expected a whole number without spaces, found {text!r}")
     return int(text)
 
 
 def _flag(text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise ValueError(f"expected true or false, found {text!r}")
-    return text.strip().lower() == "true"
+    """Boolean.parseBoolean takes everything but `true` as false, `true` with a space too."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"expected true or false without spaces, found {text!r}")
+    return text.lower() == "true"
 
 
 def _hours(text: str) -> tuple[int, ...]:
-    """The hours of deleteWhen; UtilAll.isItTimeToDo compares them as text with two digits."""
-    hours = tuple(_integer(part) for part in text.split(";") if part.strip())
+    """The hours of deleteWhen. UtilAll.isItTimeToDo reads each part with Integer.parseInt."""
+    hours = tuple(_integer(part) for part in text.strip().rstrip(";").split(";"))
     if any(not 0 <= hour <= 23 for hour in hours):
         raise ValueError(f"expected hours from 00 to 23, separated by ;, found {text!r}")
     return hours
@@ -101,6 +104,21 @@ class BrokerConf:
     flush_interval_commit_log_ms: int = _setting("flushIntervalCommitLog", 500)
     max_message_size: int = _setting("maxMessageSize", 4 << 20)
     given: frozenset[str] = frozenset()
+
+    @property
+    def disk_warning_percent(self) -> int:
+        """Above this use of a disk the broker refuses writes (getDiskSpaceWarningLevelRatio)."""
+        return min(max(self.disk_space_warning_level_ratio, 35), 90)
+
+    @property
+    def disk_forcibly_percent(self) -> int:
+        """Above this use of a disk the broker deletes files of any age (getDiskSpaceCleanForciblyRatio)."""
+        return min(max(self.disk_space_clean_forcibly_ratio, 30), 85)
+
+    @property
+    def disk_max_used_percent(self) -> int:
+        """Above this use of a disk the broker deletes expired files at any hour (diskMaxUsedSpaceRatio)."""
+        return min(max(self.disk_max_used_space_ratio, 10), 95)
 
     @staticmethod
     def of(properties: dict[str, str], source: str) -> BrokerConf:

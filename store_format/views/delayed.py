@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.java.numbers import parse_long
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.read import config_path, read_delay_offsets
 from store_format.metadata.timer import read_timer_check
 from store_format.names import REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
@@ -67,7 +68,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def delayed(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
+def delayed(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[pa.RecordBatch]:
     """One row for each message that is not delivered yet: delay levels first, each queue in its order."""
     rows = (row for found in (_level_rows(store, now_ms), _timer_rows(store, now_ms)) for row in found)
     return batches_of(DELAYED_COLUMNS, rows)
@@ -149,5 +150,5 @@ VIEW = View(
     "delayed",
     "Messages that wait for their delivery time, at a delay level or in the timer.",
     DELAYED_COLUMNS,
-    delayed,
+    with_conf=delayed,
 )

@@ -33,6 +33,7 @@ from store_format.views import (
 from store_format.views.view import View
 
 if TYPE_CHECKING:
+    from store_format.metadata.broker_conf import BrokerConf
     from store_format.read.store import Store
 
 VIEWS: tuple[View, ...] = (  # in the order of the reference
@@ -62,13 +63,30 @@ def view_named(name: str) -> View:
     raise OptionError(f"there is no view {name!r}; {did_you_mean(name, _BY_NAME, 'views')}")
 
 
-def view_batches(store: Store, name: str, *, now_ms: int | None = None) -> Iterator[pa.RecordBatch]:
-    """A view in batches: memory is bounded by one batch and the list of the queues."""
+def view_batches(
+    store: Store,
+    name: str,
+    *,
+    now_ms: int | None = None,
+    broker_conf: str | BrokerConf | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """A view in batches: memory is bounded by one batch and the list of the queues. See `view_table`."""
     view = view_named(name)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    yield from view.batches(store, now)
+    yield from view.rows(store, now, broker_conf)
 
 
-def view_table(store: Store, name: str, *, now_ms: int | None = None) -> pa.Table:
-    """A whole view. Ages count to `now_ms`, by default the clock."""
-    return pa.Table.from_batches(view_batches(store, name, now_ms=now_ms), view_named(name).schema)
+def view_table(
+    store: Store,
+    name: str,
+    *,
+    now_ms: int | None = None,
+    broker_conf: str | BrokerConf | None = None,
+) -> pa.Table:
+    """A whole view. Ages count to `now_ms`, by default the clock.
+
+    `broker_conf` is the path of the broker's broker.conf, or its settings; without it the settings are those
+    in the store's `.rmqlog/broker.conf`, else the broker's defaults.
+    """
+    batches = view_batches(store, name, now_ms=now_ms, broker_conf=broker_conf)
+    return pa.Table.from_batches(batches, view_named(name).schema)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from store_format.consumequeue.slices import split_at
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.files.status import file_status
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import QueueKey
 from store_format.views.lag import GroupQueue, group_queues
 from store_format.views.measure import Stretches, measure
@@ -25,7 +26,7 @@ from store_format.views.view import View
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store
 
-FILE_RESERVED_HOURS = 72  # default of MessageStoreConfig.fileReservedTime, which no file of a store has
+FILE_RESERVED_HOURS = BrokerConf().file_reserved_hours
 _HOUR_MS = 3_600_000
 
 RETENTION_COLUMNS = (
@@ -49,11 +50,11 @@ RETENTION_COLUMNS = (
     ViewColumn(
         "expiresTimestamp",
         TIME,
-        f"When the file may be deleted: {FILE_RESERVED_HOURS} hours after it and all older files were last "
-        "modified. This assumes the default of fileReservedTime, since no file of the store contains the "
-        "broker's setting. The broker then waits for the hour deleteWhen (04), or until its disk is 75 % "
-        "full. "
-        "In a copy of a store, the times are those of the copying.",
+        "When the file may be deleted: fileReservedTime after it and all older files were last modified. "
+        "fileReservedTime is that of the given broker.conf (`--broker-conf`, `broker_conf=`), else of the "
+        f"store's `.rmqlog/broker.conf`, else the default of {FILE_RESERVED_HOURS} hours. The broker then "
+        "waits for the hour deleteWhen (04), or until its disk is 75 % full. In a copy of a store, the times "
+        "are those of the copying.",
     ),
     ViewColumn(
         "expiresInMs",
@@ -63,9 +64,9 @@ RETENTION_COLUMNS = (
 )
 
 
-def retention(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
+def retention(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[pa.RecordBatch]:
     """One row for each group and queue that has lost or will lose messages, the soonest loss first."""
-    return batches_of(RETENTION_COLUMNS, retention_rows(store, now_ms))
+    return batches_of(RETENTION_COLUMNS, retention_rows(store, now_ms, conf.file_reserved_hours))
 
 
 def retention_rows(
@@ -132,5 +133,5 @@ VIEW = View(
     "retention",
     "Groups that have lost or will lose unconsumed messages to retention, and when.",
     RETENTION_COLUMNS,
-    retention,
+    with_conf=retention,
 )

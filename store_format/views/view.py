@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.display.columns import ViewColumn, schema_of
+from store_format.metadata.broker_conf import BrokerConf
 
 if TYPE_CHECKING:
     from store_format.read.store import Store
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 class View:
     """One view. `batches(store, now_ms)` yields at least one batch, with exactly the schema of the columns.
 
+    A view that depends on the settings of the store's broker has `with_conf(store, now_ms, conf)` instead.
+
     `name` is what users write, `about` the sentence under the name in the reference. `now_ms` is the moment
     to which ages count.
     """
@@ -25,9 +29,23 @@ class View:
     name: str
     about: str
     columns: tuple[ViewColumn, ...]
-    batches: Callable[[Store, int], Iterator[pa.RecordBatch]]
+    batches: Callable[[Store, int], Iterator[pa.RecordBatch]] | None = None
+    with_conf: Callable[[Store, int, BrokerConf], Iterator[pa.RecordBatch]] | None = None
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of every batch."""
         return schema_of(self.columns)
+
+    def rows(
+        self, store: Store, now_ms: int, broker_conf: str | BrokerConf | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches of the view. `broker_conf` is the path of a broker.conf, or its settings.
+
+        Without it the settings are those in the store's `.rmqlog/broker.conf`. Raises StoreNotFoundError
+        for a path without a file, and OptionError for a bad setting.
+        """
+        if self.with_conf is not None:
+            return self.with_conf(store, now_ms, broker_conf_of(store.path, broker_conf))
+        assert self.batches is not None, "a view has one of the two functions"
+        return self.batches(store, now_ms)

@@ -49,6 +49,17 @@ def test_groups_are_those_of_the_view(rmqlog: Runner, golden: Golden) -> None:
     assert "did you mean CG_some?" in rmqlog.fails(2, "groups", golden(STORE), "--group", "CG_sme")
 
 
+def test_the_time_of_deletion_follows_a_given_broker_conf(
+    rmqlog: Runner, golden: Golden, tmp_path: Path
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("fileReservedTime=1\n")
+    asked = ("lag", golden(STORE), *NOW, "--retention", "-g", "CG_some", "-t", "Orders")
+    for default, short in zip(rmqlog.rows(*asked), rmqlog.rows(*asked, "--broker-conf", conf), strict=True):
+        assert default["expiresInMs"] - short["expiresInMs"] == 71 * 3_600_000
+    assert "expected the broker.conf" in rmqlog.fails(2, *asked, "--broker-conf", tmp_path / "none")
+
+
 def test_lag_is_the_broker_s_and_unknown_is_empty(rmqlog: Runner, golden: Golden) -> None:
     committed = goldens.expected(STORE)["consumerOffset"]["offsetTable"]
     rows = rmqlog.rows("lag", golden(STORE), *NOW, "-g", "CG_some", "-t", "Orders")

@@ -10,7 +10,14 @@ import click
 
 from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
-from rmq_spark.cli.options import Filters, filter_options, known_topics, now_option, store_argument
+from rmq_spark.cli.options import (
+    Filters,
+    broker_conf_option,
+    filter_options,
+    known_topics,
+    now_option,
+    store_argument,
+)
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
@@ -98,6 +105,7 @@ def groups_(
 @click.command("lag")
 @store_argument()
 @now_option
+@broker_conf_option
 @_group_option
 @click.option(
     "--retention",
@@ -109,6 +117,7 @@ def groups_(
 def lag_(
     stores: list[MessageStore],
     now_ms: int,
+    broker_conf: str | None,
     group: str | None,
     retention: bool,
     filters: Filters,
@@ -120,7 +129,16 @@ def lag_(
     """
     view, columns = ("retention", _LOST) if retention else ("lag", _LAG)
     keep = keep_where(group=group, topic=filters.topic)
-    if not show_view(output, stores, view, columns, filters.without_topic(), now_ms=now_ms, keep=keep):
+    if not show_view(
+        output,
+        stores,
+        view,
+        columns,
+        filters.without_topic(),
+        now_ms=now_ms,
+        broker_conf=broker_conf,
+        keep=keep,
+    ):
         _refuse_unknown(stores, group)
     return _what_is_unknown(stores)
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_spark.cli.options import Filters, filter_options, known_topics, now_option, store_argument
+from rmq_spark.cli.options import (
+    Filters,
+    broker_conf_option,
+    filter_options,
+    known_topics,
+    now_option,
+    store_argument,
+)
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.view_rows import filtered, show_batches, show_view
 from store_format.names import LMQ_PREFIX
@@ -58,19 +65,21 @@ _FILES = (
 @store_argument()
 @click.option("--view", metavar="NAME", help="Show this view instead: files, index, checkpoint, retention, …")
 @now_option
+@broker_conf_option
 @output_options()
-def info_(stores: list[MessageStore], view: str | None, now_ms: int, output: Output) -> None:
+def info_(
+    stores: list[MessageStore], view: str | None, now_ms: int, broker_conf: str | None, output: Output
+) -> None:
     """Summary of a store: broker, state, files, topics, messages.
 
     \b
     rmqlog info /data/store
     rmqlog info /data/store --view files
 
-    The view retention assumes the default fileReservedTime of 72 hours, because a store does not contain its
-    broker's setting.
+    The views retention and delayed use the settings of --broker-conf.
     """
     if view is not None:
-        show_view(output, stores, _view_name(view), now_ms=now_ms)
+        show_view(output, stores, _view_name(view), now_ms=now_ms, broker_conf=broker_conf)
         return
     from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, schema_of
 

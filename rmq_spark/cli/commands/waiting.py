@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import NotFoundError
-from rmq_spark.cli.options import Filters, filter_options, now_option, store_argument
+from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 
@@ -80,9 +80,12 @@ def dlq_(stores: list[MessageStore], group: str | None, filters: Filters, output
 @click.command("delay")
 @store_argument()
 @now_option
+@broker_conf_option
 @filter_options("topic", "queue", "tag", "key", "since", "until", "limit")
 @output_options()
-def delay_(stores: list[MessageStore], now_ms: int, filters: Filters, output: Output) -> None:
+def delay_(
+    stores: list[MessageStore], now_ms: int, broker_conf: str | None, filters: Filters, output: Output
+) -> None:
     """Delayed messages that wait for delivery.
 
     They wait at a delay level or in the timer. --topic is the topic of delivery; --since and --until are the
@@ -96,6 +99,7 @@ def delay_(stores: list[MessageStore], now_ms: int, filters: Filters, output: Ou
         _DELAY,
         filters.without_topic(),
         now_ms=now_ms,
+        broker_conf=broker_conf,
         time_column="dueTimestamp",
         keep=keep,
     )

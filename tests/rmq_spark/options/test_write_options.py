@@ -31,6 +31,7 @@ EVERYTHING = {
     "storehost": "[2001:db8::1]:10911",
     "txnappid": "job",
     "txnversion": "0",
+    "brokerconf": "/etc/rocketmq/broker.conf",
     "diskspacewarninglevelratio": "85",
     "rebuildlostqueues": "false",
     "writerlocktimeout": "1m 30s",
@@ -65,11 +66,11 @@ def test_a_path_is_enough() -> None:
     assert (options.strict_properties, options.max_message_size) == (False, 4 << 20)
     assert (options.born_host, options.store_host, options.txn) == (None, None, None)
     assert (options.disk_used_percent_max, options.writer_lock_timeout_ms, options.staging_retention_ms) == (
-        90,
+        None,
         600_000,
         86_400_000,
     )
-    assert options.rebuild_lost_queues is None
+    assert (options.rebuild_lost_queues, options.broker_conf) == (None, None)
     assert options.new_store == NewStoreOptions(None, None, None, None, None)
     assert ("flushDiskType", "SYNC_FLUSH") in options.resolved()
     assert not [name for name, _ in options.resolved() if name == "topic"]
@@ -97,7 +98,7 @@ def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
         90_000,
         172_800_000,
     )
-    assert options.rebuild_lost_queues is False
+    assert (options.rebuild_lost_queues, options.broker_conf) == (False, "/etc/rocketmq/broker.conf")
     assert options.new_store == NewStoreOptions("broker-a", 16 << 20, 20_000, 100, 400)
     resolved = dict(options.resolved())
     assert (resolved["storeHost"], resolved["path"], resolved["strictProperties"]) == (

@@ -10,12 +10,14 @@ import pickle
 import re
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from rmq_spark.write.stage_and_commit import abort_write, begin_write, commit_write, stage_rows
+from rmq_spark.write.target import _full
 from store_format import MessageStore
 from store_format.bookkeeping.journal import journal_path
 from store_format.bookkeeping.settings import StoreSettings
@@ -30,6 +32,7 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.files.status import disk_usage
+from store_format.metadata.broker_conf import BrokerConf
 from tests.support import goldens
 from tests.support.failing_writer import Failure, install
 from tests.support.staged import append, make_store, numbered
@@ -100,6 +103,25 @@ def test_a_disk_that_is_fuller_than_the_limit_is_an_error(tmp_path: Path, place:
     assert isinstance(caught.value, OSError)
     assert _looks(place) == before
     assert target_of(place, diskSpaceWarningLevelRatio="100").stores[0].closed is None
+
+
+def test_the_limit_of_the_disk_is_that_of_the_brokers_settings(tmp_path: Path) -> None:
+    root, conf = tmp_path / "store", tmp_path / "broker.conf"
+    conf.write_text("diskSpaceWarningLevelRatio=80\nmessageDelayLevel=1s 2s\n")
+    target = target_of(root, brokerConf=str(conf), diskSpaceWarningLevelRatio="100")
+    assert target.stores[0].conf.message_delay_levels_ms == (1000, 2000)
+    assert _full(str(root), target.options, BrokerConf(disk_space_warning_level_ratio=0)) is None
+    unset = replace(target.options, disk_used_percent_max=None)
+    _, used = disk_usage(str(tmp_path))
+    low = _full(str(root), unset, BrokerConf(disk_space_warning_level_ratio=0))
+    assert (low is None) == (used <= 35), "a broker's limit is at least 35 %"
+    assert "above the limit of 35 %" in (low or "above the limit of 35 %")
+    write(root, numbered_rows(0, 4), diskSpaceWarningLevelRatio="100")
+    (root / ".rmqlog" / "broker.conf").write_text("messageDelayLevel=9s\n")
+    assert target_of(root, diskSpaceWarningLevelRatio="100").stores[0].conf.message_delay_levels_ms == (9000,)
+    (root / ".rmqlog" / "broker.conf").write_text("messageDelayLevel=9 s\n")
+    with pytest.raises(OptionError, match=r"store/\.rmqlog/broker\.conf: messageDelayLevel: expected delays"):
+        target_of(root)
 
 
 def test_a_commitlog_that_is_not_where_it_was_is_refused_before_any_task_runs(place: Path) -> None:

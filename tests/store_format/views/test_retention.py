@@ -85,6 +85,21 @@ def test_another_retention_and_a_young_file_before(aged: Path) -> None:
     assert {row[-1] for row in retention_rows(store, NOW)} <= {None, 77 * HOUR}
 
 
+def test_file_reserved_time_comes_from_a_given_broker_conf_else_from_the_stores(aged: Path) -> None:
+    def times(broker_conf: str | None = None) -> list[int]:
+        table = MessageStore.open(str(aged)).view("retention", now_ms=NOW, broker_conf=broker_conf)
+        return [time for time in table["expiresInMs"].to_pylist() if time is not None]
+
+    default = times()
+    given = aged.parent / "broker.conf"
+    given.write_text("fileReservedTime=1\n")
+    assert times(str(given)) == [time - 71 * HOUR for time in default]
+    (aged / ".rmqlog").mkdir()
+    (aged / ".rmqlog" / "broker.conf").write_text("fileReservedTime=2\n")
+    assert times() == [time - 70 * HOUR for time in default]
+    assert times(str(given)) == [time - 71 * HOUR for time in default]
+
+
 def test_who_is_at_the_end_loses_nothing(golden: Golden) -> None:
     assert view(golden("retry-dlq-5.5.0"), "retention") == []
     assert view(golden("rocksdb-5.5.0"), "retention") == []
