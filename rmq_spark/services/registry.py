@@ -8,8 +8,15 @@ from rmq_spark.services.service import Service
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
 
+
+def _schedule() -> Service:
+    from rmq_spark.services.schedule import Schedule
+
+    return Schedule()
+
+
 # Each is made when a run begins: the modules are imported only if the service is chosen.
-_BY_NAME: dict[str, Callable[[], Service]] = {}
+_BY_NAME: dict[str, Callable[[], Service]] = {"schedule": _schedule}
 NAMED_ONLY = frozenset({"clean"})  # deletes files, so it never runs unless its name is given
 
 

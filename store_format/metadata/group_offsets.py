@@ -162,7 +162,7 @@ def write_group_offsets(
     with StoreLock(root, timeout=lock_timeout) as lock:
         lock.refuse_other_openers()
         path = config_path(root, read_broker_offsets(root, is_needed=True)[0])
-        is_old = _is_broker_49(root)
+        is_old = is_broker_49(root)
 
         def merge(data: bytes | None, file: str) -> bytes | None:
             return merge_consumer_offsets(
@@ -200,7 +200,7 @@ def rewrite_config(path: str, merge: Callable[[bytes | None, str], bytes | None]
     return True
 
 
-def _is_broker_49(root: str) -> bool:
+def is_broker_49(root: str) -> bool:
     """Whether a 4.9 broker wrote the store: topics.json has a data version without a state version."""
     topics = read_topics(root)
     return (

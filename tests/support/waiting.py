@@ -1,0 +1,49 @@
+"""Messages with a delay level, as a producer's broker stores them, and what of them was delivered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from store_format import MessageStore
+from store_format.commit.prepare_store import CommitOptions
+from store_format.names import SCHEDULE_TOPIC
+from tests.support import oracle
+from tests.support.oracle import Message
+from tests.support.staged import columns_of
+
+# Long before the present: a store's clock is an argument.
+BEGIN_MS = 1_700_000_200_000
+
+
+def delayed(topic: str, level: int, first: int, count: int, *, queues: int = 4) -> list[Message]:
+    """`count` messages of a delay level for `topic`, numbered from `first`: body, UNIQ_KEY and key differ."""
+    made = []
+    for i in range(first, first + count):
+        properties = {
+            "UNIQ_KEY": f"U{i:07d}", "KEYS": f"k{i}", "TAGS": f"T{i % 3}", "DELAY": str(level),
+            "REAL_TOPIC": topic, "REAL_QID": str(i % queues),
+        }  # fmt: skip
+        body = f"message {i} of {topic}".encode()
+        made.append(
+            Message(
+                SCHEDULE_TOPIC.encode(), body, oracle.encode_properties(properties), queue_id=level - 1,
+                born_timestamp=BEGIN_MS - 7 + i,
+            )
+        )  # fmt: skip
+    return made
+
+
+def append(root: Path, messages: list[Message], at_ms: int = BEGIN_MS, *, sync: bool = False) -> None:
+    """Appends the messages at this time."""
+    options = CommitOptions(sync=sync, clock=lambda: at_ms)
+    MessageStore.open(str(root)).append(columns_of(messages), store_timestamps=at_ms, options=options)
+
+
+def bodies(root: Path, topic: str) -> Counter[bytes]:
+    """The bodies of a topic's messages, and how often the topic has each."""
+    found: Counter[bytes] = Counter()
+    for queue in MessageStore.open(str(root)).queues(topic.__eq__):
+        for batch in queue.read(columns=["body"]):
+            found.update(batch["body"].to_pylist())
+    return found
