@@ -22,22 +22,22 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         parse.parse_group,
         "Read as this consumer group: from its committed offsets, with its `%RETRY%` topic.",
     ),
-    _stream_row(
+    _row(
         "consumers",
         "number",
         values.whole_number,
         "Logical clients of this query. Each client is one partition, and reads the queues that the strategy "
-        "assigns to it.",
+        "assigns to it. A batch read allocates as if it were the only member of the group.",
         otherwise="one client, whose queues share partitions",
     ),
-    _stream_row(
+    _row(
         "clientId",
         "text",
         parse.parse_client_id,
         "The client's name in the group.",
         otherwise="`ip@pid#time`",
     ),
-    _stream_row(
+    _row(
         "allocateMessageQueueStrategy",
         "word",
         parse.parse_strategy,
@@ -45,20 +45,20 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         "`MACHINE_ROOM_NEARBY` or `CONSISTENT_HASH`.",
         "AVG",
     ),
-    _stream_row(
+    _row(
         "allocateConfig",
         "JSON",
         parse.parse_allocate_config,
         "For `CONFIG`: queues in the syntax of `assign`, or a list with the queues of each client.",
     ),
-    _stream_row(
+    _row(
         "consumerIdcs",
         "list",
         values.names,
         "For `MACHINE_ROOM`: the machine rooms to read. The room of a queue is the part of its broker name "
         "before `@`.",
     ),
-    _stream_row(
+    _row(
         "machineRoomNearbyInner",
         "word",
         values.one_of("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"),
@@ -66,7 +66,7 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         "before `-`.",
         "AVG",
     ),
-    _stream_row(
+    _row(
         "virtualNodeCount",
         "number",
         values.number(0, _VIRTUAL_NODES_MAX),

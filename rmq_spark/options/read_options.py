@@ -19,7 +19,7 @@ from rmq_spark.options.group_table import GROUP_OPTIONS
 from rmq_spark.options.offset_spec import OffsetSpec, Timestamp
 from rmq_spark.options.option import BATCH, STREAM, Option, plain_fields, value_text
 from rmq_spark.options.parse import Given
-from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE
+from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE, QUEUE, WHOLE_QUEUE
 from rmq_spark.options.topic_choice import TopicChoice, subscription_text
 from rmq_spark.options.view_name import refuse_beside_view
 from store_format.errors import OptionError
@@ -84,7 +84,7 @@ class ReadOptions:
     starting_offsets_by_timestamp_strategy: str  # error | latest
     min_partitions: int | None
     max_bytes_per_partition: int
-    split_by: str  # queue | commitlog
+    split_by: str  # queue | wholeQueue | commitlog
     fail_on_data_loss: bool
     mode: str  # FAILFAST | DROPMALFORMED | PERMISSIVE
     verify_crc: bool
@@ -122,6 +122,7 @@ def parse_read_options(
     refuse_beside_view(given)
     read = {option.name: option.read(given, now, where or STREAM) for option in OPTIONS}
     _refuse_inverted_rate(read)
+    _refuse_beside_whole_queue(read["splitBy"], given)
     starting, ending = (_first_given(given, names) for names in PRECEDENCE)
     _refuse_empty_time(read[starting], read[ending])
     if len(read["paths"] or ()) > 1:
@@ -262,6 +263,16 @@ def _refuse_beside_consumers(group: GroupOptions | None, given: Mapping[str, Giv
             raise OptionError(
                 f"consumers and {name} are given together, but each consumer is one partition; "
                 f"leave out consumers or {name}"
+            )
+
+
+def _refuse_beside_whole_queue(split_by: str, given: Mapping[str, Given]) -> None:
+    """Raises OptionError: with splitBy=wholeQueue the number of queues is the number of partitions."""
+    for name in ("minPartitions", "maxBytesPerPartition"):
+        if split_by == WHOLE_QUEUE and name in given:
+            raise OptionError(
+                f"splitBy={WHOLE_QUEUE} and {name} are given together, but each queue is one partition; "
+                f"leave out {name}, or set splitBy={QUEUE}"
             )
 
 

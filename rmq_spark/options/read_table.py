@@ -23,6 +23,8 @@ from rmq_spark.options.topic_choice import parse_assign, parse_subscribe
 from rmq_spark.options.view_name import MESSAGES, parse_view
 from store_format.message.columns import BODY_SIZE_MAX
 
+QUEUE, WHOLE_QUEUE, COMMITLOG = "queue", "wholeQueue", "commitlog"  # values of splitBy
+
 _IN_BATCH, _IN_STREAM = frozenset({BATCH}), frozenset({STREAM})
 
 _LONG_MAX = (1 << 63) - 1
@@ -239,9 +241,9 @@ _PARALLEL = (
     Option(
         "splitBy",
         "word",
-        values.one_of("queue", "commitlog"),
-        "`queue`: reads each queue in its order. `commitlog`: reads all queues in one sequential pass, best "
-        "on cold disks.",
+        values.one_of(QUEUE, WHOLE_QUEUE, COMMITLOG),
+        "`queue`: reads each queue in its order. `wholeQueue`: the same, and each queue is one partition, "
+        "never split. `commitlog`: reads all queues in one sequential pass, best on cold disks.",
         "queue",
     ),
 )

@@ -14,7 +14,7 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.offset_spec import Earliest, Latest, Offset, Timestamp
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.by_key import narrowed, offsets_of_key
-from rmq_spark.plan.splits import Split, StoreSlices, make_splits
+from rmq_spark.plan.splits import Split, StoreSlices, make_splits, splits_of_clients
 from rmq_spark.plan.starts import Starts, offset_at
 from rmq_spark.plan.stores import open_stores
 from rmq_spark.plan.unknown_names import refuse_unknown
@@ -43,9 +43,12 @@ def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
     is false.
     """
     stores = open_stores(options)
-    planning = _Planning(options, Starts(stores, options))
+    starts = Starts(stores, options)
+    planning = _Planning(options, starts)
     found = [planning.store_slices(store) for store in stores]
-    refuse_unknown(stores, options, planning.queues)
+    refuse_unknown(stores, options, [*planning.queues, *starts.left_out])
+    if starts.clients is not None:
+        return Plan(splits_of_clients(found, starts.clients), planning.lost)
     return Plan(make_splits(found, options, cores or available_cores()), planning.lost)
 
 

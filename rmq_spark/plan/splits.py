@@ -16,9 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from rmq_spark.options.read_options import ReadOptions
+from rmq_spark.options.read_table import COMMITLOG, QUEUE, WHOLE_QUEUE
 from store_format.consumequeue.slices import QueueSlice, cuts_at, read_slice
+from store_format.errors import OptionError
 from store_format.read.log_reader import LogQueue
 from store_format.read.store import Queue, Store
 
@@ -103,13 +105,15 @@ class _Sized(NamedTuple):
 
 def make_splits(found: Sequence[StoreSlices], options: ReadOptions, cores: int) -> list[Split]:
     """At least one split. `cores` is how many tasks can run at once."""
+    if options.split_by == WHOLE_QUEUE:
+        return _splits_of_queues(found) or [Split()]
     splits = [Split((share,)) for each in found for share in _scan_shares(each, options, cores)]
     sized = [
         _Sized(each.store, piece, min(estimate_bytes(piece), each.store.log.size_bytes))
         for each in found
         for piece in each.slices
     ]
-    by = _splits_by_commitlog if options.split_by == "commitlog" else _splits_by_queue
+    by = _splits_by_commitlog if options.split_by == COMMITLOG else _splits_by_queue
     return (splits + by(sized, options, cores)) or [Split()]
 
 
@@ -117,17 +121,53 @@ def splits_of_clients(
     found: Sequence[StoreSlices], clients: Sequence[frozenset[MessageQueue]]
 ) -> list[Split]:
     """One split for each client, in their order, with exactly the client's queues."""
-    splits = []
-    for names in clients:
-        own = [each.of_queues(names) for each in found]
-        shares = [_share(each.store, each.slices) for each in own if each.slices]
-        for each in own:
-            if each.scanned:
-                scan = each.cuts[0], each.cuts[-1]
-                share = _share(each.store, each.scanned)
-                shares.append(replace(share, scan=scan, repeated=tuple(each.repeated)))
-        splits.append(Split(tuple(shares)))
-    return splits
+    return [
+        Split(tuple(share for each in found for share in _whole_shares(each.of_queues(names))))
+        for names in clients
+    ]
+
+
+def _whole_shares(own: StoreSlices) -> Iterator[Share]:
+    """The slices as they are, in at most two shares: by the consume queues, and by one scan of the log."""
+    if own.slices:
+        yield _share(own.store, own.slices)
+    if own.scanned:
+        scan = own.cuts[0], own.cuts[-1]
+        yield replace(_share(own.store, own.scanned), scan=scan, repeated=tuple(own.repeated))
+
+
+def _splits_of_queues(found: Sequence[StoreSlices]) -> list[Split]:
+    """One split for each queue with messages to read, in the order of `sort_queues`.
+
+    Raises OptionError for more queues than Spark plans well. Each queue without a consume queue costs a scan
+    of the commitlog.
+    """
+    splits: dict[MessageQueue, Split] = {}
+    for each in found:
+        parts: dict[MessageQueue, StoreSlices] = {}
+
+        def part_of(
+            queue: QueueSlice | LogQueue,
+            each: StoreSlices = each,
+            parts: dict[MessageQueue, StoreSlices] = parts,
+        ) -> StoreSlices:
+            name = MessageQueue(queue.topic, each.store.broker_name, queue.queue_id)
+            return parts.setdefault(name, StoreSlices(each.store, each.cuts))
+
+        for piece in each.slices:
+            part_of(piece).slices.append(piece)
+        for piece in each.scanned:
+            if piece.start < piece.stop:
+                part_of(piece).scanned.append(piece)
+        for repeated in each.repeated:
+            part_of(repeated).repeated.append(repeated)
+        splits |= {name: Split(tuple(_whole_shares(part))) for name, part in parts.items()}
+    if len(splits) > _SPLITS_MAX:
+        raise OptionError(
+            f"splitBy={WHOLE_QUEUE}: expected at most {_SPLITS_MAX} queues, found {len(splits)}; "
+            f"set splitBy={QUEUE}, or read fewer topics"
+        )
+    return [split for name in sort_queues(splits) if (split := splits[name]).shares]
 
 
 # ---- sizes -------------------------------------------------------------------------------------------------

@@ -288,8 +288,8 @@ def test_what_contradicts_a_group_is_one_sentence(group: Group) -> None:
         with pytest.raises(PySparkException) as caught:
             group.run("wrong", **options)
         assert said in str(caught.value)
-    with pytest.raises(PySparkException, match="consumers does not apply to a batch query"):
-        read(group.spark, group.path, group="g", consumers=2).count()
+    with pytest.raises(PySparkException, match="leaseTime does not apply to a batch query"):
+        read(group.spark, group.path, group="g", leaseTime="9s").count()
 
 
 # ---- who reads what ----------------------------------------------------------------------------------------
