@@ -158,19 +158,35 @@ def write_group_offsets(
     Raises StoreInUseError while a broker or another writer has the store.
     """
     refuse_foreign_offsets(root)
-    files = files or FileWrites(sync=True)
     with StoreLock(root, timeout=lock_timeout) as lock:
         lock.refuse_other_openers()
-        path = config_path(root, read_broker_offsets(root, is_needed=True)[0])
-        is_old = is_broker_49(root)
+        files = files or FileWrites(sync=True)
+        return write_group_offsets_held(
+            root, group, offsets, timestamp=timestamp, is_reset=is_reset, files=files
+        )
 
-        def merge(data: bytes | None, file: str) -> bytes | None:
-            return merge_consumer_offsets(
-                data, group, offsets, timestamp=timestamp, is_reset=is_reset, is_old=is_old, file=file
-            )
 
-        files.make_directories(root, "config")
-        return rewrite_config(path, merge, files)
+def write_group_offsets_held(
+    root: str,
+    group: str,
+    offsets: Mapping[QueueKey, int],
+    *,
+    timestamp: int,
+    is_reset: bool = False,
+    files: FileWrites,
+) -> bool:
+    """`write_group_offsets` for a caller that holds the store's lock, such as a service in its turn."""
+    refuse_foreign_offsets(root)
+    path = config_path(root, read_broker_offsets(root, is_needed=True)[0])
+    is_old = is_broker_49(root)
+
+    def merge(data: bytes | None, file: str) -> bytes | None:
+        return merge_consumer_offsets(
+            data, group, offsets, timestamp=timestamp, is_reset=is_reset, is_old=is_old, file=file
+        )
+
+    files.make_directories(root, "config")
+    return rewrite_config(path, merge, files)
 
 
 def rewrite_config(path: str, merge: Callable[[bytes | None, str], bytes | None], files: FileWrites) -> bool:
