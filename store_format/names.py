@@ -87,6 +87,11 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"  # the id of the first message, in retri
 RECONSUME_TIME = "RECONSUME_TIME"  # of a failed message that a consumer sends as a new message
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 PGROUP = "PGROUP"  # the producer group of a transaction
+TRAN_MSG = "TRAN_MSG"  # "true" for a message of a transaction
+TRANSACTION_ID = "__transactionId__"  # the UNIQ_KEY of a half message
+CHECK_TIMES = "TRANSACTION_CHECK_TIMES"  # how often the broker has asked for a decision
+PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"  # the queue offset of the first copy of a half message
+CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"  # how long the broker waits before it asks
 INNER_NUM = "INNER_NUM"  # the number of messages of an inner batch
 INNER_BASE = "INNER_BASE"  # the queue offset of its first message
 INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # further queues of the message, separated by commas
@@ -119,12 +124,12 @@ RESERVED_PROPERTIES = frozenset(
         "TIMER_ROLL_LABEL",
         "TIMER_DEL_UNIQKEY",
         # transactions
-        "TRAN_MSG",
+        TRAN_MSG,
         PGROUP,
-        "__transactionId__",
-        "TRAN_PREPARED_QUEUE_OFFSET",
-        "TRANSACTION_CHECK_TIMES",
-        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        TRANSACTION_ID,
+        PREPARED_QUEUE_OFFSET,
+        CHECK_TIMES,
+        CHECK_IMMUNITY_TIME,
         "TRANS_OFFSET",
         # pop
         "POP_CK",

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rmq_spark.produce.bodies import Compression, checked_bodies, compress_bodies
 from rmq_spark.produce.delays import park
+from rmq_spark.produce.half import park_half
 from rmq_spark.produce.properties import MessageProperties
 from rmq_spark.produce.queues import QueueSelector
 from rmq_spark.produce.rows import Host, Rows
@@ -50,6 +51,7 @@ class ProducerSettings:
     file_sizes: tuple[int, ...] = (1 << 30,)
     store_host_v6: bool = False
     crc_property: bool = False  # enabledAppendPropCRC: 20 more bytes of properties
+    transaction_group: str | None = None  # producer group: all rows become half messages of transactions
 
     @property
     def properties_size_max(self) -> int:
@@ -194,8 +196,12 @@ class Producer:
         properties = MessageProperties(rows, strict=settings.strict_properties)
         self.left_out.update(properties.left_out)
         choice = self._selector.select(rows, properties.sharding_key)
-        place = park(rows, choice.queue_id, now_ms)
         uniq_key = properties.uniq_keys(self._ids, now_ms)
+        group = settings.transaction_group
+        if group is None:
+            place = park(rows, choice.queue_id, now_ms)
+        else:
+            place = park_half(rows, choice.queue_id, uniq_key, group)
         strings = properties.strings(uniq_key, place, settings.properties_size_max)
         stored, sys_flag = compress_bodies(body, sizes, settings.compression)
         sys_flag[choice.multi_tags] |= MULTI_TAGS

@@ -13,14 +13,14 @@ from rmq_spark.produce.reserved import topic_name
 from store_format.errors import IllegalMessageError, StoreInUseError, UnsupportedFormatError
 from store_format.java.text import utf16_key
 from store_format.metadata.values import TopicConfig
-from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_retry_topic, perm_text
+from store_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_retry_topic, perm_text
 
 DEFAULT_TOPIC_QUEUE_NUMS = 4  # DefaultMQProducer.defaultTopicQueueNums
 # Queues of a new topic whose rows name their queues. More are a mistake: consumers would poll all of them.
 NAMED_QUEUES_MAX = 1024
 
-# TopicConfigManager.init: the topics of delayed messages
-_PARKING_QUEUE_NUMS = {SCHEDULE_TOPIC: 18, TIMER_TOPIC: 1}
+# TopicConfigManager.init: the topics where messages wait
+_PARKING_QUEUE_NUMS = {SCHEDULE_TOPIC: 18, TIMER_TOPIC: 1, HALF_TOPIC: 1}
 _MULTI_TAG = "MULTI_TAG"
 _NOT_BUILT = (
     ("queue.type", "SimpleCQ", "its consume queues hold batches"),

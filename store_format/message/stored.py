@@ -74,8 +74,11 @@ class StoredMessages:
         return StoredMessages(MessageColumns(**taken))
 
     def copies(self, **changed: Any) -> MessageColumns:
-        """The columns for new messages, with some of them replaced."""
-        return replace(self.messages, physical_offset=None, queue_offset=0, store_timestamp=0, **changed)
+        """The columns for new messages, arrays too, with some of them replaced."""
+        zeros = np.zeros(len(self), np.int64)
+        return replace(
+            self.messages, physical_offset=None, queue_offset=zeros, store_timestamp=zeros, **changed
+        )
 
 
 def stored_messages(parts: Sequence[Units]) -> StoredMessages:
@@ -99,6 +102,20 @@ def stored_messages(parts: Sequence[Units]) -> StoredMessages:
     columns["body"] = _joined([units.stored_bodies() for units in parts], kind)
     columns["properties"] = _joined([units.raw_properties() for units in parts], kind)
     return StoredMessages(MessageColumns(**columns))
+
+
+def join_columns(parts: Sequence[MessageColumns]) -> MessageColumns:
+    """The messages of several columns in one, in their order. Each part has arrays, as `StoredMessages`."""
+    columns: dict[str, Any] = {}
+    for name, first in _columns(parts[0]).items():
+        values = [getattr(part, name) for part in parts]
+        if first is None:
+            columns[name] = None
+        else:
+            columns[name] = (
+                pa.concat_arrays(values) if isinstance(first, pa.Array) else np.concatenate(values)
+            )
+    return MessageColumns(**columns)
 
 
 def _joined(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
