@@ -82,10 +82,13 @@ class MessageStore(Store):
         With a `key` (id, number), a repeated call appends nothing: the ledger remembers the key. See
         `commit.append.commit`. To find the new messages, open the store again.
         """
+        from store_format.bookkeeping.ledger import refuse_service_key
         from store_format.commit.append import commit
         from store_format.commit.prepare_store import CommitOptions
         from store_format.commit.session import stage_messages
 
+        if key is not None:
+            refuse_service_key(key[0])
         options = options or CommitOptions()
         options = replace(options, log_directories=options.log_directories or self.commit_log_paths)
         staged = stage_messages(self.path, messages, options)

@@ -13,6 +13,7 @@ from rmq_spark.options.read_table import OPTIONS
 from rmq_spark.options.write_table import NO_COMPRESSION, WRITE, WRITE_OPTIONS
 from rmq_spark.produce.bodies import Compression
 from rmq_spark.produce.columns import check_property_columns
+from store_format.bookkeeping.ledger import refuse_service_key
 from store_format.errors import OptionError
 
 _ZLIB_LEVEL_MAX = 9
@@ -114,4 +115,4 @@ def _txn(read: Mapping[str, Any]) -> tuple[str, int] | None:
         raise OptionError(
             f"{there} is given without {missing}; give both or neither: together they identify the batch"
         )
-    return name, version
+    return refuse_service_key(name), version

@@ -6,7 +6,8 @@ use is refused. `run_once` is one turn, `Services` a loop beside queries, `rmqlo
 
 from __future__ import annotations
 
+from rmq_spark.services import retry
 from rmq_spark.services.loop import Services
 from rmq_spark.services.turn import run_once
 
-__all__ = ["Services", "run_once"]
+__all__ = ["Services", "retry", "run_once"]

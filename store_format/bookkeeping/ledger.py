@@ -18,7 +18,7 @@ from zlib import crc32
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.errors import CorruptStoreError, StoreError
+from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 
@@ -80,6 +80,16 @@ class LedgerEntry:
             if found == self.units
             else f"was overwritten: {found} messages found where {self.units} were written"
         )
+
+
+def refuse_service_key(key_id: str) -> str:
+    """Returns the id of a key that a user gives. Raises OptionError for an id of this project's services."""
+    if key_id.startswith(SERVICE_PREFIX):
+        raise OptionError(
+            f"key: expected an id that does not begin with {SERVICE_PREFIX!r}, found {key_id[:100]!r}; the "
+            "services of this project have such ids"
+        )
+    return key_id
 
 
 @dataclass(frozen=True, slots=True)

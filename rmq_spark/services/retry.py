@@ -1,0 +1,125 @@
+"""Failed messages without a broker: sends them back for a retry, and stores dead letters again.
+
+A consumer that fails sends the message back to its broker, which stores a copy for the group's retry topic,
+later for its dead letter topic. `send_back` does the same in a store that no broker has open.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rmq_spark.produce.rows import Host
+from rmq_spark.write.send_back import SendBackSettings, StagedBack, stage_send_back
+from store_format.bookkeeping.ledger import read_ledger, refuse_service_key
+from store_format.bookkeeping.settings import broker_conf_of
+from store_format.bookkeeping.staged_file import StagedFile
+from store_format.commit.append import commit
+from store_format.commit.appended_crc import ends_with_crc_property
+from store_format.commit.lost_log import refuse_lost_log
+from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.staging import StagingWriter
+from store_format.commit.unsupported import refuse_store
+from store_format.errors import OptionError
+from store_format.metadata.broker_conf import BrokerConf
+from store_format.read.places import FoundPlaces, find_physical, find_places
+from store_format.read.store import Store
+
+Place = tuple[str, int, int] | int
+
+
+@dataclass(frozen=True, slots=True)
+class SendBackResult:
+    """How many messages were stored as retries and as dead letters.
+
+    `committed` is False if the key was committed before: then nothing was written.
+    """
+
+    committed: bool
+    retried: int = 0
+    dead_letters: int = 0
+
+
+def send_back(
+    store: Store | str,
+    group: str,
+    places: Iterable[Place],
+    *,
+    delay_level: int | Sequence[int] = 0,
+    max_reconsume_times: int | None = None,
+    key: tuple[str, int] | None = None,
+    now_ms: int | None = None,
+    store_host: Host | None = None,
+    broker_conf: str | BrokerConf | None = None,
+    lock_timeout: float = 10.0,
+) -> SendBackResult:
+    """Sends failed messages of `group` back: the group consumes them again later, or they are dead letters.
+
+    `places` are (topic as stored, queue id, queue offset), or physical offsets, of messages in the store; a
+    message that is named twice is sent back once. `delay_level` is 0 for RocketMQ's own delay (level 3 +
+    reconsumeTimes), a level from 1, or negative for a dead letter at once; one for all places or one for
+    each. After `max_reconsume_times` retries (default: retryMaxTimes of the group, 16) a message becomes a
+    dead letter. With a `key` (id, number) the same call, or one with a lower number, writes nothing again.
+    `store_host` is (address, port) of the broker, by default that of each message; `broker_conf` its settings
+    (messageDelayLevel), as for `run_once`.
+
+    All copies are written, or none. The service `schedule` delivers the retries when they are due.
+
+    Raises OffsetOutOfRangeError for a place without a message, StoreInUseError while a broker has the store,
+    OptionError for a group that keeps no retries, and IllegalMessageError for a message that a broker
+    refuses.
+
+    Example::
+
+        retry.send_back("/data/store", "CG_orders", [("Orders", 0, 17)], key=("fix-4711", 1))
+    """
+    store = Store.open(store) if isinstance(store, str) else store
+    root = store.path
+    if key is not None:
+        refuse_service_key(key[0])
+        if read_ledger(root).has(key):
+            return SendBackResult(False)
+    refuse_store(root)
+    refuse_lost_log(root, store.log, store.commit_log_paths)
+    conf = broker_conf_of(root, broker_conf)
+    settings = SendBackSettings(
+        group, max_reconsume_times, len(conf.message_delay_levels_ms), store_host=store_host
+    )
+    staged, files = _staged(store, _found(store, places), delay_level, settings)
+    options = CommitOptions(
+        new_topics=staged.new_topics, lock_timeout=lock_timeout, log_directories=store.commit_log_paths
+    )
+    if now_ms is not None:
+        options = replace(options, clock=lambda: now_ms)
+    result = commit(root, files, key=key, options=options)
+    if not result.committed:
+        return SendBackResult(False)
+    return SendBackResult(True, staged.retried, staged.dead_letters)
+
+
+def _found(store: Store, places: Iterable[Place]) -> FoundPlaces:
+    given = list(places)
+    offsets = [each for each in given if isinstance(each, int)]
+    queue_places = [each for each in given if not isinstance(each, int)]
+    if offsets and queue_places:
+        raise OptionError(
+            f"places: expected (topic, queue id, queue offset) or physical offsets, found both, "
+            f"{queue_places[0]} and {offsets[0]}; send them back in two calls"
+        )
+    return find_physical(store, offsets) if offsets else find_places(store, queue_places)
+
+
+def _staged(
+    store: Store, found: FoundPlaces, delay_level: int | Sequence[int], settings: SendBackSettings
+) -> tuple[StagedBack, list[StagedFile]]:
+    if not len(found):
+        return StagedBack(), []
+    writer = StagingWriter(store.path, os.urandom(8).hex())
+    try:
+        crc_property = ends_with_crc_property(store.log, read_ledger(store.path))
+        staged = stage_send_back(writer, found, delay_level, settings, crc_property=crc_property)
+        return staged, [writer.close()]
+    except BaseException:
+        writer.discard()
+        raise

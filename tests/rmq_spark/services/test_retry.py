@@ -1,0 +1,159 @@
+"""Failed messages of a store that no broker has open: retries, dead letters, and their resending."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from rmq_spark.services import retry
+from store_format import MessageStore
+from store_format.errors import CorruptStoreError, IllegalMessageError, OffsetOutOfRangeError, OptionError
+from store_format.files.lock import StoreLock
+from store_format.metadata.read import read_topics
+from tests.support import goldens
+
+GOLDEN = "retry-dlq-5.5.0"
+COLUMNS = ("topic", "queueId", "queueOffset", "reconsumeTimes", "body", "properties", "storeHost")
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> str:
+    return str(goldens.unpack(GOLDEN, tmp_path / "store"))
+
+
+def rows(root: str, topic: str) -> list[dict[str, Any]]:
+    found = []
+    for queue in MessageStore.open(root).queues(topic.__eq__):
+        for batch in queue.read(columns=COLUMNS):
+            found += batch.to_pylist()
+    return found
+
+
+def last(root: str, topic: str, count: int = 1) -> list[dict[str, Any]]:
+    return sorted(rows(root, topic), key=lambda row: int(row["queueOffset"]))[-count:]
+
+
+def group_config(root: str, group: str, **settings: int) -> None:
+    path = pathlib.Path(root, "config", "subscriptionGroup.json")
+    table = {"subscriptionGroupTable": {group: {"groupName": group, **settings}}}
+    path.write_text(json.dumps(table))
+
+
+def test_a_failed_message_waits_for_its_retry(root: str) -> None:
+    result = retry.send_back(root, "CG_new", [("Jobs", 1, 3), ("Jobs", 2, 0), ("Jobs", 1, 3)], now_ms=10**13)
+    assert result == retry.SendBackResult(committed=True, retried=2, dead_letters=0)
+    first, second = last(root, "SCHEDULE_TOPIC_XXXX", 2)
+    original = {(row["queueId"], row["queueOffset"]): row for row in rows(root, "Jobs")}
+    assert {first["body"], second["body"]} == {original[1, 3]["body"], original[2, 0]["body"]}
+    assert (first["queueId"], first["reconsumeTimes"]) == (2, 1)
+    properties = dict(first["properties"])
+    assert (properties["REAL_TOPIC"], properties["RETRY_TOPIC"]) == ("%RETRY%CG_new", "Jobs")
+    assert first["storeHost"] == "127.0.0.1:30911"
+    topics = read_topics(root)
+    assert topics is not None
+    assert (topics["%RETRY%CG_new"].read_queue_nums, topics["%RETRY%CG_new"].perm) == (1, 6)
+    assert "%DLQ%CG_new" not in topics
+    waiting = MessageStore.open(root).view("delayed", now_ms=0).to_pylist()
+    assert [row["topic"] for row in waiting[-2:]] == ["%RETRY%CG_new"] * 2
+
+
+def test_the_last_retry_becomes_a_dead_letter(root: str) -> None:
+    group_config(root, "CG_fail", retryMaxTimes=1, retryQueueNums=4)
+    result = retry.send_back(root, "CG_fail", [("%RETRY%CG_fail", 0, 5), ("Jobs", 0, 0)])
+    assert (result.retried, result.dead_letters) == (1, 1)
+    (dead,) = last(root, "%DLQ%CG_fail")
+    (source,) = [row for row in rows(root, "%RETRY%CG_fail") if row["queueOffset"] == 5]
+    assert (dead["queueOffset"], dead["reconsumeTimes"], dead["body"]) == (20, 2, source["body"])
+    # consumers read queue 0 only, the retry topic has no other
+    (waiting,) = last(root, "SCHEDULE_TOPIC_XXXX")
+    assert dict(waiting["properties"])["REAL_QID"] == "0"
+
+
+def test_a_dead_letter_topic_is_created_with_one_queue(root: str) -> None:
+    assert retry.send_back(root, "CG_new", [("Jobs", 0, 0)], delay_level=-1).dead_letters == 1
+    topics = read_topics(root)
+    assert topics is not None
+    assert [(topics[f"{kind}CG_new"].write_queue_nums, topics[f"{kind}CG_new"].perm) for kind in KINDS] == [
+        (1, 6),
+        (1, 6),
+    ]
+
+
+KINDS = ("%RETRY%", "%DLQ%")
+
+
+def test_a_repeated_call_writes_nothing(root: str) -> None:
+    first = retry.send_back(root, "CG_new", [("Jobs", 0, 0)], key=("fix", 7))
+    size = len(rows(root, "SCHEDULE_TOPIC_XXXX"))
+    again = retry.send_back(root, "CG_new", [("Jobs", 0, 0)], key=("fix", 7))
+    lower = retry.send_back(root, "CG_new", [("No", 0, 0)], key=("fix", 6))
+    assert (first.committed, again.committed, lower.committed) == (True, False, False)
+    assert again == retry.SendBackResult(False, 0, 0)
+    assert len(rows(root, "SCHEDULE_TOPIC_XXXX")) == size
+    with pytest.raises(OptionError, match="does not begin with 'rmqlog/'"):
+        retry.send_back(root, "CG_new", [("Jobs", 0, 0)], key=("rmqlog/x", 7))
+
+
+def test_physical_offsets_name_messages_too(root: str) -> None:
+    (row,) = [
+        row
+        for row in goldens.expected_rows(GOLDEN)
+        if (row["topic"], row["queueId"], row["queueOffset"]) == ("Jobs", 3, 2)
+    ]
+    assert retry.send_back(root, "CG_new", [row["physicalOffset"]]).retried == 1
+    assert dict(last(root, "SCHEDULE_TOPIC_XXXX")[0]["properties"])["ORIGIN_MESSAGE_ID"] == row["msgId"]
+    with pytest.raises(OptionError, match="found both"):
+        retry.send_back(root, "CG_new", [row["physicalOffset"], ("Jobs", 0, 0)])
+
+
+@pytest.mark.parametrize(
+    ("place", "what"),
+    [
+        (("Jobs", 0, 15), "topic Jobs, queue 0, offset 15: .* the queue has offsets 0 to 15, without"),
+        (("Jobs", 0, -1), "topic Jobs, queue 0, offset -1: "),
+        (("Jobs", 9, 0), r"topic Jobs, queue 9, offset 0: .* the queues of the topic are \[0, 1, 2, 3\]"),
+        (("No", 0, 0), "topic No, queue 0, offset 0: .* no messages of this topic"),
+        (1 << 40, "physical offset 1099511627776: .* the commitlog has 0 to"),
+    ],
+)
+def test_a_place_without_a_message_is_named_and_nothing_is_written(
+    root: str, place: retry.Place, what: str
+) -> None:
+    before = MessageStore.open(root).queues()
+    with pytest.raises(OffsetOutOfRangeError, match=what):
+        retry.send_back(root, "CG_new", [place if isinstance(place, int) else ("Jobs", 0, 1), place])
+    assert [queue.range for queue in MessageStore.open(root).queues()] == [queue.range for queue in before]
+
+
+def test_a_physical_offset_inside_a_message(root: str) -> None:
+    with pytest.raises(CorruptStoreError):
+        retry.send_back(root, "CG_new", [251])
+
+
+def test_a_group_that_keeps_no_retries(root: str) -> None:
+    group_config(root, "CG_none", retryQueueNums=0)
+    with pytest.raises(OptionError, match="group CG_none: expected retryQueueNums above 0"):
+        retry.send_back(root, "CG_none", [("Jobs", 0, 0)])
+
+
+def test_a_retry_topic_that_is_closed(root: str) -> None:
+    path = pathlib.Path(root, "config", "topics.json")
+    text = path.read_text()
+    start = text.index('"%RETRY%CG_fail":')
+    end = text.index("}", text.index('"perm"', start))
+    path.write_text(text[:start] + text[start:end].replace('"perm":6', '"perm":4') + text[end:])
+    with pytest.raises(IllegalMessageError, match="topic %RETRY%CG_fail: expected write permission"):
+        retry.send_back(root, "CG_fail", [("Jobs", 0, 0)])
+
+
+def test_no_place_is_no_work_but_a_committed_key(root: str) -> None:
+    assert retry.send_back(root, "CG_new", [], key=("fix", 1)) == retry.SendBackResult(True, 0, 0)
+    assert not retry.send_back(root, "CG_new", [("Jobs", 0, 0)], key=("fix", 1)).committed
+
+
+def test_a_store_in_use_is_refused(root: str) -> None:
+    with StoreLock(root), pytest.raises(RuntimeError, match="one writer at a time"):
+        retry.send_back(root, "CG_new", [("Jobs", 0, 0)], lock_timeout=0)
