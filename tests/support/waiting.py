@@ -35,9 +35,14 @@ def delayed(topic: str, level: int, first: int, count: int, *, queues: int = 4) 
 
 
 def append(root: Path, messages: list[Message], at_ms: int = BEGIN_MS, *, sync: bool = False) -> None:
-    """Appends the messages at this time."""
-    options = CommitOptions(sync=sync, clock=lambda: at_ms)
+    """Appends the messages at this time, and creates their topics: 4 queues, 18 for delay levels."""
+    topics = {name: 4 for m in messages if _can_be(name := m.properties.get("REAL_TOPIC", m.topic))}
+    options = CommitOptions(sync=sync, clock=lambda: at_ms, new_topics={**topics, SCHEDULE_TOPIC: 18})
     MessageStore.open(str(root)).append(columns_of(messages), store_timestamps=at_ms, options=options)
+
+
+def _can_be(topic: str) -> bool:
+    return "/" not in topic
 
 
 def bodies(root: Path, topic: str) -> Counter[bytes]:
